@@ -1,1 +1,3 @@
-"""What the stored bytes mean: object keys, chunk index, manifest and custom metadata. Pure: bytes in, values out."""
+"""The stored bytes and their meaning: object keys, chunk index, manifest, custom metadata. Pure: bytes in, values
+out.
+"""

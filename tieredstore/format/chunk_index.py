@@ -1,4 +1,4 @@
-"""Where each chunk of a segment lies, before and after it was transformed.
+"""The place of each chunk of a segment, before and after it was transformed.
 
 A segment's log is cut every ``original_chunk_size`` bytes; the last chunk holds the rest. Each chunk is transformed on
 its own and the results are stored back to back. Without compression every stored chunk but the last has the same size
@@ -10,9 +10,9 @@ The list of sizes in its binary form, with big-endian integers. A list of ``m`` 
     m = 1    int32 1 | int32 size
     m >= 2   int32 m | int32 base | int8 w | (m - 1) x uint of w bytes: size - base | int32 last size
 
-``base`` is the smallest of all sizes but the last, ``w`` (1 to 4) the fewest bytes that hold every difference; the last
-chunk is usually the odd one, so it is written in full. In the manifest this is one zstd frame that carries its content
-size, as base64 text.
+``base`` is the smallest of all sizes except the last, ``w`` (1 to 4) the fewest bytes that hold every difference. The
+last chunk usually differs most, so its size is written in full. In the manifest this is one zstd frame that carries its
+content size, as base64 text.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ _INT: Final = Struct(">i")
 _ONE: Final = Struct(">ii")
 _HEAD: Final = Struct(">iib")
 _LEVEL: Final = 3  # the plugin's; any level is read
-_SIZES_A_BLOCK: Final = 4096  # so many sizes are numbers at once where all are looked at
+_SIZES_A_BLOCK: Final = 4096  # sizes unpacked together when all are checked
 _BYTES: Final = bytes(range(256))
 
 
 class LazyNumbers(Sequence[int]):
-    """Numbers that are worked out when they are asked for: :meth:`at` gives the one at an index that is there."""
+    """Numbers computed on access: :meth:`at` returns the one at an index within bounds."""
 
     __slots__ = ()
 
     noun: ClassVar[str]
-    """What one of them is called in an error."""
+    """The noun for one number in an error."""
 
     @abstractmethod
     def at(self, index: int) -> int:
@@ -74,9 +74,9 @@ class LazyNumbers(Sequence[int]):
 
 @dataclass(frozen=True, slots=True)
 class ChunkSizes(LazyNumbers):
-    """A list of sizes that stays in its binary form: a size becomes a number when it is asked for.
+    """A list of sizes kept in its binary form: a size becomes a number on access.
 
-    A manifest of a kilobyte can list ten million sizes, which as numbers would take hundreds of megabytes.
+    A manifest of a kilobyte can list ten million sizes. As numbers they would take hundreds of megabytes.
     """
 
     noun = "size"
@@ -91,7 +91,7 @@ class ChunkSizes(LazyNumbers):
         return self.length
 
     def at(self, index: int) -> int:
-        """One size."""
+        """Return one size."""
         return self.sum_of(index, index + 1)
 
     def __iter__(self) -> Iterator[int]:
@@ -102,25 +102,27 @@ class ChunkSizes(LazyNumbers):
 
     def sum_of(self, start: int, stop: int) -> int:
         """The sum of the sizes ``start`` up to ``stop``, both within the list."""
-        most = max(start, min(stop, self.length - 1))  # the last size is none of the differences
+        most = max(start, min(stop, self.length - 1))  # the last size is not among the differences
         total = sum(self._differences(start, most)) + (most - start) * self.base
         return total + self.last if start < stop == self.length else total
 
     def bounds_of_most(self) -> tuple[int, int] | None:
-        """The smallest and the greatest size of all but the last; None where there is no other."""
+        """The smallest and the greatest size of all but the last; None if there is only one."""
         extremes = [(min(block), max(block)) for block in self._blocks()]
         if not extremes:
             return None
         return self.base + min(least for least, _ in extremes), self.base + max(most for _, most in extremes)
 
     def are_most_within(self, least: int, most: int) -> bool:
-        """Whether all sizes but the last lie within ``least..most``: told at a glance, unless one comes near ``most``
-        or the list was not written as the plugin writes it."""
+        """Return True if all sizes except the last lie within ``least..most``.
+
+        Fast, unless one comes near ``most`` or the list was not written as the plugin writes it.
+        """
         if self.length < 2:
             return True
         shift = 8 * (self.width - 1)
         if self.base >= least and self.base <= most:
-            # What is left of the highest bytes of all differences without those that are surely small enough.
+            # The highest bytes of all differences, without those that are surely small enough.
             small = _BYTES[: (most - self.base) >> shift]
             if not self.differences[:: self.width].translate(None, small):
                 return True
@@ -154,7 +156,7 @@ def encode_chunk_sizes(sizes: Sequence[int]) -> bytes:
         return _INT.pack(0)
     if len(sizes) == 1:
         return _ONE.pack(1, sizes[0])
-    # The last one would widen all differences: it is a rest, smaller than the others by any amount.
+    # The last one would widen all differences: it holds the rest of the file, so it can be smaller by any amount.
     most = sizes[:-1]
     base = min(most)
     # At least one byte, even if all sizes are equal: the format has no width 0.
@@ -187,7 +189,7 @@ def unpack_chunk_sizes(frame: bytes) -> ChunkSizes:
     """The sizes in one zstd frame, with no allocation above 10 MiB whatever it claims; ManifestCorruptError if
     damaged."""
     try:
-        # The header alone is read here. A frame that does not say its size could grow without end, and is refused.
+        # Only the header is read here. A frame without its content size could grow without end, so it is refused.
         claimed = zstandard.frame_content_size(frame)
         if not 0 <= claimed <= MAX_BINARY_SIZE:
             raise ManifestCorruptError(f"the list of chunk sizes does not declare a size up to {MAX_BINARY_SIZE} bytes")
@@ -204,10 +206,10 @@ def _decode_many(raw: bytes | bytearray | memoryview, count: int) -> ChunkSizes:
     if base < 0 or not 1 <= width <= 4:
         raise ManifestCorruptError(f"the list of chunk sizes claims {count} sizes from {base} in {width} bytes each")
     stop = _HEAD.size + (count - 1) * width
-    # `count` comes from the bytes: before anything is made of it, it must agree with how many there are.
+    # `count` comes from the bytes: check it against their length before anything is allocated.
     _check_length(raw, stop + _INT.size)
     sizes = ChunkSizes(count, base, width, bytes(raw[_HEAD.size : stop]), _read_int(raw, stop))
-    # Only if the greatest that so many bytes can say is too great, each has to be looked at.
+    # Check each size only if the greatest number of this width is out of bounds.
     if base + (1 << 8 * width) - 1 > MAX_INT32 and not sizes.are_most_within(base, MAX_INT32):
         raise ManifestCorruptError(f"the list of chunk sizes holds a size above {MAX_INT32}")
     return sizes
@@ -223,7 +225,7 @@ def _narrow(values: array[int], width: int) -> bytes:
 
 
 def _widen(raw: bytes | bytearray | memoryview, width: int) -> array[int]:
-    """The inverse of ``_narrow``: byte columns are moved whole, which is twenty times faster than value by value."""
+    """Invert ``_narrow``. Moving whole byte columns is twenty times faster than value by value."""
     whole = bytearray(len(raw) // width * 4)
     for byte in range(width):
         whole[4 - width + byte :: 4] = raw[byte::width]
@@ -252,7 +254,7 @@ def _check_length(raw: bytes | bytearray | memoryview, expected: int) -> None:
         raise ManifestCorruptError(f"the list of chunk sizes has {len(raw)} bytes where its head calls for {expected}")
 
 
-_POSITIONS: Final = 128  # chunks whose positions are told from one known position
+_POSITIONS: Final = 128  # chunks whose positions are computed from one known position
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +342,7 @@ class FixedChunkIndex(ChunkIndex):
                 f"transformedChunkSize is {self.transformed_chunk_size}: originalChunkSize {self.original_chunk_size} "
                 f"or {ENCRYPTION_OVERHEAD} more is possible"
             )
-        # Four numbers, of which three give the fourth: each is checked by the others.
+        # Three of the four numbers give the fourth: check it against them.
         final = self._last_original_size() + self.overhead if self.chunk_count else 0
         if self.final_transformed_chunk_size != final:
             raise ManifestCorruptError(
@@ -368,12 +370,12 @@ class VariableChunkIndex(ChunkIndex):
     last_size: int = field(init=False, repr=False, compare=False)
     """The last chunk's stored size."""
     base_size: int = field(init=False, repr=False, compare=False)
-    """No chunk but the last is stored in fewer bytes: what the list counts its sizes from."""
+    """The smallest stored size of all chunks except the last; the list counts its sizes from it."""
 
     def __post_init__(self) -> None:
         self._check_original()
         sizes = unpack_chunk_sizes(self.packed_sizes)
-        # Kept, since whoever reads a manifest looks at them more than once, and a catalog reads thousands.
+        # Kept, because every reader of a manifest needs them more than once, and a catalog reads thousands.
         object.__setattr__(self, "last_size", sizes.last)
         object.__setattr__(self, "base_size", sizes.base)
         count = self.chunk_count
@@ -406,8 +408,9 @@ class VariableChunkIndex(ChunkIndex):
 
     @property
     def bounds_of_most(self) -> tuple[int, int] | None:
-        """The smallest and the greatest stored size of all chunks but the last, None where there is no other; each
-        size is looked at."""
+        """The smallest and the greatest stored size of all chunks but the last, None if there is only one. Checks each
+        size.
+        """
         return self.stored_sizes().bounds_of_most()
 
     def stored_sizes(self) -> ChunkSizes:
@@ -420,7 +423,7 @@ class VariableChunkIndex(ChunkIndex):
 
 
 class _VariablePositions(LazyNumbers):
-    """The sums of a list of sizes, known block by block, as far as they were asked for. Safe from several threads."""
+    """The running sums of a list of sizes, computed block by block on access. Safe from several threads."""
 
     __slots__ = ("_sizes", "_starts")
 
@@ -435,7 +438,7 @@ class _VariablePositions(LazyNumbers):
         return self._sizes.length + 1
 
     def at(self, index: int) -> int:
-        """Where the chunk begins; the last one is where all end."""
+        """Return the start of the chunk; the last index gives the end of the object."""
         block, rest = divmod(index, _POSITIONS)
         return self._start_of(block) + self._sizes.sum_of(index - rest, index)
 
@@ -445,8 +448,8 @@ class _VariablePositions(LazyNumbers):
     def _start_of(self, block: int) -> int:
         starts = self._starts
         if block >= len(starts):
-            # Twice as many each time, in an array that nobody has seen yet: without a lock, a second thread at worst
-            # does the same again.
+            # Double it in a new array that no other thread has seen: without a lock, a second thread at worst repeats
+            # the work.
             starts = array("q", starts)
             for number in range(len(starts), min(max(block + 1, 2 * len(starts)), -(-len(self) // _POSITIONS))):
                 starts.append(starts[-1] + self._sizes.sum_of((number - 1) * _POSITIONS, number * _POSITIONS))
@@ -468,7 +471,7 @@ class _FixedPositions(LazyNumbers):
         return self.chunk_count + 1
 
     def at(self, index: int) -> int:
-        """Where the chunk begins; the last one is where all end."""
+        """Return the start of the chunk; the last index gives the end of the object."""
         if index and index == self.chunk_count:
             return (index - 1) * self.size + self.final_size
         return index * self.size
@@ -476,7 +479,7 @@ class _FixedPositions(LazyNumbers):
 
 def _check_stored_size(stored: int, original: int) -> None:
     """Refuse a size that no chunk can have, before a reader allocates it."""
-    # A list is a few bytes that can claim 2 GiB a chunk: without this bound a reader would allocate them.
+    # A list of a few bytes can claim 2 GiB per chunk: without this bound a reader would allocate them.
     limit = _most_stored(original)
     if not 1 <= stored <= limit:
         raise ManifestCorruptError(
@@ -485,6 +488,8 @@ def _check_stored_size(stored: int, original: int) -> None:
 
 
 def _most_stored(original: int) -> int:
-    """zstd adds at most 1/256 and 64 bytes to what it cannot compress; twice the original leaves room for any
-    writer."""
+    """Return an upper bound of a chunk's stored size.
+
+    zstd adds at most 1/256 and 64 bytes to incompressible data; twice the original leaves room for any writer.
+    """
     return 2 * original + 1024

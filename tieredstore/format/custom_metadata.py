@@ -1,4 +1,4 @@
-"""Custom metadata: what the broker keeps for us with each segment, in Kafka's metadata topic.
+"""Custom metadata: the bytes that the broker keeps for us with each segment, in Kafka's metadata topic.
 
 Kafka's "tagged fields" and nothing else; integers are unsigned LEB128::
 
@@ -45,9 +45,9 @@ class CustomMetadata:
 
     @classmethod
     def from_bytes(cls, raw: bytes | bytearray | memoryview) -> CustomMetadata:
-        """Read the fields, in any order; no bytes are no fields. CorruptDataError if they do not hold together."""
+        """Read the fields, in any order; no bytes are no fields. Raise CorruptDataError if they are malformed."""
         values = _read_tagged(_Reader(bytes(raw))) if len(raw) else {}
-        # What is left in `values` afterwards are tags of later versions, which are kept as they are.
+        # Tags that remain in `values` come from later versions and are kept unchanged.
         size, prefix, key = (values.pop(field.value, None) for field in CustomMetadataField)
         return cls(
             remote_size=None if size is None else _read_varlong(size),
@@ -69,7 +69,7 @@ class CustomMetadata:
         return _uvarint(len(values)) + b"".join(fields)
 
     def only(self, fields: Collection[CustomMetadataField]) -> CustomMetadata:
-        """These fields of it, and no unknown ones."""
+        """Return these fields alone, without unknown ones."""
         return CustomMetadata(
             self.remote_size if CustomMetadataField.REMOTE_SIZE in fields else None,
             self.object_prefix if CustomMetadataField.OBJECT_PREFIX in fields else None,

@@ -12,20 +12,16 @@ from tieredstore.format.manifest import SegmentManifest, WrappedDataKey
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 
 _ANY: Final = "any"
-"""A key pair's id, to compare what stands around it."""
+"""Stands in for a key pair's id while the text around it is compared."""
 
 
 def with_data_key(raw: bytes, key_id: str, wrapped: bytes, rules: ManifestRules = DEFAULT_RULES) -> bytes:
-    """The manifest ``raw`` with its data key wrapped anew, byte for byte the same otherwise.
-
-    Unknown fields, their order, spaces and what stands behind the object stay. What is returned reads as a manifest
-    that differs in the data key alone, or ManifestCorruptError is raised; so it is for one without encryption.
-    """
+    """Return the manifest ``raw`` with its data key wrapped again, byte for byte the same otherwise."""
     manifest = SegmentManifest.from_bytes(raw, None, rules)
     if manifest.encryption is None:
         raise ManifestCorruptError("the manifest has no encryption, and so no data key that could be wrapped anew")
     rewrapped = WrappedDataKey(key_id, wrapped, manifest.encryption.aad)
-    # Bytes that are no UTF-8 can only stand behind the object; they travel through the text as they are.
+    # Bytes that are not UTF-8 can only follow the object; surrogates carry them through the text unchanged.
     text = raw.decode("utf-8", "surrogateescape")
     encryption, _ = _value_of(text, len(text) - len(text.lstrip(" \t\r\n")), "encryption")
     start, stop = _value_of(text, encryption, "dataKey")
@@ -37,8 +33,7 @@ def with_data_key(raw: bytes, key_id: str, wrapped: bytes, rules: ManifestRules 
 
 
 def same_but_for_data_key(raw: bytes, other: bytes) -> bool:
-    """Whether two manifests are byte for byte the same but for how their data key is wrapped, as a rotation leaves
-    them; texts that are none are not."""
+    """Return True if two manifests differ at most in the wrapping of their data key, as after a rotation."""
     try:
         return raw == other or with_data_key(raw, _ANY, b"any") == with_data_key(other, _ANY, b"any")
     except ManifestCorruptError:
@@ -46,7 +41,7 @@ def same_but_for_data_key(raw: bytes, other: bytes) -> bool:
 
 
 def _value_of(text: str, start: int, name: str) -> tuple[int, int]:
-    """Where the value of a field begins and ends, of the object at ``start``; of equal names the last one counts."""
+    """Return the bounds of a field's value in the object at ``start``; of equal names the last one counts."""
     spans = [span for member, span in _members(text, start) if member == name]
     if not spans:
         raise ManifestCorruptError(f"the manifest has no field {name!r} that could be changed")
@@ -54,7 +49,7 @@ def _value_of(text: str, start: int, name: str) -> tuple[int, int]:
 
 
 def _members(text: str, start: int) -> Iterator[tuple[object, tuple[int, int]]]:
-    """The fields of the object at ``start``: each name, and where its value begins and ends. It is known to parse."""
+    """Yield each field of the object at ``start``: its name, and the bounds of its value. The text must parse."""
     place = _past_blanks(text, start + 1)
     while text[place] != "}":
         name, place = json_value_at(text, place)

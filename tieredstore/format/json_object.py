@@ -1,7 +1,7 @@
-"""A JSON object whose fields are read as the plugin's reader (Jackson) reads them, and no more leniently.
+"""A JSON object read as leniently as the plugin's reader (Jackson) reads it, and no more.
 
 Accepted: fields in any order, the last of two equal names, whole numbers as text or with a fraction (cut off), ``null``
-as 0 or false where the caller allows it, true and false as text or as 1 and 0, anything behind the object. Unknown
+as 0 or false where the caller allows it, true and false as text or as 1 and 0, anything after the object. Unknown
 fields are accepted too, unless one looks like a damaged known one.
 """
 
@@ -22,11 +22,15 @@ from tieredstore.limits import MAX_INT32
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 """A value of JSON."""
 
-_MAX_DIGITS: Final = 1000  # no field has more than 19; this bounds the time that a number of an unknown field takes
+_MAX_DIGITS: Final = 1000  # no field has more than 19; this bounds the time for a number of an unknown field
 _LONG_NUMBER: Final = b"0" * (_MAX_DIGITS + 1)
 _DIGITS_AS_ZEROS: Final = bytes.maketrans(b"123456789", b"000000000")
-_MAX_VALUES: Final = 100_000  # a manifest has fifty and one a leader epoch; 5 million empty lists would take 400 MiB
-_MAX_WIDE: Final = 1 << 20  # one letter outside of ASCII makes all others as wide; what is long in a manifest is base64
+_MAX_VALUES: Final = (
+    100_000  # a manifest has fifty, and one for each leader epoch; 5 million empty lists would take 400 MiB
+)
+_MAX_WIDE: Final = (
+    1 << 20
+)  # one letter outside ASCII makes all letters of a text wider; long texts in a manifest are base64
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
 _ESCAPE: Final = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
@@ -34,7 +38,7 @@ _TRUTH: Final = {"true": True, "True": True, "TRUE": True, "false": False, "Fals
 
 
 class JsonObject:
-    """One JSON object and where it stands. Every reading method raises ManifestCorruptError, naming the field."""
+    """One JSON object and its path. Every reading method raises ManifestCorruptError, naming the field."""
 
     __slots__ = ("_values", "_where")
 
@@ -44,7 +48,7 @@ class JsonObject:
 
     @classmethod
     def parse(cls, raw: bytes | bytearray | memoryview) -> JsonObject:
-        """The object that ``raw`` starts with; ManifestCorruptError if it does not start with one in UTF-8."""
+        """Parse the object at the start of ``raw``; raise ManifestCorruptError if there is none in UTF-8."""
         _check_cost(raw := bytes(raw))
         document = _decode(raw)
         if not isinstance(document, dict):
@@ -52,13 +56,13 @@ class JsonObject:
         return cls(document, "")
 
     def refuse_damaged_names(self, known: AbstractSet[str]) -> None:
-        """Refuse an unknown field whose name differs in one character from a known one that is not there.
+        """Refuse an unknown field whose name differs in one character from an absent known one.
 
-        Unknown fields are tolerated, so without this one flipped bit could hide a field that may be absent.
+        Unknown fields are accepted, so without this check one flipped bit could hide an optional field.
         """
         if self._values.keys() <= known:
             return
-        # A name that is longer or shorter by one letter is no flipped bit; it may be a field of a later version.
+        # A name that is one letter longer or shorter is not a flipped bit; it may be a field of a later version.
         absent = known - self._values.keys()
         for name in self._values.keys() - known:
             for meant in absent:
@@ -68,11 +72,11 @@ class JsonObject:
                     )
 
     def optional(self, name: str) -> Json:
-        """The field's value, whatever it is; None if it is absent or null."""
+        """Return the field's value, of any type; None if it is absent or null."""
         return self._values.get(name)
 
     def raw(self, name: str) -> Json:
-        """The field's value, whatever it is; it must be there, but may be null."""
+        """Return the field's value, of any type; it must be present, but may be null."""
         if name not in self._values:
             raise ManifestCorruptError(f"the manifest has no field {self._name(name)}")
         return self._values[name]
@@ -92,9 +96,9 @@ class JsonObject:
         return value
 
     def integer(self, name: str, *, null_is_zero: bool = False) -> int:
-        """The number in a field, within 0..2^31-1; a fraction is cut off."""
+        """Return the number in a field, within 0..2^31-1; a fraction is cut off."""
         value = self._values.get(name)
-        if type(value) is int and 0 <= value <= MAX_INT32:  # as nearly always
+        if type(value) is int and 0 <= value <= MAX_INT32:  # the usual case
             return value
         value = self.raw(name)
         if value is None and null_is_zero:
@@ -102,14 +106,13 @@ class JsonObject:
         # Jackson coerces texts into numbers, so the plugin reads such a manifest.
         if isinstance(value, str) and _INTEGER.fullmatch(value.strip()):
             value = int(value)
-        # bool is an int in Python. Above -1 and not from 0: a fraction such as -0.5 is cut off to 0, as Java's cast
-        # does.
+        # bool is an int in Python. Above -1, not from 0: Java's cast truncates a fraction such as -0.5 to 0.
         if isinstance(value, bool) or not isinstance(value, int | float) or not -1 < value <= MAX_INT32:
             raise self._wrong(name, value, f"a number within 0..{MAX_INT32}")
         return int(value)
 
     def boolean(self, name: str) -> bool:
-        """The truth in a field; null is false."""
+        """Return the boolean in a field; null is false."""
         value = self.raw(name)
         if value is None or isinstance(value, bool):
             return bool(value)
@@ -127,12 +130,12 @@ class JsonObject:
 
 
 def has_lone_surrogates(text: str) -> bool:
-    """Whether a JSON escape put half of a character into ``text``: it then has no bytes in UTF-8."""
+    """Return True if a JSON escape put half of a character into ``text``: it then has no UTF-8 bytes."""
     return not text.isascii() and _SURROGATE.search(text) is not None
 
 
 def json_value_at(text: str, place: int) -> tuple[Json, int]:
-    """The JSON value that begins at ``place``, and where it ends; ValueError if none does."""
+    """Return the JSON value that begins at ``place``, and its end; raise ValueError if none does."""
     value: tuple[Json, int] = _DECODER.raw_decode(text, place)
     return value
 
@@ -146,8 +149,8 @@ def json_bytes(document: Mapping[str, object] | str) -> bytes:
 
 def _decode(raw: bytes) -> Json:
     """The value that ``raw`` starts with."""
-    # pydantic's reader is five times as fast as the standard library's. What it refuses may still be a manifest: it
-    # takes nothing behind the object, no half of a character, and less nesting. Of long numbers it takes too many.
+    # pydantic's reader is five times as fast as the standard library's. It refuses some manifests that are valid: with
+    # bytes after the object, half of a character, or deep nesting. It accepts numbers that are too long.
     if _LONG_NUMBER not in raw.translate(_DIGITS_AS_ZEROS):
         try:
             quickly: Json = from_json(raw, allow_inf_nan=False, cache_strings="keys")
@@ -155,7 +158,7 @@ def _decode(raw: bytes) -> Json:
             pass
         else:
             return quickly
-    # Only what belongs to the object must be UTF-8: bytes that are not travel as lone surrogates until it is known.
+    # Only the object must be UTF-8: other bytes become lone surrogates until its end is known.
     text = raw.decode("utf-8", "surrogateescape").lstrip(" \t\r\n")
     try:
         document, stop = json_value_at(text, 0)
@@ -166,11 +169,11 @@ def _decode(raw: bytes) -> Json:
 
 
 def _check_cost(raw: bytes) -> None:
-    """Refuse what would take many times its own size in memory, before anything is made of it."""
+    """Refuse a text that would take many times its own size in memory, before it is parsed."""
     if len(raw) <= _MAX_VALUES:
         return
-    # Each value has one of these before it. What stands in texts or behind the object is counted too: no manifest that
-    # anybody wrote comes near.
+    # Each value has one of these before it. Those in texts or after the object are counted too: no real manifest comes
+    # near the limit.
     values = sum(raw.count(mark) for mark in (b",", b"[", b"{"))
     if values > _MAX_VALUES:
         raise ManifestCorruptError(
@@ -208,7 +211,7 @@ _QUANTUM: Final = 4  # characters that make three bytes
 
 
 def decode_base64(text: str, field: str, *, padded: bool) -> bytes:
-    """The bytes of standard base64; ManifestCorruptError, naming ``field``, for anything else.
+    """Decode standard base64; raise ManifestCorruptError, naming ``field``, for anything else.
 
     The URL-safe alphabet, line breaks and other characters are refused. Without ``padded`` the ``=`` signs at the end
     may be missing (all of them, or none).
@@ -217,5 +220,5 @@ def decode_base64(text: str, field: str, *, padded: bool) -> bytes:
         text += "=" * (-len(text) % _QUANTUM)
     try:
         return binascii.a2b_base64(text, strict_mode=True)
-    except ValueError as error:  # binascii.Error, or a character outside of ASCII
+    except ValueError as error:  # binascii.Error, or a character outside ASCII
         raise ManifestCorruptError(f"{field} is not standard base64: {error}") from error

@@ -1,12 +1,12 @@
-"""Object keys: written, and parsed back from a listing.
+"""Object keys: made, and parsed from a listing.
 
-Three objects make a segment, told apart by their suffix::
+Three objects make a segment; the suffix distinguishes them::
 
     <prefix><topic>-<topicId>/<partition>/<start offset>-<segmentId>.<suffix>
                     22 chars   decimal     20 digits       22 chars
 
-The prefix is put in front as it is, so one that means a folder ends in ``/``. What lies between prefix and suffix is
-called the main path. Topics and ids may hold ``-`` themselves, so everything is cut by its width, never at a ``-``.
+The prefix is used unchanged, so a folder's ends in ``/``. The part between prefix and suffix is the main path. Topics
+and ids may contain ``-`` themselves, so everything is cut by its width, never at a ``-``.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tieredstore.limits import MAX_INT32, MAX_INT64
 from tieredstore.model import RemoteLogSegmentId, TopicIdPartition, Uuid
 
 _OFFSET_DIGITS: Final = 20
-_MAX_OFFSET_DIGITS: Final = 40  # offsets have at most 19 digits; this only bounds what is handed to int()
+_MAX_OFFSET_DIGITS: Final = 40  # offsets have at most 19 digits; this bounds the argument of int()
 _UUID_LENGTH: Final = 22
 _MASK: Final = "<prefix>/"
 
 
 class Suffix(enum.Enum):
-    """Which of a segment's three objects; the value ends its key, after a dot."""
+    """One of a segment's three objects; the value ends its key, after a dot."""
 
     LOG = "log"
     INDEXES = "indexes"
@@ -39,7 +39,7 @@ _SUFFIXES: Final = {suffix.value: suffix for suffix in Suffix}
 
 @dataclass(frozen=True, slots=True)
 class ObjectKey:
-    """What a key says about its object."""
+    """The parts of an object's key."""
 
     segment_id: RemoteLogSegmentId
     start_offset: int
@@ -48,12 +48,12 @@ class ObjectKey:
 
     @property
     def main_path(self) -> str:
-        """The path between prefix and suffix, exactly as it was found (a JVM may write its locale's digits)."""
+        """The path between prefix and suffix, exactly as found (a JVM may write its locale's digits)."""
         return self._found_path or main_path(self.segment_id, self.start_offset)
 
 
 def main_path(segment_id: RemoteLogSegmentId, start_offset: int) -> str:
-    """The path of a segment's objects without prefix and suffix; ConfigError for a segment that cannot be named."""
+    """Return the path of a segment's objects without prefix and suffix; raise ConfigError if it has no valid name."""
     where = segment_id.topic_id_partition
     if not where.topic or "/" in where.topic:
         raise ConfigError(f"{excerpt(where.topic, 249)!r} is not a topic name: it must not be empty or hold a slash")
@@ -65,7 +65,7 @@ def main_path(segment_id: RemoteLogSegmentId, start_offset: int) -> str:
 
 
 def padded_offset(start_offset: int) -> str:
-    """The offset as keys have it: of equal width, so that they sort by it."""
+    """Return the offset as keys have it: of equal width, so that keys sort by it."""
     return f"{start_offset:0{_OFFSET_DIGITS}d}"
 
 
@@ -75,18 +75,18 @@ def object_key(prefix: str, main_path: str, suffix: Suffix) -> str:
 
 
 def parse_key(prefix: str, key: str) -> ObjectKey | None:
-    """What ``key`` says, or None if it is not the key of a segment's object under ``prefix``.
+    """Parse ``key``; return None if it is not the key of a segment's object under ``prefix``.
 
-    The start offset may be written in any decimal digits of Unicode: the plugin formats it in its JVM's locale.
+    The start offset may use any decimal digits of Unicode: the plugin formats it in its JVM's locale.
     """
     if not key.startswith(prefix):
         return None
-    # The suffix ends the key, and no other part of a key holds a dot but the topic, which comes before slashes.
+    # The suffix ends the key, and the only other part that can contain a dot is the topic, which precedes slashes.
     path, _, ending = key[len(prefix) :].rpartition(".")
     folder, _, name = path.rpartition("/")
     if (suffix := _SUFFIXES.get(ending)) is None or (where := partition_of_folder(folder)) is None:
         return None
-    # Any object may lie in a bucket: whatever does not fit exactly is somebody else's, and no error.
+    # A bucket may hold any object: a key that does not fit exactly belongs to another program and is no error.
     digits, segment_id = _cut_uuid(name)
     start_offset = _parse_offset(digits)
     if segment_id is None or start_offset is None:
@@ -97,10 +97,10 @@ def parse_key(prefix: str, key: str) -> ObjectKey | None:
 def listing_prefix(
     prefix: str, topic: str | None = None, topic_id: Uuid | None = None, partition: int | None = None
 ) -> str:
-    """The longest text that starts all keys of the topic, its incarnation, or the partition of it.
+    """Return the longest prefix of all keys of the topic, its incarnation, or its partition.
 
-    Other keys may start with it too (topic ``a`` without its id also lists topic ``a-b``), so parse and compare what
-    is listed. A part is of use only if all parts before it are given: a key starts with the topic.
+    Other keys may start with it too (topic ``a`` without its id also lists topic ``a-b``), so parse and compare the
+    listed keys. Each part requires all parts before it: a key starts with the topic.
     """
     if topic is None:
         return prefix
@@ -112,7 +112,7 @@ def listing_prefix(
 
 
 def displayed_key(key: str, prefix: str, masked: bool) -> str:
-    """``key`` as logs and messages may show it: with ``masked``, the prefix is hidden behind ``<prefix>/``.
+    """Return ``key`` as logs and messages may show it: with ``masked``, ``<prefix>/`` hides the prefix.
 
     Of a key under another prefix (an older one, from custom metadata) only the last component is shown.
     """
@@ -124,15 +124,15 @@ def displayed_key(key: str, prefix: str, masked: bool) -> str:
 
 
 def partition_of(path: str) -> TopicIdPartition | None:
-    """The partition that the first two folders of a path (a key without prefix) are of, None if they are of none."""
+    """Return the partition named by the first two folders of a path (a key without prefix), or None."""
     folder, slash, rest = path.partition("/")
     number, second_slash, _ = rest.partition("/")
     return partition_of_folder(f"{folder}/{number}") if slash and second_slash else None
 
 
-@lru_cache(maxsize=256)  # one value for all segments of a partition, of which there may be a hundred thousand
+@lru_cache(maxsize=256)  # one value for all segments of a partition, which can be a hundred thousand
 def partition_of_folder(folder: str) -> TopicIdPartition | None:
-    """The partition that a path's folders name; None if they are not the two of a partition."""
+    """Return the partition that a path's folders name; None if they are not a partition's two folders."""
     named, slash, number = folder.partition("/")
     topic, topic_id = _cut_uuid(named)
     partition = _parse_partition(number)
@@ -142,7 +142,7 @@ def partition_of_folder(folder: str) -> TopicIdPartition | None:
 
 
 def _cut_uuid(text: str) -> tuple[str, Uuid | None]:
-    """What stands before ``-<uuid>`` at the end of ``text``, and the uuid; None if it does not end so."""
+    """Split ``-<uuid>`` off the end of ``text``; the uuid is None if there is none."""
     head, dash, tail = text[: -_UUID_LENGTH - 1], text[-_UUID_LENGTH - 1 : -_UUID_LENGTH], text[-_UUID_LENGTH:]
     if dash != "-":
         return head, None
@@ -151,7 +151,7 @@ def _cut_uuid(text: str) -> tuple[str, Uuid | None]:
 
 
 def _parse_partition(text: str) -> int | None:
-    # One spelling a number: with leading zeros two keys could name the same partition.
+    # One spelling per number: with leading zeros two keys could name the same partition.
     if not (text.isascii() and text.isdecimal() and len(text) <= 10) or (text[0] == "0" and text != "0"):
         return None
     return partition if (partition := int(text)) <= MAX_INT32 else None

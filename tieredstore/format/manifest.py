@@ -1,7 +1,7 @@
-"""The manifest: one JSON object that says how to read a segment. Neither compressed nor encrypted, nor authenticated.
+"""The manifest: one JSON object that describes how to read a segment. Not compressed, encrypted or authenticated.
 
 Written exactly as the plugin writes it: compact, fields in this order, ``transaction`` null without a transaction
-index, ``encryption`` and ``remoteLogSegmentMetadata`` left out where there is none::
+index, ``encryption`` and ``remoteLogSegmentMetadata`` left out if absent::
 
     {"version":"1",
      "chunkIndex":{"type":"fixed","originalChunkSize":N,"originalFileSize":N,
@@ -13,11 +13,11 @@ index, ``encryption`` and ``remoteLogSegmentMetadata`` left out where there is n
      "encryption":{"dataKey":"<key id>:<base64>","aad":"<base64>"},
      "remoteLogSegmentMetadata":{...}}
 
-Read more leniently (see ``json_object``), but a manifest that contradicts itself is refused: it has no checksum of its
-own, and agreement among its numbers is all that tells damage from meaning.
+Read more leniently (see ``json_object``), but a manifest that contradicts itself is refused: it has no checksum, so
+disagreement among its numbers is the only sign of damage.
 
-The plugin writes ``remoteLogSegmentMetadata`` and never reads it, and nothing of it locates or transforms data. It
-tells whose manifest it is, though: one that was copied over another segment's is known by it.
+The plugin writes ``remoteLogSegmentMetadata`` and never reads it; nothing in it locates or transforms data. It does
+identify a manifest that was copied over another segment's.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _INDEX_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """Where one index lies in the ``.indexes`` object: stored position and stored size, in bytes."""
+    """The place of one index in the ``.indexes`` object: stored position and stored size, in bytes."""
 
     position: int
     size: int
@@ -72,7 +72,7 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class SegmentIndexes:
-    """Where a segment's indexes lie: one after the other from position 0, in this order.
+    """The places of a segment's indexes: one after the other from position 0, in this order.
 
     ``transaction`` is None for a segment copied without a transaction index; an empty one has size 0.
     ManifestCorruptError if there is a gap or an overlap.
@@ -100,11 +100,11 @@ class SegmentIndexes:
         )
 
     def entry(self, index_type: IndexType) -> IndexEntry | None:
-        """The entry of one index; None only for a transaction index that was not recorded."""
+        """Return the entry of one index; None only for a transaction index that was not recorded."""
         return dict(self.recorded()).get(index_type)
 
     def recorded(self) -> Iterator[tuple[IndexType, IndexEntry]]:
-        """The indexes that there are, in the order in which they are stored."""
+        """Yield the recorded indexes, in the order in which they are stored."""
         yield IndexType.OFFSET, self.offset
         yield IndexType.TIMESTAMP, self.timestamp
         yield IndexType.PRODUCER_SNAPSHOT, self.producer_snapshot
@@ -127,7 +127,7 @@ class WrappedDataKey:
     aad: bytes
 
     def __post_init__(self) -> None:
-        # The text joins id and key by one colon: an id that holds one could not be cut off again.
+        # One colon joins id and key in the text: an id that contains one could not be split off again.
         if not self.key_id.strip() or ":" in self.key_id:
             raise ManifestCorruptError(
                 f"encryption.dataKey names the key {self.key_id[:60]!r}: blank, or with a colon in it"
@@ -143,11 +143,11 @@ class WrappedDataKey:
 
 @dataclass(frozen=True, slots=True)
 class SegmentManifest:
-    """How to read one segment.
+    """The description of one segment's stored form.
 
-    ``compression`` and ``encryption`` tell of the ``.log`` object's chunks; indexes are encrypted, never compressed.
-    ``metadata`` is informational: None where it is absent or damaged. Its size is the chunk index's file size.
-    A manifest whose parts contradict each other cannot be made: ManifestCorruptError.
+    ``compression`` and ``encryption`` describe the chunks of the ``.log`` object; indexes are encrypted, never
+    compressed. ``metadata`` is informational: None if it is absent or damaged. Its size is the chunk index's file size.
+    A manifest whose parts contradict each other raises ManifestCorruptError.
     """
 
     chunk_index: ChunkIndex
@@ -171,10 +171,10 @@ class SegmentManifest:
         known: KnownSegment | None = None,
         rules: ManifestRules = DEFAULT_RULES,
     ) -> SegmentManifest:
-        """Read a manifest; ManifestCorruptError, naming the field, if it is damaged. What follows the object is
-        ignored.
+        """Read a manifest; raise ManifestCorruptError, naming the field, if it is damaged.
 
-        SegmentCorruptError if it records another segment than the ``known`` one, or breaks the ``rules``.
+        Bytes after the object are ignored. Raise SegmentCorruptError if it records another segment than ``known``, or
+        breaks the ``rules``.
         """
         if len(raw) > MAX_MANIFEST_SIZE:
             raise ManifestCorruptError(
@@ -182,7 +182,7 @@ class SegmentManifest:
             )
         fields = JsonObject.parse(raw)
         fields.refuse_damaged_names(_FIELDS)
-        # Jackson takes the number 1 for the text; True is equal to 1 in Python and is no version.
+        # Jackson accepts the number 1 as the text; True equals 1 in Python and is not a version.
         if (version := fields.raw("version")) != "1" and (version != 1 or type(version) is not int):
             raise ManifestCorruptError("the manifest's version is not 1, the only one that this reader knows")
         metadata = fields.optional("remoteLogSegmentMetadata")
@@ -223,8 +223,7 @@ class SegmentManifest:
             raise ManifestCorruptError(
                 "compression is true, but a compressed segment's chunkIndex has the type variable"
             )
-        # Whether chunks are encrypted is said twice, by their sizes and by the field: a lost field must not hand out
-        # ciphertext.
+        # Sizes and field both say if chunks are encrypted: a lost field must not turn ciphertext into data.
         if index.overhead != self._overhead:
             raise ManifestCorruptError(
                 f"transformedChunkSize is {index.overhead} above originalChunkSize, which is wrong "
@@ -232,7 +231,7 @@ class SegmentManifest:
             )
 
     def _check_variable(self, index: VariableChunkIndex) -> None:
-        # A list is legal for uncompressed segments too, and then each size follows from the original's.
+        # A list is legal for uncompressed segments too; each size then follows from the original's.
         if self.encryption is not None and min(index.base_size, index.last_size) <= self._overhead:
             least = min(index.last_size, *(index.bounds_of_most or ()), MAX_INT32)
             if least <= self._overhead:
@@ -324,7 +323,7 @@ def _read_encryption(fields: JsonObject) -> WrappedDataKey:
 
 
 def metadata_fields(metadata: RemoteLogSegmentMetadata) -> dict[str, object]:
-    """The JSON fields in the plugin's order; ``txnIdxEmpty`` only where it is known, as brokers before 4.0 do."""
+    """Return the JSON fields in the plugin's order; ``txnIdxEmpty`` only if it is known, as before Kafka 4.0."""
     partition = metadata.topic_id_partition
     fields: dict[str, object] = {
         "remoteLogSegmentId": {
@@ -349,10 +348,10 @@ def metadata_fields(metadata: RemoteLogSegmentMetadata) -> dict[str, object]:
 def read_metadata(
     fields: Json, segment_size_in_bytes: int, known: KnownSegment | None
 ) -> RemoteLogSegmentMetadata | None:
-    """Return the segment that the fields describe; None if any of them is absent or cannot be right.
+    """Return the segment that the fields describe; None if any of them is absent or invalid.
 
-    The size is not among the fields: it is the manifest's ``originalFileSize``. Call :func:`check_recorded` first where
-    the segment is ``known``: its own id is then used, one value for all who hold it.
+    The size is not among the fields: it is the manifest's ``originalFileSize``. Call :func:`check_recorded` first if
+    the segment is ``known``: its own id is then used, one shared value.
     """
     try:
         return _read_described(_object(fields), segment_size_in_bytes, known)
@@ -361,9 +360,9 @@ def read_metadata(
 
 
 def check_recorded(fields: Json, known: KnownSegment) -> None:
-    """SegmentCorruptError if topic, topic id, partition, segment id or start offset are recorded and are not the key's.
+    """Raise SegmentCorruptError if a recorded topic, topic id, partition, segment id or start offset is not the key's.
 
-    Each is compared by itself, wherever it is recorded: in metadata that is of no use otherwise too.
+    Each is compared on its own, even in metadata that is unusable otherwise.
     """
     where = known.segment_id.topic_id_partition
     recorded = _mapping(fields)
@@ -377,7 +376,7 @@ def check_recorded(fields: Json, known: KnownSegment) -> None:
         ("segment id", segment_id.get("id"), str(known.segment_id.id)),
         ("startOffset", recorded.get("startOffset"), known.start_offset),
     ):
-        # A value of another type was written by nobody: it records nothing.
+        # A value of another type was not written by any known writer: it records nothing.
         if type(value) is type(expected) and value != expected:
             raise SegmentCorruptError(
                 f"it is the manifest of another segment: it records the {name} {quoted(value)}, and its key says "
@@ -385,9 +384,9 @@ def check_recorded(fields: Json, known: KnownSegment) -> None:
             )
 
 
-# Of its own and private: no caller should see why, and ValueError would also catch mistakes of this module.
+# Private: no caller needs the reason, and ValueError would also catch mistakes of this module.
 class _UnusableError(Exception):
-    """A field is absent or cannot be right; informational data is not worth a sentence about which."""
+    """A field is absent or invalid; informational data does not deserve a sentence about which."""
 
 
 def _read_described(fields: Mapping[str, Json], size: int, known: KnownSegment | None) -> RemoteLogSegmentMetadata:
@@ -395,7 +394,7 @@ def _read_described(fields: Mapping[str, Json], size: int, known: KnownSegment |
     return RemoteLogSegmentMetadata(
         remote_log_segment_id=_segment_id(_object(fields.get("remoteLogSegmentId")), known),
         start_offset=start_offset,
-        # What is held ends one behind it, which has to be a number of Java's too.
+        # The offset after the last record must fit Java's long too.
         end_offset=_integer(fields.get("endOffset"), at_least=start_offset, at_most=MAX_INT64 - 1),
         segment_size_in_bytes=size,
         max_timestamp_ms=_integer(fields.get("maxTimestampMs"), at_least=-1),
@@ -411,7 +410,7 @@ def _segment_id(fields: Mapping[str, Json], known: KnownSegment | None) -> Remot
     inner = _object(where.get("topicPartition"))
     topic, partition = _text(inner.get("topic")), _integer(inner.get("partition"), at_most=MAX_INT32)
     topic_id, own_id = _text(where.get("topicId")), _text(fields.get("id"))
-    if known is not None:  # what is recorded in the right type is the same
+    if known is not None:  # recorded fields of the right type were compared already
         return known.segment_id
     return RemoteLogSegmentId(TopicIdPartition(_uuid(topic_id), topic, partition), _uuid(own_id))
 
@@ -421,7 +420,7 @@ def _epochs(fields: Mapping[str, Json]) -> tuple[tuple[int, int], ...]:
 
 
 def _epoch(name: str) -> int:
-    # JSON names are texts: an epoch with leading zeros could stand there twice.
+    # JSON names are texts: with leading zeros one epoch could appear twice.
     if not (name.isascii() and name.isdecimal() and len(name) <= 10) or str(int(name)) != name:
         raise _UnusableError
     return _integer(int(name), at_most=MAX_INT32)
@@ -451,7 +450,7 @@ def _uuid(text: str) -> Uuid:
 
 
 def _integer(value: Json, *, at_least: int = 0, at_most: int = MAX_INT64) -> int:
-    # Stricter than the manifest's other numbers: a text or a fraction here was written by neither the plugin nor us.
+    # Stricter than for other numbers: neither the plugin nor we write a text or a fraction here.
     if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value <= at_most:
         raise _UnusableError
     return value

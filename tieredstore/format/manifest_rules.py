@@ -1,4 +1,4 @@
-"""What a reader knows of a segment before it reads its manifest, and what it demands of any."""
+"""A reader's knowledge of a segment before its manifest is read, and its demands on any manifest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MIN_CHUNK_SIZE: Final = 1024
 """The smallest ``chunk.size`` of a log with many chunks, unless the settings say otherwise. The plugin's is 4 MiB."""
 
 MAX_SMALL_CHUNKS: Final = 65_536
-"""How many chunks a log may have whatever their size: what so many cost is not worth a rule."""
+"""The number of chunks that a log may have whatever their size: so few cost nothing worth a rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +23,14 @@ class ManifestRules:
     encryption_required: bool = False
 
     def check_chunks(self, chunk_size: int, file_size: int, log_size: int | None) -> None:
-        """ManifestCorruptError for more chunks than anybody writes, or than a ``.log`` of ``log_size`` bytes can hold.
+        """Raise ManifestCorruptError for more chunks than any writer makes, or than ``log_size`` bytes can hold.
 
-        Before any of them is looked at: a manifest is a few bytes that can declare millions.
+        Called before any chunk is examined: a manifest is a few bytes that can declare millions.
         """
         count = -(-file_size // max(chunk_size, 1))
-        if count <= MAX_SMALL_CHUNKS or chunk_size < 1:  # a size of 0 contradicts itself, and is refused for that
+        if count <= MAX_SMALL_CHUNKS or chunk_size < 1:  # a size of 0 contradicts itself and is refused for that
             return
-        if log_size is not None and count > log_size:  # each chunk stores a byte at least
+        if log_size is not None and count > log_size:  # each chunk stores at least one byte
             raise ManifestCorruptError(f"chunkIndex declares {count} chunks, and the .log object has {log_size} bytes")
         if chunk_size < self.min_chunk_size:
             raise ManifestCorruptError(
@@ -39,20 +39,20 @@ class ManifestRules:
             )
 
     def check_encryption(self, is_encrypted: bool) -> None:
-        """SegmentCorruptError for a segment in plain where all are said to be encrypted."""
+        """Raise SegmentCorruptError for an unencrypted segment if encryption is required."""
         if self.encryption_required and not is_encrypted:
             raise SegmentCorruptError("the segment is not encrypted, and encryption.required is true")
 
 
 DEFAULT_RULES: Final = ManifestRules()
-"""What is demanded where nobody set anything."""
+"""The demands without any settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownSegment:
-    """The segment that a manifest is read for: by its key, and by the listing if there was one.
+    """The segment whose manifest is read: from its key, and from the listing if there was one.
 
-    ``log_size`` is the listed size of the ``.log`` object, None where nobody listed it.
+    ``log_size`` is the listed size of the ``.log`` object, None without a listing.
     """
 
     segment_id: RemoteLogSegmentId

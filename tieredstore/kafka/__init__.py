@@ -1,1 +1,1 @@
-"""What Kafka's own bytes mean: record batches, index files, checkpoints, log directories."""
+"""Kafka's own bytes: record batches, index files, checkpoints, log directories."""

@@ -1,9 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The batches of an open log, walked over without Python in between.
+"""A walk over the batches of an open log without Python in between.
 
-Of a closed segment's batches nearly all are whole, in order and of magic 2. A walk steps over those and stops before the
-first of which it is not sure. What that one has, if anything, is for its caller to say:
-a walk has no sentences, and takes nothing for damage.
+Nearly all batches of a closed segment are whole, in order and of magic 2. A walk steps over those and stops before the
+first batch it is not sure of. It reports no damage itself: the caller examines that batch.
 """
 
 from libc.stdint cimport int32_t, int64_t, int8_t, uint8_t
@@ -14,11 +13,11 @@ from tieredstore.kafka.records._batch cimport *
 from tieredstore.kafka.records._parse cimport *
 
 cdef enum:
-    # Of small batches many headers come by one read; of larger ones nothing but the header is read.
+    # One read covers many headers of small batches; of larger batches only the header is read.
     PIECE = 64 * 1024
     HEADERS = 256
     SMALL = 4 * 1024
-    # A batch whose checksum is looked at lies in memory as a whole: larger ones are the caller's.
+    # A batch is held in memory for its checksum: the caller checks larger ones.
     LARGEST = 1024 * 1024
     MOST_EPOCHS = 64
 
@@ -26,9 +25,9 @@ build_checksums()
 
 
 cdef class HeaderWalk:
-    """What is known of a log up to a batch border, and the walk on from there. For one thread at a time.
+    """The state of a walk at a batch border. For one thread at a time.
 
-    ``position`` is behind the last batch that was passed, ``last_offset`` is its last offset (-1 before the first one),
+    ``position`` is the byte after the last passed batch, ``last_offset`` its last offset (-1 before the first one),
     ``max_timestamp`` the greatest so far (-1 without any), ``leader_epochs`` those of the batches, each with the base
     offset of its first one.
     """
@@ -36,7 +35,7 @@ cdef class HeaderWalk:
     cdef readonly int64_t position, last_offset, max_timestamp
     cdef readonly list leader_epochs
     cdef int64_t epoch
-    # Those that were met since the interpreter's lock was let go.
+    # New epochs since the interpreter's lock was released.
     cdef int64_t epochs[MOST_EPOCHS]
     cdef int64_t starts[MOST_EPOCHS]
     cdef int epoch_count
@@ -82,7 +81,7 @@ cdef class HeaderWalk:
         self.max_timestamp = max(self.max_timestamp, max_timestamp)
 
     cdef bint _passes(self) noexcept nogil:
-        """Whether an ordinary batch begins at the position. Nothing has changed if not."""
+        """Return True if an ordinary batch begins at the position; if not, nothing has changed."""
         cdef Batch* batch = &self.batch
         cdef const uint8_t* head = self._bytes(HEADER_SIZE)
         if head == NULL:
@@ -104,7 +103,7 @@ cdef class HeaderWalk:
         return True
 
     cdef const uint8_t* _bytes(self, int64_t count) noexcept nogil:
-        """So many bytes from the position on; NULL if the log has fewer, or they are too many to be held."""
+        """Return this many bytes from the position on; NULL if the log has fewer, or they exceed the piece."""
         cdef int64_t wanted
         if count > LARGEST or count > self.size - self.position:
             return NULL
@@ -112,7 +111,7 @@ cdef class HeaderWalk:
             wanted = max(count, PIECE if self.checks_crcs or self.usual < SMALL else HEADERS)
             if not self._has_room(wanted):
                 return NULL
-            # Not a map: where a file shrinks under one, touching it kills the process.
+            # Not mmap: if a file shrinks under a map, an access kills the process.
             self.start, self.held = self.position, pread(self.descriptor, self.piece, wanted, self.position)
             if self.held < count:
                 self.held = 0

@@ -1,9 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Runs of batches about which nothing is out of the ordinary, walked over without Python in between.
+"""Runs of ordinary batches, walked over without Python in between.
 
-Of millions of batches nearly all are whole, in order, of their epoch, and as the indexes say. A run steps over those
-and stops before the first of which it is not sure. What that one has, if anything, is for its caller to say: a run
-has no sentences, and takes nothing for damage.
+Nearly all of millions of batches are whole, in order, of their epoch, and as the indexes say. A run steps over those
+and stops before the first batch it is not sure of. It reports no damage itself: the caller examines that batch.
 """
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
@@ -15,7 +14,7 @@ cdef enum:
     MOST_PRODUCERS = 16
     NO_EPOCH = -1
 
-# As much of a batch as the one behind it, and the indexes, are held against.
+# The fields of a batch that are compared with the next batch and with the indexes.
 cdef struct Latest:
     int64_t position, end
     int64_t base_offset, last_offset, max_timestamp
@@ -25,11 +24,11 @@ build_checksums()
 
 
 cdef class BatchRun:
-    """What is known of a log up to a batch border, and the walk on from there. For one thread at a time.
+    """The state of a walk at a batch border. For one thread at a time.
 
-    The latest batch is pending until the one behind it is seen to follow it: only then is it held against its epoch
-    and the indexes. ``next_entry`` and ``next_time`` are the entries that come next of both indexes, whose columns are
-    given as in the files, offsets relative to ``first_offset``.
+    The latest batch is pending until the next one is seen to follow it: only then is it compared with its epoch and the
+    indexes. ``next_entry`` and ``next_time`` are the next entries of both indexes, whose columns are as in the files,
+    offsets relative to ``first_offset``.
     """
 
     cdef const int32_t[::1] entry_offsets, entry_positions, time_offsets
@@ -61,30 +60,30 @@ cdef class BatchRun:
         self.epoch, self.epoch_stop = NO_EPOCH, -1
 
     def drop_indexes(self):
-        """Hold nothing more against the indexes."""
+        """Compare nothing more with the indexes."""
         self.next_entry, self.next_time = self.entry_offsets.shape[0], self.timestamps.shape[0]
         self.follows_transactions = False
 
     def begin_transaction(self, int64_t producer_id):
-        """A batch of this producer's open transaction was seen; another one of it tells nothing new."""
+        """Note a batch of this producer's open transaction; later ones of it need no attention."""
         if not self._is_in_transaction(producer_id):
             self.producers[self.producer_slot] = producer_id
             self.producer_slot = (self.producer_slot + 1) % MOST_PRODUCERS
             self.producer_count = min(self.producer_count + 1, MOST_PRODUCERS)
 
     def end_transactions(self):
-        """Some transaction has ended: what is seen of any may be the first of another one."""
+        """Note that some transaction has ended: the next batch of any producer may begin another one."""
         self.producer_count = self.producer_slot = 0
 
     def walk(
         self, const uint8_t[::1] piece, int64_t position, int64_t last_offset,
         pending: tuple[int, int, int, int, int, int] | None,
     ) -> int:
-        """How many bytes of ``piece``, which lies at ``position`` of the log, are ordinary batches.
+        """Return the number of bytes at the start of ``piece``, at ``position`` of the log, that are ordinary batches.
 
-        ``last_offset`` is that of the batch before it, which is ``pending``, unless that is known to fit: its position
-        and size, base and last offset, greatest timestamp and leader epoch. If there were ordinary batches, the last
-        one of them is ``pending`` now.
+        ``last_offset`` is that of the batch before it. That batch is ``pending`` unless it is known to fit: its
+        position and size, base and last offset, greatest timestamp and leader epoch. If there were ordinary batches,
+        the last of them is ``pending`` now.
         """
         cdef Py_ssize_t at = 0
         cdef const uint8_t* data = &piece[0] if piece.shape[0] else NULL
@@ -112,7 +111,7 @@ cdef class BatchRun:
         )
 
     cdef bint _passes(self, const uint8_t* head, Py_ssize_t available, int64_t position, int64_t last) noexcept nogil:
-        """Whether an ordinary batch begins there. Nothing of the run has changed if not."""
+        """Return True if an ordinary batch begins there; if not, nothing of the run has changed."""
         cdef Batch* batch = &self.batch
         if not self._is_whole(head, available) or batch.base_offset <= last or batch.base_offset < self.first_offset:
             return False
@@ -133,7 +132,7 @@ cdef class BatchRun:
         return True
 
     cdef bint _is_whole(self, const uint8_t* head, Py_ssize_t available) noexcept nogil:
-        """Whether all of a batch is there, with a header that makes sense."""
+        """Return True if all of a batch is present, with a valid header."""
         cdef Batch* batch = &self.batch
         cdef int32_t length
         if available < PREFIX_SIZE:
@@ -149,7 +148,7 @@ cdef class BatchRun:
         return False
 
     cdef bint _settle(self) noexcept nogil:
-        """Whether the pending batch is of its epoch and as the indexes say, which then go on behind it."""
+        """Return True if the pending batch fits its epoch and the indexes; then advance the indexes past it."""
         cdef const Latest* latest = &self.latest
         cdef Py_ssize_t entry = self.next_entry, time = self.next_time
         cdef int64_t relative = latest.last_offset - self.first_offset
@@ -157,13 +156,13 @@ cdef class BatchRun:
             return False
         if latest.leader_epoch != self.epoch and latest.leader_epoch != NO_EPOCH and self.epoch != NO_EPOCH:
             return False
-        # An entry has the last offset of what was appended together, and where that begins.
+        # An entry names the last offset of one append, and its position.
         if entry < self.entry_offsets.shape[0] and latest.end > self.entry_positions[entry]:
             if self.entry_positions[entry] > latest.position or relative > self.entry_offsets[entry]:
                 return False
             if relative == self.entry_offsets[entry]:
                 entry += 1
-                # The next one leads to a batch behind this one.
+                # The next entry belongs to a later batch.
                 if entry < self.entry_offsets.shape[0] and self.entry_positions[entry] < latest.end:
                     return False
         # The batch that has the greatest timestamp so far is the one that holds the entry's offset.

@@ -1,8 +1,8 @@
 """Arrow arrays of Python's values, without pandas.
 
-pyarrow imports pandas, where it is installed, the first time that ``pyarrow.array`` or ``pyarrow.scalar`` is given
-values: 0.3 s of processor time, which each new worker of Spark would pay for its first batch. Here the buffers are made
-by hand instead. pyarrow itself is imported on first use.
+``pyarrow.array`` and ``pyarrow.scalar`` import pandas, if it is installed, on the first call with values: 0.3 s of
+processor time, which each new worker of Spark would pay for its first batch. So the buffers are made by hand here.
+pyarrow itself is imported on first use.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ _CODES: Final = {8: "b", 16: "h", 32: "i", 64: "q"}
 
 
 def array_of(values: Sequence[Any], kind: Any) -> Any:
-    """An array of the type ``kind``: signed integers, timestamps, booleans, text, bytes, lists, maps, structs (tuples).
+    """Make an array of the type ``kind``: signed integers, timestamps, booleans, text, bytes, lists, maps, structs
+    (tuples).
 
-    None is a null, but not for a struct. OverflowError for integers that the type does not hold, and over 2 GiB of text
-    or bytes.
+    None is a null, except for a struct. Raise OverflowError for integers beyond the type, and over 2 GiB of text or
+    bytes.
     """
     arrow = _arrow()
     types, nulls = arrow.types, values.count(None)
@@ -46,12 +47,12 @@ def array_of(values: Sequence[Any], kind: Any) -> Any:
 
 
 def scalar_of(value: Any, kind: Any) -> Any:
-    """One value, for Arrow's functions too, which make one of Python's by themselves."""
+    """Make one value. Arrow's functions need it too: they convert Python values themselves."""
     return array_of([value], kind)[0]
 
 
 def repeat_value(value: Any, count: int, kind: Any) -> Any:
-    """The same value ``count`` times."""
+    """Repeat the same value ``count`` times."""
     arrow = _arrow()
     return arrow.nulls(count, kind) if value is None else arrow.repeat(scalar_of(value, kind), count)
 
@@ -79,7 +80,7 @@ def _lists(values: Sequence[Any], kind: Any, items: Any) -> Any:
 
 
 def _validity(values: Sequence[Any]) -> Any:
-    """A bit for each value that is not null; None if all are there."""
+    """Return a bit for each value that is not null; None if there is no null."""
     if None not in values:
         return None
     return _booleans([value is not None for value in values], None).buffers()[1]

@@ -43,7 +43,7 @@ from tieredstore.limits import MAX_OFFSET
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
 LogView: TypeAlias = Callable[[int], memoryview]
-"""The bytes of a log from a position on: as many as there are, and if there are more than 61, at least 61."""
+"""The bytes of a log from a position on: all, or at least 61."""
 
 HEADER_SIZE: Final = 61
 """Bytes of a magic 2 batch before its records: more than any other header."""
@@ -52,9 +52,9 @@ FRAME_SIZE: Final = 12
 """Bytes before those that ``length`` counts."""
 
 MIN_LENGTH: Final = 14
-"""The least ``length`` Kafka accepts: CRC, magic, attributes, key size and value size of a magic 0 message."""
+"""The smallest ``length`` that Kafka accepts: CRC, magic, attributes, key size and value size of a magic 0 message."""
 
-# What all magics have in common: offset, length, a field that differs, magic.
+# Common to all magics: offset, length, a field that differs, magic.
 _PREFIX: Final = struct.Struct(">qiib")
 _PREFIX_SIZE: Final = 17
 _BATCH: Final = struct.Struct(">qiibIhiqqqhii")
@@ -62,7 +62,7 @@ _MESSAGE: Final = struct.Struct(">qiIbb")
 _MESSAGE_WITH_TIMESTAMP: Final = struct.Struct(">qiIbbq")
 # Magic 0, magic 1: the latter has eight bytes of timestamp more.
 _MIN_MESSAGE_SIZE: Final = (FRAME_SIZE + MIN_LENGTH, FRAME_SIZE + MIN_LENGTH + 8)
-# What preallocated space is compared with, a piece at a time: a log may end in hundreds of megabytes of it.
+# Compared with preallocated space, piece by piece: a log may end in hundreds of megabytes of it.
 _ZEROS: Final = bytes(64 * 1024)
 
 
@@ -81,7 +81,7 @@ _CODECS: Final = frozenset(codec.value for codec in CompressionType)
 
 
 class TimestampType(enum.Enum):
-    """Who set the timestamps of a batch; magic 0 has none."""
+    """The clock that set the timestamps of a batch; magic 0 has none."""
 
     NO_TIMESTAMP = -1
     CREATE_TIME = 0
@@ -90,10 +90,10 @@ class TimestampType(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class BatchHeader:
-    """What one batch says about itself.
+    """The header of one batch.
 
-    ``position`` and ``size_in_bytes`` are those of the whole batch in the log. Both offsets are inclusive; of a
-    compressed message set (magic 0 and 1) both are its last offset, the only one outside of the compressed bytes, and
+    ``position`` and ``size_in_bytes`` are those of the whole batch in the log. Both offsets are inclusive. Of a
+    compressed message set (magic 0 and 1) both are its last offset, the only one outside the compressed bytes, and
     ``record_count`` is None. Timestamps, ids and epochs that the magic does not have are -1.
     """
 
@@ -114,12 +114,12 @@ class BatchHeader:
 
     @property
     def compression(self) -> CompressionType:
-        """The codec of the records; the reader has refused unknown ones."""
+        """The codec of the records; the reader has already refused unknown ones."""
         return CompressionType(self.attributes & 7)
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """Whether producers or the broker set the timestamps."""
+        """The clock that set the timestamps: the producers' or the broker's."""
         return TimestampType.NO_TIMESTAMP if self.magic == 0 else TimestampType(self.attributes >> 3 & 1)
 
     @property
@@ -134,17 +134,17 @@ class BatchHeader:
 
     @property
     def has_delete_horizon(self) -> bool:
-        """True where ``base_timestamp`` says when compaction may drop the tombstones."""
+        """True if ``base_timestamp`` is the time from which compaction may drop the tombstones."""
         return self.magic == 2 and bool(self.attributes & 64)
 
 
 def read_batch_headers(log: Buffer, start: int = 0, *, check_crc: bool = False) -> Iterator[BatchHeader]:
-    """The headers of all batches from byte ``start`` of ``log``, which must be a batch border.
+    """Yield the headers of all batches from byte ``start`` of ``log``, which must be a batch border.
 
-    Only headers are touched, unless ``check_crc``. A zero-filled rest of 12 bytes or more is the end: Kafka
-    preallocates log files when told to. Raises BatchCorruptError, which names the position, for everything else that is
-    not a whole batch and for offsets that do not increase. The buffer stays exported (an ``mmap`` cannot be closed)
-    until the iterator is exhausted, has raised, or is closed.
+    Reads headers only, unless ``check_crc``. A zero-filled rest of 12 bytes or more is the end: Kafka can preallocate
+    log files. Raise BatchCorruptError, which names the position, for anything else that is not a whole batch, and for
+    offsets that do not increase. The buffer stays exported (an ``mmap`` cannot be closed) until the iterator is
+    exhausted, has raised, or is closed.
     """
     if not 0 <= start <= len(log):
         raise InvalidRangeError(f"byte {start} is outside of a log of {len(log)} bytes")
@@ -161,9 +161,9 @@ def _read_buffer(log: Buffer, start: int, check_crc: bool) -> Iterator[BatchHead
 
 
 def walk_batch_headers(view: LogView, size: int, start: int = 0) -> Iterator[BatchHeader]:
-    """The headers of a log of ``size`` bytes that is seen through ``view``, one call of it a batch.
+    """Yield the headers of a log of ``size`` bytes seen through ``view``, one call of it per batch.
 
-    As :func:`read_batch_headers`, for logs that are not in memory. Each view is released before the next is asked for.
+    Like :func:`read_batch_headers`, for logs that are not in memory. Releases each view before the next call.
     """
     position, last_offset = start, -1
     while (header := next_batch_header(view, size, position, last_offset)) is not None:
@@ -173,14 +173,14 @@ def walk_batch_headers(view: LogView, size: int, start: int = 0) -> Iterator[Bat
 
 
 def next_batch_header(view: LogView, size: int, position: int, last_offset: int) -> BatchHeader | None:
-    """A step of :func:`walk_batch_headers`: the batch behind the one that ends at ``last_offset``; None at the end."""
+    """Return the batch that follows ``last_offset``, as one step of :func:`walk_batch_headers`; None at the end."""
     if position >= size:
         return None
     with view(position) as head:
         header = _parse_header(head, position, size - position)
     if header is None:
         _expect_zeros(view, position, size)
-    # Batches that overlap count as damage: readers would give records twice.
+    # Overlapping batches count as damage: a reader would return records twice.
     elif header.base_offset <= last_offset:
         raise BatchCorruptError(
             f"the record batch at byte {position} begins at offset {header.base_offset}, "
@@ -190,7 +190,7 @@ def next_batch_header(view: LogView, size: int, position: int, last_offset: int)
 
 
 def check_batch_crc(batch: memoryview, header: BatchHeader) -> None:
-    """BatchCorruptError unless the checksum of the whole ``batch``, which begins with ``header``, holds."""
+    """Raise BatchCorruptError unless the checksum of the whole ``batch``, which begins with ``header``, matches."""
     computed = _computed_crc(batch, header.magic)
     if computed != header.crc:
         raise BatchCorruptError(
@@ -200,10 +200,10 @@ def check_batch_crc(batch: memoryview, header: BatchHeader) -> None:
 
 
 def first_batch_size(head: Buffer) -> int | None:
-    """The size of the batch that ``head`` begins with, from its first 12 bytes.
+    """Return the size of the batch at the start of ``head``, from its first 12 bytes.
 
-    None if there are fewer bytes or the length is none that Kafka accepts. The size is unchecked input of up to 2 GiB:
-    hold it against the size of the log before reading that much.
+    None if there are fewer bytes or Kafka would refuse the length. The size is unchecked input of up to 2 GiB: compare
+    it with the size of the log before reading that much.
     """
     if len(head) < FRAME_SIZE:
         return None
@@ -212,18 +212,17 @@ def first_batch_size(head: Buffer) -> int | None:
 
 
 def first_batch_compression(head: Buffer) -> CompressionType | None:
-    """The codec of the first batch of a log; None if ``head`` does not begin with a whole and valid batch.
+    """Return the codec of the first batch of a log; None if ``head`` does not begin with a whole and valid batch.
 
-    ``head`` must hold all of that batch (:func:`first_batch_size`); bytes after it are not looked at. Valid means: CRC
-    and least size hold. A codec id that Kafka does not know raises BatchCorruptError, before the CRC is looked at: the
-    plugin fails such a copy too.
+    ``head`` must hold all of that batch (:func:`first_batch_size`); later bytes are ignored. Valid means that CRC and
+    minimum size are right. An unknown codec id raises BatchCorruptError before the CRC is checked: the plugin fails
+    such a copy too.
     """
     size = first_batch_size(head)
     if size is None or size > len(head):
         return None
     with memoryview(head) as view, view[:size] as batch:
-        # No header parsing here: this looks at bytes that nobody has vouched for, and answers None where a reader
-        # would raise.
+        # No header parsing here: these bytes are unverified, and the answer is None where a reader would raise.
         magic = batch[16]
         if magic > 2:
             return None
@@ -234,8 +233,8 @@ def first_batch_compression(head: Buffer) -> CompressionType | None:
 
 
 def _parse_header(head: memoryview, position: int, available: int) -> BatchHeader | None:
-    """The header that ``head`` begins with; None where there are only zeros."""
-    # Fewer than 12 zeros may be how a cut-off batch begins; 12 cannot, since no length is 0.
+    """Parse the header at the start of ``head``; None if there are only zeros."""
+    # A truncated batch may begin with fewer than 12 zeros, but not with 12, because no length is 0.
     if available < _PREFIX_SIZE and (available < FRAME_SIZE or any(head)):
         raise BatchCorruptError(f"the log ends {available} bytes into the record batch at byte {position}")
     if available < _PREFIX_SIZE:
@@ -246,7 +245,7 @@ def _parse_header(head: memoryview, position: int, available: int) -> BatchHeade
         if not any(head[:_PREFIX_SIZE]):
             return None
         raise BatchCorruptError(f"the record batch at byte {position} has the impossible length {length}")
-    # The length is held against the log before anything is sliced by it: it may claim 2 GiB.
+    # Compare the length with the log before slicing by it: it may claim 2 GiB.
     if size > available:
         raise BatchCorruptError(
             f"the record batch at byte {position} is truncated: it has {size} bytes, the log {available} more"
@@ -268,7 +267,7 @@ def _parse_batch(head: memoryview, position: int, size: int) -> BatchHeader:
     last_offset = base_offset + last_delta
     if base_offset < 0 or last_delta < 0 or last_offset > MAX_OFFSET:
         raise BatchCorruptError(f"the record batch at byte {position} has offsets {base_offset} + {last_delta}")
-    # Compaction takes records away and keeps the offsets, so there may be fewer records than offsets, even none.
+    # Compaction removes records and keeps the offsets, so there may be fewer records than offsets, even none.
     if not 0 <= count <= last_delta + 1:
         raise BatchCorruptError(f"the record batch at byte {position} has {count} records for {last_delta + 1} offsets")
     if attributes & _CODEC_BITS not in _CODECS:
@@ -286,8 +285,8 @@ def _parse_message(head: memoryview, position: int, size: int, magic: int) -> Ba
     timestamp: int = _MESSAGE_WITH_TIMESTAMP.unpack_from(head)[-1] if magic == 1 else -1
     if offset < 0:
         raise BatchCorruptError(f"the message at byte {position} has the offset {offset}")
-    # A compressed message set of old: one message whose value holds the others. How many there are, and when the
-    # first was written, stands inside of the compressed bytes alone.
+    # An old compressed message set: one message whose value holds the others. Their number and the first timestamp are
+    # only in the compressed bytes.
     wrapper = _compression(attributes, position) is not CompressionType.NONE
     return BatchHeader(
         position, size, offset, offset, magic, crc, attributes, -1 if wrapper else timestamp, timestamp,
@@ -305,14 +304,14 @@ def _compression(attributes: int, position: int) -> CompressionType:
 
 
 def _stored_crc(batch: memoryview, magic: int) -> int:
-    # The CRC field of magic 2 stands behind the magic, that of the older ones before it.
+    # In magic 2 the CRC field follows the magic, in older ones it precedes it.
     start = 17 if magic == 2 else 12
     return int.from_bytes(batch[start : start + 4], "big")
 
 
 def _computed_crc(batch: memoryview, magic: int) -> int:
-    # Covered is what follows the CRC, so not the offset (of magic 2 the leader epoch neither), which the broker sets
-    # after the producer has computed it. Magic 2 has Castagnoli's polynomial, the older ones zlib's.
+    # The CRC covers the bytes after it. That excludes the offset (and in magic 2 the leader epoch), which the broker
+    # sets after the producer computed the CRC. Magic 2 uses Castagnoli's polynomial, older ones zlib's.
     with batch[21 if magic == 2 else 16 :] as covered:
         return crc32c.crc32c(covered) if magic == 2 else zlib.crc32(covered)
 

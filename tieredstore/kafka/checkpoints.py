@@ -18,11 +18,11 @@ from tieredstore.model import Uuid
 LeaderEpochs: TypeAlias = tuple[tuple[int, int], ...]
 """``(epoch, first offset)`` pairs; both columns strictly increase."""
 
-# As many digits as 31 and 63 bits can have: int() is never handed a longer text.
+# At most the digits of 31 and 63 bits: int() never gets a longer text.
 _EPOCH_LINE: Final = re.compile(r"(\d{1,10})\s+(\d{1,19})", re.ASCII)
 _NUMBER: Final = re.compile(r"\d{1,10}", re.ASCII)
 
-# version, CRC-32C of all that follows it, number of entries
+# version, CRC-32C of all later bytes, number of entries
 _SNAPSHOT_HEADER: Final = struct.Struct(">hIi")
 _SNAPSHOT_CRC_END: Final = 6
 _SNAPSHOT_VERSION: Final = 1
@@ -31,9 +31,9 @@ _SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
 
 
 def parse_leader_epochs(raw: bytes) -> LeaderEpochs:
-    """The entries of a ``leader-epoch-checkpoint``: version 0, the count, then a line ``epoch offset`` each."""
+    """Parse a ``leader-epoch-checkpoint``: version 0, the count, then one line ``epoch offset`` per entry."""
     lines = _text(raw, "leader-epoch checkpoint").split("\n")
-    # Kafka ends the last line as well; a text without that end means the same.
+    # Kafka terminates the last line as well; a text without that newline means the same.
     if lines[-1] == "":
         lines.pop()
     if len(lines) < 2 or lines[0] != "0" or not _NUMBER.fullmatch(lines[1]):
@@ -42,7 +42,7 @@ def parse_leader_epochs(raw: bytes) -> LeaderEpochs:
         raise BatchCorruptError(f"the leader-epoch checkpoint promises {lines[1]} entries and has {len(lines) - 2}")
     epochs = tuple(_parse_epoch_line(line) for line in lines[2:])
     for (epoch, start), (next_epoch, next_start) in itertools.pairwise(epochs):
-        # An epoch in which nothing was written leaves no entry, so starts increase strictly as epochs do.
+        # An epoch without records leaves no entry, so starts increase strictly, like epochs.
         if next_epoch <= epoch or next_start <= start:
             raise BatchCorruptError(f"leader epoch {next_epoch} at offset {next_start} follows {epoch} at {start}")
     return epochs
@@ -55,22 +55,22 @@ def format_leader_epochs(epochs: LeaderEpochs) -> bytes:
 
 
 def truncate_from_end(epochs: LeaderEpochs, end_offset: int) -> LeaderEpochs:
-    """The epochs that began at ``end_offset`` (inclusive) or before: what Kafka uploads with a segment ending there."""
+    """Return the epochs that began at ``end_offset`` (inclusive) or before, as Kafka uploads them with a segment."""
     return tuple(entry for entry in epochs if entry[1] <= end_offset)
 
 
 def segment_leader_epochs(epochs: LeaderEpochs, start_offset: int, end_offset: int) -> LeaderEpochs:
-    """The epochs of a segment's offsets (both inclusive); the one in force at its start begins there."""
+    """Return the epochs of a segment's offsets (both inclusive); the one in force at its start begins there."""
     known = truncate_from_end(epochs, end_offset)
-    # Kafka's cut: epochs that began before the segment are forgotten, but for the last of them, which is in force
-    # when the segment begins and is therefore written with the segment's own start.
+    # As Kafka truncates: drop the epochs before the segment, except the one in force at its start, which then begins at
+    # the segment's own start.
     later = tuple(entry for entry in known if entry[1] > start_offset)
     in_force = known[: len(known) - len(later)][-1:]
     return tuple((epoch, start_offset) for epoch, _ in in_force) + later
 
 
 def have_same_leaders(one: LeaderEpochs, other: LeaderEpochs, start_offset: int, end_offset: int) -> bool:
-    """Return whether both histories name the same leaders from one offset to another, as far as both reach back.
+    """Return True if both histories name the same leaders between two offsets, as far as both reach back.
 
     Records of the same offset and epoch are the same record in every replica.
     """
@@ -83,16 +83,16 @@ def have_same_leaders(one: LeaderEpochs, other: LeaderEpochs, start_offset: int,
 
 
 def epoch_at(epochs: LeaderEpochs, offset: int) -> int | None:
-    """Return the epoch in force at an offset; None if it lies before all that is known."""
+    """Return the epoch in force at an offset; None if the offset precedes the known history."""
     return next((epoch for epoch, start in reversed(epochs) if start <= offset), None)
 
 
 def join_epochs(kept: LeaderEpochs, checkpoint: LeaderEpochs) -> LeaderEpochs:
-    """The epochs of ``checkpoint``, and before them those of ``kept`` that the broker has cut since.
+    """Return the epochs of ``checkpoint``, and before them those of ``kept`` that the broker has dropped since.
 
-    Where its log begins later than it did, a broker forgets the epochs before, and has the first one left begin there.
-    ``kept`` is an earlier checkpoint of the same log, or what its batches say. What ends differently in the two was cut
-    off from the end of the log, and stays away.
+    When its log start advances, a broker drops earlier epochs and lets the first remaining one begin there. ``kept`` is
+    an earlier checkpoint of the same log, or the epochs of its batches. Where the two end differently, the end of the
+    log was truncated, and ``checkpoint`` wins.
     """
     if not checkpoint:
         return ()
@@ -103,7 +103,7 @@ def join_epochs(kept: LeaderEpochs, checkpoint: LeaderEpochs) -> LeaderEpochs:
 
 
 def parse_partition_metadata(raw: bytes) -> Uuid:
-    """The topic id of a ``partition.metadata`` file (version 0)."""
+    """Parse the topic id of a ``partition.metadata`` file (version 0)."""
     fields = dict(_split_field(line) for line in _text(raw, "partition.metadata").splitlines())
     if fields.get("version") != "0":
         raise BatchCorruptError(
@@ -116,12 +116,12 @@ def parse_partition_metadata(raw: bytes) -> Uuid:
 
 
 def format_partition_metadata(topic_id: Uuid) -> bytes:
-    """The text of a ``partition.metadata`` file, as Kafka writes it: no newline at the end."""
+    """Return the text of a ``partition.metadata`` file, as Kafka writes it: no final newline."""
     return f"version: 0\ntopic_id: {topic_id}".encode("ascii")
 
 
 def parse_broker_id(raw: bytes) -> int | None:
-    """The broker's id in ``meta.properties`` (``node.id``, before KRaft ``broker.id``); None where it is not set."""
+    """Parse the broker's id in ``meta.properties`` (``node.id``, before KRaft ``broker.id``); None if it is not set."""
     import javaproperties  # noqa: PLC0415  it imports an HTTP client, and few processes read this file
 
     try:
@@ -141,7 +141,7 @@ def parse_broker_id(raw: bytes) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """What the broker knows of one idempotent producer.
+    """The broker's state of one idempotent producer.
 
     ``last_sequence`` and ``last_offset`` are those of its last batch, which began ``offset_delta`` earlier.
     ``coordinator_epoch`` and ``current_txn_first_offset`` are -1 outside of transactions.

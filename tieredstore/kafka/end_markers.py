@@ -1,4 +1,4 @@
-"""The markers that end transactions, and what a log's batches tell of the transactions in it."""
+"""The markers that end transactions, and the transactions in a log's batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tieredstore.kafka.indexes import AbortedTransaction
 
 ABORT: Final = 0
 MARKER_BYTES: Final = 64
-"""More than the record of an end marker takes up to its key."""
+"""More than the bytes of an end marker's record up to its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,10 @@ class TransactionStep:
 def transaction_steps(
     headers: Iterable[BatchHeader], marker_at: Callable[[BatchHeader], bytes]
 ) -> Iterator[TransactionStep]:
-    """What happens to transactions in a log; ``marker_at`` gives the first bytes of a control batch's records."""
+    """Yield the beginnings and ends of transactions in a log.
+
+    ``marker_at`` returns the first bytes of a control batch's records.
+    """
     opened: set[int] = set()
     for header in headers:
         producer = header.producer_id
@@ -44,9 +47,9 @@ def transaction_steps(
 def play_markers(
     steps: Iterable[TransactionStep], opened: Mapping[int, int]
 ) -> tuple[tuple[AbortedTransaction, ...], dict[int, int]]:
-    """The aborted transactions among ``steps``, and which are open behind them: producers, and where each began.
+    """Return the aborted transactions among ``steps``, and those still open: each producer with its first offset.
 
-    ``opened`` are those that were open before, as far as that is known.
+    ``opened`` are the known ones that were open before.
     """
     still_open = dict(opened)
     aborted: list[AbortedTransaction] = []
@@ -62,9 +65,9 @@ def play_markers(
 
 
 def marker_kind(record: bytes) -> int | None:
-    """What the first record of a control batch is by its key: 0 abort, 1 commit; None if there is no such key."""
+    """Return the kind of a control batch by its first record's key: 0 abort, 1 commit; None without such a key."""
     position, numbers = 0, list[int]()
-    # Its length, attributes (a byte), deltas of time and offset, the key's length: the key is version and kind.
+    # Record length, attributes (one byte), deltas of time and offset, key length; the key is version and kind.
     for field in range(5):
         if field == 1:
             position += 1

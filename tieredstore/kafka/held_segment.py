@@ -1,7 +1,7 @@
-"""A closed segment whose files are held open: what the broker does to their names then does not matter.
+"""A closed segment whose files are open, so that the broker may rename or delete them.
 
-:func:`open_segment` opens what there is, under the names before and after the broker has marked them deleted;
-:func:`describe_open` says of it what :func:`tieredstore.kafka.logdir.describe` says of files by name.
+:func:`open_segment` opens the files, under the names before and after the broker has marked them deleted;
+:func:`describe_open` describes them as :func:`tieredstore.kafka.logdir.describe` describes files by name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TRIMMED: Final = (("index", OFFSET_ENTRY_SIZE), ("timeindex", TIME_ENTRY_SIZE))
 
 
 class SegmentIncompleteError(InvalidSegmentError):
-    """A file of the segment is not there, or not whole yet: a broker writes some of them just after the next log."""
+    """A file of the segment is absent or incomplete: a broker writes some of them just after the next log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class OpenSegment:
 
     @property
     def files(self) -> tuple[OpenFile, ...]:
-        """All that is open."""
+        """All open files."""
         transaction = () if self.transaction_index is None else (self.transaction_index,)
         return (self.log, self.offset_index, self.time_index, *transaction, self.producer_snapshot)
 
@@ -57,15 +57,15 @@ class OpenSegment:
         return os.fstat(self.log.descriptor).st_size
 
     def close(self) -> None:
-        """Let all files go; once, and when nobody reads them any more."""
+        """Close all files. Call it once, after the last read."""
         _close(self.files)
 
 
 def open_segment(segment: FoundSegment) -> OpenSegment:
-    """Open the files of a closed segment; it is for the caller to close them.
+    """Open the files of a closed segment; the caller closes them.
 
-    SegmentIncompleteError for one that is not there, or whose index the broker has not trimmed yet; OSError for what
-    the system does not let be opened (so too if the process has too many open files).
+    Raise SegmentIncompleteError if one is absent or its index is not trimmed yet, and OSError if the system refuses
+    (for example too many open files).
     """
     with contextlib.ExitStack() as undone:
 
@@ -88,7 +88,9 @@ def open_segment(segment: FoundSegment) -> OpenSegment:
 
 
 def reopen_segment(segment: OpenSegment) -> OpenSegment:
-    """The same files under descriptors of their own, which stay when the others are closed; close them as well."""
+    """Open the same files again under new descriptors, which stay open when the others are closed; close them as
+    well.
+    """
     with contextlib.ExitStack() as undone:
 
         def duplicate(file: OpenFile) -> OpenFile:
@@ -106,11 +108,11 @@ def reopen_segment(segment: OpenSegment) -> OpenSegment:
 def describe_open(
     segment: OpenSegment, topic_id: Uuid, epochs: LeaderEpochs, *, check_crcs: bool = False
 ) -> LogSegment:
-    """What a copy of the segment needs. ``epochs`` are those of the partition as its checkpoint had or has them.
+    """Describe the segment for a copy. ``epochs`` are those of the partition's checkpoint, now or earlier.
 
-    Epochs that the broker has cut from the checkpoint are taken from the batches, each of which names its own.
-    InvalidSegmentError for what contradicts itself, BatchCorruptError for damage, to which with ``check_crcs`` records
-    belong; OSError for what the disk does not give, now or ever.
+    Epochs that the broker has dropped from the checkpoint are taken from the batches, each of which names its own.
+    Raise InvalidSegmentError for contradictions, BatchCorruptError for damage (with ``check_crcs`` also in records),
+    OSError for a failing disk.
     """
     place, size = segment.place, segment.size_in_bytes
     extent = scan_log(segment.log.descriptor, size, place.base_offset, str(place), check_crcs=check_crcs)
@@ -156,19 +158,19 @@ def with_files(described: LogSegment, segment: OpenSegment) -> LogSegment:
 
 
 def _history(place: FoundSegment, epochs: LeaderEpochs, extent: LogExtent, end_offset: int) -> LeaderEpochs:
-    """The partition's epochs, back to the one that is in force where the segment begins."""
+    """Return the partition's epochs, back to the one in force at the segment's start."""
     if epochs and epochs[0][1] <= place.base_offset:
         return epochs
     if not extent.leader_epochs:
         raise InvalidSegmentError(f"no leader epoch of segment {place} is known, which ends at {end_offset}")
-    # The segment may begin before its first batch, with the same leader: nobody else has written in between.
+    # The segment may begin before its first batch, with the same leader: no other one has written in between.
     (first_epoch, _), *later = extent.leader_epochs
     of_batches = ((first_epoch, place.base_offset), *later)
     return join_epochs(of_batches, epochs) if epochs else of_batches
 
 
 def _last_entry(index: OpenFile, entry_size: int) -> bytes:
-    """The end of an index, a byte more than an entry: all of it may be megabytes."""
+    """Read the end of an index, one byte more than an entry: the whole may be megabytes."""
     size = os.fstat(index.descriptor).st_size
     return os.pread(index.descriptor, entry_size + 1, max(0, size - entry_size - 1))
 
@@ -184,7 +186,7 @@ def _open(path: Path, segment: FoundSegment) -> OpenFile:
     with contextlib.suppress(FileNotFoundError):
         return OpenFile(path, os.open(path, _TO_READ))
     plain = path.with_name(path.name.removesuffix(DELETED))
-    # The names change one after the other, and only in this direction: what has its plain name is looked for once.
+    # Names change one after the other, and only in this direction, so a plain name needs only one look.
     for name in (plain, _mark(plain)) if segment.is_deleted else (_mark(plain),):
         with contextlib.suppress(FileNotFoundError):
             return OpenFile(name, os.open(name, _TO_READ))

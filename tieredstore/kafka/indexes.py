@@ -50,7 +50,7 @@ class OffsetIndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class TimeIndexEntry:
-    """``timestamp`` (ms) is the greatest up to ``offset`` of the segment."""
+    """``timestamp`` (ms) is the greatest of the segment up to ``offset``."""
 
     timestamp: int
     offset: int
@@ -70,12 +70,12 @@ class AbortedTransaction:
 
 
 class _Entries(Sequence[_Entry]):
-    """Two columns of one length, and their entries as they are asked for; look-ups by bisection."""
+    """Two columns of equal length; entries are made on access and found by bisection."""
 
     def __init__(self, base_offset: int, first: Column, second: Column) -> None:
         self.base_offset = base_offset
         self.columns: Final = first, second
-        """As the file has them, offsets relative to the base offset: for who goes through all of a large index."""
+        """As in the file, offsets relative to the base offset: for a scan of a large index."""
 
     def __len__(self) -> int:
         return len(self.columns[0])
@@ -91,10 +91,10 @@ class _Entries(Sequence[_Entry]):
 
     @abstractmethod
     def _entry(self, first: int, second: int) -> _Entry:
-        """The entry that the columns have there."""
+        """Make the entry from its two fields."""
 
     def _second_at_or_before(self, first: int) -> int:
-        """The second column of the last entry whose first one is at most that; 0 before all entries."""
+        """Return the second column of the last entry whose first one is at most ``first``; 0 before all entries."""
         at_or_before = bisect_right(self.columns[0], first)
         return self.columns[1][at_or_before - 1] if at_or_before else 0
 
@@ -106,9 +106,9 @@ class OffsetIndex(_Entries[OffsetIndexEntry]):
         return OffsetIndexEntry(self.base_offset + first, second)
 
     def position_for_offset(self, offset: int) -> int:
-        """Where to begin reading to meet ``offset``: the batch of the last entry at or before it, else byte 0."""
-        # An entry names the last offset of its batch, so the batch that holds `offset` is the one of the last entry
-        # at or before it, or follows that one: reading from there never starts too late.
+        """Return the byte from which a read meets ``offset``: the batch of the last entry at or before it, else 0."""
+        # An entry names the last offset of its batch. So the batch with `offset` is that of the last entry at or before
+        # it, or a later one: a read from there never starts too late.
         return self._second_at_or_before(offset - self.base_offset)
 
 
@@ -119,7 +119,9 @@ class TimeIndex(_Entries[TimeIndexEntry]):
         return TimeIndexEntry(first, self.base_offset + second)
 
     def offset_for_timestamp(self, timestamp: int) -> int:
-        """An offset that no record of ``timestamp`` or later precedes: begin there and read on to the first such."""
+        """Return an offset that no record of ``timestamp`` or later precedes: begin there and read on to the first
+        such.
+        """
         # The entry of exactly `timestamp` names the offset that first reached it.
         return self.base_offset + self._second_at_or_before(timestamp)
 
@@ -152,8 +154,8 @@ def read_txn_index(raw: bytes, base_offset: int) -> tuple[AbortedTransaction, ..
         entry = AbortedTransaction(*fields)
         if version != 0:
             raise BatchCorruptError(f"entry {number} of the transaction index has the unknown version {version}")
-        # Ordered by their markers, not by their beginnings: a long transaction may be aborted after shorter ones that
-        # began later.
+        # Ordered by their markers, not by their beginnings: a long transaction may abort after shorter ones that began
+        # later.
         if min(fields) < 0 or entry.first_offset > entry.last_offset or entry.last_offset <= last:
             raise BatchCorruptError(
                 f"entry {number} of the transaction index contradicts itself or the one before: {entry}"
@@ -172,12 +174,12 @@ def format_txn_index(entries: Iterable[AbortedTransaction]) -> bytes:
 
 
 def is_trimmed(raw: bytes, entry_size: int) -> bool:
-    """Whether an index file ends with an entry, not with the zeros of a segment that is being written."""
+    """Return True if an index file ends with an entry, not with the zeros of a segment that is being written."""
     return len(raw) <= entry_size or any(raw[-entry_size:])
 
 
 def _words(raw: bytes) -> Column:
-    """All of it as numbers of 32 bits."""
+    """Return the bytes as numbers of 32 bits."""
     words = array("i", raw)
     if sys.byteorder == "little":
         words.byteswap()
@@ -185,7 +187,7 @@ def _words(raw: bytes) -> Column:
 
 
 def _check_order(name: str, first: Column, second: Column, *, may_stay: bool = False) -> None:
-    """BatchCorruptError unless both columns increase from 0 or above; the second ``may_stay`` as it is."""
+    """Raise BatchCorruptError unless both columns increase from 0 or above; the second ``may_stay`` equal."""
     ordered = le if may_stay else lt
     last = (-1, 0 if may_stay else -1)
     if _increases(first, last[0], lt) and _increases(second, last[1], ordered):
@@ -197,14 +199,14 @@ def _check_order(name: str, first: Column, second: Column, *, may_stay: bool = F
 
 
 def _increases(column: Column, before: int, ordered: Callable[[int, int], bool]) -> bool:
-    """Whether a column begins behind ``before`` and goes on so: there may be millions in it."""
+    """Return True if a column begins after ``before`` and stays ordered; it may have millions of entries."""
     return not column or (ordered(before, column[0]) and all(map(ordered, column, islice(column, 1, None))))
 
 
 def _cut_padding(raw: bytes, layout: struct.Struct, name: str) -> bytes:
-    """The entries, without the zeros behind them."""
+    """Return the entries without the zeros after them."""
     if len(raw) % layout.size:
         raise BatchCorruptError(f"the {name} has {len(raw)} bytes, not a multiple of {layout.size}")
-    # Rounded up to whole entries, since the last real one may itself end in zero bytes.
+    # Rounded up to whole entries: the last real one may itself end in zero bytes.
     used = -(-len(raw.rstrip(b"\0")) // layout.size) * layout.size
     return raw if len(raw) == layout.size else raw[:used]

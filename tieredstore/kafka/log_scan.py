@@ -1,4 +1,4 @@
-"""What the batch headers of a segment's open log say of all of it, and whether its checksums hold."""
+"""The extent of a segment's open log by its batch headers, and a check of its checksums."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tieredstore.kafka._header_walk import HeaderWalk
 from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, check_batch_crc, next_batch_header
 from tieredstore.kafka.checkpoints import LeaderEpochs
 
-# Four 16 KiB batches a read: small enough that big batches are hopped over, big enough for few calls on small ones.
+# Four 16 KiB batches per read: small enough to skip over big batches, big enough for few calls on small ones.
 _VIEW_SIZE: Final = 64 * 1024
 _PIECE: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class LogExtent:
-    """What all batch headers of a log say together.
+    """The sum of all batch headers of a log.
 
-    ``last_offset`` is inclusive, and before the base offset where there is no batch; ``max_timestamp_ms`` is -1 there.
+    ``last_offset`` is inclusive; without a batch it precedes the base offset, and ``max_timestamp_ms`` is -1.
     ``leader_epochs`` are those of the batches, each with the base offset of its first one.
     """
 
@@ -35,8 +35,8 @@ class LogExtent:
 def scan_log(descriptor: int, size: int, base_offset: int, segment: str, *, check_crcs: bool = False) -> LogExtent:
     """Walk the headers of an open log of ``size`` bytes. Bounded memory; positional reads only.
 
-    InvalidSegmentError for one that is not closed, or begins before its base; BatchCorruptError for damage, to which
-    with ``check_crcs`` the records belong too. ``segment`` names it.
+    Raise InvalidSegmentError for a log that is not closed or begins before its base, BatchCorruptError for damage (with
+    ``check_crcs`` also in records). ``segment`` names it in errors.
     """
     walk, view = HeaderWalk(descriptor, size, base_offset, check_crcs), _FileView(descriptor, size)
     while True:
@@ -54,7 +54,7 @@ def scan_log(descriptor: int, size: int, base_offset: int, segment: str, *, chec
             header.size_in_bytes, header.base_offset, header.last_offset, header.max_timestamp,
             header.partition_leader_epoch,
         )  # fmt: skip
-    # A walk ends without an error where only zeros follow; a closed segment has none, the broker cut them off.
+    # A walk ends without an error if only zeros follow; a closed segment has none, because the broker trims them.
     if walk.position != size:
         raise InvalidSegmentError(
             f"segment {segment} is closed, but its log ends with {size - walk.position} bytes of zeros"
@@ -64,7 +64,7 @@ def scan_log(descriptor: int, size: int, base_offset: int, segment: str, *, chec
 
 @contextmanager
 def explain_failure(path: Path, segment: str) -> Generator[None, None, None]:
-    """What the system says of a file, as InvalidSegmentError that names the segment."""
+    """Turn a file's OSError into InvalidSegmentError that names the segment."""
     try:
         yield
     except FileNotFoundError:
@@ -74,7 +74,7 @@ def explain_failure(path: Path, segment: str) -> Generator[None, None, None]:
 
 
 def _check(descriptor: int, header: BatchHeader, segment: str) -> None:
-    """BatchCorruptError unless the batch's checksum holds. The size of a batch was held against that of the log."""
+    """Raise BatchCorruptError unless the batch's checksum matches. Its size was compared with the log's before."""
     batch = bytearray(header.size_in_bytes)
     view, filled = memoryview(batch), 0
     while filled < len(batch):
@@ -96,9 +96,9 @@ class _FileView:
 
     def __call__(self, position: int) -> memoryview:
         header_size = min(HEADER_SIZE, self._size - position)
-        # Positions only grow, so one piece is kept and an earlier one is never asked for again.
+        # Positions only grow: keep one piece, no earlier one is needed again.
         if not self._start <= position <= self._start + len(self._piece) - header_size:
-            # Not mmap: where a file shrinks under a map, touching it kills the process.
+            # Not mmap: if a file shrinks under a map, an access kills the process.
             self._piece = os.pread(self._descriptor, _VIEW_SIZE, position)
             self._start = position
             if len(self._piece) < header_size:

@@ -1,14 +1,14 @@
-"""The segments that lie in Kafka's log directories, and what a copy of one needs to know.
+"""The segments in Kafka's log directories, and the description of one for a copy.
 
 :func:`discover` lists directories and opens nothing; :func:`describe` reads one segment's small files and the headers
-of its batches. A log directory holds one directory ``<topic>-<partition>`` for each partition, and that for each
+of its batches. A log directory has one directory ``<topic>-<partition>`` for each partition, and in it for each
 segment, by base offset::
 
     00000000000000002225.log  .index  .timeindex  [.txnindex]
     00000000000000004433.snapshot     the producers as of offset 4433: it belongs to the segment that ends before it
     leader-epoch-checkpoint  partition.metadata
 
-What the broker is about to delete it renames first: ``.log.deleted``, and so the segment's other files.
+Before the broker deletes a segment, it renames its files: ``.log.deleted`` and so on.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from tieredstore.model import LogSegmentData, RemoteLogSegmentId, RemoteLogSegme
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 
-# Kafka's own rule for topic names; the last dash parts the partition, which has no leading zeros.
+# Kafka's own rule for topic names; the last dash separates the partition, which has no leading zeros.
 _DIRECTORY: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})", re.ASCII)
 _SNAPSHOT: Final = re.compile(r"(\d{20})\.snapshot", re.ASCII)
 _LOG: Final = re.compile(r"(\d{20})\.log", re.ASCII)
 _DELETED_LOG: Final = re.compile(r"(\d{20})\.log\.deleted", re.ASCII)
-# What the broker renames before it deletes, moves between disks, or has lost the right to.
+# Directories that the broker is about to delete, is moving between disks, or no longer owns.
 _DOOMED_DIRECTORY: Final = re.compile(r".+-(delete|future|stray)")
 _DOOMED_FILE: Final = re.compile(r".+\.(deleted|cleaned|swap)")
-# __consumer_offsets and the like: compacted, and of use to their own broker alone.
+# __consumer_offsets and others: compacted, and useful to their own broker only.
 _INTERNAL: Final = "__"
 DELETED: Final = ".deleted"
-"""What the broker puts behind the names of a segment's files before it deletes them."""
+"""The broker appends it to the names of a segment's files before it deletes them."""
 
 
 class PartitionFileMissingError(InvalidSegmentError):
-    """A file of the partition's folder that no segment of it can be copied without."""
+    """A file of the partition's folder is absent that every copy of a segment needs."""
 
     def __init__(self, path: Path, partition: str) -> None:
         super().__init__(path, partition)
@@ -63,9 +63,9 @@ class PartitionFileMissingError(InvalidSegmentError):
 
 
 class RecordsDeletedError(InvalidSegmentError):
-    """The broker has deleted all records of the segment: only its files are still there, and no epoch of it is known.
+    """The broker has deleted all records of the segment: its files remain, but its epochs are no longer known.
 
-    ``kafka-delete-records`` leaves a segment so until retention takes the file.
+    ``kafka-delete-records`` leaves a segment in this state until retention removes the file.
     """
 
 
@@ -73,7 +73,7 @@ class RecordsDeletedError(InvalidSegmentError):
 class FoundSegment:
     """A ``.log`` file, not opened yet. ``next_base_offset`` is None for the last one of its partition.
 
-    The files of one that ``is_deleted`` are named ``.deleted``, or are about to be: names change one after the other.
+    If it ``is_deleted``, its files are named ``.deleted`` or soon will be: names change one after the other.
     """
 
     directory: Path
@@ -88,7 +88,7 @@ class FoundSegment:
         return self.directory / f"{self.base_offset:020d}.{suffix}{DELETED if self.is_deleted else ''}"
 
     def snapshot_path(self, end_offset: int) -> Path:
-        """The producers behind the segment's last offset, ``end_offset``."""
+        """Return the path of the producer snapshot taken after the segment's last offset, ``end_offset``."""
         return self.directory / f"{end_offset + 1:020d}.snapshot{DELETED if self.is_deleted else ''}"
 
     def __str__(self) -> str:
@@ -97,7 +97,7 @@ class FoundSegment:
 
 @dataclass(frozen=True, slots=True)
 class LeftAlone:
-    """A file or directory that is no segment of a partition, and why: one clause for a person."""
+    """A file or directory that is not a partition's segment, and the reason as one clause."""
 
     path: Path
     reason: str
@@ -105,7 +105,7 @@ class LeftAlone:
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """What was found, by topic, partition and base offset, and what was left alone."""
+    """The segments found, by topic, partition and base offset, and the entries left alone."""
 
     segments: tuple[FoundSegment, ...]
     left_alone: tuple[LeftAlone, ...]
@@ -113,10 +113,10 @@ class Discovery:
 
 @dataclass(frozen=True, slots=True)
 class LogSegment:
-    """One segment with all that Kafka tells a remote storage manager about it.
+    """One segment with everything that Kafka passes to a remote storage manager about it.
 
-    ``end_offset`` is inclusive. ``max_timestamp_ms`` is the greatest of the batch headers, -1 if there is none.
-    An active segment (``closed_files`` is None) cannot be copied yet: its log was not read, ``end_offset`` and
+    ``end_offset`` is inclusive. ``max_timestamp_ms`` is the greatest of the batch headers, -1 if there is none. An
+    active segment (``closed_files`` is None) cannot be copied yet: its log was not read, ``end_offset`` and
     ``max_timestamp_ms`` are -1, and there are no epochs.
     """
 
@@ -138,7 +138,7 @@ class LogSegment:
 
     @property
     def files(self) -> LogSegmentData:
-        """What a copy takes; InvalidSegmentError for an active segment."""
+        """The files that a copy takes; InvalidSegmentError for an active segment."""
         if self.closed_files is None:
             name = f"{self.topic}-{self.partition} at offset {self.base_offset}"
             raise InvalidSegmentError(f"segment {name} is active: it can be copied once the broker has closed it")
@@ -146,13 +146,13 @@ class LogSegment:
 
     @property
     def topic_id_partition(self) -> TopicIdPartition:
-        """The partition that the segment is of."""
+        """The partition of the segment."""
         return TopicIdPartition(self.topic_id, self.topic, self.partition)
 
     def to_metadata(
         self, segment_id: Uuid, broker_id: int = -1, event_timestamp_ms: int = -1
     ) -> RemoteLogSegmentMetadata:
-        """Kafka's metadata for one attempt to copy the segment, named ``segment_id``."""
+        """Return Kafka's metadata for one attempt to copy the segment under the id ``segment_id``."""
         return RemoteLogSegmentMetadata(
             remote_log_segment_id=RemoteLogSegmentId(self.topic_id_partition, segment_id),
             start_offset=self.base_offset,
@@ -167,27 +167,27 @@ class LogSegment:
 
 
 def discover(path: Path, *, topics: Collection[str] = ()) -> Discovery:
-    """The segments under a log directory, of one ``<topic>-<partition>`` directory, or the one of a ``.log`` file.
+    """Find the segments under a log directory, in one ``<topic>-<partition>`` directory, or the one of a ``.log`` file.
 
-    Lists directories only. From a log directory come the partitions of ``topics``, without them those of all topics
-    but Kafka's internal ones (``__…``). Raises ConfigError for a path that is none of these.
+    Lists directories only. In a log directory, ``topics`` selects partitions; without it, all topics except Kafka's
+    internal ones (``__…``). Raise ConfigError for any other path.
     """
     if path.is_file():
         return _discover_file(path)
     if not path.is_dir():
         raise ConfigError(f"{path} is neither a directory nor a .log file")
-    # The contents decide, not the name: a log directory may well be called data-0.
+    # The contents decide, not the name: a log directory may be named data-0.
     if any(_LOG.fullmatch(entry.name) or entry.name == PARTITION_METADATA for entry in _list(path)):
         return _discover_partition(path)
     return _discover_log_dir(path, topics)
 
 
 def discover_deleted(directory: Path) -> tuple[FoundSegment, ...]:
-    """The segments of one ``<topic>-<partition>`` directory, those included that the broker is about to delete.
+    """Find the segments of one ``<topic>-<partition>`` directory, including those that the broker is about to delete.
 
-    Those are what retention takes: they lie before all others. What is marked deleted behind a segment that is not was
-    cut off from the end of the log, or replaced by compaction: its records are no part of the log any more. One listing
-    tells all, since a segment may be closed, and marked deleted, within the same millisecond.
+    Retention deletes the first segments. A segment marked deleted after one that is not was truncated from the end of
+    the log, or replaced by compaction: its records are no longer part of the log. One listing decides, because a
+    segment may be closed and marked deleted within the same millisecond.
     """
     topic, partition = partition_of(directory)
     names = _names(directory)
@@ -201,7 +201,7 @@ def discover_deleted(directory: Path) -> tuple[FoundSegment, ...]:
 
 
 def partition_of(directory: Path) -> tuple[str, int]:
-    """Topic and partition that a directory's name says; ConfigError if it is none of a partition."""
+    """Return topic and partition from a directory's name; raise ConfigError if it is not a partition's."""
     match = _DIRECTORY.fullmatch(directory.absolute().name)
     if not match:
         raise ConfigError(f"{directory} holds segments, and its name is not <topic>-<partition>")
@@ -209,24 +209,24 @@ def partition_of(directory: Path) -> tuple[str, int]:
 
 
 def describe(segment: FoundSegment, topic_id: Uuid | None = None) -> LogSegment:
-    """Read what a copy of the segment needs: its small files, and all batch headers of a closed one.
+    """Read the description for a copy: the segment's small files, and all batch headers of a closed one.
 
-    A segment is closed if another follows it; the last one if its producer snapshot exists and its indexes are
-    trimmed, as in a copy of a partition without its active segment. (The active segment of a broker that was shut down
-    in order looks the same, and is whole.) As in Kafka a segment ends just before the base offset of the next, whatever
-    its last batch is: compaction may have emptied its log. The last one ends with its last batch; empty, it is active.
+    A segment is closed if another follows it. The last one is closed if its producer snapshot exists and its indexes
+    are trimmed, as in a copy of a partition without its active segment. (The active segment of a broker after an
+    orderly shutdown looks the same, and is whole.) As in Kafka, a segment ends just before the base offset of the next,
+    whatever its last batch is: compaction may have emptied its log. The last one ends with its last batch; empty, it is
+    active.
 
-    The topic id is that of ``partition.metadata``, which is not looked at if ``topic_id`` is given.
-    Raises InvalidSegmentError for files that are missing or contradict each other (PartitionFileMissingError for those
-    that all segments share), RecordsDeletedError where the broker has only not come to delete the files,
-    BatchCorruptError for damage.
+    The topic id comes from ``partition.metadata``, which is not read if ``topic_id`` is given. Raise
+    InvalidSegmentError for files that are missing or contradict each other (PartitionFileMissingError for files that
+    all segments share), RecordsDeletedError if only the deletion of the files is pending, BatchCorruptError for damage.
     """
     if topic_id is None:
         topic_id = parse_partition_metadata(_read_of_partition(PARTITION_METADATA, segment))
     epochs = parse_leader_epochs(_read_of_partition(LEADER_EPOCH_CHECKPOINT, segment))
     size = _size(segment.path("log"), segment)
     txn_index = segment.path("txnindex")
-    # The size is taken before the batches are read, so that what a broker appends meanwhile is not half seen.
+    # Take the size before reading batches, so that concurrent appends are not half seen.
     extent = _closed_extent(segment, size)
     end_offset, max_timestamp = extent or (-1, -1)
     return LogSegment(
@@ -289,7 +289,7 @@ def _discover_partition(directory: Path) -> Discovery:
 
 def _base_offsets(directory: Path, pattern: re.Pattern[str], names: Iterable[str]) -> list[int]:
     bases = sorted(int(match[1]) for match in map(pattern.fullmatch, names) if match)
-    # Twenty digits can say more than a long holds.
+    # Twenty digits can exceed a long.
     if bases and bases[-1] > MAX_OFFSET:
         raise InvalidSegmentError(f"{directory} has a log at offset {bases[-1]}, beyond 63 bits")
     return bases
@@ -311,7 +311,7 @@ def _closed_extent(segment: FoundSegment, size: int) -> tuple[int, int] | None:
                 f"segment {segment} ends at offset {last}, but {segment.next_base_offset} begins the next"
             )
         return segment.next_base_offset - 1, max_timestamp
-    # Cheap looks first; reading all headers comes last.
+    # Cheap checks first; reading all headers comes last.
     if size == 0 or not _indexes_are_trimmed(segment) or not _has_later_snapshot(segment):
         return None
     last, max_timestamp = _scan(segment, size)
@@ -319,7 +319,7 @@ def _closed_extent(segment: FoundSegment, size: int) -> tuple[int, int] | None:
 
 
 def _scan(segment: FoundSegment, size: int) -> tuple[int, int]:
-    """The last offset and greatest timestamp that the batch headers name."""
+    """Return the last offset and greatest timestamp in the batch headers."""
     path = segment.path("log")
     with explain_failure(path, str(segment)), path.open("rb") as log:
         extent = scan_log(log.fileno(), size, segment.base_offset, str(segment))
@@ -341,7 +341,7 @@ def _epochs_of(segment: FoundSegment, epochs: LeaderEpochs, end_offset: int) -> 
     if own:
         return own
     if epochs:
-        # The broker cuts the checkpoint where its log begins.
+        # The broker truncates the checkpoint at its log start.
         raise RecordsDeletedError(
             f"the broker has deleted the records of segment {segment}: its log begins at {epochs[0][1]}"
         )
@@ -395,6 +395,6 @@ def _names(directory: Path) -> list[str]:
     try:
         return os.listdir(directory)  # noqa: PTH208  names alone, of what may be tens of thousands of files
     except FileNotFoundError:
-        return []  # the broker has deleted the partition since it was seen
+        return []  # the broker has deleted the partition since it was listed
     except OSError as error:
         raise ConfigError(f"{directory} cannot be listed: {error.strerror}") from error

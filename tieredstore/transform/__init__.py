@@ -1,4 +1,4 @@
-"""What is done to bytes: zstd frames, AES-256-GCM, the RSA key ring, and the ordered pipeline. No stores here."""
+"""Transformation of bytes: zstd frames, AES-256-GCM, the RSA key ring, and the ordered pipeline. No stores here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """The key ring when it is first asked for: with it comes a second library of cryptography, for RSA alone."""
+    """Import the key ring on first use: it needs a second cryptography library, for RSA alone."""
     if name != "KeyRing":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tieredstore.transform.keyring import KeyRing  # noqa: PLC0415

@@ -1,7 +1,7 @@
-"""What happens to one chunk: ``original -> [zstd frame] -> [IV | ciphertext | tag] -> stored``, and back.
+"""The transformation of one chunk: ``original -> [zstd frame] -> [IV | ciphertext | tag] -> stored``, and back.
 
-zstd frames are as the stored format wants them: one frame a chunk, the content size in its header, no dictionary
-(RFC 8878, and docs/format.md on what aiven's decoder reads).
+The stored format requires one zstd frame for each chunk, with the content size in its header and no dictionary (RFC
+8878; docs/format.md says what Aiven's decoder reads).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ DEFAULT_LEVEL: Final = 3
 
 
 class ReadsInto(Protocol):
-    """What zstandard's stubs leave untyped of its reader."""
+    """The part of zstandard's reader that its stubs leave untyped."""
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Fill the buffer; how many bytes."""
+        """Fill the buffer and return the number of bytes."""
         ...
 
 
 class _Contexts(threading.local):
-    """One compressor and one decompressor a thread: making one costs as much as a small chunk."""
+    """One compressor and one decompressor per thread: making one costs as much as a small chunk."""
 
     def __init__(self) -> None:
         self.decompressor = zstandard.ZstdDecompressor()
@@ -53,11 +53,11 @@ def compress(data: bytes | bytearray | memoryview, level: int = DEFAULT_LEVEL) -
 def decompress_into(frame: bytes | bytearray | memoryview, out: memoryview, wanted: int | None = None) -> None:
     """Decompress one frame into ``out``, which must be exactly its content. Releases the GIL.
 
-    Raises CorruptDataError for anything else than one whole frame that declares ``len(out)`` bytes of content: the
-    header is read before anything is decompressed, and nothing is allocated by what it claims.
+    Raise CorruptDataError unless it is one whole frame that declares ``len(out)`` bytes of content. The header is read
+    before anything is decompressed, and nothing is allocated by its claims.
 
-    With ``wanted`` no more than so many bytes need be decompressed, nor is what follows them checked; what is in
-    ``out`` behind them nobody knows.
+    If ``wanted`` is given, only that many bytes must be decompressed: the rest is not checked, and ``out`` is undefined
+    after them.
     """
     size = len(out) if wanted is None else wanted
     try:
@@ -66,8 +66,8 @@ def decompress_into(frame: bytes | bytearray | memoryview, out: memoryview, want
             raise CorruptDataError(
                 f"the zstd frame declares {_describe_size(declared)}, not the {len(out)} bytes expected"
             )
-        # readinto with room for the whole content makes libzstd decode in one pass, straight into `out`: measured
-        # 1.7 times ZstdDecompressor.decompress, which pays for fresh memory.
+        # readinto with room for the whole content makes libzstd decode in one pass, straight into `out`: 1.7 times as
+        # fast as ZstdDecompressor.decompress, which pays for fresh memory.
         with _contexts.decompressor.stream_reader(frame, closefd=False) as reader:
             written = cast("ReadsInto", reader).readinto(out[:size]) if size else 0
     except zstandard.ZstdError as error:
@@ -82,37 +82,37 @@ def _describe_size(content_size: int) -> str:
     return f"{content_size} bytes"
 
 
-# From this size on a buffer gets pages of its own; below, malloc is faster.
+# The size from which a buffer gets pages of its own; for smaller ones malloc is faster.
 _PAGES: Final = 1 << 20
 _HUGE_PAGE: Final = 2 << 20
 
 
 def fresh_memory(size: int) -> memoryview:
-    """``size`` writable bytes of zeros.
+    """Return ``size`` writable bytes of zeros.
 
-    Large ones are pages of their own, which go back to the system as soon as nobody looks at them: malloc's arenas, one
-    a thread, kept 20 MiB and more of such buffers after they were freed. Where the system has huge pages for who asks,
-    touching them for the first time takes one fault for 2 MiB instead of 512.
+    Large buffers get pages of their own, which return to the system once unreferenced: malloc's arenas, one per thread,
+    kept 20 MiB and more of such buffers after they were freed. With huge pages, the first touch of 2 MiB takes one
+    fault instead of 512.
     """
     if size < _PAGES:
         return memoryview(bytearray(size))
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel that was built without them
+        with contextlib.suppress(OSError):  # the kernel was built without huge pages
             pages.madvise(mmap.MADV_HUGEPAGE)
     return memoryview(pages)
 
 
 class GrowingBuffer:
-    """Memory that is used again and again: a fresh 4 MiB buffer costs more to fault in than to decrypt into."""
+    """Memory for repeated use: a fresh 4 MiB buffer costs more in page faults than the decryption into it."""
 
     def __init__(self) -> None:
         self._memory = fresh_memory(0)
 
     def first(self, size: int) -> memoryview:
-        """``size`` writable bytes, whatever they hold; valid until the next call."""
+        """Return ``size`` writable bytes with undefined content; valid until the next call."""
         if len(self._memory) < size:
-            # Rounded up: chunks of one size are stored in sizes that differ, and each new greatest would be fresh anew.
+            # Rounded up: stored sizes of equal chunks differ, and each new maximum would need fresh memory.
             self._memory = fresh_memory(size if size < _PAGES else -(-size // _HUGE_PAGE) * _HUGE_PAGE)
         return self._memory[:size]
 
@@ -128,7 +128,7 @@ class ChunkEncoder:
     cipher: SegmentCipher | None = None
 
     def encode(self, original: memoryview, iv: bytes, buffer: GrowingBuffer) -> bytes | memoryview:
-        """The stored chunk. It may lie in ``original`` or in ``buffer``: use it before they are used again."""
+        """Return the stored chunk. It may lie in ``original`` or in ``buffer``: use it before they are used again."""
         data = original if self.compression_level is None else compress(original, self.compression_level)
         if self.cipher is None:
             return data
@@ -138,7 +138,7 @@ class ChunkEncoder:
 
 
 class _Scratch(threading.local):
-    """One buffer a thread for what is decrypted and not yet decompressed."""
+    """One buffer per thread for chunks that are decrypted and not yet decompressed."""
 
     def __init__(self) -> None:
         self.decrypted = GrowingBuffer()
@@ -163,16 +163,16 @@ class ChunkDecoder:
         return self.compressed
 
     def decode_into(self, stored: memoryview, original: memoryview, wanted: int | None = None) -> None:
-        """Write the original chunk, whose size must be exactly ``len(original)``; CorruptDataError otherwise.
+        """Write the original chunk, whose size must be exactly ``len(original)``; raise CorruptDataError otherwise.
 
-        If the decoder stops early and only so many bytes are ``wanted``, nobody knows what is behind them.
+        If the decoder stops early, ``original`` is undefined after ``wanted`` bytes.
         """
         if not self.compressed:
             self._open_into(stored, original)
             return
         frame = stored
         if self.cipher is not None:
-            # Not into `original`: the frame may be longer than what it holds, where bytes do not compress.
+            # Not into `original`: the frame of incompressible bytes is longer than its content.
             frame = self._scratch.decrypted.first(max(0, len(stored) - ENCRYPTION_OVERHEAD))
             self.cipher.open_into(stored, frame)
         decompress_into(frame, original, wanted)

@@ -1,8 +1,8 @@
 """AES-256-GCM of chunks and indexes.
 
 A stored unit is ``IV (12 bytes, random) | ciphertext (as long as the plaintext) | tag (16 bytes)``. All units of a
-segment share one data key and one additional authenticated data (AAD), both random and made anew for every attempt.
-NIST SP 800-38D allows 2^32 random IVs a key; a segment has at most some thousands.
+segment share one data key and one additional authenticated data (AAD), both random and new for every attempt. NIST SP
+800-38D allows 2^32 random IVs per key; a segment has at most some thousands.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tieredstore.errors import CorruptDataError
 from tieredstore.format.sizes import AAD_SIZE, DATA_KEY_SIZE, ENCRYPTION_OVERHEAD, IV_SIZE
 
 RandomBytes: TypeAlias = Callable[[int], bytes]
-"""``os.urandom``, or what a test puts in its place."""
+"""``os.urandom``, or a test's replacement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class DataKey:
 
     @classmethod
     def generate(cls, random_bytes: RandomBytes = os.urandom) -> DataKey:
-        """A fresh 256-bit key, then a fresh AAD."""
+        """Generate a 256-bit key, then an AAD."""
         return cls(random_bytes(DATA_KEY_SIZE), random_bytes(AAD_SIZE))
 
 
@@ -36,7 +36,7 @@ class SegmentCipher:
     """Seals and opens the units of one segment. Safe from several threads; releases the GIL."""
 
     def __init__(self, data_key: DataKey) -> None:
-        # A copy or a read of segments in plain needs none of it.
+        # Imported late: plain segments do not need it.
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
 
@@ -64,8 +64,8 @@ class SegmentCipher:
         if len(unit) != len(plaintext) + ENCRYPTION_OVERHEAD:
             raise CorruptDataError(f"an encrypted unit of {len(unit)} bytes cannot hold {len(plaintext)} bytes")
         try:
-            # The IV is copied (12 bytes), since the library wants bytes; nothing of `plaintext` counts before the tag
-            # is checked.
+            # The library requires the IV as bytes, so these 12 are copied; `plaintext` is not valid until the tag is
+            # checked.
             self._aead.decrypt_into(bytes(unit[:IV_SIZE]), unit[IV_SIZE:], self._aad, plaintext)
         except self._invalid_tag as error:
             raise CorruptDataError(
@@ -73,8 +73,8 @@ class SegmentCipher:
             ) from error
 
     def open(self, unit: bytes | memoryview) -> bytes:
-        """The plaintext of a stored unit."""
-        # A unit shorter than its own overhead is refused by the size check that follows.
+        """Return the plaintext of a stored unit."""
+        # The size check below refuses a unit shorter than its own overhead.
         plaintext = bytearray(max(0, len(unit) - ENCRYPTION_OVERHEAD))
         self.open_into(memoryview(unit), memoryview(plaintext))
         return bytes(plaintext)

@@ -1,7 +1,7 @@
 """The key ring: RSA key pairs (KEKs) that wrap the segments' data keys.
 
 Wrapping is RSA-OAEP with SHA3-512 as hash and as MGF1's hash, empty label (RFC 8017, 7.1). The `cryptography` package
-refuses SHA-3 in OAEP, hence pycryptodome.
+refuses SHA-3 in OAEP, so this uses pycryptodome.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class KeyPair:
 
     @classmethod
     def from_files(cls, public_key_file: Path, private_key_file: Path) -> KeyPair:
-        """The pair of two PEM files; KeyRingError naming the file if they cannot be used, or are not a pair."""
+        """Read the pair from two PEM files; raise KeyRingError naming the file if it is unusable or the keys do not
+        match.
+        """
         return cls.of(
             read_public_key(public_key_file),
             read_private_key(private_key_file),
@@ -43,10 +45,9 @@ class KeyPair:
 
     @classmethod
     def of(cls, public: RsaKey, private: RsaKey, private_name: str, public_name: str) -> KeyPair:
-        """The pair of two keys, which messages call by these names; KeyRingError if they are no pair, or too short."""
+        """Pair two keys; raise KeyRingError with these names if they do not match or are too short."""
         pair = cls(public, private)
-        # A pair that does not belong together would wrap keys that nobody can unwrap, and nothing would say so until
-        # a read.
+        # Data keys wrapped by a mismatched pair can never be unwrapped, and the first read would be the first to fail.
         if (pair.public.n, pair.public.e) != (pair.private.n, pair.private.e):
             raise KeyRingError(f"{public_name} is not the public key of {private_name}")
         if pair.public.size_in_bits() < MIN_MODULUS_BITS:
@@ -58,12 +59,12 @@ class KeyPair:
 
 
 class KeyRing:
-    """Key pairs by id; the active one wraps, the one that a manifest names unwraps. Safe from several threads."""
+    """Key pairs by id: the active one wraps, the one named in a manifest unwraps. Safe from several threads."""
 
     def __init__(self, active_id: str, pairs: Mapping[str, KeyPair]) -> None:
         for key_id in pairs:
             if ":" in key_id or not key_id.strip():
-                # A manifest joins id and wrapped key by a colon; the plugin writes such segments and never reads them.
+                # A manifest joins id and wrapped key by a colon; the plugin writes such segments but cannot read them.
                 raise KeyRingError(
                     f"key pair id {excerpt(key_id)!r} cannot be used: ids must not be blank or contain ':'"
                 )
@@ -74,7 +75,7 @@ class KeyRing:
 
     @classmethod
     def from_files(cls, active_id: str, files: Mapping[str, tuple[Path, Path]]) -> KeyRing:
-        """The ring of ``{id: (public key file, private key file)}``; files are read once, here."""
+        """Read the ring of ``{id: (public key file, private key file)}``; files are read once, here."""
         return cls(active_id, {key_id: KeyPair.from_files(*paths) for key_id, paths in files.items()})
 
     @property
@@ -83,13 +84,14 @@ class KeyRing:
         return tuple(self._pairs)
 
     def wrap(self, data_key: bytes) -> bytes:
-        """``data_key`` encrypted by the active pair; as long as its modulus."""
-        # A cipher a call: pycryptodome's objects are not for several threads, and making one costs nothing beside
-        # RSA.
+        """Encrypt ``data_key`` with the active pair; the result is as long as its modulus."""
+        # One cipher per call: pycryptodome's objects are not thread-safe, and making one costs little beside RSA.
         return PKCS1_OAEP.new(self._pairs[self.active_id].public, hashAlgo=SHA3_512).encrypt(data_key)
 
     def unwrap(self, key_id: str, wrapped: bytes) -> bytes:
-        """The data key. UnknownKeyError if the ring has no such pair, WrongKeyError if the pair does not open it."""
+        """Decrypt a data key. Raise UnknownKeyError if the ring has no such pair, WrongKeyError if the pair does not
+        fit.
+        """
         pair, shown = self._pairs.get(key_id), excerpt(key_id)
         if pair is None:
             raise UnknownKeyError(

@@ -1,7 +1,7 @@
 """RSA keys in PEM texts, read as the plugin reads them: the first block counts, its label does not.
 
 Public keys are X.509 SubjectPublicKeyInfo, private keys PKCS#8 (RFC 5280 and RFC 5208), which a passphrase may protect
-(PBES2 of RFC 8018; the plugin reads unprotected ones alone).
+(PBES2 of RFC 8018; the plugin reads only unprotected ones).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from Crypto.Util.asn1 import DerSequence
 
 from tieredstore.errors import KeyRingError
 
-# The label between BEGIN and END is not looked at, as the plugin does not: the DER inside decides.
+# Like the plugin, ignore the label between BEGIN and END: the DER inside decides.
 _BLOCK: Final = re.compile(rb"-----BEGIN [^-]*-----\s(.*?)-----END [^-]*-----", re.DOTALL)
 _RSA_OID: Final = "1.2.840.113549.1.1.1"
 _PROTECTION: Final = "PBKDF2WithHMAC-SHA512AndAES256-CBC"
@@ -31,25 +31,25 @@ _TO_SPKI: Final = "convert it: openssl rsa -RSAPublicKey_in -pubout -in OLD -out
 
 
 def read_public_key(path: Path) -> RsaKey:
-    """The RSA public key of a SubjectPublicKeyInfo PEM file; KeyRingError naming the file otherwise."""
+    """Read the RSA public key of a SubjectPublicKeyInfo PEM file; raise KeyRingError naming the file otherwise."""
     name = str(path)
     der = first_block(key_file_content(path), name)
     key = _import(der, name)
     if key.has_private():
         raise KeyRingError(f"{path} holds a private key where the public key is expected")
     if key.export_key("DER") != der:
-        # pycryptodome takes PKCS#1 and certificates too, and the broker would refuse what we took.
+        # pycryptodome accepts PKCS#1 and certificates too, but the broker would refuse them.
         raise KeyRingError(f"{path} is not a SubjectPublicKeyInfo ('BEGIN PUBLIC KEY') file; {_TO_SPKI}")
     return key
 
 
 def read_private_key(path: Path) -> RsaKey:
-    """The RSA private key of an unencrypted PKCS#8 PEM file; KeyRingError naming the file otherwise."""
+    """Read the RSA private key of an unencrypted PKCS#8 PEM file; raise KeyRingError naming the file otherwise."""
     return private_key(first_block(key_file_content(path), str(path)), str(path))
 
 
 def private_key(der: bytes, name: str) -> RsaKey:
-    """The RSA private key of an unencrypted PKCS#8 text; KeyRingError, which calls it ``name``, otherwise."""
+    """Decode the RSA private key of an unencrypted PKCS#8 text; raise KeyRingError with ``name`` otherwise."""
     if _is_protected(der):
         raise KeyRingError(
             f"{name} is protected by a passphrase: name it by private.key.passphrase.env or private.key.passphrase.file"
@@ -58,20 +58,20 @@ def private_key(der: bytes, name: str) -> RsaKey:
         oid = PKCS8.unwrap(der)[0]
     except ValueError as error:
         raise KeyRingError(f"{name} is not an unencrypted PKCS#8 ('BEGIN PRIVATE KEY') file; {_TO_PKCS8}") from error
-    # PKCS#8 holds keys of every kind, and the import below would take an elliptic curve's for a damaged RSA key.
+    # PKCS#8 holds keys of every kind; the import below would report an elliptic curve's as a damaged RSA key.
     if oid != _RSA_OID:
         raise KeyRingError(f"{name} {_NOT_RSA}")
     return _import(der, name)
 
 
 def unprotect(der: bytes, passphrase: bytes, name: str) -> bytes:
-    """The PKCS#8 text that ``passphrase`` protects; KeyRingError if it protects none, or does not open it."""
+    """Decrypt a PKCS#8 text; raise KeyRingError if it is unprotected or ``passphrase`` is wrong."""
     if not _is_protected(der):
         raise KeyRingError(f"{name} is not protected by a passphrase, and the settings name one: take that away")
     try:
         oid, key, _ = PKCS8.unwrap(der, passphrase)
     except (ValueError, IndexError, TypeError) as error:
-        # A wrong passphrase gives a wrong padding, or by chance bytes that are no key.
+        # A wrong passphrase gives wrong padding, or by chance bytes that are not a key.
         raise KeyRingError(f"{name} is not opened by its passphrase: that is another one, or it is damaged") from error
     if oid != _RSA_OID:
         raise KeyRingError(f"{name} {_NOT_RSA}")
@@ -79,8 +79,8 @@ def unprotect(der: bytes, passphrase: bytes, name: str) -> bytes:
 
 
 def protect(pem: bytes, passphrase: bytes) -> bytes:
-    """The PEM text of a plain private key, with a passphrase on it that OpenSSL and we can open it by."""
-    # PBES2 of RFC 8018 with as many rounds as OWASP asks for with this hash: about half a second.
+    """Encrypt the PEM text of a plain private key with a passphrase; OpenSSL can read the result."""
+    # PBES2 of RFC 8018 with the rounds that OWASP recommends for this hash: about half a second.
     return (
         RSA.import_key(pem).export_key(
             "PEM", passphrase=passphrase.decode("latin-1"), pkcs=8, protection=_PROTECTION, prot_params=_ROUNDS
@@ -90,7 +90,7 @@ def protect(pem: bytes, passphrase: bytes) -> bytes:
 
 
 def first_block(text: bytes, name: str) -> bytes:
-    """The DER bytes of the first PEM block; KeyRingError, which calls the text ``name``, if there is none."""
+    """Return the DER bytes of the first PEM block; raise KeyRingError with ``name`` if there is none."""
     block = _BLOCK.search(text)
     if block is None:
         raise KeyRingError(f"{name} is not a PEM file: it has no BEGIN and END lines")
@@ -101,7 +101,7 @@ def first_block(text: bytes, name: str) -> bytes:
 
 
 def _is_protected(der: bytes) -> bool:
-    """Whether it is an EncryptedPrivateKeyInfo: an algorithm and an octet string (a public key's is a bit string)."""
+    """Return True for an EncryptedPrivateKeyInfo: an algorithm and an octet string (a public key has a bit string)."""
     try:
         parts: list[object] = list(DerSequence().decode(der, nr_elements=2)[:])
     except (ValueError, IndexError):
@@ -117,11 +117,11 @@ def _import(der: bytes, name: str) -> RsaKey:
 
 
 MAX_BYTES: Final = 1 << 20
-"""So much is read at most: a key has a few kilobytes, and a wrong path may lead to a file of any size."""
+"""A limit for a wrong path, which may lead to a file of any size; a key has a few kilobytes."""
 
 
 def key_file_content(path: Path) -> bytes:
-    """The first ``MAX_BYTES`` of a key's file; KeyRingError if it cannot be read."""
+    """Read the first ``MAX_BYTES`` of a key file; raise KeyRingError if that fails."""
     try:
         with path.open("rb") as file:
             return file.read(MAX_BYTES)

@@ -1,4 +1,4 @@
-"""The ordered pipeline: chunks transformed by several threads, given out in order, in bounded memory."""
+"""The ordered pipeline: chunks transformed by several threads, yielded in order, in bounded memory."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class _Slot(NamedTuple):
 class TransformedChunks:
     """The stored chunks of one segment, in order; iterate once.
 
-    Memory: ``chunks_in_flight`` x (the original and the stored chunk), whatever the segment's size. A chunk that was
-    given out is valid until the next one is asked for. Initialization vectors are drawn in chunk order by the
-    consumer's thread. ``stored_sizes`` grows as chunks are given out and is complete at the end.
+    Memory: ``chunks_in_flight`` x (the original and the stored chunk), whatever the segment's size. A yielded chunk is
+    valid until the next one is requested. The consumer's thread draws initialization vectors in chunk order.
+    ``stored_sizes`` grows with each yielded chunk and is complete at the end.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class TransformedChunks:
         positions = self._positions()
         try:
             while True:
-                # Every free slot is put to work before the oldest is waited for, so that the pool never idles behind
-                # the consumer.
+                # Submit every free slot before waiting for the oldest, so that the pool never idles behind the
+                # consumer.
                 while free and (position := next(positions, None)) is not None:
                     slot = free.pop()
                     running.append((slot, self._submit(position, slot)))
@@ -69,18 +69,18 @@ class TransformedChunks:
                 stored = future.result()
                 self.stored_sizes.append(len(stored))
                 yield stored
-                # Only now: until the consumer has come back, the stored chunk lies in this slot's memory.
+                # Not earlier: until the consumer comes back, the stored chunk lies in this slot's memory.
                 free.append(slot)
         finally:
-            # Nothing may go on writing into this segment's memory, or reading its file, after the iteration ended.
-            # Not of those that were dropped: they count as waiting until a thread comes by them, if one ever does.
+            # After the iteration, no task may still write into this segment's memory or read its file. Cancelled tasks
+            # are not waited for: they count as pending until a thread picks them up, if one ever does.
             wait([future for _, future in running if not future.cancel()])
 
     def _positions(self) -> Iterator[int]:
         return iter(range(0, self._size, self._chunk_size))
 
     def _submit(self, position: int, slot: _Slot) -> Future[bytes | memoryview]:
-        # Drawn here, in chunk order, and not in the pool: a test that injects the plugin's bytes must get its object.
+        # Drawn here in chunk order, not in the pool: a test that injects the plugin's bytes must get its object.
         iv = self._random_bytes(IV_SIZE) if self._encoder.cipher is not None else b""
         return self._pool.submit(self._transform, position, iv, slot)
 

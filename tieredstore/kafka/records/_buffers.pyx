@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The memory of columns in the making, and their way out.
+"""The memory of unfinished columns, and its release to Arrow.
 
-Each buffer is a slab of its own, sized after what was used lately; columns.py makes arrays of them, in their order.
+Each buffer is one slab, sized by recent use; columns.py makes arrays of them, in their order.
 """
 
 cimport cython
@@ -15,7 +15,8 @@ cdef extern from "_bytes.h" nogil:
         STRIDE
 
 cdef enum:
-    # A buffer that uses less than half of a slab over this is copied out of it, lest rows that live long hold it all.
+    # Copy a buffer that uses less than half of a slab over this size, so that long-lived rows do not hold the whole
+    # slab.
     WORTH_SHRINKING = 32 * 1024
 
 
@@ -36,7 +37,7 @@ cdef class ColumnBuffers:
     # --- memory ---
 
     cdef bint _rows_room(self, Py_ssize_t count) noexcept nogil:
-        """Room for all of so many more rows but the bytes."""
+        """Make room for all fixed-size fields of this many more rows."""
         cdef Py_ssize_t rows = self.rows + count
         cdef int wanted = self.wanted
         return (
@@ -50,7 +51,7 @@ cdef class ColumnBuffers:
         )
 
     cdef bint _more_room(self, int buffer, Py_ssize_t used, Py_ssize_t size) noexcept nogil:
-        """Room for ``size`` bytes to be copied behind those that are used."""
+        """Make room for ``size`` bytes after the used ones."""
         self.buffers[buffer].used = used
         return self._room(buffer, used + size + STRIDE)
 
@@ -64,7 +65,7 @@ cdef class ColumnBuffers:
     cdef bint _null_room(self, int first, Py_ssize_t count, Py_ssize_t nulls) noexcept nogil:
         if nulls == 0:
             return True
-        # The first null of a column: everything before it is not one.
+        # The first null of a column: all rows before it are valid.
         cdef bint first_null = self.buffers[first].used == 0
         if not self._room(first, (count + 7) // 8):
             return False
@@ -109,7 +110,7 @@ cdef class ColumnBuffers:
         return taken
 
     cdef Py_ssize_t _mark_lists(self) except -1:
-        """A record without headers has a null: Kafka knows no difference between none and an empty list."""
+        """A record without headers gets a null: Kafka does not distinguish none from an empty list."""
         cdef const int32_t* ends = <int32_t*>self.buffers[HEADERS_ENDS].data
         cdef uint8_t* valid
         cdef Py_ssize_t i, nulls = 0
@@ -142,7 +143,7 @@ cdef class ColumnBuffers:
         else:
             data, room = column.data, column.capacity
         taken = (adopt_slab(self.pool, data, room), column.used)
-        # The last columns of a log have few rows, and say little of the next one's: only many of them make it less.
+        # The last columns of a log have few rows and predict little: only many of them lower the estimate.
         self.pool.usual[buffer] = max(column.used, self.pool.usual[buffer] - self.pool.usual[buffer] // 4)
         column.used, column.capacity, column.data = 0, 0, NULL
         return taken

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""What the scanner takes from C, one by one: for tests, and for those who measure."""
+"""The scanner's C functions, one by one: for tests and measurements."""
 
 from libc.stdint cimport uint8_t
 
@@ -12,8 +12,9 @@ build_checksums()
 
 
 def checksum(kind, const uint8_t[::1] data):
-    """The checksum of the data as the scanner computes it, ``ieee`` or ``castagnoli``; the latter also as it does on
-    processors that have less: ``castagnoli by instruction`` and ``portable castagnoli``."""
+    """Return the checksum of the data as the scanner computes it: ``ieee``, ``castagnoli``, or as on lesser
+    processors ``castagnoli by instruction`` and ``portable castagnoli``.
+    """
     cdef const uint8_t* at = &data[0] if data.shape[0] else NULL
     if kind == "ieee":
         return crc32_ieee(at, data.shape[0])
@@ -23,7 +24,7 @@ def checksum(kind, const uint8_t[::1] data):
 
 
 def expand(int codec, const uint8_t[::1] body, size_t most):
-    """The body as the scanner decompresses it by itself; None where it leaves that to the codec's library."""
+    """Decompress the body as the scanner does; None if the scanner leaves it to the codec's library."""
     cdef Expanded expanded = Expanded(NULL, 0, 0, most)
     try:
         if not body.shape[0] or not expand_body(&expanded, codec, &body[0], body.shape[0]):

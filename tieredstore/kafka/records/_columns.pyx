@@ -39,7 +39,7 @@ cdef class ColumnBuilder(ColumnBuffers):
 
         False with a fault; then none of them came. ``block``, empty, is for their headers.
         """
-        # Local variables, so that nothing goes by memory but what is read and written.
+        # Local variables, so that only reads and writes of data go through memory.
         cdef const uint8_t* at = body.at
         cdef const uint8_t* start = at
         cdef const uint8_t* limit = body.end
@@ -77,7 +77,7 @@ cdef class ColumnBuilder(ColumnBuffers):
             header_ends[0] = <int32_t>self.header_rows
         while index < end_index and at - start < most_bytes:
             if is_usual and not read_usual_record(&at, body, last_delta, &record):
-                # Most batches have usual records alone, and others none: the first other one tells.
+                # Most batches have usual records only, others have none: the first unusual record decides.
                 is_usual = False
                 if wanted & HEADERS:
                     fill(header_ends + 1, <int32_t>self.header_rows, count)
@@ -152,7 +152,7 @@ cdef class ColumnBuilder(ColumnBuffers):
     cdef bint _commit_records(
         self, Rows* block, Py_ssize_t count, Py_ssize_t null_keys, Py_ssize_t null_values
     ) noexcept nogil:
-        """What is left to do for rows that are written already; False without memory for it."""
+        """Finish rows that are written already; return False without memory."""
         if not (
             self._null_room(KEY_VALID, self.rows + count, self.key_nulls + null_keys)
             and self._null_room(VALUE_VALID, self.rows + count, self.value_nulls + null_values)
@@ -173,7 +173,7 @@ cdef class ColumnBuilder(ColumnBuffers):
         return True
 
     cdef bint append(self, const Rows* block, int32_t leader_epoch, int8_t timestamp_type) noexcept nogil:
-        """The messages of a block behind those that are there; False without memory."""
+        """Append the messages of a block; return False without memory."""
         cdef const Record* first = block.records
         cdef int32_t* ends
         if block.count == 0:
@@ -191,7 +191,7 @@ cdef class ColumnBuilder(ColumnBuffers):
                 <uint8_t*>&first.value, <uint8_t*>&first.value_size, sizeof(Record), block.limit,
             )
         if self.wanted & HEADERS:
-            # No message has any.
+            # No message has headers.
             ends = <int32_t*>self.buffers[HEADERS_ENDS].data + self.rows
             fill(ends, <int32_t>self.header_rows, block.count + 1)
             self.buffers[HEADERS_ENDS].used = 4 * (self.rows + block.count + 1)

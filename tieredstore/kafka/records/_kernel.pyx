@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The walk over a log's batches: from pieces of a log to columns of its records, without Python in between.
 
-A scanner is told where the bytes are (``set_piece``), walks until it needs its caller (``scan`` says what for), and
-hands out what it found as columns (``columns``). It asks its decompressor for the bodies that it does not decompress.
+The caller passes bytes (``set_piece``) and calls ``scan``, which walks until it needs the caller and returns why.
+``columns`` returns the records found. The decompressor handles the bodies that the scanner does not.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -18,18 +18,19 @@ from tieredstore.kafka.records._expand cimport Expanded, expand_body, free_expan
 from tieredstore.kafka.records._parse cimport *
 from tieredstore.kafka.records._slabs cimport SlabPool
 
-# What scan() stopped for.
+# Reasons for scan() to stop.
 cdef enum State:
     PIECE_READ  # every byte of the piece
     PARTIAL_BATCH  # the rest of the piece is the beginning of a batch
-    COLUMNS_FULL  # columns are to be taken before it goes on
+    COLUMNS_FULL  # take the columns before the next scan
     STOP_REACHED  # all further batches are at the stop offset or beyond
     ZERO_TAIL  # the rest of the piece is zeros, where a batch would begin
     FAULTY  # the batch at hand is damaged
-    COMPRESSED_BODY  # the records of the batch at hand are to be decompressed, before anything is told
+    COMPRESSED_BODY  # decompress the records of the current batch before anything else
 
 cdef enum:
-    # What the scanner decompresses by itself. Of a larger body the memory is not to stay, and its library costs little.
+    # The largest body that the scanner decompresses itself. The memory of a larger one must be freed, and its library
+    # costs little in comparison.
     MOST_EXPANDED = 16 * 1024 * 1024
 
 # By their numbers in a batch's attributes.
@@ -90,7 +91,7 @@ cdef class Scanner:
         free(self.block.timestamps)
         free(self.block.headers)
 
-    # --- what the decoder says ---
+    # --- called by the decoder ---
 
     def leave_out(self, list aborted):
         """From the next batch on leave out these transactions, in place of those before."""
@@ -112,29 +113,31 @@ cdef class Scanner:
         self.size, self.at, self.position = piece.shape[0], 0, position
 
     def release(self):
-        """Let go of the piece."""
+        """Release the piece."""
         self.piece = None
         PyBuffer_Release(&self.opened)
         self.data, self.size, self.at = NULL, 0, 0
 
     cdef bint _decompress(self) except -1:
         """Open the decompressed records of the batch at hand; False if they cannot be its records."""
-        # A copy, since what a library has seen may stay referred to by the traceback of its error.
+        # A copy, because the traceback of a library's error may keep a reference to its input.
         stored = PyBytes_FromStringAndSize(<const char*>self.data + self._compressed_at(), self._compressed_size())
         body = self.decompress(CODECS[self.batch.attributes & CODEC_BITS], self.batch.magic, memoryview(stored))
-        # A plain buffer: to make a view of memory of it costs as much as a few records.
+        # A plain buffer: making a memoryview costs as much as a few records.
         PyBuffer_Release(&self.opened)
         PyObject_GetBuffer(body, &self.opened, PyBUF_SIMPLE)
         return self._open_body(<const uint8_t*>self.opened.buf if self.opened.len else self.data, self.opened.len)
 
     def skip_batch(self):
-        """Go on behind the batch at hand, as if it were not there."""
+        """Continue after the current batch, as if it were absent."""
         self.body_open = False
         self.body.fault = NO_FAULT
         self.at += self.batch.size
 
     def scan(self):
-        """Walk on. Returns why it stopped, a State; BatchCorruptError for a body that cannot be decompressed."""
+        """Walk on. Return the reason for stopping, a State; raise BatchCorruptError for a body that cannot be
+        decompressed.
+        """
         cdef int state = COMPRESSED_BODY
         while state == COMPRESSED_BODY:
             with nogil:
@@ -154,21 +157,21 @@ cdef class Scanner:
         """The bytes of keys, values and headers that have not been taken yet."""
         return self.columns.bytes
 
-    # --- what the decoder asks ---
+    # --- asked by the decoder ---
 
     @property
     def place(self):
-        """Where in the piece the batch at hand begins, or the first byte that was not walked over."""
+        """The start of the current batch in the piece, or the first byte not walked over."""
         return self.at
 
     @property
     def fault(self):
-        """What is wrong with the batch at hand: a Fault and two numbers that belong to it."""
+        """The fault of the current batch: a Fault and its two numbers."""
         return self.body.fault, self.body.first_detail, self.body.second_detail
 
     @property
     def batch_at_hand(self):
-        """Where the batch at hand lies in the log, its size, and its base offset as far as that is to be believed."""
+        """The current batch: its place in the log, its size, and its base offset as far as that is credible."""
         return self.position + self.at, self.batch.size, self.batch.base_offset
 
     def take_headers(self):
@@ -207,7 +210,7 @@ cdef class Scanner:
         return FAULTY
 
     cdef int _next_batch(self) noexcept nogil:
-        """Look at one batch: step over it, open it, or say what it needs."""
+        """Examine one batch: step over it, open it, or return what it needs."""
         cdef Batch* batch = &self.batch
         cdef int state = self._read_frame()
         if state != PIECE_READ:
@@ -229,7 +232,7 @@ cdef class Scanner:
         return self._keep_single_message()
 
     cdef int _read_frame(self) noexcept nogil:
-        """The batch at ``at``: its header, and that it is wholly there."""
+        """Read the header of the batch at ``at``, and check that the batch is complete."""
         cdef const uint8_t* head = self.data + self.at
         cdef Py_ssize_t available = self.size - self.at
         cdef int32_t length
@@ -244,7 +247,7 @@ cdef class Scanner:
             return self._fault(BAD_LENGTH, length, 0)
         if not 0 <= self.batch.magic <= 2:
             return self._fault(BAD_MAGIC, self.batch.magic, 0)
-        # No checksum covers the offset: one that is damaged must not pass for the end of what was asked for.
+        # No checksum covers the offset: a damaged one must not look like the end of the requested range.
         if self.stop_offset <= self.batch.base_offset < self.end_offset and self.batch.magic == 2:
             return STOP_REACHED
         if self.batch.size > self.max_batch_bytes:
@@ -259,7 +262,7 @@ cdef class Scanner:
     cdef bint _wanted(self) noexcept nogil:
         cdef Batch* batch = &self.batch
         if batch.magic < 2 and batch.attributes & CODEC_BITS and batch.last_offset == 0:
-            return True  # the offset that clients send such a batch with says nothing of its messages'
+            return True  # clients send such a batch with an offset that does not describe its messages'
         if batch.last_offset < self.start_offset or batch.count == 0:
             return False
         if batch.magic < 2:
@@ -267,7 +270,7 @@ cdef class Scanner:
         return not batch.attributes & CONTROL and not (batch.attributes & TRANSACTIONAL and is_aborted(&self.batch, self.aborted, self.aborted_count))
 
     cdef int _leave_batch(self) noexcept nogil:
-        """Step over the batch at hand, which is done with."""
+        """Step over the current batch, which is finished."""
         if self.keep_headers:
             if not grow(<void**>&self.seen, &self.seen_capacity, self.seen_count + 1, sizeof(Batch)):
                 return self._fault(OUT_OF_MEMORY, 0, 0)
@@ -287,7 +290,7 @@ cdef class Scanner:
         return self.batch.size - HEADER_SIZE if self.batch.magic == 2 else max(self.message.value_size, 0)
 
     cdef int _expand_batch(self) noexcept nogil:
-        """Decompress the batch at hand, or leave that to others."""
+        """Decompress the current batch, or leave that to the decompressor."""
         cdef int codec = self.batch.attributes & CODEC_BITS
         if not expand_body(&self.expanded, codec, self.data + self._compressed_at(), self._compressed_size()):
             return COMPRESSED_BODY
@@ -313,7 +316,7 @@ cdef class Scanner:
             self.batch.last_offset = max(self.batch.last_offset, body.last_offset)
             if self.batch.last_offset >= self.end_offset:
                 return fail(body, OUTSIDE_OF_LOG, self.batch.base_offset, self.end_offset)
-        # A large batch comes to the columns in slices, so it is read to its end before that.
+        # A large batch reaches the columns in slices, so all of it is checked first.
         self.body_sliced = body.count > MAX_BLOCK_ROWS or size > 4 * self.target_bytes
         if self.body_sliced and body.magic == 2 and not self._check_body():
             return False
@@ -350,7 +353,7 @@ cdef class Scanner:
         return self._leave_batch()
 
     cdef bint _is_full(self, Py_ssize_t rows, Py_ssize_t size) noexcept nogil:
-        """Whether the columns are to be taken before so many rows of at most so many bytes come to them."""
+        """Return True if the columns must be taken before this many rows and bytes are added."""
         return self.columns.rows > 0 and (
             self.columns.bytes >= self.target_bytes
             or self.columns.bytes + size > 2 * self.target_bytes
@@ -358,7 +361,7 @@ cdef class Scanner:
         )
 
     cdef bint _read_block(self, int32_t rows) noexcept nogil:
-        """The next rows, fewer of a body that is read in slices if they are large."""
+        """Read the next rows; fewer if a sliced body has large ones."""
         cdef Body* body = &self.body
         cdef Py_ssize_t most_bytes = self.target_bytes if self.body_sliced else INT64_MAX
         empty(&self.block)
@@ -398,7 +401,7 @@ cdef class Scanner:
         return fail(&self.body, OUT_OF_MEMORY, 0, 0)
 
     cdef int _keep_single_message(self) noexcept nogil:
-        """An uncompressed message is a batch of its own."""
+        """An uncompressed message is a whole batch."""
         if self._is_full(1, self.batch.size):
             return COLUMNS_FULL
         empty(&self.block)

@@ -44,7 +44,7 @@ cdef enum Fault:
     OUT_OF_MEMORY
 
 cdef enum:
-    # Of a record batch of Arrow, and of the records that are parsed before they are copied.
+    # The rows of one Arrow record batch, and the records parsed before they are copied.
     MAX_ROWS = 131072
     MAX_BLOCK_ROWS = 16384
     # Length, attributes, two deltas, two sizes and the count of headers: a byte each.

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Blocks of memory that are used again and again.
+"""Reused blocks of memory.
 
-Memory fresh from the system costs a page fault every 4 KiB, which is several times what filling it costs. A slab goes
-back to its pool when the last Arrow array (or memoryview) over it is gone, so that a reader that drops each batch
-after use runs in the same few slabs for ever.
+Fresh memory from the system costs a page fault every 4 KiB, several times the cost of filling it. A slab returns to its
+pool when the last Arrow array (or memoryview) over it is gone, so a reader that drops each batch after use keeps using
+the same few slabs.
 """
 
 import weakref
@@ -20,19 +20,19 @@ cdef extern from "_pages.h" nogil:
 
 cdef enum:
     SLOTS = 64
-    # Smaller ones are malloc's own business: they come without page faults.
+    # Smaller ones are left to malloc: they come without page faults.
     LEAST_KEPT = 32 * 1024
-    # Slabs from this size on, all of which are the system's pages, are multiples of it: no system has larger ones.
+    # Slabs of this size or more consist of whole system pages; no system has larger pages.
     STEP = 64 * 1024
     MOST_KEPT = 16 * 1024 * 1024
     MOST_KEPT_TOGETHER = 64 * 1024 * 1024
 
 
 cdef class SlabPool:
-    """Slabs for decoders. Whoever holds the interpreter's lock may take and drop slabs, from any thread.
+    """Slabs for decoders. Any thread that holds the interpreter's lock may take and drop slabs.
 
-    ``usual`` is for builders of columns to note how large their buffers became, the n-th buffer in the n-th place:
-    logs that are read one after the other, or side by side, are alike, and the next one begins with slabs of that size.
+    ``usual`` records the final sizes of column buffers, the n-th buffer in the n-th place: logs read one after the
+    other, or side by side, are alike, so the next one begins with slabs of that size.
     """
 
     def __dealloc__(self):
@@ -50,7 +50,7 @@ cdef class SlabPool:
         return adopt_slab(self, data, room)
 
     cdef uint8_t* take(self, Py_ssize_t* size) noexcept:
-        """Memory of ``size`` bytes or more; ``size`` becomes what it has. NULL if there is none."""
+        """Return memory of ``size`` bytes or more and set ``size`` to the real size; NULL if there is none."""
         cdef Py_ssize_t slot, best = -1
         cdef uint8_t* kept
         cdef Py_ssize_t step = BLOCK_ALIGNMENT
@@ -58,7 +58,7 @@ cdef class SlabPool:
             step = LEAST_KEPT if size[0] < STEP else STEP
         size[0] = (size[0] + step) // step * step
         for slot in range(SLOTS):
-            # A much larger slab stays for those who need it: a small column that lives long would hold all of it.
+            # Keep much larger slabs for larger requests: a small column that lives long would hold all of it.
             if self.kept[slot] != NULL and size[0] <= self.kept_sizes[slot] <= 2 * size[0]:
                 if best < 0 or self.kept_sizes[slot] < self.kept_sizes[best]:
                     best = slot
@@ -72,7 +72,7 @@ cdef class SlabPool:
     cdef void give_back(self, uint8_t* data, Py_ssize_t size) noexcept:
         cdef Py_ssize_t slot
         if LEAST_KEPT <= size <= MOST_KEPT:
-            # Sizes drift with the data, and what was kept first fits least: it makes place.
+            # Sizes drift with the data, so the oldest slab fits least: replace it.
             slot = self._free_slot(size)
             if slot >= 0:
                 self.kept[slot], self.kept_sizes[slot] = data, size
@@ -98,14 +98,14 @@ _shared = None
 
 
 def shared_pool():
-    """The pool of this process. It lives as long as a decoder or a slab does, and no longer.
+    """Return the pool of this process. It lives as long as a decoder or a slab does.
 
-    A log is read by a decoder for each section of it: with pools of their own each would begin in fresh memory.
+    Each section of a log gets a new decoder: with separate pools each would begin in fresh memory.
     """
     global _shared
     pool = None if _shared is None else _shared()
     if pool is None:
-        # Of two threads that come here at once both get one, and those that come later the same.
+        # Two threads may both make one here; all later callers share the last.
         pool = SlabPool()
         _shared = weakref.ref(pool)
     return pool
@@ -114,7 +114,7 @@ def shared_pool():
 @cython.final
 @cython.no_gc
 cdef class Slab:
-    """A writable buffer, aligned for Arrow, that goes back to its pool when nothing refers to it any more."""
+    """A writable buffer, aligned for Arrow, that returns to its pool when nothing refers to it any more."""
 
     def __dealloc__(self):
         if self.data != NULL:
@@ -125,7 +125,7 @@ cdef class Slab:
 
     @property
     def address(self):
-        """Where the slab lies in memory."""
+        """The slab's address."""
         return <uintptr_t>self.data
 
 

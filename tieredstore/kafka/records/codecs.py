@@ -1,7 +1,7 @@
-"""The codecs of record batches, each by the fastest library for it, and none of them trusted with a size.
+"""The codecs of record batches: for each the fastest library, and none trusted with a size.
 
-What a batch decompresses to is nowhere written down in a way that can be believed, so every codec works towards a limit
-and in steps that grow with what has come out. Zstandard and snappy write into slabs that are used again.
+No field gives a trustworthy decompressed size, so every codec works towards a limit in steps that grow with its output.
+Zstandard and snappy write into reused slabs.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from tieredstore.kafka.records._slabs import SlabPool
 
 Body: TypeAlias = bytes | memoryview
 
-# The stream of snappy-java: this magic, two version numbers, then blocks of which each has its size before it.
+# The stream of snappy-java: this magic, two version numbers, then blocks, each after its size.
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\0"
 _XERIAL_HEADER_SIZE: Final = 16
 _ZSTD: Final = CompressionType.ZSTD
-# A copy of 64 bytes takes 3 in the stream, so that no block of snappy grows more than this.
+# A copy of 64 bytes takes 3 in the stream, so no snappy block grows more than this.
 _SNAPPY_MAX_RATIO: Final = 22
 # Added to the first guess of a decompressed size, so that small batches come in one step.
 _LEAST_STEP: Final = 4096
 _FIRST_WINDOW: Final = 4096
-# Above this, memory goes back to the pool after the batch: one huge batch must not stay for ever.
+# Above this, memory returns to the pool after the batch, so that one huge batch does not occupy it for ever.
 _MOST_MEMORY: Final = 16 * 1024 * 1024
 
-# Clients write one stream, or some that were joined, and blocks of kilobytes. A body of crumbs, each of which brings
-# next to nothing, is no client's: it would only cost time, some microseconds a crumb.
+# Clients write one stream, or a few joined ones, in blocks of kilobytes. No client writes a body of many tiny streams:
+# it would only cost time, some microseconds each.
 _FREE_STREAMS: Final = 64
 _LEAST_BYTES_OF_A_STREAM: Final = 1024
 _FREE_BLOCKS: Final = 4096
 _LEAST_BYTES_OF_A_BLOCK: Final = 256
 
-# Bits of an LZ4 frame's first flag byte: optional fields that lie before its header checksum.
+# Bits of an LZ4 frame's first flag byte: optional fields before its header checksum.
 _LZ4_CONTENT_SIZE: Final = 8
 _LZ4_DICTIONARY_ID: Final = 1
 _LZ4_MAGIC_SIZE: Final = 4
 
 
 class Decompressor:
-    """Decompresses the records of batches, of which none may come to more than ``max_bytes``; one for each thread.
+    """Decompresses the records of batches, each to at most ``max_bytes``; one instance per thread.
 
-    ``limit`` is what the user knows that bound by.
+    ``limit`` is the user's name for that bound.
     """
 
     def __init__(self, pool: SlabPool, max_bytes: int, limit: str = "max_batch_bytes") -> None:
@@ -60,14 +60,14 @@ class Decompressor:
         self._zstd: Any = zstandard.ZstdDecompressor()
 
     def decompress(self, compression: CompressionType, magic: int, body: memoryview) -> Body:
-        """The bytes of the records of one batch, which stay what they are until the next call.
+        """Decompress the records of one batch; the result is valid until the next call.
 
-        BatchCorruptError if the stream is malformed, cut off or too large.
+        Raise BatchCorruptError if the stream is malformed, cut off or too large.
         """
-        # At the beginning of the next call, not at the end of this one: the caller still reads what was returned.
+        # At the beginning of the next call, not at the end of this one: the caller still reads the result.
         if len(self._memory) > _MOST_MEMORY:
             self._memory = memoryview(b"")
-        if compression is _ZSTD:  # a look at an enumeration costs as much as a few records
+        if compression is _ZSTD:  # an attribute of an enumeration costs as much as a few records
             return self._decompress_zstd(body)
         match compression:
             case CompressionType.GZIP:
@@ -80,7 +80,7 @@ class Decompressor:
                 return body
 
     def _room(self, size: int) -> memoryview:
-        """Memory of ``size`` bytes or more."""
+        """Return memory of ``size`` bytes or more."""
         if len(self._memory) < size:
             self._memory = memoryview(self._pool.slab(size))
         return self._memory
@@ -89,7 +89,7 @@ class Decompressor:
         return BatchCorruptError(f"decompresses to more than the {self._max_bytes} bytes that {self._limit} allows")
 
     def _decompress_zstd(self, body: memoryview) -> memoryview:
-        # One byte more than allowed fits, so that a stream that is exactly too long is noticed without another call.
+        # Room for one byte more than allowed, so that a stream one byte too long is noticed without another call.
         most, room = self._max_bytes + 1, self._room(min(8 * len(body) + _LEAST_STEP, self._max_bytes + 1))
         try:
             reader: Any = self._zstd.stream_reader(body, read_across_frames=True)
@@ -105,7 +105,7 @@ class Decompressor:
         return room[:filled]
 
     def _decompress_gzip(self, body: memoryview) -> bytes:
-        # ISA-L is faster than zlib, and can be told where to stop just as well.
+        # ISA-L is faster than zlib, and can be limited just as well.
         gzip = _library("isal.igzip_lib")
         make = partial(gzip.IgzipDecompressor, gzip.DECOMP_GZIP)
         try:
@@ -121,20 +121,20 @@ class Decompressor:
             raise _malformed("lz4", error) from error
 
     def _pieces(self, codec: str, make: Callable[[], Any], body: memoryview, step: int) -> Iterator[bytes]:
-        """What comes out of one or more streams, in pieces that double from ``step`` on."""
+        """Yield the output of one or more streams, in pieces that double from ``step`` on."""
         left, at, streams = self._max_bytes, 0, 0
         while at < len(body):
             streams += 1
             if streams > _FREE_STREAMS + (self._max_bytes - left) // _LEAST_BYTES_OF_A_STREAM:
                 raise _malformed(codec, f"{streams} streams for {self._max_bytes - left} bytes")
             stream = make()
-            # A stream copies what it was given beyond its own end. The first is mostly the only one, and gets all;
-            # those that follow get little more than they need, or many small ones would copy the rest each.
+            # A stream copies the input beyond its own end. The first is usually the only one and gets all; later ones
+            # get little more than they need, because many small ones would each copy the rest.
             window = len(body) if at == 0 else _FIRST_WINDOW
             while not stream.eof:
-                # What a stream has not used yet it keeps, and is then asked with nothing.
+                # A stream keeps its unused input, and then continues without more.
                 shown = body[at : at + window] if stream.needs_input else b""
-                # It wants more than there is, and will never end.
+                # It needs more input, and there is none: it will never end.
                 if stream.needs_input and not shown:
                     raise EOFError("it is cut off")
                 piece = stream.decompress(shown, max_length=min(step, left + 1))
@@ -145,9 +145,9 @@ class Decompressor:
             at -= len(stream.unused_data or b"")
 
     def _decompress_snappy(self, body: memoryview) -> memoryview:
-        """Blocks framed as by snappy-java, or the one block that other clients write."""
+        """Decompress blocks framed as by snappy-java, or the one block that other clients write."""
         snappy = _library("cramjam")
-        # Twice over the blocks, whose number is the stream's to choose: a list of them could be larger than the bytes.
+        # Two passes over the blocks. The stream chooses their number: a list of them could be larger than the bytes.
         room, filled = self._room(self._snappy_total(body) + 1), 0
         for block in _snappy_blocks(body):
             size = _snappy_size(block)
@@ -156,7 +156,7 @@ class Decompressor:
         return room[:filled]
 
     def _snappy_total(self, body: memoryview) -> int:
-        """What all blocks say they decompress to."""
+        """Return the sum of the sizes that all blocks declare."""
         total = 0
         for number, block in enumerate(_snappy_blocks(body), start=1):
             total += _snappy_size(block)
@@ -189,12 +189,12 @@ def _decompress_block(library: Any, block: memoryview, room: memoryview) -> None
 
 
 def _snappy_blocks(body: memoryview) -> Iterator[memoryview]:
-    """The one block that the body is; framed, each after its size.
+    """Yield the one bare block of the body, or the framed ones, each after its size.
 
-    A stream header may stand where a block would, where streams were joined.
+    Where streams were joined, a stream header may take the place of a block.
     """
-    # Java producers frame their blocks, librdkafka and others write one bare block. That one cannot begin with the
-    # magic: behind the size, the magic's third byte would copy from before the first byte.
+    # Java producers frame their blocks; librdkafka and others write one bare block. A bare block cannot begin with the
+    # magic: after the size, the magic's third byte would copy from before the first byte.
     if bytes(body[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         yield body
         return
@@ -212,7 +212,9 @@ def _snappy_blocks(body: memoryview) -> Iterator[memoryview]:
 
 
 def _snappy_size(block: memoryview) -> int:
-    """What the block says it decompresses to: a varint of up to 32 bits, within what its size makes possible."""
+    """Return the decompressed size that a block declares: a varint of up to 32 bits, within the limits of its own
+    size.
+    """
     size = 0
     for index, byte in enumerate(bytes(block[:5])):
         size |= (byte & 0x7F) << 7 * index
@@ -224,9 +226,9 @@ def _snappy_size(block: memoryview) -> int:
 
 
 def _with_true_lz4_checksum(body: memoryview) -> Body:
-    """The frame with the header checksum of the lz4 specification.
+    """Return the frame with the header checksum of the lz4 specification.
 
-    Kafka before 0.10 computed it over the magic number too, and magic 0 has kept that, so it says nothing here.
+    Kafka before 0.10 computed it over the magic number too, and magic 0 still does, so it proves nothing here.
     """
     if len(body) <= _LZ4_MAGIC_SIZE + 2:
         return body
@@ -234,13 +236,13 @@ def _with_true_lz4_checksum(body: memoryview) -> Body:
     end = _LZ4_MAGIC_SIZE + 2 + (8 if flags & _LZ4_CONTENT_SIZE else 0) + (4 if flags & _LZ4_DICTIONARY_ID else 0)
     if len(body) <= end:
         return body
-    # The header checksum is the second byte of the hash over what lies between magic and checksum.
+    # The header checksum is the second byte of the hash over the bytes between magic and checksum.
     checksum = _xxh32_of_few(bytes(body[_LZ4_MAGIC_SIZE:end])) >> 8 & 0xFF
     return bytes(body[:end]) + bytes([checksum]) + bytes(body[end + 1 :])
 
 
 def _xxh32_of_few(data: bytes) -> int:
-    """XXH32, seed 0, of fewer than 16 bytes, by its specification."""
+    """Compute XXH32, seed 0, of fewer than 16 bytes, by its specification."""
     mask = 0xFFFF_FFFF
     total = 0x165667B1 + len(data)
     whole = len(data) // 4 * 4

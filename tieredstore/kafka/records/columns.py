@@ -17,13 +17,13 @@ _EMPTY: Final = pa.py_buffer(bytes(64))
 
 
 def buffer_of(slab: tuple[Slab, int] | None) -> pa.Buffer:
-    """The bytes of a slab that were written; the buffer keeps the slab from being used again."""
-    # Without headers not even the offset that offsets begin with was written, and Arrow reads it all the same.
+    """Wrap the written bytes of a slab; the buffer keeps the slab from being reused."""
+    # Without headers not even the first offset was written, but Arrow still reads it.
     return _EMPTY if slab is None or not slab[1] else pa.foreign_buffer(slab[0].address, slab[1], slab[0])
 
 
 def array_over(kind: pa.DataType, rows: int, buffers: Sequence[pa.Buffer | None], nulls: int) -> pa.Array:
-    """An array of the type ``kind``; the first buffer is that of nulls, and is left out where there are none."""
+    """Make an array of the type ``kind``; the first buffer is that of nulls, None if there are none."""
     return pa.Array.from_buffers(kind, rows, [buffers[0] if nulls else None, *buffers[1:]], nulls)
 
 
@@ -32,8 +32,8 @@ _HEADER_KINDS: Final = (pa.string(), pa.binary())
 _HEADER: Final = pa.struct([pa.field("key", _HEADER_KINDS[0]), pa.field("value", _HEADER_KINDS[1])])
 
 _HEADERS: Final = pa.list_(_HEADER)
-# Arrow reads the first offset of empty arrays too, which those that it makes itself may not have; and it would import
-# pandas to make them.
+# Arrow reads the first offset of empty arrays too, which its own empty arrays may lack; and it would import pandas to
+# make them.
 _NOTHING: Final = [None, pa.py_buffer(bytes(64)), pa.py_buffer(bytes(64))]
 _NO_HEADERS: Final = pa.Array.from_buffers(
     _HEADER, 0, [None], 0, children=[pa.Array.from_buffers(kind, 0, _NOTHING, 0) for kind in _HEADER_KINDS]
@@ -55,18 +55,18 @@ COLUMNS: Final[tuple[str, ...]] = tuple(field.name for field in _FIELDS)
 
 
 class RecordColumns:
-    """The asked columns, and record batches of them."""
+    """The requested columns, and record batches of them."""
 
     def __init__(self, names: Sequence[str]) -> None:
         unknown = [name for name in names if name not in COLUMNS]
         if unknown or not names or len(set(names)) < len(names):
             raise ConfigError(f"columns {list(names)} are not some of {', '.join(COLUMNS)}, each once")
         self.schema = pa.schema([_FIELDS[COLUMNS.index(name)] for name in names])
-        # A bit a column, as the kernel tests them in its inner loop.
+        # One bit per column, as the kernel tests them in its inner loop.
         self.wanted: int = sum(1 << COLUMNS.index(name) for name in names)
 
     def build(self, taken: Taken) -> pa.RecordBatch:
-        """A record batch over the kernel's slabs, without copying; it keeps them from being used again."""
+        """Make a record batch over the kernel's slabs, without copying; it keeps them from being reused."""
         rows, header_rows, (key_nulls, value_nulls, headers_nulls, header_value_nulls), ascii_keys, slabs = taken
         buffers = [buffer_of(slab) for slab in slabs]
         arrays: list[pa.Array] = []
@@ -101,8 +101,8 @@ def _header_keys(count: int, buffers: list[pa.Buffer], *, ascii_keys: bool) -> p
 
 
 def _replace_malformed(keys: pa.Array) -> pa.Array:
-    """Kafka's own client, in Java, shows malformed UTF-8 as U+FFFD; Arrow's strings may not hold it."""
-    # Each key that there is once: what a batch can have millions of are the same few.
+    """Replace malformed UTF-8 by U+FFFD, as Kafka's Java client does; Arrow's strings may not hold it."""
+    # Convert each distinct key once: a batch can have millions of the same few.
     encoded = keys.dictionary_encode()
     replaced = pa.array([key.decode("utf-8", "replace") for key in encoded.dictionary.to_pylist()], pa.string())
     taken = replaced if isinstance(replaced, pa.ChunkedArray) else replaced.take(encoded.indices)

@@ -1,4 +1,4 @@
-"""From pieces of a log to Arrow: one log on its way through the kernel, and who feeds it."""
+"""From pieces of a log to Arrow: one log on its way through the kernel, and its feeder."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tieredstore.limits import MAX_INT32, MAX_OFFSET
 _PIECE_READ, _PARTIAL_BATCH, _COLUMNS_FULL, _STOP_REACHED, _ZERO_TAIL, _FAULTY = range(6)
 
 _LEAST_FRAME: Final = 17
-"""What the kernel must see of a batch to judge its length and magic."""
+"""The bytes that the kernel needs to judge a batch's length and magic."""
 
 OnCorrupt: TypeAlias = Literal["fail", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedBatch:
-    """A damaged batch that was left out: its place in the log, the base offset that it gives itself, and the reason."""
+    """A damaged batch that was left out: its place in the log, its own base offset, and the reason."""
 
     position: int
     size_in_bytes: int
@@ -56,7 +56,7 @@ class LogReading:
         self._worth_giving = worth_giving
         self._state = _PIECE_READ
         self.ended_in_zeros = False
-        """Whether zeros ended the log, and no batch."""
+        """True if zeros ended the log instead of a batch."""
         self.skipped: list[SkippedBatch] = []
 
     @property
@@ -66,7 +66,7 @@ class LogReading:
 
     @property
     def is_stopped(self) -> bool:
-        """True once all further batches are known to lie at the stop offset or beyond."""
+        """True once all further batches are known to be at the stop offset or beyond."""
         return self._state == _STOP_REACHED
 
     def take_headers(self) -> list[BatchHeader]:
@@ -78,8 +78,8 @@ class LogReading:
         rest = bytearray()
         for piece in pieces:
             with memoryview(piece) as whole, whole.cast("B") as view:
-                # A batch that the last piece cut is completed first, with no more bytes than it lacks: all that
-                # follows is decoded where it lies, without a copy.
+                # First complete a batch that the last piece cut, with no more bytes than it lacks. The rest is decoded
+                # in place.
                 consumed = 0
                 while rest and consumed < len(view):
                     taken = min(_count_missing(rest), len(view) - consumed)
@@ -87,7 +87,7 @@ class LogReading:
                     consumed += taken
                     if len(rest) >= _LEAST_FRAME:
                         yield from self._walk_rest(rest)
-                # Whole batches of the piece; what is left is the beginning of one, and is kept.
+                # Whole batches of the piece; the remaining bytes begin another one and are kept.
                 if not rest and self._state != _STOP_REACHED:
                     with view[consumed:] as unread:
                         walked = yield from self._walk(unread)
@@ -99,13 +99,13 @@ class LogReading:
             self._expect_end(rest)
 
     def _walk_rest(self, rest: bytearray) -> Iterator[pa.RecordBatch]:
-        """A batch that pieces have cut, as soon as it is whole or known to be none."""
+        """Decode a batch that pieces have cut, as soon as it is whole or known to be invalid."""
         walked = yield from self._walk(rest)
         del rest[: len(rest) if self._state == _STOP_REACHED else walked]
 
     def _walk(self, piece: memoryview | bytearray) -> Generator[pa.RecordBatch, None, int]:
-        """The records of all batches that are whole in the piece; returns the bytes of those batches."""
-        # Once zeros have begun, they may only go on: preallocated space is never written between.
+        """Yield the records of all batches that are whole in the piece; return the size of those batches."""
+        # Only zeros may follow zeros: nothing is written after preallocated space.
         if self.ended_in_zeros:
             _expect_zeros(piece, self.position)
             self.position += len(piece)
@@ -115,7 +115,7 @@ class LogReading:
             yield from self._walk_batches()
             walked = self._scanner.place
         finally:
-            # Buffers that are not ours, a map of a file among them, can be closed only when nothing refers to them.
+            # Foreign buffers, such as a mapped file, can be closed only when nothing refers to them.
             self._scanner.release()
         if self._state == _ZERO_TAIL:
             self.ended_in_zeros, walked = True, len(piece)
@@ -131,8 +131,8 @@ class LogReading:
                 self._state, problem = _FAULTY, str(error)
             if problem is not None:
                 yield from self._pass_over(problem)
-            # At a piece's end records are given early if they are many enough: whoever waits for them need not wait
-            # for another piece.
+            # At a piece's end records are yielded early if there are enough, so that the caller need not wait for
+            # another piece.
             elif self._state == _COLUMNS_FULL or self._scanner.pending_bytes >= self._worth_giving:
                 yield from self._flush()
             if problem is None and self._state != _COLUMNS_FULL:
@@ -143,9 +143,9 @@ class LogReading:
             yield self._columns.build(taken)
 
     def _pass_over(self, problem: str) -> Iterator[pa.RecordBatch]:
-        """The damaged batch at hand, by the policy; the records before it are given first."""
+        """Treat the damaged batch by the policy; yield the records before it first."""
         position, size, base_offset = self._scanner.batch_at_hand
-        # Where the frame itself is damaged there is nothing to skip to, whatever the policy.
+        # If the frame itself is damaged, the next batch cannot be found, whatever the policy.
         lost = 0 < self._scanner.fault[0] <= _LAST_FRAMING_FAULT
         if lost or self._on_corrupt == "fail":
             yield from self._flush()
@@ -156,14 +156,14 @@ class LogReading:
         self._scanner.skip_batch()
 
     def _expect_end(self, rest: bytearray) -> None:
-        """Fewer than 12 zeros may be how a cut-off batch begins; 12 cannot, since no length is 0."""
+        """A truncated batch may begin with fewer than 12 zeros, but not with 12, because no length is 0."""
         if rest and (len(rest) < FRAME_SIZE or any(rest)) and not self.ended_in_zeros:
             raise BatchCorruptError(f"the log ends {len(rest)} bytes into the record batch at byte {self.position}")
         self.ended_in_zeros = self.ended_in_zeros or bool(rest)
 
 
 def _count_missing(rest: bytearray) -> int:
-    """How many bytes are missing until the batch that ``rest`` begins with can be judged, or is whole."""
+    """Return the number of bytes missing until the batch in ``rest`` can be judged, or is whole."""
     size = first_batch_size(rest)
     return max(size or 0, _LEAST_FRAME) - len(rest)
 
@@ -173,7 +173,7 @@ def _expect_zeros(piece: memoryview | bytearray, position: int) -> None:
         raise BatchCorruptError(f"the log goes on at byte {position} or later, behind zeros that end it")
 
 
-# By the kernel's numbers of its faults, whose two operands are put in; 0 is no fault.
+# By the kernel's fault numbers, with room for the two operands; 0 is no fault.
 _SENTENCES: Final = (
     "",
     "has the impossible length {0}",
@@ -199,12 +199,12 @@ _SENTENCES: Final = (
     "has {0} headers or more, and max_batch_bytes leaves room for {1}",
 )
 
-# Length, magic, more bytes than allowed: of these the batch's end is not known.
+# Length, magic, more bytes than allowed: faults that hide the batch's end.
 _LAST_FRAMING_FAULT: Final = 3
 
 
 def _sentence(fault: tuple[int, int, int]) -> str:
-    """What is wrong, to follow "the record batch at byte ..."."""
+    """Describe the fault, to follow "the record batch at byte ..."."""
     kind, first, second = fault
     return _SENTENCES[kind].format(first, second)
 
@@ -212,14 +212,14 @@ def _sentence(fault: tuple[int, int, int]) -> str:
 class RecordDecoder:
     """Decodes logs into record batches of Arrow: of ``columns``, in their order.
 
-    ``on_corrupt`` says what becomes of a damaged batch: ``fail`` raises BatchCorruptError after the records before it
-    have been given; ``skip`` leaves it out and reports it in :attr:`skipped`. A batch whose length or magic is damaged
-    raises either way, since nothing says where the next one begins.
+    ``on_corrupt`` decides about a damaged batch: ``fail`` raises BatchCorruptError after the records before it have
+    been yielded; ``skip`` leaves it out and reports it in :attr:`skipped`. A batch whose length or magic is damaged
+    raises either way, because the next one cannot be found.
 
-    A record batch holds about ``target_bytes`` of keys, values and headers (up to twice as much; one record more than
-    that stands alone), and at most 131,072 rows. ``max_batch_bytes`` bounds what one batch of Kafka may have, stored
-    and decompressed; memory stays within a small multiple of both. A decoder is for one thread; several run in
-    parallel, since the work is done without the interpreter's lock.
+    A record batch holds about ``target_bytes`` of keys, values and headers (up to twice as much; a larger record gets a
+    batch of its own), and at most 131,072 rows. ``max_batch_bytes`` bounds one batch of Kafka, stored and decompressed;
+    memory stays within a small multiple of both. A decoder is for one thread; several run in parallel, because the work
+    is done without the interpreter's lock.
     """
 
     def __init__(
@@ -256,10 +256,10 @@ class RecordDecoder:
 
     @property
     def next_offset(self) -> int:
-        """Where the reading of the last log ended: all records before it were given, or are not to be.
+        """The offset at which the last log's reading ended: every earlier record was yielded or deliberately left out.
 
-        It is the stop offset if that was reached, otherwise one more than the last offset of the log; offsets that
-        control batches, aborted transactions and compaction took are passed over. Final once the iterator is exhausted.
+        It is the stop offset if that was reached, otherwise one more than the last offset of the log. Offsets of
+        control batches, aborted transactions and compacted records are skipped. Final once the iterator is exhausted.
         """
         start, stop = self._offsets
         if self._reading is None or self._reading.is_stopped:
@@ -268,18 +268,19 @@ class RecordDecoder:
 
     @property
     def offset_reached(self) -> int:
-        """One more than the last offset of the batches of the last log that were walked over."""
+        """One more than the last offset of the batches walked over in the last log."""
         return 0 if self._reading is None else self._reading.last_offset + 1
 
     @property
     def stopped_at(self) -> int | None:
-        """The byte of the last log, a batch border, at which its reading stopped since all that follows is said to lie
-        at the stop offset or beyond; None where it went on to the end. Final once the iterator is exhausted."""
+        """The byte of the last log, a batch border, at which reading stopped because later batches are at the stop
+        offset or beyond; None if it reached the end. Final once the iterator is exhausted.
+        """
         return self._reading.position if self._reading is not None and self._reading.is_stopped else None
 
     @property
     def ended_in_zeros(self) -> bool:
-        """Whether the last log ended in zeros, as a preallocated one does. Final once the iterator is exhausted."""
+        """True if the last log ended in zeros, as a preallocated one does. Final once the iterator is exhausted."""
         return self._reading is not None and self._reading.ended_in_zeros
 
     @property
@@ -288,11 +289,10 @@ class RecordDecoder:
         return self._reading.skipped if self._reading else ()
 
     def take_headers(self) -> list[BatchHeader]:
-        """The headers of all batches walked over since they were last taken, if ``keep_headers``.
+        """Return the headers of all batches walked over since the last call, if ``keep_headers``.
 
-        Control batches and those of aborted transactions are among them, damaged ones are not. Positions are those in
-        the log. They pile up, 104 bytes a batch, until they are taken; every batch behind a record batch that was
-        given is there.
+        They include control batches and those of aborted transactions, but not damaged ones. Positions are those in the
+        log. They accumulate, 104 bytes per batch, until taken, and include every batch after a yielded record batch.
         """
         return self._reading.take_headers() if self._reading else []
 
@@ -306,15 +306,14 @@ class RecordDecoder:
         aborted: Iterable[AbortedTransaction] = (),
         position: int = 0,
     ) -> Iterator[pa.RecordBatch]:
-        """The records with offsets in ``[start_offset, stop_offset)`` of one log, in record batches without empty ones.
+        """Yield the records with offsets in ``[start_offset, stop_offset)`` of one log; no record batch is empty.
 
-        ``pieces`` are bytes of the log that follow each other, cut anywhere; the first begins at a batch border, which
-        lies at byte ``position`` of the log. A piece must not change until the next one is asked for; none is asked for
-        once the stop offset is reached. ``end_offset`` is that of the log, one more than its last: a batch beyond it is
-        damaged, which its CRC does not tell, since that leaves out the offset. Records of ``aborted`` transactions are
-        left out. Control records never appear. A zero-filled rest, as of a preallocated log, is its end. Raises
-        BatchCorruptError, also for a log that ends inside a batch. What a decoder says about a log is that of its
-        latest ``decode``.
+        ``pieces`` are consecutive bytes of the log, cut anywhere; the first begins at a batch border, at byte
+        ``position`` of the log. A piece must not change until the next one is requested; none is requested after the
+        stop offset. ``end_offset`` is that of the log, one more than its last: a batch beyond it is damaged, which its
+        CRC does not show, because the CRC excludes the offset. Records of ``aborted`` transactions are left out.
+        Control records never appear. A zero-filled rest, as of a preallocated log, is its end. Raise BatchCorruptError,
+        also for a log that ends inside a batch. A decoder's properties describe its latest ``decode``.
         """
         stop = MAX_OFFSET if stop_offset is None else stop_offset
         if not 0 <= start_offset <= stop <= MAX_OFFSET:
@@ -322,7 +321,7 @@ class RecordDecoder:
         scanner = Scanner(
             self._pool, self._columns.wanted, start_offset, stop, end_offset, merge_aborted(aborted),
             self._check_crc, self._keep_headers, self._max_batch_bytes, self._target_bytes,
-            # Of its own: a body lies in its memory while record batches of it are given.
+            # A separate one: a body lies in its memory while record batches of it are yielded.
             Decompressor(self._pool, self._max_batch_bytes).decompress,
         )  # fmt: skip
         self._scanner = scanner
@@ -334,16 +333,18 @@ class RecordDecoder:
         return self._reading.read(pieces if start_offset < stop else ())
 
     def leave_out(self, aborted: Iterable[AbortedTransaction]) -> None:
-        """Leave out the records of these transactions, and of no others, from the piece that is given next on.
+        """Leave out the records of these transactions, and of no others, from the next piece on.
 
-        For one who is told of them while the pieces of the log that is being decoded are asked for.
+        For a caller that learns of them while the pieces of the log are being requested.
         """
         if self._scanner is not None:
             self._scanner.leave_out(merge_aborted(aborted))
 
 
 def merge_aborted(aborted: Iterable[AbortedTransaction]) -> list[tuple[int, int, int]]:
-    """(producer id, first offset, last offset) in order, those that overlap as one: an entry may be known twice."""
+    """Return (producer id, first offset, last offset) in order, overlapping ones merged: an entry may be known
+    twice.
+    """
     merged: list[tuple[int, int, int]] = []
     for producer, first, last in sorted((a.producer_id, a.first_offset, a.last_offset) for a in aborted):
         if merged and merged[-1][0] == producer and first <= merged[-1][2]:
