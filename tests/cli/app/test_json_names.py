@@ -22,9 +22,12 @@ from tieredstore.cli.app.main import program
 from tieredstore.pubsub import BatchProducer, open_topics
 
 PAGE = (REPOSITORY / "docs" / "reference" / "json.md").read_text()
-DOCUMENTED = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
+DOCUMENTED = re.findall(r"^`(\w+)` \|", PAGE, re.MULTILINE)
 GOLDEN = REPOSITORY / "tests" / "cli" / "golden" / "json.txt"
-"""Each command, and the names that it prints. Written anew by ``python -m tests.cli.app.test_json_names``."""
+"""Each command, and the names that it prints with their types; docs/reference/json.md is made of it.
+
+Written anew by ``python -m tests.cli.app.test_json_names``; then `make docs`.
+"""
 LOG = "kafka/txn-0/00000000000000000605"
 MEMQ = next((REPOSITORY / "tests/pubsub/golden/batches").glob("v02*"))
 
@@ -84,14 +87,18 @@ SELDOM = {
 """Names of which the lines above print none, by what the demo's bucket holds and as no broker is asked."""
 
 
+Printed = dict[str, dict[str, set[str]]]
+"""The names that each command prints, with the types of their values."""
+
+
 @pytest.fixture(scope="module")
-def printed() -> Iterator[dict[str, set[str]]]:
+def printed() -> Iterator[Printed]:
     with printing_bucket() as names:
         yield names
 
 
 @contextlib.contextmanager
-def printing_bucket() -> Generator[dict[str, set[str]]]:
+def printing_bucket() -> Generator[Printed]:
     """The names that each command prints."""
     with demo_bucket() as folder:
         _make_it_odd(folder)
@@ -99,12 +106,16 @@ def printing_bucket() -> Generator[dict[str, set[str]]]:
             kept.write("kafka.new.consumer.topic.list=none\n")  # of those that are whole
         _kept_twice(folder)
         _publish()
-        yield {
-            command: {
-                name for line in lines for document in _documents(_run(command, line)) for name in _names(document)
-            }
-            for command, lines in PRINTING.items()
-        }
+        yield {command: _printed_by(command, lines) for command, lines in PRINTING.items()}
+
+
+def _printed_by(command: str, lines: list[str]) -> dict[str, set[str]]:
+    names: dict[str, set[str]] = {}
+    for line in lines:
+        for document in _documents(_run(command, line)):
+            for name, kind in _names(document):
+                names.setdefault(name, set()).update({kind} - {"null"})
+    return names
 
 
 def _kept_twice(folder: Path) -> None:
@@ -127,20 +138,24 @@ def _kept_twice(folder: Path) -> None:
 
 
 def test_every_name_stands_on_the_page_and_on_the_page_alone_those_that_are_printed(
-    printed: dict[str, set[str]],
+    printed: Printed,
 ) -> None:
-    names = set.union(*printed.values())
+    names = {name for named in printed.values() for name in named}
     assert names - set(DOCUMENTED) == set()
     assert set(DOCUMENTED) - names <= SELDOM
     assert sorted(set(DOCUMENTED)) == DOCUMENTED
 
 
-def test_each_command_prints_the_names_that_it_printed_before(printed: dict[str, set[str]]) -> None:
+def test_each_command_prints_the_names_that_it_printed_before(printed: Printed) -> None:
     assert golden_text(printed) == GOLDEN.read_text()
 
 
-def golden_text(printed: dict[str, set[str]]) -> str:
-    return "".join(f"{command}: {' '.join(sorted(names))}\n" for command, names in sorted(printed.items()))
+def golden_text(printed: Printed) -> str:
+    lines: list[str] = []
+    for command, names in sorted(printed.items()):
+        fields = (f"{name}:{'|'.join(sorted(kinds)) or 'null'}" for name, kinds in sorted(names.items()))
+        lines.append(f"{command}: {' '.join(fields)}\n")
+    return "".join(lines)
 
 
 def test_the_page_has_the_version_that_the_program_speaks() -> None:
@@ -171,10 +186,13 @@ def _documents(done: Result) -> list[Any]:
         return done.lines
 
 
-def _names(document: Any) -> Iterator[str]:
+_KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+
+
+def _names(document: Any) -> Iterator[tuple[str, str]]:
     if isinstance(document, dict):
         for name, value in cast("dict[str, Any]", document).items():
-            yield name
+            yield name, _KINDS.get(type(value), "null")
             if name != "figures":  # each check has names of its own
                 yield from _names(value)
     elif isinstance(document, list):

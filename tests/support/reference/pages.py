@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Final
 
 from tests.support.paths import REPOSITORY
-from tests.support.reference import commands_page, pipeline_tables, settings_page
+from tests.support.reference import commands_page, json_page, pipeline_tables, python_page, settings_page
 
 FOLDER: Final = REPOSITORY / "docs" / "reference"
 
 PAGES: Final[Mapping[str, Callable[[str], str]]] = {
     "commands.md": lambda _: commands_page.render_page(),
+    "json.md": json_page.renew_page,
+    "python.md": lambda _: python_page.render_page(),
     "pipeline-settings.md": pipeline_tables.renew_page,
     "settings.md": lambda _: settings_page.render_page(),
 }

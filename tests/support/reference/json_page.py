@@ -1,0 +1,50 @@
+"""The page of JSON: types and commands of each name from the golden file, meanings as they stand on the page."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import Final
+
+from tests.support.paths import REPOSITORY
+
+GOLDEN: Final = REPOSITORY / "tests" / "cli" / "golden" / "json.txt"
+_ROW: Final = re.compile(r"^`(\w+)` \| (.*) \| (.*) \| (.*)$", re.MULTILINE)
+_CHANGING: Final = re.compile(r"stands for all of them: [^.]*\.")
+_OF_OUTCOMES: Final = "new_segment_id"
+_MOST: Final = 6
+"""A row names at most so many commands."""
+
+
+def renew_page(page: str) -> str:
+    """Return the page with types and commands as they are today; a new name needs a meaning, written by hand."""
+    types: dict[str, set[str]] = defaultdict(set)
+    commands: dict[str, set[str]] = defaultdict(set)
+    for line in GOLDEN.read_text().splitlines():
+        command, _, fields = line.partition(": ")
+        for field in fields.split():
+            name, _, kinds = field.partition(":")
+            types[name].update(set(kinds.split("|")) - {"null"})
+            commands[name].add(command)
+    changing = commands[_OF_OUTCOMES]
+    known = {name: row for name, *row in _ROW.findall(page)}
+    rows: list[str] = []
+    for name in sorted({*known, *types}):
+        # What the golden bucket makes no command print keeps what the page says of it.
+        kind, meaning, where = known.get(name, ("", "TODO", ""))
+        kind, where = _type_of(types[name]) or kind, _shown(commands[name], changing) or where
+        rows.append(f"`{name}` | {kind} | {meaning} | {where}")
+    head, _, _ = page.partition("---|---|---|---\n")
+    listed = ", ".join(f"`{command}`" for command in sorted(changing))
+    head = _CHANGING.sub(f"stands for all of them: {listed}.", head)
+    return f"{head}---|---|---|---\n" + "\n".join(rows) + "\n"
+
+
+def _type_of(kinds: set[str]) -> str:
+    return " or ".join(sorted(kinds - {"integer"} if "number" in kinds else kinds))
+
+
+def _shown(commands: set[str], changing: set[str]) -> str:
+    others = sorted(commands - changing if changing <= commands else commands)
+    shown = (["*changing*"] if changing <= commands else []) + [f"`{command}`" for command in others]
+    return ", ".join(shown) if len(others) <= _MOST else "many"
