@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 import textwrap
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+import tieredstore as ts
 from tests.api.test_first_programs import run
 from tests.support.paths import GOLDEN, REPOSITORY
 
@@ -52,13 +54,72 @@ def test_uploading_beside_a_broker(tmp_path: Path, disk: Path) -> None:
     assert second == "0 partitions have something left: []\n"
 
 
+@pytest.mark.skipif(find_spec("tieredstore.uploader") is None, reason="the core alone")
+def test_the_uploaders_page(tmp_path: Path, disk: Path) -> None:
+    (ship, of_ones_own), (settings, *_) = programs("uploader.md")
+    (tmp_path / "store").mkdir()
+    disk.rename(tmp_path / "kafka-logs")
+    (tmp_path / "uploader.properties").write_text(settings)
+    first, second = (run(ship, tmp_path) for _ in range(2))
+    assert "would upload txn 0 605" in first
+    assert second == "0 partitions have something left: []\n"
+    (tmp_path / "assigned.py").write_text(of_ones_own)
+    (tmp_path / "uploader.properties").write_text(settings.replace("=static", "=assigned.Assigned"))
+    assert run(ship, tmp_path) == "0 partitions have something left: []\n"
+
+
+@pytest.mark.skipif(find_spec("tieredstore.uploader") is None, reason="the core alone")
+def test_the_uploaders_page_has_each_metric() -> None:
+    metrics = import_module("tieredstore.uploader.metrics")
+    table = (PAGES / "uploader.md").read_text().partition("| metric `tieredstore_uploader_…` |")[2]
+    shown = [
+        name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1] if "|" in row else "")
+    ]
+    assert sorted(shown) == sorted([*(f"{name}_total" for name in metrics.COUNTERS), *metrics.GAUGES])
+
+
+@pytest.fixture
+def store(tmp_path: Path, disk: Path) -> Path:
+    """A folder with ``store.properties`` and a bucket that has the five segments of topic txn."""
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store.properties").write_text("storage.backend.class=filesystem\nstorage.root=store\n")
+    with ts.open(tmp_path / "store.properties") as bucket:
+        assert bucket.upload(disk).done == 5
+    return tmp_path
+
+
+def run_on(store: Path, page: str) -> str:
+    """Run the first program of a page on the bucket, whose topic has another name."""
+    (program, *_), _ = programs(page)
+    return run(
+        program.replace("2026-01-15", "2100-01-01").replace('"orders"', '"txn"').replace('"order*"', '"tx*"'), store
+    )
+
+
+def test_verifying(store: Path) -> None:
+    assert run_on(store, "verify.md") == "5 segments, 0 findings\n"
+    next((store / "store").rglob("*.log")).write_bytes(b"damaged")
+    assert "damage log-size" in run_on(store, "verify.md")
+
+
+def test_mirroring(store: Path) -> None:
+    (store / "backup").mkdir()
+    assert run_on(store, "mirror.md").splitlines()[-1] == "5 copied, 0 already there"
+    assert run_on(store, "mirror.md").splitlines()[-1] == "0 copied, 5 already there"
+
+
+def test_cleaning_up(store: Path) -> None:
+    assert run_on(store, "cleanup.md").count(" planned\n") == 5
+    assert list((store / "store").rglob("*.log")) == []
+
+
 def test_rotating_keys(tmp_path: Path) -> None:
     (rotate,), (ring,) = programs("keys.md")
     folder = tmp_path / "case"
     shutil.copytree(GOLDEN / "08-keyring", folder)
     given = (folder / "rsm.properties").read_text().splitlines()
     store = [line for line in given if not line.startswith("encryption")]
-    settings = [*store, *ring.splitlines(), "encryption.key.pair.id=key2"]
+    settings = [*store, *ring.splitlines()]
     (folder / "store.properties").write_text("\n".join(settings))
     first, second = (run(rotate, folder) for _ in range(2))
     assert not first.startswith("0 data keys")

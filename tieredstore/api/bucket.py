@@ -233,9 +233,9 @@ class Bucket(Closing):
     ) -> Table[Usage]:
         """How many bytes, segments and objects lie in the bucket, by topic, partition or day of the newest record.
 
-        With ``prices``, a price file (docs/cost.md), what that costs a month too. ``listing`` reads no manifests: it is
-        quick, and knows no size before compression. Of ``start`` and ``stop`` are those segments that hold records in
-        between. ``on_segment`` is called with each.
+        With ``prices``, a price file like ``examples/prices.toml``, also what that costs a month. ``listing`` reads
+        no manifests: it is quick, and knows no size before compression. With ``start`` and ``stop`` only segments with
+        records in between count. ``on_segment`` is called with each.
         """
         from tieredstore.api.usage import add_up, prices_of  # noqa: PLC0415
         from tieredstore.ops.cost.usage import UsageBy  # noqa: PLC0415

@@ -17,7 +17,7 @@ from tieredstore.uploader.partition import Role
 if TYPE_CHECKING:
     from tieredstore.uploader.uploader import Uploader
 
-_COUNTERS: Final[Mapping[str, str]] = {
+COUNTERS: Final[Mapping[str, str]] = {
     "segments": "Segments shipped.",
     "bytes": "Bytes of the logs of segments shipped.",
     "stored_bytes": "Bytes that these segments take in the store.",
@@ -32,7 +32,7 @@ _COUNTERS: Final[Mapping[str, str]] = {
     "moved_back": "Watermarks moved back since a later leader epoch began before them.",
 }
 
-_GAUGES: Final[Mapping[str, str]] = {
+GAUGES: Final[Mapping[str, str]] = {
     "lag_segments": "Closed segments of led partitions that are not shipped.",
     "lag_bytes": "Bytes of their logs.",
     "oldest_segment_age_seconds": "How long the one is closed that was closed first; 0 if none waits.",
@@ -53,7 +53,7 @@ _GAUGES: Final[Mapping[str, str]] = {
 class Counts:
     """Totals of one uploader. Each is written under Python's lock alone: a count too few now and then does no harm.
 
-    One field for each metric, as ``_COUNTERS`` names them.
+    One field for each metric, as ``COUNTERS`` names them.
     """
 
     segments: int = 0
@@ -105,13 +105,13 @@ class CountsCollector(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """The names, so that two of them are noticed."""
-        return (*self._counters(), *(GaugeMetricFamily(_name(name), meaning) for name, meaning in _GAUGES.items()))
+        return (*self._counters(), *(GaugeMetricFamily(_name(name), meaning) for name, meaning in GAUGES.items()))
 
     def collect(self) -> Iterable[Metric]:
         """All of them."""
         yield from self._counters()
         values = self._gauges()
-        for name, meaning in _GAUGES.items():
+        for name, meaning in GAUGES.items():
             yield GaugeMetricFamily(_name(name), meaning, value=values.get(name, 0.0))
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class CountsCollector(Collector):
         self._registry.unregister(self)
 
     def _counters(self) -> Iterable[Metric]:
-        for name, meaning in _COUNTERS.items():
+        for name, meaning in COUNTERS.items():
             yield CounterMetricFamily(_name(name), meaning, value=getattr(self._counts, name))
 
 

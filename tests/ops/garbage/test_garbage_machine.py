@@ -137,7 +137,7 @@ class Bucket(RuleBasedStateMachine):
     @precondition(lambda self: self._has_room() and not self._at_work([*self.removals, *self.crowded]))
     @rule()
     def copy_from_origin(self) -> None:
-        """Not while somebody removes the same segments, nor beside two collections at once (docs/copies.md)."""
+        """Not while somebody removes the same segments, nor beside two collections at once (docs/how-to/mirror.md)."""
         settings = memory_settings(100, prefix={"key.prefix": PREFIX})
         source = StoreBucket(memory_settings(100), self.origin)
 

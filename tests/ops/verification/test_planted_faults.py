@@ -95,5 +95,7 @@ def test_segments_at_one_offset_are_of_one_part() -> None:
 
 
 def test_the_document_has_the_table_of_kinds() -> None:
-    text = (REPOSITORY / "docs" / "verify.md").read_text()
-    assert f"{BEGIN}{table_of_kinds()}{END}" in text, "run python -m tieredstore.ops.verification.table docs/verify.md"
+    text = (REPOSITORY / "docs" / "how-to" / "verify.md").read_text()
+    assert f"{BEGIN}{table_of_kinds()}{END}" in text, (
+        "run python -m tieredstore.ops.verification.table docs/how-to/verify.md"
+    )

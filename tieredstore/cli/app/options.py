@@ -457,7 +457,9 @@ GroupName: TypeAlias = Annotated[
 Prices: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        "--prices", metavar="FILE", help="The price file, TOML or JSON: see docs/cost.md and examples/prices.toml."
+        "--prices",
+        metavar="FILE",
+        help="The price file, TOML or JSON, as examples/prices.toml.",
     ),
 ]
 """What things cost."""

@@ -1,6 +1,6 @@
 """What verification finds: kinds, what each means for readers and what to do, and one finding as a value and as a row.
 
-``docs/verify.md`` has the table of the kinds; a test compares the two.
+``docs/how-to/verify.md`` has the table of the kinds; a test compares the two.
 """
 
 from __future__ import annotations
@@ -96,18 +96,18 @@ class KindFacts:
     advice: str
 
 
-_COPY_AGAIN: Final = (
+COPY_AGAIN: Final = (
     "copy the segment again while a broker or a backup has it, or restore an older version of the object"
 )
 _KIND: Final = FindingKind
 _DAMAGE, _MISSING, _GAP, _NOTICE = Severity.DAMAGE, Severity.MISSING, Severity.GAP, Severity.NOTICE
 
 _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
-    _KIND.MANIFEST_DAMAGED: KindFacts(_DAMAGE, "nobody can read the segment", _COPY_AGAIN),
+    _KIND.MANIFEST_DAMAGED: KindFacts(_DAMAGE, "nobody can read the segment", COPY_AGAIN),
     _KIND.MANIFEST_REFUSED: KindFacts(
         _DAMAGE,
         "readers refuse the segment: the manifest is that of another one, or breaks a rule of the settings",
-        _COPY_AGAIN,
+        COPY_AGAIN,
     ),
     _KIND.METADATA_UNUSABLE: KindFacts(
         _DAMAGE,
@@ -125,15 +125,15 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
         "compare with an older version of the manifest",
     ),
     _KIND.NUMBERS_CONTRADICT: KindFacts(
-        _DAMAGE, "one number of the manifest is wrong; what it leads to cannot be read", _COPY_AGAIN
+        _DAMAGE, "one number of the manifest is wrong; what it leads to cannot be read", COPY_AGAIN
     ),
-    _KIND.LOG_MISSING: KindFacts(_DAMAGE, "the segment's records are gone; reading fails", _COPY_AGAIN),
+    _KIND.LOG_MISSING: KindFacts(_DAMAGE, "the segment's records are gone; reading fails", COPY_AGAIN),
     _KIND.INDEXES_MISSING: KindFacts(
-        _DAMAGE, "look-ups by offset and time fail, and brokers serve nothing of the segment", _COPY_AGAIN
+        _DAMAGE, "look-ups by offset and time fail, and brokers serve nothing of the segment", COPY_AGAIN
     ),
-    _KIND.LOG_SIZE: KindFacts(_DAMAGE, "records at the end, or all behind a place, cannot be read", _COPY_AGAIN),
+    _KIND.LOG_SIZE: KindFacts(_DAMAGE, "records at the end, or all behind a place, cannot be read", COPY_AGAIN),
     _KIND.INDEXES_SIZE: KindFacts(
-        _DAMAGE, "some of the indexes cannot be read; brokers serve nothing of the segment", _COPY_AGAIN
+        _DAMAGE, "some of the indexes cannot be read; brokers serve nothing of the segment", COPY_AGAIN
     ),
     _KIND.UNCOMMITTED: KindFacts(
         _NOTICE,
@@ -180,24 +180,24 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
         "find the pair that was in use then, or an older version of the manifest",
     ),
     _KIND.INDEXES_DAMAGED: KindFacts(
-        _DAMAGE, "an index does not open; brokers serve nothing of the segment", _COPY_AGAIN
+        _DAMAGE, "an index does not open; brokers serve nothing of the segment", COPY_AGAIN
     ),
     _KIND.OFFSET_INDEX: KindFacts(
-        _DAMAGE, "reading from an offset within the segment fails, or begins at the wrong place", _COPY_AGAIN
+        _DAMAGE, "reading from an offset within the segment fails, or begins at the wrong place", COPY_AGAIN
     ),
-    _KIND.TIME_INDEX: KindFacts(_DAMAGE, "look-ups by time fail, or give a wrong offset", _COPY_AGAIN),
+    _KIND.TIME_INDEX: KindFacts(_DAMAGE, "look-ups by time fail, or give a wrong offset", COPY_AGAIN),
     _KIND.TRANSACTION_INDEX: KindFacts(
-        _DAMAGE, "readers of committed records fail, or are given aborted ones", _COPY_AGAIN
+        _DAMAGE, "readers of committed records fail, or are given aborted ones", COPY_AGAIN
     ),
     _KIND.PRODUCER_SNAPSHOT: KindFacts(
         _DAMAGE,
         "readers of committed records fail, or do not know what is open; so does a broker that builds on it",
-        _COPY_AGAIN,
+        COPY_AGAIN,
     ),
     _KIND.LEADER_EPOCH_INDEX: KindFacts(
         _DAMAGE,
         "which segments make up the log may be told wrong; a broker that rebuilds its epochs fails",
-        _COPY_AGAIN,
+        COPY_AGAIN,
     ),
     _KIND.END_OFFSET: KindFacts(
         _DAMAGE,
@@ -207,18 +207,18 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     _KIND.ENDS_EARLY: KindFacts(
         _NOTICE, "the last records end before the segment does, as where compaction took some", "nothing"
     ),
-    _KIND.CHUNK_DAMAGED: KindFacts(_DAMAGE, "the records of the chunk cannot be read", _COPY_AGAIN),
+    _KIND.CHUNK_DAMAGED: KindFacts(_DAMAGE, "the records of the chunk cannot be read", COPY_AGAIN),
     _KIND.BATCH_CRC: KindFacts(
-        _DAMAGE, "the batch's CRC does not hold: readers fail there, or leave the batch out", _COPY_AGAIN
+        _DAMAGE, "the batch's CRC does not hold: readers fail there, or leave the batch out", COPY_AGAIN
     ),
     _KIND.BATCH_STRUCTURE: KindFacts(
-        _DAMAGE, "there is no whole batch where one must be: nothing behind it can be read in order", _COPY_AGAIN
+        _DAMAGE, "there is no whole batch where one must be: nothing behind it can be read in order", COPY_AGAIN
     ),
     _KIND.BATCH_OFFSETS: KindFacts(
-        _DAMAGE, "the batch's offsets are not its own: readers fail there, or get records twice or not", _COPY_AGAIN
+        _DAMAGE, "the batch's offsets are not its own: readers fail there, or get records twice or not", COPY_AGAIN
     ),
     _KIND.BATCH_EPOCH: KindFacts(
-        _DAMAGE, "the batch's leader epoch is not the one that was in force: readers show a wrong epoch", _COPY_AGAIN
+        _DAMAGE, "the batch's leader epoch is not the one that was in force: readers show a wrong epoch", COPY_AGAIN
     ),
     _KIND.MAX_TIMESTAMP: KindFacts(
         _DAMAGE,

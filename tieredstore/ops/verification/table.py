@@ -1,6 +1,6 @@
-"""The table of the kinds of findings, for ``docs/verify.md``.
+"""The table of the kinds of findings, for ``docs/how-to/verify.md``.
 
-python -m tieredstore.ops.verification.table docs/verify.md
+python -m tieredstore.ops.verification.table docs/how-to/verify.md
 """
 
 from __future__ import annotations
@@ -9,19 +9,21 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tieredstore.ops.verification.findings import FindingKind
+from tieredstore.ops.verification.findings import COPY_AGAIN, FindingKind
 
 BEGIN: Final = "<!-- kinds -->\n"
 END: Final = "<!-- end of kinds -->\n"
 
 
 def table_of_kinds() -> str:
-    """A row for each kind."""
+    """Return the legend of the advice that most kinds share, and a row for each kind."""
     rows = [
-        f"| `{kind.value}` | {kind.facts.severity.value} | {kind.facts.meaning} | {kind.facts.advice} |"
+        f"| `{kind.value}` | {kind.facts.severity.value} | {kind.facts.meaning} |"
+        f" {kind.facts.advice.replace(COPY_AGAIN, '*copy again*')} |"
         for kind in FindingKind
     ]
-    return "\n".join(["| kind | how bad | what it means for readers | what to do |", "|---|---|---|---|", *rows, ""])
+    head = ["| kind | severity | what it means for readers | what to do |", "|---|---|---|---|"]
+    return "\n".join([f"*Copy again* means: {COPY_AGAIN}.", "", *head, *rows, ""])
 
 
 def main() -> None:

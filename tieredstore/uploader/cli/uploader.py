@@ -42,8 +42,8 @@ def uploader(
 ) -> None:
     """Ship the closed segments of the broker beside it, in order, as long as it runs, and lose none.
 
-    Its settings are those of the store and uploader.* in the same file (docs/uploader.md). SIGTERM lets what is under
-    way end, SIGHUP reads the settings again. Without --once or --dry-run it runs until it is stopped.
+    Its settings are those of the store and uploader.* in the same file (docs/how-to/uploader.md). SIGTERM finishes the
+    segments in progress, SIGHUP reads the settings again. Without --once or --dry-run it runs until it is stopped.
 
     Example: tieredstore uploader -c uploader.properties --dry-run
     """
