@@ -1,8 +1,7 @@
-"""Record batches as an Arrow stream, through which an error of ours is still its class and its sentence.
+"""Record batches as an Arrow stream that preserves the class and sentence of our errors.
 
-Whoever reads a stream of the C interface (https://arrow.apache.org/docs/format/CStreamInterface.html) gets no exception
-but a text, which pyarrow makes of the exception: its sentence, and what Python would print of it. Errors of ours are
-raised here so that there is no traceback to print.
+A reader of the C stream interface (https://arrow.apache.org/docs/format/CStreamInterface.html) gets no exception, only
+a text that pyarrow makes of it: its sentence, and its traceback. Errors of ours are raised here without a traceback.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tieredstore.errors import TieredStoreError
 
 
 def stream_reader(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
-    """A reader of ``batches``, which all have this schema; they are closed when it ends or is forgotten.
+    """Return a reader of ``batches``, which all have this schema; they are closed when it ends or is dropped.
 
     An error of ours ends it without a traceback.
     """
@@ -28,7 +27,7 @@ def stream_reader(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> pa.Re
 
 
 class ArrowStream(Iterator[pa.RecordBatch]):
-    """Batches of one ``schema`` that pyarrow, Polars, DuckDB, DataFusion and others take as they are, as Arrow streams.
+    """Batches of one ``schema`` that pyarrow, Polars, DuckDB, DataFusion and others accept as an Arrow stream.
 
     pandas takes the table that pyarrow makes of them: ``pyarrow.table(stream).to_pandas()``.
     """
@@ -36,17 +35,17 @@ class ArrowStream(Iterator[pa.RecordBatch]):
     schema: pa.Schema
 
     def reader(self) -> pa.RecordBatchReader:
-        """The same records as a stream of pyarrow's, which is this read: what one of them gives, the other does not."""
+        """Return the same read as a stream of pyarrow: each record comes from one of the two, not both."""
         return stream_reader(self.schema, self)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """For whoever takes Arrow streams."""
+        """Export the read to a consumer of Arrow streams."""
         reader: Any = self.reader()
         return reader.__arrow_c_stream__(requested_schema)
 
 
 def _each(batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[pa.RecordBatch]]:
-    """The batches one by one, each as an iterator, and an error of ours as one that raises it when it is read."""
+    """Yield each batch as an iterator, and an error of ours as an iterator that raises it."""
     try:
         for batch in batches:
             yield iter((batch,))
@@ -59,7 +58,7 @@ def _each(batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[pa.RecordBatch
 
 
 def _raising(error: TieredStoreError) -> Iterator[pa.RecordBatch]:
-    """Raises ``error`` from C, so that no frame of Python's is on its way: a future's result is the one that can."""
+    """Raise ``error`` from C, without a Python frame in between: a future's result can do that."""
     failed: asyncio.Future[pa.RecordBatch] = asyncio.Future(loop=cast("asyncio.AbstractEventLoop", _NoLoop()))
     # A copy has no traceback, and no cause with one.
     failed.set_exception(copy(error))
@@ -67,10 +66,10 @@ def _raising(error: TieredStoreError) -> Iterator[pa.RecordBatch]:
 
 
 class _NoLoop:
-    """What a future asks of a loop that nothing ever runs on."""
+    """The methods of an event loop that a future calls; no loop ever runs."""
 
     def get_debug(self) -> bool:
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """A stream that nobody read to its end."""
+        """Ignore a stream that was not read to its end."""

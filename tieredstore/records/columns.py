@@ -1,4 +1,4 @@
-"""Columns of numbers, looked at without making an object for each."""
+"""Columns of numbers, read without making an object for each."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pyarrow as pa
 
 
 def int64_values(records: pa.RecordBatch, name: str) -> Sequence[int]:
-    """An int64 column without nulls, as a view of its buffer."""
+    """Return an int64 column without nulls as a view of its buffer."""
     column = _untyped(records).column(name)
     return memoryview(column.buffers()[1]).cast("q")[column.offset : column.offset + len(column)]
 
 
 def leading(records: pa.RecordBatch, schema: pa.Schema, rows: int) -> pa.RecordBatch:
-    """The first columns, those of ``schema``, and of these the first ``rows``."""
+    """Return the first ``rows`` of the first columns, those of ``schema``."""
     kept: pa.RecordBatch = _untyped(records).select(schema.names).slice(0, rows)
     return kept
 

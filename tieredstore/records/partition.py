@@ -39,14 +39,14 @@ _TRANSACTIONAL: Final = 16
 
 
 class PartitionRead(ArrowStream, Closing):
-    """The records of one partition with offsets in ``[start, stop)``, in record batches without empty ones.
+    """The records of one partition with offsets in ``[start, stop)``; no record batch is empty.
 
-    The log's end ends it too. For one thread; exhaust it, or close it, which ends what is under way. Closed before its
-    end, or failed, it gives AlreadyClosedError from then on, not an end.
+    It also ends at the log's end. For one thread. Exhaust it, or close it, which cancels running work. After it was
+    closed early or failed, it raises AlreadyClosedError, never a normal end.
     """
 
     def __init__(self, source: SegmentSource, lineage: Lineage, start: int, stop: int, settings: ReadSettings) -> None:
-        """DataLossError if offsets were lost and ``settings`` don't say that they are to be reported."""
+        """Begin the read; raise DataLossError if offsets were lost, unless ``settings`` report losses."""
         self.partition = lineage.partition
         self.start = start
         self.stop = stop
@@ -72,12 +72,11 @@ class PartitionRead(ArrowStream, Closing):
             return batch
         if self._is_over:
             raise StopIteration
-        # Whoever reads must not take it for the end of the records.
+        # The caller must not mistake this for the end of the records.
         raise AlreadyClosedError(f"this read of {self.partition} was closed, or failed, before its end; begin another")
 
     def reader(self) -> pa.RecordBatchReader:
-        """The same records as a stream of pyarrow's; AlreadyClosedError where they were read, since it would have
-        none."""
+        """Return the same read as a stream of pyarrow; raise AlreadyClosedError if its records were already read."""
         if inspect.getgeneratorstate(self._batches) == inspect.GEN_CLOSED:
             raise AlreadyClosedError(f"this read of {self.partition} was read or closed before; begin another")
         return super().reader()
@@ -90,8 +89,8 @@ class PartitionRead(ArrowStream, Closing):
 class RunRead:
     """Reads the offsets ``start`` up to ``stop`` (half-open) of ``spans``.
 
-    The spans follow each other without a gap; the first holds ``start``. Those behind ``stop`` are there because the
-    outcome of transactions may be told in them.
+    The spans follow each other without a gap; the first holds ``start``. Those after ``stop`` may contain the outcome
+    of transactions.
     """
 
     def __init__(self, reader: SectionReader, spans: Sequence[Span], start: int, stop: int, report: ReadReport) -> None:
@@ -103,13 +102,13 @@ class RunRead:
         self._report = report
         self._committed = reader.settings.isolation == "read_committed"
         self._transactions = Transactions(reader.source, spans, start)
-        # Topics without transactions should not pay for them: their outcome is asked for when the first one is met.
+        # Topics without transactions should not pay for them: outcomes are read when the first transaction is met.
         self._watching = self._committed
 
     def read(self) -> Generator[pa.RecordBatch, None, None]:
-        """The records. ``report`` is kept up to date; it has ``undecided`` where the read ended early."""
+        """Yield the records and keep ``report`` up to date; it has ``undecided`` if the read ended early."""
         first = self._read_of(0)
-        # At offset 0 no transaction can reach over the beginning: most reads of whole topics ask for no snapshot.
+        # At offset 0 no transaction can be open already: most reads of whole topics need no snapshot.
         if self._committed and first is not None and first.start > 0 and self._transactions.reach_over(first.start):
             self._settle()
         for number in range(len(self._spans)):
@@ -130,7 +129,7 @@ class RunRead:
                 if kept.num_rows < records.num_rows:
                     break
             else:
-                # Nothing follows on the last segment, so that only its own log tells where it ends.
+                # No segment follows the last one, so only its own log shows its end.
                 if number == len(self._spans) - 1:
                     lost = self._reader.check_reached(section, decoder)
             self._note_skipped(decoder, span.segment)
@@ -139,7 +138,7 @@ class RunRead:
                 self._report.lost = (*self._report.lost, lost)
 
     def _read_of(self, number: int) -> Span | None:
-        """What is to be read of a span, if anything."""
+        """Return the part of a span to read, or None."""
         if number >= len(self._spans):
             return None
         span = self._spans[number]
@@ -148,7 +147,7 @@ class RunRead:
 
     def _meet_transaction(self, number: int, span: Span, decoder: RecordDecoder) -> None:
         self._transactions.skip_to(number)
-        # First of all: they may tell that all is decided that is read.
+        # First, because they may prove that all records of the read are decided.
         decoder.leave_out(self._aborted(number, span))
         self._settle()
 
@@ -158,26 +157,26 @@ class RunRead:
         return aborted
 
     def _following(self, number: int) -> RemoteLogSegmentMetadata | None:
-        """The segment to read ahead into: only one that will be read from its first byte to its last."""
+        """Return the segment to read ahead into: only one that is read from its first byte to its last."""
         span = self._read_of(number + 1)
         if span is None or span.start > span.segment.start_offset or span.stop <= span.segment.end_offset:
             return None
         return span.segment
 
     def _before_undecided(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """The records without those from the first undecided transaction on.
+        """Return the records before the first undecided transaction.
 
-        The read may have been shortened to that since they were asked for.
+        The read may have been shortened since they were requested.
         """
         count = bisect_left(int64_values(records, "offset"), self._stop)
         return leading(records, self._settings.schema, count)
 
     def _settle(self) -> None:
-        """Shorten the read to what is decided."""
+        """Shorten the read to its decided part."""
         self._watching = False
         undecided = self._transactions.first_undecided(self._stop)
         if undecided is not None:
-            # One that began before this read shortens it to nothing, not to less.
+            # A transaction that began before this read shortens it to nothing, not below.
             self._stop = max(undecided.first_offset, self._start)
             self._report.undecided = undecided
             _logger.warning("%s", undecided)
@@ -189,10 +188,10 @@ class RunRead:
 
 
 class _TransactionWatch:
-    """Looks through the buffers of a log, from the start of a batch on, on their way to the decoder.
+    """Scans the buffers of a log, from the start of a batch on, on their way to the decoder.
 
-    ``act`` is called once, when a batch of a transaction is seen that begins before offset ``stop``, or bytes that are
-    no batches: before the buffer is given, so that the decoder does not meet it first.
+    ``act`` is called once: on a batch of a transaction that begins before offset ``stop``, or on bytes that are not
+    batches. The call comes before the buffer is yielded, so that the decoder does not meet it first.
     """
 
     def __init__(self, stop: int, act: Callable[[], None]) -> None:
@@ -203,7 +202,7 @@ class _TransactionWatch:
         self._to_skip = 0
 
     def watch(self, buffers: Iterable[memoryview]) -> Iterator[memoryview]:
-        """The buffers as they are, each looked through before it is given."""
+        """Yield the buffers unchanged, each after it was scanned."""
         for buffer in buffers:
             self._look(buffer)
             yield buffer
@@ -222,7 +221,7 @@ class _TransactionWatch:
             self._judge()
 
     def _judge(self) -> None:
-        """One head; the next one lies behind its batch."""
+        """Judge one batch header; the next one follows its batch."""
         size = first_batch_size(self._head)
         transactional = self._head[16] == 2 and bool(self._head[22] & _TRANSACTIONAL)
         if size is None or (transactional and int.from_bytes(self._head[:8], "big", signed=True) < self._stop):
@@ -234,15 +233,15 @@ class _TransactionWatch:
 
 
 def runs_of_spans(lineage: Lineage, start: int, stop: int) -> Iterator[list[Span]]:
-    """The runs of spans without a gap that hold any of the offsets.
+    """Yield the runs of gapless spans that hold any of the offsets.
 
-    Each begins with the span that holds the first of them, and goes on to its own end, beyond ``stop`` too.
+    Each begins with the span that holds the first of them, and extends to its own end, even beyond ``stop``.
     """
     runs: list[list[Span]] = []
     for span in lineage.spans:
         if span.stop <= start:
             continue
-        # A gap parts two runs: transactions that are open there stay without outcome for what is before it.
+        # A gap separates two runs: for earlier records, transactions open there stay undecided.
         if not runs or runs[-1][-1].stop < span.start:
             runs.append([])
         runs[-1].append(span)
@@ -250,9 +249,9 @@ def runs_of_spans(lineage: Lineage, start: int, stop: int) -> Iterator[list[Span
 
 
 def checked_losses(lineage: Lineage, start: int, stop: int, settings: ReadSettings) -> tuple[LostOffsets, ...]:
-    """The lost offsets, each logged; DataLossError if there are any and ``settings`` don't say that they are reported.
+    """Return and log the lost offsets; raise DataLossError if there are any, unless ``settings`` report losses.
 
-    So are segments that nobody can read, within the window or right beside it: see :func:`unreadable_segments`.
+    Unreadable segments in the window or right beside it count too: see :func:`unreadable_segments`.
     """
     lost = tuple(lost_offsets(lineage, start, stop))
     unreadable = unreadable_segments(lineage, start, stop)
@@ -264,9 +263,9 @@ def checked_losses(lineage: Lineage, start: int, stop: int, settings: ReadSettin
 
 
 def unreadable_segments(lineage: Lineage, start: int, stop: int) -> tuple[Problem, ...]:
-    """The segments that nobody can read and that may have records of the offsets, or lie right beside them.
+    """Return the unreadable segments that may have records of these offsets, or are adjacent to them.
 
-    Who names an offset to begin or to end at takes the problems beside it out of the lineage.
+    If the caller names an offset as a bound, the lineage excludes the problems beside it.
     """
     return lineage.unreadable_between(start, stop, starts_there=False, stops_there=False)
 

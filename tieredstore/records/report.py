@@ -1,4 +1,4 @@
-"""What a read has to say beside its records."""
+"""The results of a read apart from its records."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
 
 LostOffsets: TypeAlias = Gap
-"""Offsets that were asked for and that no segment holds: a gap, or what lay before the log's beginning."""
+"""Requested offsets that no segment holds: a gap, or offsets before the log's beginning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """A transaction that the segments do not tell the outcome of; its first record has ``first_offset``.
+    """A transaction whose outcome is not in the segments; its first record has ``first_offset``.
 
-    ``segments_end`` is the offset up to which segments follow each other from there.
+    ``segments_end`` is the end of the contiguous segments from there.
     """
 
     partition: TopicIdPartition
@@ -54,12 +54,12 @@ class SkippedInSegment:
 
 @dataclass(slots=True)
 class ReadReport:
-    """Grows while its read goes on; whole once the read is exhausted.
+    """The results of a read, complete once it is exhausted.
 
-    ``next_offset`` is where a following read has to begin: all records before it were given, or are not to be.
-    ``lost`` and ``unreadable``, segments that nobody can read and that may hide records, are known before the first
-    record, but for what lies behind the end of the last segment's log though it is said to be there. ``aborted`` are
-    the transactions whose records are left out; of a segment that is being read those too that lie ahead.
+    ``next_offset`` is the start of a following read: every earlier record was returned or deliberately left out.
+    ``lost`` and ``unreadable`` (unreadable segments, which may hide records) are known before the first record; only
+    offsets that the last segment claims beyond the end of its log come later. ``aborted`` are the transactions whose
+    records are left out, including those ahead in the current segment.
     """
 
     next_offset: int
@@ -71,8 +71,8 @@ class ReadReport:
 
 
 def lost_offsets(lineage: Lineage, start: int, stop: int) -> Iterator[LostOffsets]:
-    """What of the offsets is in no segment, though later ones are in one: before the log's beginning, and in gaps."""
-    # Retention took these, or they were never copied: a consumer would be out of range here.
+    """Yield the offsets that no segment holds although later ones exist: before the log's beginning, and in gaps."""
+    # Retention deleted these, or they were never copied: a consumer would be out of range here.
     if start < min(stop, lineage.earliest_offset):
         yield LostOffsets(lineage.partition, start, min(stop, lineage.earliest_offset))
     yield from lineage.gaps_between(start, stop)

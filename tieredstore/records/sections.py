@@ -1,9 +1,8 @@
-"""Sections of a segment's log: where they may begin and end, and how one is read with proof that nothing was left out.
+"""Sections of a segment's log: their possible bounds, and a read that proves that nothing was left out.
 
-An entry of the offset index has the **last** offset of what was appended at its position, so that it tells of two
-places: the log before the next entry reaches to that offset at least, and a batch that begins there or before stands
-at its own position. Where batches of an exact offset begin, no index says. Where the index has no entry for long the
-headers of batches do.
+An entry of the offset index has the **last** offset of one append and its position. It proves two things: the log
+before the next entry reaches that offset at least, and a batch begins exactly at its position. No index says where the
+batch of an exact offset begins. Where index entries are far apart, the headers of batches serve instead.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ _logger: Final = logging.getLogger(__name__)
 
 _READ_SIZE: Final = 64 * 1024
 _SPACING: Final = 4096
-"""As far apart as a broker's index entries: more ends would only take memory."""
+"""The distance of a broker's index entries: more section ends would only take memory."""
 
 Look: TypeAlias = Callable[[Iterable[memoryview]], Iterator[memoryview]]
-"""Somebody who looks at the bytes of a log on their way to the decoder."""
+"""An observer of the bytes of a log on their way to the decoder."""
 
 Ends: TypeAlias = tuple[SectionEnd, SectionEnd]
-"""The two of one section."""
+"""Both ends of one section."""
 
 
 class SectionEnds(Protocol):
-    """The places of a log where sections may begin and end, in order, its own two ends among them."""
+    """The places of a log where sections may begin and end, in order, including the log's own ends."""
 
     def __len__(self) -> int: ...
 
@@ -53,14 +52,14 @@ class SectionEnds(Protocol):
 
 
 class IndexedEnds:
-    """Those that an offset index tells of. They are made when they are asked for: an index may be large."""
+    """Section ends from an offset index, made on access, because an index may be large."""
 
     def __init__(self, segment: RemoteLogSegmentMetadata, index: OffsetIndex) -> None:
         self._index = index
         self._first = start_of(segment)
         low = index[-1].offset + 1 if len(index) else segment.start_offset
         self._last = SectionEnd(segment.segment_size_in_bytes, low, segment.end_offset + 1)
-        # An entry at the log's first byte is no further one.
+        # An entry at the log's first byte adds no end.
         self._skipped = int(len(index) > 0 and index[0].position == 0)
 
     def __len__(self) -> int:
@@ -78,30 +77,30 @@ class IndexedEnds:
 
 
 def start_of(segment: RemoteLogSegmentMetadata) -> SectionEnd:
-    """The log's first byte. Compaction may have taken any of its first batches."""
+    """Return the log's first byte as a section end. Compaction may have removed its first batches."""
     return SectionEnd(0, segment.start_offset, segment.end_offset)
 
 
 def end_of(segment: RemoteLogSegmentMetadata) -> SectionEnd:
-    """The log's end, of which nothing more is known. Compaction may have taken any of its last batches."""
+    """Return the log's end, about which nothing more is known. Compaction may have removed its last batches."""
     return SectionEnd(segment.segment_size_in_bytes, segment.start_offset, segment.end_offset + 1)
 
 
 def around(ends: SectionEnds, start: int, stop: int) -> Ends:
-    """The two closest to each other that hold all records with offsets from ``start`` up to ``stop``."""
-    # One before the batch that may hold `start`: where a batch begins to count is proven by the one that it follows.
+    """Return the closest two ends that hold all records with offsets from ``start`` up to ``stop``."""
+    # One before the batch that may hold `start`: the preceding batch proves where a batch's offsets begin.
     first = bisect_left(ends, start, lo=1, key=lambda end: end.high) - 1
-    # Those behind the first one only: a window within one batch still needs two.
+    # Only ends after the first one: a window within one batch still needs two.
     last = bisect_left(ends, stop, lo=first + 1, hi=len(ends) - 1, key=lambda end: end.low)
     return ends[first], ends[last]
 
 
 def find_oversized(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_bytes: int) -> Iterator[Ends]:
-    """The neighbours from ``begin`` to ``end`` that lie further than ``max_bytes`` apart."""
+    """Yield the neighbours from ``begin`` to ``end`` that are further than ``max_bytes`` apart."""
     at = begin
     while at.position < end.position:
         following = _last_upto(ends, at.position + max_bytes)
-        # None lies within reach, so that the next one is further away than max_bytes.
+        # No end is within reach, so the next one is further away than max_bytes.
         if following.position <= at.position:
             following = _first_after(ends, at.position)
             yield at, following
@@ -109,13 +108,13 @@ def find_oversized(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_by
 
 
 def divide(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_bytes: int, chunk_bytes: int) -> Iterator[Ends]:
-    """Sections from ``begin`` to ``end`` of near-equal sizes, of ``max_bytes`` at most wherever batches allow it.
+    """Yield sections from ``begin`` to ``end`` of near-equal sizes, at most ``max_bytes`` where batches allow it.
 
-    They begin where chunks of ``chunk_bytes`` do, or right behind that, where this leaves their sizes within half of
-    an equal part: a chunk that is cut in the middle is decompressed twice.
+    They begin at or right after chunks of ``chunk_bytes``, if their sizes then differ from an equal part by less than
+    half: a chunk that is split is decompressed twice.
     """
     at = begin
-    # Even ones, not full ones and a small rest: tasks should take about the same time.
+    # Equal parts, not full ones and a small rest: tasks should take about the same time.
     while (left := end.position - at.position) > max_bytes:
         share = -(-left // -(-left // max_bytes))
         following = _at_chunk(ends, at.position, share, max_bytes, chunk_bytes) or _nearest(
@@ -130,7 +129,7 @@ def divide(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_bytes: int
 
 
 def _at_chunk(ends: SectionEnds, position: int, share: int, max_bytes: int, chunk_bytes: int) -> SectionEnd | None:
-    """The first end in a chunk, of the two chunks that begin around an equal part's end the nearer one that fits."""
+    """Return the first end in a chunk: of the two chunks around an equal part's end, the nearer one that fits."""
     even = position + share
     before = even // chunk_bytes * chunk_bytes
     for start in sorted((before, before + chunk_bytes), key=lambda start: abs(start - even)):
@@ -141,7 +140,7 @@ def _at_chunk(ends: SectionEnds, position: int, share: int, max_bytes: int, chun
 
 
 def _nearest(ends: SectionEnds, position: int, even: int, limit: int) -> SectionEnd:
-    """The first end at ``even`` or behind, or else the last one before, or behind ``limit`` if there is none."""
+    """Return the first end at or after ``even``, or else the last one before, or after ``limit`` if there is none."""
     after = _first_after(ends, even - 1)
     if after.position <= limit:
         return after
@@ -159,21 +158,21 @@ def _last_upto(ends: SectionEnds, position: int) -> SectionEnd:
 
 
 def load_section_ends(source: SegmentSource, span: Span, max_bytes: int, *, on_corrupt: OnCorrupt) -> SectionEnds:
-    """The ends of a segment's log; around the span's offsets none is missing that ``max_bytes`` asks for.
+    """Load the ends of a segment's log that ``max_bytes`` requires around the span's offsets.
 
-    Two requests at most for the index. Where two of its entries lie further than ``max_bytes`` apart, those for the
-    chunks that hold the headers of the batches between them. IndexesCorruptError if index and log contradict each
-    other; BatchCorruptError for headers that are none, unless damage is to be left out: there the log is not cut then.
+    At most two requests for the index. Where two of its entries are further than ``max_bytes`` apart, also requests for
+    the chunks with the batch headers between them. Raise IndexesCorruptError if index and log contradict each other,
+    and BatchCorruptError for invalid headers, unless damage is to be left out: the log is then not cut there.
     """
     ends = IndexedEnds(span.segment, offset_index_of(source, span.segment))
     walked: dict[int, SectionEnd] = {}
     for run in _runs(find_oversized(ends, *around(ends, span.start, span.stop), max_bytes)):
         for place in _walk(source, span.segment, run, min(_SPACING, max_bytes // 4), on_corrupt):
-            # Two sections that meet both tell something of the end between them.
+            # Two adjacent sections each know something of the end between them.
             known = walked.get(place.position, place)
             low, high = max(known.low, place.low), min(known.high, place.high)
             walked[place.position] = SectionEnd(place.position, low, high)
-    # The usual case: the index stays as it is, and no end is made before it is asked for.
+    # The usual case: the index suffices, and ends are made on access.
     if not walked:
         return ends
     of_index = (ends[number] for number in range(len(ends)))
@@ -182,7 +181,7 @@ def load_section_ends(source: SegmentSource, span: Span, max_bytes: int, *, on_c
 
 
 def _runs(sections: Iterable[Ends]) -> Iterator[list[Ends]]:
-    """The sections, those that meet together: each chunk is asked for once."""
+    """Yield adjacent sections together, so that each chunk is requested once."""
     run: list[Ends] = []
     for section in sections:
         if run and run[-1][1] != section[0]:
@@ -200,7 +199,7 @@ def _walk(
     spacing: int,
     on_corrupt: OnCorrupt,
 ) -> list[SectionEnd]:
-    """The ends of sections that meet, and what lies between them, with the offsets that the batches have."""
+    """Return the ends of adjacent sections and those between them, with the offsets of the batches."""
     ends: list[SectionEnd] = []
     start, stop = run[0][0].position, run[-1][1].position
     try:
@@ -223,7 +222,7 @@ def _between(
     for header in headers:
         if header.position == begin.position:
             _expect(segment, begin, header.base_offset)
-        # What is passed over stays together with what was kept before it, below the twofold.
+        # A skipped batch stays with the one kept before it, within twice the size.
         if header.position == begin.position or header.position - kept + header.size_in_bytes >= 2 * spacing:
             yield SectionEnd(header.position, next_offset, header.base_offset)
             kept = header.position
@@ -241,7 +240,7 @@ def _expect(segment: RemoteLogSegmentMetadata, place: SectionEnd, offset: int) -
 
 
 class _Headers:
-    """A log seen header by header. Chunks that lie wholly inside of a batch are passed over."""
+    """A log read header by header. Chunks wholly inside a batch are skipped."""
 
     def __init__(self, stream: SegmentStream, begin: int) -> None:
         self._stream = stream
@@ -250,11 +249,11 @@ class _Headers:
         self._bytes = b""
 
     def window(self, position: int) -> memoryview:
-        """The bytes from ``position`` on: a header's at least, unless the log ends before."""
+        """Return the bytes from ``position`` on: at least a header, unless the log ends before."""
         end = self._start + len(self._bytes)
         if position + HEADER_SIZE > end:
             kept = self._bytes[position - self._start :]
-            # Seeking lets whole chunks between two headers go unread.
+            # Seeking leaves whole chunks between two headers unread.
             if position > end:
                 self._stream.seek(position - self._begin)
             self._start, self._bytes = position, kept + self._stream.read(_READ_SIZE)
@@ -269,9 +268,10 @@ class SectionReader:
     settings: ReadSettings
 
     def section_of(self, span: Span) -> LogSection:
-        """The section that holds all records of the span, and few more: index entries lie about 4 KiB apart.
+        """Return the section with all records of the span, and few more: index entries are about 4 KiB apart.
 
-        Two requests at most, none for a whole segment. IndexesCorruptError if the offset index does not fit the log.
+        At most two requests, none for a whole segment. Raise IndexesCorruptError if the offset index does not fit the
+        log.
         """
         segment = span.segment
         if span.start <= segment.start_offset and span.stop > segment.end_offset:
@@ -288,10 +288,10 @@ class SectionReader:
         next_segment: NextSegment | None = None,
         look: Look = iter,
     ) -> Iterator[pa.RecordBatch]:
-        """The records of a section; errors name the segment.
+        """Yield the records of a section; errors name the segment.
 
-        Whoever exhausts it knows that no batch of the section was passed over: IndexesCorruptError where the log does
-        not have what is known of the section's ends, BatchCorruptError where its batches do not follow each other.
+        Exhausting it proves that no batch of the section was skipped. Raise IndexesCorruptError if the log contradicts
+        what is known of the section's ends, BatchCorruptError if its batches do not follow each other.
         """
         settings = self.settings
         with section.open(
@@ -300,7 +300,7 @@ class SectionReader:
             records = decoder.decode(
                 look(buffers),
                 start_offset=section.start_offset,
-                # What the index says of an end is checked, so that nothing is left out for it.
+                # Check the index's claim about an end, so that no record is left out because of it.
                 stop_offset=None if section.is_read_to_its_end else section.stop_offset,
                 end_offset=section.segment.end_offset + 1,
                 aborted=aborted,
@@ -310,21 +310,21 @@ class SectionReader:
                 yield from records
             except BatchCorruptError as error:
                 raise BatchCorruptError(f"{section.segment}: {error}") from error
-            # A damaged batch that is left out may have been the last one: the end is not known then.
+            # A damaged batch that was left out may have been the last one; then the end is unknown.
             if len(section.byte_range):
                 buffers.check_end(decoder, is_whole=not decoder.skipped)
 
     def check_reached(self, section: LogSection, decoder: RecordDecoder) -> LostOffsets | None:
-        """Return which of the offsets wanted lie behind the end of the log, though the segment is said to hold them.
+        """Return the wanted offsets beyond the end of the log that the segment claims to hold.
 
-        Logged, or DataLossError by the settings. Not for a segment on which the next one follows: compaction took what
-        is missing. Where none does, nobody but the manifest says that there were such offsets, and whoever went on
-        behind them would skip what comes.
+        They are logged, or raise DataLossError by the settings. Not for a segment with a successor: compaction removed
+        the missing ones. Without a successor only the manifest claims that such offsets exist, and a reader that
+        continues after them would skip new records.
         """
         segment = section.segment
         goes_on = section.end.position < segment.segment_size_in_bytes or decoder.stopped_at is not None
         reached = max(decoder.offset_reached, section.start_offset)
-        # A damaged batch that was left out may have been the last one. A log without bytes may be compacted wholly.
+        # A damaged batch that was left out may have been the last one. A log without bytes may be fully compacted.
         if goes_on or decoder.skipped or not len(section.byte_range) or reached >= section.stop_offset:
             return None
         lost = LostOffsets(segment.topic_id_partition, reached, section.stop_offset)

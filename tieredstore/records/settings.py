@@ -14,21 +14,21 @@ from tieredstore.kafka.records import COLUMNS, RecordDecoder
 from tieredstore.model import DEFAULT_ISOLATION, Isolation
 
 OnDataLoss: TypeAlias = Literal["fail", "report"]
-"""What offsets that no segment holds are: an error before the first record is read, or an entry of the report."""
+"""The policy for offsets that no segment holds: an error before the first record, or an entry of the report."""
 
 _MIB: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
-    """``columns`` are some of ``kafka.records.COLUMNS``, in the order wanted.
+    """Settings of a read; ``columns`` are some of ``kafka.records.COLUMNS``, in the order wanted.
 
-    ``on_corrupt`` says what a damaged batch is: an error, or left out and reported. The log is decoded in pieces of
-    ``piece_bytes`` at most, into record batches of about ``target_bytes``; ``max_batch_bytes`` bounds what one of
-    Kafka's batches may have, stored and decompressed. Chunks of the log are decrypted and decompressed by threads of
-    the manager, ahead of the reader; without ``decode_ahead`` the reader's own thread does it, which takes less
-    processor time and memory: for readers side by side, as many as there are processors. ``accept_loss`` is what an
-    error names as the way out where data are lost, in the words of whoever asks. ConfigError for what cannot be.
+    ``on_corrupt`` decides about a damaged batch: an error, or left out and reported. The log is decoded in pieces of at
+    most ``piece_bytes``, into record batches of about ``target_bytes``; ``max_batch_bytes`` bounds one batch of Kafka,
+    stored and decompressed. Threads of the manager decrypt and decompress chunks ahead of the reader. Without
+    ``decode_ahead`` the reader's own thread does it, which takes less processor time and memory: for as many parallel
+    readers as there are processors. ``accept_loss`` is the way out that an error about lost data names, in the caller's
+    words. Raise ConfigError for invalid values.
     """
 
     columns: Sequence[str] = COLUMNS
@@ -53,16 +53,16 @@ class ReadSettings:
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of the columns asked for."""
+        """The schema of the requested columns."""
         return self.decoder().schema
 
     @property
     def decoding(self) -> BatchDecoding:
-        """What of these concerns a look-up by time."""
+        """The settings that apply to a look-up by time."""
         return BatchDecoding(self.check_crc, self.on_corrupt, self.piece_bytes, self.max_batch_bytes)
 
     def decoder(self, *more_columns: str) -> RecordDecoder:
-        """A decoder of the columns asked for, and of ``more_columns`` behind them where these are not asked for."""
+        """Return a decoder of the requested columns, followed by those of ``more_columns`` that are not among them."""
         return RecordDecoder(
             (*self.columns, *(name for name in more_columns if name not in self.columns)),
             check_crc=self.check_crc,

@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 _MAX_SPLITS: Final = 1_000_000
 _LEAST_BATCH: Final = 64
-"""Bytes: about the least that a batch with a record has."""
+"""Bytes: about the smallest batch with a record."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitSection(LogSection):
     """The records of a section with offsets in ``[start_offset, stop_offset)``.
 
-    Sections that meet in one log share no record, though their offsets may seem to overlap there by what lies between
-    two entries of the offset index: which batch stands at an end is only known once it is read. ``aborted`` are the
-    transactions whose records are not to be given. ``is_followed``: another segment begins where this one should end.
+    Adjacent sections of one log share no record, even if their offsets seem to overlap because of the distance between
+    index entries: only reading shows which batch is at an end. ``aborted`` are the transactions whose records are left
+    out. ``is_followed``: another segment begins at the end of this one.
     """
 
     aborted: tuple[AbortedTransaction, ...] = ()
@@ -49,37 +49,37 @@ class SplitSection(LogSection):
 
 @dataclass(frozen=True, slots=True)
 class RecordSplit:
-    """What one task reads: sections of a log in the order of offsets, at least one. Small, and picklable."""
+    """The work of one task: sections of a log in the order of offsets, at least one. Small, and picklable."""
 
     partition: TopicIdPartition
     sections: tuple[SplitSection, ...]
 
     @property
     def size_in_bytes(self) -> int:
-        """Bytes of the logs that are read for it."""
+        """The bytes of logs to read for it."""
         return sum(len(section.byte_range) for section in self.sections)
 
     @property
     def start_offset(self) -> int:
-        """No record has an offset before it."""
+        """The smallest possible offset of a record."""
         return self.sections[0].start_offset
 
     @property
     def stop_offset(self) -> int:
-        """All records have offsets before it."""
+        """The offset that all records precede."""
         return self.sections[-1].stop_offset
 
 
 def read_split(source: SegmentSource, split: RecordSplit, settings: ReadSettings) -> Iterator[pa.RecordBatch]:
-    """The records of a split, in record batches without empty ones.
+    """Yield the records of a split; no record batch is empty.
 
-    For each section a request for the manifest, and those for the chunks that hold its bytes; none for an index, and
-    none beyond the split. Of ``settings`` the columns and what concerns decoding count: the isolation is the plan's.
-    Besides what a record batch itself tells, IndexesCorruptError where the log does not have at the section's ends what
-    the plan knows of them. A damaged batch that is left out is logged.
+    Each section takes one request for the manifest, and those for its chunks; none for an index, and none beyond the
+    split. Of ``settings``, columns and decoding count; the isolation is the plan's. Besides damage in batches, raise
+    IndexesCorruptError if the log contradicts the plan at the section's ends. A damaged batch that is left out is
+    logged.
     """
     reader = SectionReader(source, settings)
-    # The next one's segment is read ahead before this one has ended.
+    # The next section's segment is read ahead before this one ends.
     followers = (*split.sections[1:], None)
     for section, following in zip(split.sections, followers, strict=True):
         decoder = settings.decoder()
@@ -91,7 +91,7 @@ def read_split(source: SegmentSource, split: RecordSplit, settings: ReadSettings
 
 
 def _to_read_ahead(section: SplitSection | None) -> RemoteLogSegmentMetadata | None:
-    """The segment to go on in before it is asked for: only one that is read from its first byte to its last."""
+    """Return the segment to read ahead: only one that is read from its first byte to its last."""
     if section is None or len(section.byte_range) < section.segment.segment_size_in_bytes:
         return None
     return section.segment if section.is_read_to_its_end else None
@@ -99,11 +99,11 @@ def _to_read_ahead(section: SplitSection | None) -> RemoteLogSegmentMetadata | N
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """What reads the offsets ``start`` up to ``stop`` (half-open) of ``partition``.
+    """The splits that read the offsets ``start`` up to ``stop`` (half-open) of ``partition``.
 
-    ``stop`` is the one asked for, or the log's end if that comes before, or under read_committed the first offset of
-    the transaction ``undecided``: where a following read has to begin. ``lost`` are the offsets that no segment holds;
-    of a window that ends among them, the next one may begin with some.
+    ``stop`` is the requested one, or the log's end if that comes first, or under read_committed the first offset of the
+    transaction ``undecided``: the start of a following read. ``lost`` are the offsets that no segment holds; if the
+    window ends among them, the next window may begin with some.
     """
 
     partition: TopicIdPartition
@@ -126,16 +126,15 @@ def plan_splits(
     since_ms: int | None = None,
     readers: int = READERS,
 ) -> SplitPlan:
-    """Splits of ``max_split_bytes`` of the log at most, wherever it can be cut, that give the window's records once.
+    """Plan splits of at most ``max_split_bytes`` of the log, as far as it can be cut, that return each record once.
 
-    None covers more than ``max_split_records`` offsets. With ``since_ms`` is left out what the segments' greatest
-    timestamps and time indexes prove to be earlier; records that are given may still be. Logs are cut at the entries of
-    their offset index, and at the headers of batches where it has none for more than ``max_split_bytes``.
+    None covers more than ``max_split_records`` offsets. With ``since_ms``, segments and parts are left out whose
+    greatest timestamps and time indexes prove them earlier; returned records may still be earlier. Logs are cut at the
+    entries of their offset index, and at batch headers where entries are more than ``max_split_bytes`` apart.
 
-    A segment that is read whole by one split costs no request, any other two for its indexes, ``readers`` at once.
-    read_committed takes two more for each segment with aborted transactions and for the last one. ConfigError for what
-    is no window, and for bounds that would make more than a million splits; DataLossError by the settings. Bounds are
-    keywords: a caller names the few that it sets.
+    A segment read whole by one split costs no request, any other two for its indexes, ``readers`` at once.
+    read_committed takes two more for each segment with aborted transactions and for the last one. Raise ConfigError for
+    an invalid window, and for bounds that would make more than a million splits; DataLossError by the settings.
     """
     if not 0 <= start <= stop:
         raise ConfigError(f"there are no offsets from {start} up to {stop} of {lineage.partition}")
@@ -161,9 +160,9 @@ def plan_splits(
 
 
 def decided_end(source: SegmentSource, lineage: Lineage, start: int, stop: int) -> int:
-    """Where a read_committed read of the window has to end: ``stop``, or before the first undecided transaction.
+    """Return the end of a read_committed read of the window: ``stop``, or the first undecided transaction.
 
-    Never before ``start``. For each run of segments without a hole, two requests for the last one's producer snapshot.
+    Never before ``start``. Each run of contiguous segments takes two requests for the last one's producer snapshot.
     """
     undecided = _first_undecided(source, lineage, start, stop)
     return stop if undecided is None else max(start, undecided.first_offset)
@@ -171,7 +170,7 @@ def decided_end(source: SegmentSource, lineage: Lineage, start: int, stop: int) 
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """What a split may have."""
+    """The limits of one split."""
 
     size: int
     records: int | None
@@ -179,7 +178,7 @@ class _Bounds:
     on_corrupt: OnCorrupt
 
     def checked(self, spans: Sequence[Span]) -> Iterable[Span]:
-        """The spans that may have records to give; ConfigError if splits of them would be too many."""
+        """Return the spans that may have records to return; raise ConfigError if their splits would be too many."""
         spans_read = [span for span in spans if span.segment.segment_size_in_bytes and not self._is_earlier(span)]
         splits = sum(self.windows(span) for span in spans_read)
         splits += sum(span.segment.segment_size_in_bytes // max(self.size, _LEAST_BATCH) for span in spans_read)
@@ -191,16 +190,16 @@ class _Bounds:
         return spans_read
 
     def windows(self, span: Span) -> int:
-        """How many windows of offsets the span is read by."""
+        """Return the number of offset windows that read the span."""
         return 1 if self.records is None else -(-(span.stop - span.start) // self.records)
 
     def take_whole(self, span: Span) -> bool:
-        """Whether one split may read all of the span's segment, and has to."""
+        """Return True if one split may read all of the span's segment, and must."""
         is_whole = span.start <= span.segment.start_offset and span.stop > span.segment.end_offset
         return is_whole and span.segment.segment_size_in_bytes <= self.size and self.windows(span) == 1
 
     def hold(self, size: int, offsets: int) -> bool:
-        """Whether one split may have so many bytes and cover so many offsets."""
+        """Return True if one split may have this many bytes and offsets."""
         return size <= self.size and (self.records is None or offsets <= self.records)
 
     def _is_earlier(self, span: Span) -> bool:
@@ -208,7 +207,7 @@ class _Bounds:
 
 
 def _first_undecided(source: SegmentSource, lineage: Lineage, start: int, stop: int) -> Undecided | None:
-    """The first transaction without outcome that begins before ``stop`` and hides something of the window."""
+    """Return the first undecided transaction that begins before ``stop`` and hides part of the window."""
     for spans in runs_of_spans(lineage, start, stop) if start < stop else ():
         undecided = Transactions(source, spans, start).first_undecided(stop)
         if undecided is not None:
@@ -225,7 +224,7 @@ class _Planner:
     bounds: _Bounds
 
     def sections_of(self, span: Span) -> list[SplitSection]:
-        """The sections of one span, in the order of offsets."""
+        """Return the sections of one span, in the order of offsets."""
         segment, start = span.segment, span.start
         if self.bounds.since_ms is not None:
             start = max(start, offset_since(self.source, segment, self.bounds.since_ms))
@@ -243,7 +242,7 @@ class _Planner:
 
     def _divide(self, span: Span) -> Iterator[tuple[SectionEnd, SectionEnd, int, int]]:
         ends = load_section_ends(self.source, span, self.bounds.size, on_corrupt=self.bounds.on_corrupt)
-        # In memory: whoever has read the index has read the manifest.
+        # Already in memory: reading the index has read the manifest.
         chunk_bytes = self.source.fetch_manifest(span.segment).chunk_index.original_chunk_size
         count, offsets = self.bounds.windows(span), span.stop - span.start
         for number in range(count):
@@ -254,11 +253,11 @@ class _Planner:
     def with_aborted(
         self, sections: Sequence[SplitSection], start: int, stop: int, pool: ThreadPool
     ) -> list[SplitSection]:
-        """The sections with the aborted transactions whose records they must not give."""
+        """Return the sections with the aborted transactions whose records they must leave out."""
         first, last = sections[0].start_offset, sections[-1].stop_offset
         decided: list[SplitSection] = []
         for spans in runs_of_spans(self.lineage, start, stop):
-            # Asked for together beforehand: one by one, each index would wait for the one before it.
+            # Requested together in advance: one by one, each index would wait for the one before it.
             transactions = Transactions(self.source, spans, start)
             read = [span for span in spans if span.start < last and span.stop > first]
             transactions.know(aborted_in_each(self.source, read, pool, at_once=2 * READERS))
@@ -270,12 +269,12 @@ class _Planner:
         return decided
 
     def packed(self, sections: Iterable[SplitSection]) -> Iterator[RecordSplit]:
-        """The splits, each of as many sections as the bounds allow."""
+        """Yield the splits, each of as many sections as the bounds allow."""
         taken: list[SplitSection] = []
         size = 0
         for section in sections:
             size += len(section.byte_range)
-            # A section alone is a split however large it is: it could not be cut any further.
+            # A single section is a split however large it is: it cannot be cut any further.
             if taken and not self.bounds.hold(size, section.stop_offset - taken[0].start_offset):
                 yield RecordSplit(self.lineage.partition, tuple(taken))
                 taken, size = [], len(section.byte_range)

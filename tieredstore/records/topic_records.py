@@ -38,29 +38,30 @@ class RecordReader:
         *,
         topic_id: Uuid | None = None,
     ) -> PartitionRead:
-        """The records of one partition from ``start`` up to ``stop``, which is out.
+        """Read the records of one partition from ``start`` up to ``stop`` (exclusive).
 
-        None stands for the first record there is and for the end. Times are looked up here, everything else is asked
-        for as the records are. An offset before the first one is data loss, one behind the end is not there yet and
-        reads nothing. ResourceNotFoundError for a topic or partition without segments; ConfigError for a topic that was
-        created again, unless its ``topic_id`` is given, and for offsets that are no window; DataLossError by the
-        settings, also for segments that nobody can read, in the window or beside an end of it that no offset names.
+        None means the first record and the end. Times are looked up here, everything else while records are read. An
+        offset before the first one is data loss; one after the end does not exist yet and reads nothing. Raise
+        ResourceNotFoundError for a topic or partition without segments; ConfigError for a topic that was re-created,
+        unless its ``topic_id`` is given, and for an invalid window; DataLossError by the settings, also for unreadable
+        segments in the window or at an end of it that no offset names.
         """
         lineage = self.catalog.lineage(topic, partition, topic_id)
         first, last = self.window(lineage, start, stop)
-        # Whoever names an offset knows what lies beside it; times and a beginning are looked up in what there is.
+        # A caller that names an offset knows what is beside it; times and a beginning are looked up among existing
+        # segments.
         problems = lineage.unreadable_between(
             first, last, starts_there=isinstance(start, int), stops_there=isinstance(stop, int)
         )
         return PartitionRead(self.source, replace(lineage, problems=problems), first, last, self.settings)
 
     def window(self, lineage: Lineage, start: int | AtTime | None, stop: int | AtTime | None) -> tuple[int, int]:
-        """The offsets (half-open) that two places stand for; empty where times have the second before the first."""
+        """Return the offsets (half-open) of two places; empty if the second time comes before the first."""
         if isinstance(start, int) and isinstance(stop, int) and start > stop:
             raise ConfigError(f"there are no offsets from {start} up to {stop}: the window ends before it begins")
         first = lineage.earliest_offset if start is None else self._offset(lineage, start)
         last = lineage.end_offset if stop is None else self._offset(lineage, stop)
-        # Times need not ascend with offsets: the later one may come to lie before the earlier.
+        # Timestamps need not ascend with offsets: a later time may map to an earlier offset.
         return first, max(first, last)
 
     def _offset(self, lineage: Lineage, place: int | AtTime) -> int:
@@ -85,10 +86,10 @@ def read_records(
     catalog: Catalog | None = None,
     settings: ReadSettings | None = None,
 ) -> PartitionRead:
-    """The records of one partition from ``start`` up to ``stop``, which is out: see :meth:`RecordReader.read`.
+    """Read the records of one partition from ``start`` up to ``stop`` (exclusive): see :meth:`RecordReader.read`.
 
     Without a ``catalog`` the partition is listed here; ``settings`` are those beside ``columns``, ``isolation`` and
-    ``on_data_loss``. Options are keywords: a caller names the few that it sets.
+    ``on_data_loss``.
     """
     known = load_catalog(source, topic=topic, partition=partition) if catalog is None else catalog
     chosen = replace(
@@ -98,7 +99,7 @@ def read_records(
 
 
 def offset_at(source: SegmentSource, lineage: Lineage, timestamp_ms: int, settings: ReadSettings) -> int:
-    """The offset of the first record, by offset, whose timestamp is ``timestamp_ms`` or later; else the log's end.
+    """Return the offset of the first record whose timestamp is ``timestamp_ms`` or later; without one, the log's end.
 
     The end markers of transactions count as records. For the requests see :func:`offset_for_time`.
     """

@@ -1,14 +1,14 @@
-"""What read_committed must know: which transactions were aborted, and which have no outcome.
+"""Transactions for read_committed: the aborted ones, and those without an outcome.
 
-As in Kafka an aborted transaction has an entry in the ``.txnindex`` of the segment that holds its abort marker, with
-the last stable offset of that moment: all transactions that began before that offset are decided by then. A committed
-one has no entry, so that nothing but the producer snapshot at the end tells which are open there.
+As in Kafka, an aborted transaction has an entry in the ``.txnindex`` of the segment with its abort marker, with the
+last stable offset of that moment: all transactions that began before that offset are decided by then. A committed one
+has no entry, so only the producer snapshot at the end shows which transactions are open there.
 
-A broker writes both by what it knows of a transaction. A replica whose log begins in the middle of one, since retention
-had taken its first part, knows of no first part: its index has no entry for the abort marker, or one that begins too
-late, and its producer snapshots lack what is open. The segments before it, of another broker, have that first part, and
-their last producer snapshot has the transaction. So a marker is paired with what the segments before it leave open;
-what an index says counts where its broker has seen all of the transaction.
+A broker writes both from its own view of a transaction. Suppose a replica's log begins in the middle of one, because
+retention had deleted its first part. Its index then has no entry for the abort marker, or one that begins too late, and
+its producer snapshots lack the open transaction. The earlier segments, of another broker, have that first part, and
+their last producer snapshot has the transaction. So each marker is paired with the transactions that the earlier
+segments leave open; an index counts only where its broker has seen all of the transaction.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Transactions:
-    """The transactions of ``spans``, which follow each other without a gap, for a read that begins at ``start``."""
+    """The transactions of contiguous ``spans``, for a read that begins at ``start``."""
 
     def __init__(self, source: SegmentSource, spans: Sequence[Span], start: int) -> None:
         self._source = source
@@ -45,61 +45,64 @@ class Transactions:
         self._looked_into = 0
         self._stable = -1
         self._aborted: list[AbortedTransaction] = []
-        # Where indexes are made of the logs, one after the other, none knows less than those before it.
+        # Indexes made from the logs in order know all that earlier ones know.
         self._pending = PendingTransactions(source, spans, start) if source.layout.tells_transactions else None
 
     def know(self, entries: Mapping[Span, Sequence[AbortedTransaction]]) -> None:
-        """Do not ask again for what :func:`aborted_in` gave of some of the spans."""
+        """Reuse the results of :func:`aborted_in` for some of the spans."""
         self._known = entries
 
     def skip_to(self, number: int) -> None:
-        """No transaction has a record in the read's offsets before span ``number``."""
+        """Skip to span ``number``: no earlier transaction has a record in the read's offsets."""
         if self._pending is not None:
             self._pending.skip_to(number)
             self._looked_into = max(self._looked_into, number)
 
     def aborted(self, number: int, start: int, stop: int) -> Sequence[AbortedTransaction]:
-        """The aborted transactions that touch the offsets ``start`` up to ``stop`` (half-open) of span ``number``.
+        """Return the aborted transactions that touch the offsets ``start`` up to ``stop`` (half-open) of span
+        ``number``.
 
-        Calls go up in ``number`` and ``start``. Two requests for each segment that has a transaction index, from the
-        span's on until the last stable offset passes ``stop``; none for the others, but for what is pending.
+        Calls must ascend in ``number`` and ``start``. Two requests for each segment with a transaction index, from
+        the span's on until the last stable offset passes ``stop``; none for the others, except for pending
+        transactions.
         """
         while self._looked_into < len(self._spans) and (self._looked_into <= number or self._stable < stop):
             self._look_into(self._looked_into)
             self._looked_into += 1
-        # Calls only go forward, so that what ended before is of no use to a later one.
+        # Calls only go forward, so transactions that ended before are not needed again.
         self._aborted = [entry for entry in self._aborted if entry.last_offset >= start]
         return [entry for entry in self._aborted if entry.first_offset < stop]
 
     def reach_over(self, start: int) -> bool:
-        """Whether a transaction that began before ``start``, an offset of the first span, is open at that span's end.
+        """Return True if a transaction that began before ``start``, an offset of the first span, is open at that span's
+        end.
 
-        None of its records need come behind ``start``, and yet it may be undecided. True also where the span ends
-        before its segment, whose snapshot tells of another log's end then. Two requests for the producer snapshot,
-        none where the offset index was read before.
+        It may have no record after ``start`` and still be undecided. Also True if the span ends before its segment,
+        whose snapshot then describes another log's end. Two requests for the producer snapshot, none if the offset
+        index was read before.
         """
         first = self._spans[0]
         is_cut = first.stop <= first.segment.end_offset
         return is_cut or any(offset < start for offset in opened_at_end(self._source, first.segment).values())
 
     def first_undecided(self, stop: int) -> Undecided | None:
-        """The first transaction open at the end of the spans, if it begins before ``stop``.
+        """Return the first transaction open at the end of the spans, if it begins before ``stop``.
 
-        Two requests, for the indexes of the last segment, besides those for what is pending; none if an index
-        has told already that all of them are decided.
+        Two requests for the indexes of the last segment, besides those for pending transactions; none if an index has
+        already shown that all of them are decided.
         """
         if self._pending is None:
-            # Snapshots are made of the logs then, and know of what was open before as far as those logs were read.
+            # Snapshots are then made from the logs, and know earlier open transactions as far as those logs were read.
             while self._looked_into < len(self._spans):
                 self._look_into(self._looked_into)
                 self._looked_into += 1
-        # The last stable offset lies behind the read: all of its transactions were decided by then.
+        # The last stable offset is beyond the read: all of its transactions were decided by then.
         if self._stable >= stop:
             return None
         last = self._spans[-1]
         pending = self._pending
         if pending is None and last.stop <= last.segment.end_offset:
-            # At a cut another log goes on, of which the segment's snapshot tells nothing: only its batches do.
+            # At a cut another log continues. The segment's snapshot does not describe it, only its batches do.
             pending = PendingTransactions(self._source, self._spans, self._start)
         opened = opened_at_end(self._source, last.segment) if pending is None else pending.opened_at_end()
         offset, producer = min(((first, producer) for producer, first in opened.items()), default=(stop, -1))
@@ -111,11 +114,11 @@ class Transactions:
         span = self._spans[number]
         entries = self._known[span] if span in self._known else aborted_in(self._source, span)
         ended: Sequence[AbortedTransaction] = ()
-        # What is said of outcomes is believed as far as the span goes, and as all is known that is open there.
+        # Outcomes are trusted up to the span's end, and only as far as all open transactions are known there.
         limit = span.stop
         if self._pending is not None:
             ended = self._pending.ended_in(number)
-            # The spans behind it may have been gone through already: what is pending now says nothing of this one.
+            # Later spans may have been visited already: the current pending transactions do not describe this one.
             limit = min(limit, self._pending.pending_from(number))
         told = {(entry.producer_id, entry.last_offset) for entry in ended}
         self._aborted += [entry for entry in entries if (entry.producer_id, entry.last_offset) not in told]
@@ -126,11 +129,11 @@ class Transactions:
 class PendingTransactions:
     """Transactions that are open where the segments of another broker begin.
 
-    Goes through ``spans``, which follow each other without a gap, for a read that begins at offset ``start``.
+    Visits contiguous ``spans`` for a read that begins at offset ``start``.
 
-    Where the segments of one broker in one leader epoch follow each other nothing is asked for. Where another's begin,
-    the indexes of the first of these; those of the segment before it, unless its log reaches back to ``start``; and of
-    transactions that were open there and that it does not know, the log up to the marker that ends the last of them.
+    Segments of one broker in one leader epoch need no request. Where another broker's begin, read the indexes of its
+    first segment; those of the segment before, unless its log reaches back to ``start``; and for transactions that were
+    open there and that it does not know, the log up to the marker that ends the last of them.
     """
 
     def __init__(self, source: SegmentSource, spans: Sequence[Span], start: int) -> None:
@@ -141,15 +144,16 @@ class PendingTransactions:
         self._ended: dict[int, list[AbortedTransaction]] = {}
         self._pending_from: dict[int, int] = {}
         self.pending: dict[int, int] = {}
-        """Producers whose transactions are open where the spans that were gone through end, and where each began, as
-        far as the broker of the last one does not know of them."""
+        """Producers whose transactions are open at the end of the visited spans, with their first offsets, as far as
+        the last span's broker does not know them.
+        """
 
     def skip_to(self, number: int) -> None:
-        """Transactions that were open before span ``number`` have no records that matter."""
+        """Skip to span ``number``: transactions open before it have no relevant records."""
         self._next = max(self._next, number + 1)
 
     def ended_in(self, number: int) -> Sequence[AbortedTransaction]:
-        """The transactions that markers in span ``number`` abort, and that its index may not have as they were."""
+        """Return the transactions that markers in span ``number`` abort and that its index may lack or truncate."""
         while self._next <= number:
             if ended := list(self._go_through(self._next)):
                 self._ended[self._next] = ended
@@ -159,13 +163,13 @@ class PendingTransactions:
         return self._ended.get(number, ())
 
     def pending_from(self, number: int) -> int:
-        """Return where the first transaction began that was pending at the end of span ``number``."""
+        """Return the start of the first transaction that was pending at the end of span ``number``."""
         return self._pending_from.get(number, MAX_OFFSET)
 
     def opened_at_end(self) -> Mapping[int, int]:
-        """The producers whose transactions are open at the end of all spans, and where each began."""
+        """Return the producers whose transactions are open at the end of all spans, with their first offsets."""
         last = len(self._spans) - 1
-        # Its broker has seen all that the read begins with.
+        # Its broker has seen the start of the read.
         if self._knows_from(self._spans[last].segment) <= self._start:
             return self._opened_at(last)
         self.ended_in(last)
@@ -187,31 +191,31 @@ class PendingTransactions:
             yield from self._markers_in(span)
 
     def _forget_known(self, segment: RemoteLogSegmentMetadata) -> None:
-        """What the segment's indexes have as it began: its broker knows it, and so do those behind it."""
+        """Drop the transactions that the segment's indexes have at its start: its broker and later ones know them."""
         known = opened_at_end(self._source, segment)
         known.update((entry.producer_id, entry.first_offset) for entry in read_aborted(self._source, segment))
         self.pending = {producer: first for producer, first in self.pending.items() if known.get(producer) != first}
 
     def _markers_in(self, span: Span) -> Iterator[AbortedTransaction]:
-        """Take the pending transactions that end in the span, and give those that are aborted."""
+        """Remove the pending transactions that end in the span, and yield the aborted ones."""
         position = position_before(self._source, span.segment, span.start)
         for marker in end_markers(self._source, span.segment, span.start, self.pending, position):
             if marker.offset >= span.stop:
                 return
             first = self.pending.pop(marker.producer_id)
             if marker.aborts:
-                # Nothing is said of the others: the last stable offset is as low as can be.
+                # The others are unknown, so the last stable offset is the lowest possible.
                 yield AbortedTransaction(marker.producer_id, first, marker.offset, first)
             if not self.pending:
                 return
 
     def _opened_at(self, number: int) -> dict[int, int]:
-        """What is open where a span ends, as the brokers of the segments before know."""
+        """Return the transactions open at a span's end, by the brokers of the earlier segments."""
         first = number
         while first and _is_cut(self._spans[first]):
             first -= 1
         span = self._spans[first]
-        # At its end another log goes on, of which its snapshot tells nothing: only its batches do.
+        # At its end another log continues. Its snapshot does not describe that log, only its batches do.
         opened = {} if _is_cut(span) else opened_at_end(self._source, span.segment)
         for later in self._spans[first + (not _is_cut(span)) : number + 1]:
             least = later.start if later is not self._spans[0] else 0
@@ -220,7 +224,9 @@ class PendingTransactions:
         return opened
 
     def _knows_from(self, segment: RemoteLogSegmentMetadata) -> int:
-        """Where the log of the segment's broker began, or behind that: there a broker cuts its leader epochs."""
+        """Return the start of the segment's broker's log, or a later offset: a broker truncates its leader epochs
+        there.
+        """
         try:
             with self._source.fetch_index(segment, IndexType.LEADER_EPOCH) as stream:
                 raw = stream.read()
@@ -233,9 +239,9 @@ class PendingTransactions:
 def aborted_in_each(
     source: SegmentSource, spans: Sequence[Span], pool: ThreadPool, *, at_once: int
 ) -> dict[Span, Sequence[AbortedTransaction]]:
-    """What :func:`aborted_in` gives of each span, many asked for side by side.
+    """Return the result of :func:`aborted_in` for each span, many requested in parallel.
 
-    One after the other where it is made of the logs: what is open at the end of one is known to the next one then.
+    Indexes made from the logs are read in order: each then knows the transactions open at the end of the one before.
     """
     look = partial(aborted_in, source)
     if source.layout.tells_transactions:
@@ -244,14 +250,15 @@ def aborted_in_each(
 
 
 def aborted_in(source: SegmentSource, span: Span) -> Sequence[AbortedTransaction]:
-    """The aborted transactions whose markers lie in the span, in their order: see :func:`read_aborted`."""
-    # A marker that lies outside of the span is of a leader epoch that was left behind, or another span's.
+    """Return the aborted transactions whose markers are in the span, in their order: see :func:`read_aborted`."""
+    # A marker outside the span belongs to an abandoned leader epoch, or to another span.
     return [entry for entry in read_aborted(source, span.segment) if span.start <= entry.last_offset < span.stop]
 
 
 def _is_of_one_broker(before: Span, span: Span) -> bool:
-    """Whether one broker copied both segments as the leader of one epoch: what it knows at the end of the first one it
-    knows in the second."""
+    """Return True if one broker copied both segments as leader of one epoch: it knows in the second what it knew in
+    the first.
+    """
     one, other = before.segment, span.segment
     return (
         one.broker_id == other.broker_id >= 0
@@ -263,5 +270,5 @@ def _is_of_one_broker(before: Span, span: Span) -> bool:
 
 
 def _is_cut(span: Span) -> bool:
-    """Whether the span ends before its segment does."""
+    """Return True if the span ends before its segment."""
     return span.stop <= span.segment.end_offset

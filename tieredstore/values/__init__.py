@@ -1,4 +1,4 @@
-"""What a message's key and value mean to its owner: bytes, text, JSON, Avro, into Arrow. Pure: no store, no network."""
+"""Types of keys and values: bytes, text, JSON, Avro, into Arrow. Pure: no store, no network."""
 
 from __future__ import annotations
 

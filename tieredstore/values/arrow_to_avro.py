@@ -1,4 +1,4 @@
-"""The schema of Avro that columns of Arrow have: what the other way has is :func:`tieredstore.values.arrow_type_of`."""
+"""The Avro schema of Arrow columns: the inverse of :func:`tieredstore.values.arrow_type_of`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PLAIN: Final[Mapping[str, Any]] = {
 
 
 def avro_schema_of(schema: Any) -> Any:
-    """A record of the columns, each of which may be null; ConfigError for a name or type that Avro has not."""
+    """Return a record of the columns, each nullable; raise ConfigError for a name or type that Avro does not have."""
     return {"type": "record", "name": "Row", "namespace": "tieredstore", "fields": _fields(schema, "Row")}
 
 

@@ -1,7 +1,7 @@
-"""Keys and values that are Avro, into structs: of a schema that is given, or of those that a registry has.
+"""Keys and values in Avro, into structs: by a given schema, or by those of a registry.
 
-fastavro reads them, one by one: https://fastavro.readthedocs.io. Confluent's framing is a zero byte and the schema's id
-in four bytes, big endian, before the datum.
+fastavro decodes them one by one: https://fastavro.readthedocs.io. Confluent's framing is a zero byte and the schema's
+id in four bytes, big endian, before the datum.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tieredstore.values.base import WAY_OUT, Column, OnInvalid, Place, by_parts,
 
 @dataclass(frozen=True, slots=True)
 class ReferringSchema:
-    """A schema, as JSON text, that names types of others: those, each behind what it refers to itself."""
+    """A schema, as JSON text, that refers to named types of other schemas, and those schemas in order of dependence."""
 
     text: str
     references: tuple[str, ...]
@@ -33,9 +33,9 @@ AvroSchema: TypeAlias = "Mapping[str, Any] | Sequence[Any] | str | ReferringSche
 """A schema as JSON has it: https://avro.apache.org/docs/1.12.0/specification/."""
 
 SchemaLookup: TypeAlias = Callable[[int], AvroSchema]
-"""Gives the schema of an id, as a registry does.
+"""Returns the schema of an id, as a registry does.
 
-SchemaNotFoundError, or LookupError, is the message's fault; other errors of ours are those of the read.
+SchemaNotFoundError or LookupError makes one message invalid; other errors of ours fail the read.
 """
 
 _FRAME: Final = 5
@@ -66,7 +66,7 @@ _LOGICAL: Final[Mapping[tuple[str, str], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Parsed:
-    """A schema as fastavro knows it, and whether data of it are safe to decode unseen."""
+    """A schema as fastavro knows it, and if its data are safe to decode unchecked."""
 
     schema: Any
     named: Named
@@ -75,9 +75,9 @@ class _Parsed:
 
 @dataclass(frozen=True, slots=True)
 class AvroData:
-    """Data of Avro as Python's objects, one by one, with all that Arrow's columns do not have. Picklable.
+    """Avro data as Python objects, one by one, including types that Arrow columns do not have. Picklable.
 
-    By ``schema``, by those of ``lookup`` as their frames say, or by both: resolved to ``schema`` then.
+    Uses ``schema``, or the schemas of ``lookup`` that the frames name; with both, data are resolved to ``schema``.
     """
 
     schema: AvroSchema | None
@@ -97,8 +97,8 @@ class AvroData:
         return None if self._own is None else self._own.schema
 
     def datum(self, message: bytes) -> Any:
-        """ValueError for what is none, and for what is of a schema that cannot be read; an error of the registry is
-        that.
+        """Decode a message. Raise ValueError if it is not Avro or its schema cannot be read; a registry's errors
+        pass through.
         """
         if self.lookup is None:
             assert self._own is not None
@@ -128,8 +128,9 @@ class AvroData:
             raise ValueError(f"its schema cannot be read: {error}") from None
 
     def writer(self, number: int) -> _Parsed:
-        """The schema of this id; SchemaNotFoundError, or LookupError, if there is none, ConfigError for one that is
-        none."""
+        """Return the schema of this id; raise SchemaNotFoundError or LookupError if there is none, ConfigError if it
+        is invalid.
+        """
         known = self._of_id.get(number)
         if known is None:
             assert self.lookup is not None
@@ -142,11 +143,11 @@ class AvroData:
 
 @dataclass(frozen=True, slots=True)
 class Avro:
-    """A datum of Avro a message, as the Arrow type of ``schema``: a record is a struct.
+    """One Avro datum per message, as the Arrow type of ``schema``: a record is a struct.
 
-    Without ``lookup`` a message is the datum alone, written by that schema. With it a message begins as Confluent's
-    serializers have it, is read by the schema of its id, and resolved to ``schema`` by Avro's own rules. ``way_out`` is
-    what an error says to do about a message that is not of it. Needs ``tieredstore[avro]``.
+    Without ``lookup`` a message is the datum alone, written by that schema. With it, a message begins as Confluent's
+    serializers write it, is read by the schema of its id, and resolved to ``schema`` by Avro's own rules. ``way_out``
+    is the advice that an error gives about an invalid message. Needs ``tieredstore[avro]``.
     """
 
     schema: AvroSchema
@@ -164,11 +165,11 @@ class Avro:
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """What :func:`arrow_type_of` makes of the schema."""
+        """The Arrow type of the schema by :func:`arrow_type_of`."""
         return self._type
 
     def convert(self, column: Column, place: Place) -> Column:
-        """The data; InvalidValueError for what is not of the schema."""
+        """Decode the column; raise InvalidValueError for a value that does not match the schema."""
         return by_parts(
             column, self._read, self._type, place,
             what="Avro of the schema", on_invalid=self.on_invalid, reason=self._reason,
@@ -185,7 +186,7 @@ class Avro:
             return None
 
     def _reason(self, column: Any) -> str:
-        """Where the frame is what is wrong with a message: the datum itself is not shown."""
+        """Name the fault of a message's frame; the datum itself is not shown."""
         message: bytes = column[0].as_py()
         if self.lookup is None:
             return ""
@@ -202,22 +203,22 @@ class Avro:
 
 
 def is_framed(message: bytes) -> bool:
-    """Whether a message begins as Confluent's serializers have it."""
+    """Return True if a message begins as Confluent's serializers write it."""
     return message[:1] == b"\0" and len(message) >= _FRAME
 
 
 def schema_id(message: bytes) -> int:
-    """Of a message in Confluent's framing."""
+    """Return the schema id of a message in Confluent's framing."""
     return int.from_bytes(message[1:_FRAME], "big")
 
 
 def parsed_schema(schema: AvroSchema) -> Any:
-    """The schema as fastavro knows it, of an object or of its JSON text; ConfigError for what is none."""
+    """Parse a schema, an object or its JSON text, with fastavro; raise ConfigError if it is invalid."""
     return _parse(schema).schema
 
 
 def check_bounded(schema: AvroSchema) -> None:
-    """ConfigError for a schema whose data fastavro may not decode unseen."""
+    """Raise ConfigError for a schema whose data fastavro may not decode unchecked."""
     if not _parse(schema).is_bounded:
         raise ConfigError("the schema of Avro has a type within itself, or too many that take no bytes")
 
@@ -246,12 +247,12 @@ def _json_of(schema: Any) -> Any:
 
 
 def _without_marks(schema: dict[str, Any]) -> dict[str, Any]:
-    """An object of a text without fastavro's own fields, which say that it is parsed and checked."""
+    """Return an object without fastavro's own fields, which mark it as parsed and checked."""
     return {name: value for name, value in schema.items() if not name.startswith("__")}
 
 
 def _plain(schema: Any) -> Any:
-    """The schema without logical types that have no column's type of their own, as uuid: they stay what they lie in."""
+    """Return the schema without logical types that have no column type, such as uuid: their base type remains."""
     match schema:
         case list():
             return [_plain(branch) for branch in cast("Sequence[Any]", schema)]
@@ -272,12 +273,12 @@ def _plain_object(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def arrow_type_of(schema: Any) -> pa.DataType:
-    """The Arrow type of a schema: records are structs, enums text, a union with null is the other type.
+    """Return the Arrow type of a schema: records are structs, enums text, a union with null is the other type.
 
-    ConfigError for a union of several types and for a type within itself, which Arrow's columns do not have, and for
-    a schema of too many types: each counts as often as it is used.
+    Raise ConfigError for a union of several types and for a recursive type, which Arrow columns do not have, and for a
+    schema of too many types: each counts as often as it is used.
     """
-    # Types of schemas that this one refers to are beside it.
+    # Types of the schemas it refers to are stored beside it.
     known = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
     try:
         kind: pa.DataType = _TypeOf(dict(known.get("__named_schemas", {}))).of(schema, 0)

@@ -1,9 +1,10 @@
-"""Bounds on schemas of Avro and on their data, held before fastavro sees either.
+"""Bounds on Avro schemas and their data, checked before fastavro sees either.
 
-Apart from `avro`, which alone needs them: they know neither Arrow nor fastavro, and both together would be too long.
+Apart from `avro`, its only importer: these checks know neither Arrow nor fastavro, and together the files would be too
+long.
 
-Its decoder is C code that calls itself for each level of the data, and makes an object of each value before anybody
-counts them: data of a schema that names itself, or of types that take no bytes, can end the process.
+fastavro's decoder is C code that recurses for each level of the data and makes an object of each value before they are
+counted. Data of a recursive schema, or of types that take no bytes, can end the process.
 https://avro.apache.org/docs/1.12.0/specification/#data-serialization-and-deserialization
 """
 
@@ -18,7 +19,7 @@ Named: TypeAlias = "Mapping[str, Any]"
 """Records, enums and fixed by their full names, as fastavro parses them."""
 
 MOST_TYPES: Final = 10_000
-"""Types of one schema; where columns are made of it, a type counts each time that it is used."""
+"""The largest number of types in a schema; where columns are made of it, each use of a type counts."""
 
 _MAX_DEPTH: Final = 64
 """Records, arrays and maps within each other."""
@@ -28,7 +29,7 @@ _FREE_VALUES: Final = 1_000
 _VALUES_OF_BYTE: Final = 8
 _MOST_BITS: Final = 64
 _BUILT_IN: Final[Mapping[str, int]] = {"boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "null": 0}
-"""How many bytes one of them takes at least."""
+"""The fewest bytes of a value."""
 
 _TEXTS: Final = frozenset({"string", "bytes"})
 _RESERVED: Final = frozenset(
@@ -37,7 +38,7 @@ _RESERVED: Final = frozenset(
 
 
 def check_nesting(schema: object) -> None:
-    """ConfigError for JSON that nests deeper than fastavro's parser may follow."""
+    """Raise ConfigError for JSON that nests deeper than fastavro's parser may recurse."""
     level: list[Any] = [schema]
     for _ in range(_MAX_JSON_DEPTH):
         level = [inner for one in level for inner in _json_values(one)]
@@ -47,7 +48,7 @@ def check_nesting(schema: object) -> None:
 
 
 def check_schema(schema: Any, named: Named) -> None:
-    """ConfigError for a parsed schema that fastavro takes and that has no meaning, or whose data nothing bounds."""
+    """Raise ConfigError for a parsed schema that fastavro accepts but that has no meaning or unbounded data."""
     for name in named:
         if name in _RESERVED:
             raise ConfigError(f"the schema of Avro names a type {quoted(name)}, which is one of Avro's own")
@@ -60,12 +61,15 @@ def check_schema(schema: Any, named: Named) -> None:
         if kind is None and any(_kind(branch) is None for branch in one):
             raise ConfigError("the schema of Avro has a union within a union, which Avro does not have")
         if kind == "array" and _takes_no_bytes(one["items"], named):
-            # A message of ten bytes could have a thousand million million of them.
+            # A message of ten bytes could have 10^15 of them.
             raise ConfigError("the schema of Avro has an array of items that take no bytes, which nothing bounds")
 
 
 def is_bounded(schema: Any, named: Named) -> bool:
-    """Whether no data of the schema can nest too deep, or have many more values than bytes; else see ``check_data``."""
+    """Return True if data of the schema can neither nest too deep nor have many more values than bytes.
+
+    Otherwise call :func:`check_data` on each message.
+    """
     try:
         _, excess = _Shapes(named).of(schema, 0)
     except _UnboundedError:
@@ -74,7 +78,7 @@ def is_bounded(schema: Any, named: Named) -> bool:
 
 
 def check_data(schema: Any, named: Named, data: bytes, at: int) -> None:
-    """ValueError for data from ``at`` on that nest too deep, have too many values, or are not of the schema."""
+    """Raise ValueError for data from ``at`` on that nest too deep, have too many values, or do not match the schema."""
     _Walk(named, data, at).value(schema, 0)
 
 
@@ -86,17 +90,17 @@ def _json_values(content: object) -> Iterable[Any]:
 
 
 def _kind(schema: Any) -> Any:
-    """A name of a type, Avro's own or another; None for a union."""
+    """Return the name of a type, Avro's own or another; None for a union."""
     return schema if isinstance(schema, str) else None if isinstance(schema, list) else schema["type"]
 
 
 def _definition(schema: Any, named: Named) -> Any:
-    """What a name stands for; any other schema is itself."""
+    """Resolve a name; return any other schema unchanged."""
     return named.get(schema, schema) if isinstance(schema, str) else schema
 
 
 def _inner(schema: Any) -> Iterator[Any]:
-    """The types that one has directly within."""
+    """Yield the types directly inside a type."""
     match _kind(schema):
         case None:
             yield from schema
@@ -111,7 +115,7 @@ def _inner(schema: Any) -> Iterator[Any]:
 
 
 def _types(schema: Any, named: Named) -> Iterator[Any]:
-    """All types that are written down in a schema, and in those that it refers to."""
+    """Yield all types in a schema, and in those it refers to."""
     waiting: list[Any] = [schema, *named.values()]
     seen: set[int] = set()
     while waiting:
@@ -143,12 +147,12 @@ class _UnboundedError(Exception):
 
 
 class _Shapes:
-    """Measures types: how deep data of one nest, and by how many values they exceed what their bytes allow."""
+    """The measures of types: the depth of their data, and by how many values these exceed their bytes."""
 
     def __init__(self, named: Named) -> None:
         self._named = named
         self._known: dict[int, tuple[int, int] | None] = {}
-        """By the identity of a type, since a name may be given twice; None while it is measured."""
+        """By the identity of a type, because a name may occur twice; None while it is being measured."""
 
     def of(self, schema: Any, above: int) -> tuple[int, int]:
         schema = _definition(schema, self._named)
@@ -159,7 +163,7 @@ class _Shapes:
             self._known[key] = None
             self._known[key] = self._of_type(schema, above)
         shape = self._known[key]
-        # Met again while it is measured, it has itself within.
+        # A type met again while it is measured contains itself.
         if shape is None or above + shape[0] > _MAX_DEPTH:
             raise _UnboundedError
         return shape
@@ -190,14 +194,14 @@ class _Shapes:
 
 
 class _Walk:
-    """Passes over data as the decoder will read them, and makes nothing of them."""
+    """A pass over data in the decoder's order, without making objects."""
 
     def __init__(self, named: Named, data: bytes, at: int) -> None:
         self._named, self._data, self._at = named, data, at
         self._values = _FREE_VALUES + _VALUES_OF_BYTE * len(data)
 
     def value(self, schema: Any, depth: int) -> None:
-        """Pass over one value; ``depth`` are the records, arrays and maps around it."""
+        """Pass over one value inside ``depth`` records, arrays and maps."""
         schema = _definition(schema, self._named)
         self._values -= 1
         if self._values < 0:
@@ -237,7 +241,7 @@ class _Walk:
                 if schema["type"] == "map":
                     self.value("string", depth)
                 self.value(inner, depth)
-            # A decoder may pass over a block by its size: it would go on elsewhere than this walk.
+            # A decoder may skip a block by its size, and would then continue at another place than this walk.
             if end is not None and self._at != end:
                 raise ValueError("a block of items has another size than it says")
 

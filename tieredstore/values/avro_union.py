@@ -1,4 +1,4 @@
-"""Schemas of Avro united to one that reads what each of them wrote, by Avro's own promotions.
+"""The union of Avro schemas: one schema that reads the data of each, by Avro's own promotions.
 
 https://avro.apache.org/docs/1.12.0/specification/#schema-resolution
 """
@@ -9,22 +9,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 _NUMBERS: Final = ("int", "long", "float", "double")
-"""Each is promoted to those behind it."""
+"""Each is promoted to the later ones."""
 
 _TEXTS: Final = frozenset({"string", "bytes"})
 _NOT_OF_TYPES: Final = frozenset({"__named_schemas", "__fastavro_parsed__"})
 
 
 class CannotUniteError(ValueError):
-    """Why two schemas have none in common."""
+    """The reason why two schemas have no union."""
 
 
 def unite_schemas(first: Any, second: Any) -> Any:
-    """A schema that reads what was written by either; both as fastavro has parsed them. CannotUniteError if there is
-    none.
+    """Return a schema that reads the data of both; fastavro must have parsed them. Raise CannotUniteError if none does.
 
-    Records have the fields of both: one that is in one of them alone has its default, or null. Enums have the symbols
-    of both.
+    Records get the fields of both: a field of only one has its default, or null. Enums get the symbols of both.
     """
     return _Union(_named(first), _named(second)).of(first, second)
 
@@ -39,7 +37,7 @@ class _Union:
         self._defined: set[str] = set()
 
     def of(self, first: Any, second: Any) -> Any:
-        """Of two types, the one of which is None where only the other schema has it."""
+        """Unite two types; one is None if only the other schema has it."""
         if isinstance(first, list) or isinstance(second, list):
             return self._of_unions(_branches(first), _branches(second))
         name = self._name_of(first, self._first) or self._name_of(second, self._second)
@@ -52,7 +50,7 @@ class _Union:
         return name if isinstance(name, str) and name in named else None
 
     def _of_named(self, name: str, first: Any, second: Any) -> Any:
-        """Records, enums and fixed: the same name twice, or of one schema alone."""
+        """Unite records, enums and fixed types of the same name, or of one schema alone."""
         for schema, named in ((first, self._first), (second, self._second)):
             if schema is not None and self._name_of(schema, named) != name:
                 raise CannotUniteError(f"{name} is another type in one of them")
@@ -88,17 +86,17 @@ class _Union:
             field = _plain(one or other)
             field["type"] = self.of(one and one["type"], other and other["type"])
             if (one is None or other is None) and not is_alone and "default" not in field:
-                # Who wrote by the other schema knew nothing of it.
+                # Writers of the other schema did not have this field.
                 branches = [branch for branch in _branches(field["type"]) if branch != "null"]
                 field |= {"type": ["null", *branches], "default": None}
             elif "default" in field and "null" in _branches(field["type"]) and field["default"] is not None:
-                # A default is of the first type of a union.
+                # A default belongs to the first type of a union.
                 field["type"] = [*(branch for branch in _branches(field["type"]) if branch != "null"), "null"]
             fields.append(field)
         return fields
 
     def _of_unions(self, first: Sequence[Any], second: Sequence[Any]) -> Any:
-        """Null and another type, or that alone: Arrow's columns have no more."""
+        """Unite null with one other type: Arrow columns have no wider unions."""
         ones = [branch for branch in first if branch != "null"]
         others = [branch for branch in second if branch != "null"]
         if len(ones) > 1 or len(others) > 1:
@@ -127,7 +125,7 @@ class _Union:
         raise CannotUniteError(f"a {one} and a {other}")
 
     def _of_one(self, schema: Any, *, is_first: bool) -> Any:
-        """A type that one schema alone has, with what it holds."""
+        """Return a type that only one schema has, with its inner types."""
         held = {"array": "items", "map": "values"}.get(_kind(schema))
         if held is None:
             return schema

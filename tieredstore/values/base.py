@@ -1,4 +1,4 @@
-"""What a message's key or value may be read as."""
+"""The interface of the types that a message's key or value can be read as."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import pyarrow as pa
 from tieredstore.errors import ConfigError, InvalidValueError
 
 Column: TypeAlias = Any
-"""An array of Arrow, of which its type stubs say too little."""
+"""An Arrow array; pyarrow's stubs leave its type open."""
 
 OnInvalid: TypeAlias = Literal["fail", "null"]
-"""What becomes of bytes that are not what they are read as: an error that names the record, or null."""
+"""The policy for bytes that do not match their type: an error that names the record, or null."""
 
 WAY_OUT: Final = "read it as binary, or have such ones be null (on_invalid)"
-"""What to do about such bytes, in the words of Python; other front ends have theirs."""
+"""Advice about such bytes, in the words of the Python API; other front ends have their own."""
 
 Place: TypeAlias = Callable[[int], str]
-"""Which record the row of this number is, as a sentence names it: ``the value at offset 7 of orders-0``."""
+"""Names the record of a row number in a sentence: ``the value at offset 7 of orders-0``."""
 
 
 @runtime_checkable
 class ValueType(Protocol):
-    """Turns a column of bytes into one of another type. Frozen, picklable, safe from several threads."""
+    """Converts a column of bytes to another type. Frozen, picklable, safe from several threads."""
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -32,12 +32,14 @@ class ValueType(Protocol):
         ...
 
     def convert(self, column: Column, place: Place) -> Column:
-        """The same rows of ``arrow_type``; null stays null. InvalidValueError, which names the record by ``place``."""
+        """Convert each row to ``arrow_type``; null stays null. Raise InvalidValueError, which names the record by
+        ``place``.
+        """
         ...
 
 
 class Binary:
-    """The bytes as they are."""
+    """The bytes, unchanged."""
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -54,7 +56,7 @@ class Binary:
 
 
 def check_choice(on_invalid: str) -> None:
-    """ConfigError for a policy that there is not."""
+    """Raise ConfigError for an unknown policy."""
     if on_invalid not in get_args(OnInvalid):
         raise ConfigError(f"on_invalid is {on_invalid!r}; it must be {' or '.join(get_args(OnInvalid))}")
 
@@ -70,11 +72,11 @@ def by_parts(
     reason: Callable[[Column], str] = lambda _: "",
     way_out: str = WAY_OUT,
 ) -> Column:
-    """``column`` converted whole, or where that fails half by half, down to the rows that cannot be.
+    """Convert ``column`` whole; if that fails, by halves, down to the rows that cannot be converted.
 
-    ``convert`` gives None for what it cannot convert. The first such row is an InvalidValueError, ``is not <what>``,
-    with the ``reason`` for it and the ``way_out``; or all are null by the policy. Only a column with wrong rows costs
-    more than one conversion. What is said of a wrong row are keywords, apart from how a column is converted.
+    ``convert`` returns None for rows it cannot convert. The first such row raises InvalidValueError, ``is not <what>``,
+    with its ``reason`` and the ``way_out``; or all become null by the policy. Only a column with invalid rows costs
+    more than one conversion. The keywords describe an invalid row.
     """
 
     def converted(start: int, count: int) -> list[Any]:

@@ -35,10 +35,10 @@ _MOST_DIGITS: Final = 38
 
 
 def parse_ddl(text: str) -> pa.Schema:
-    """The schema of this text; ConfigError for what is none.
+    """Parse a schema; raise ConfigError if the text is not one.
 
-    Types are Spark's SQL names, ``DECIMAL(precision, scale)``, ``ARRAY<…>`` and ``STRUCT<…>``. Names may stand in
-    backquotes, a colon may follow them, ``NOT NULL`` and ``COMMENT '…'`` say nothing here.
+    Types are Spark's SQL names, ``DECIMAL(precision, scale)``, ``ARRAY<…>`` and ``STRUCT<…>``. Names may be in
+    backquotes, a colon may follow them; ``NOT NULL`` and ``COMMENT '…'`` have no effect.
     """
     reading = _Reading(text)
     if reading.next_word() == "struct" and reading.peek(1) == "<":
@@ -65,16 +65,16 @@ class _Reading:
             place = match.end()
 
     def peek(self, further: int = 0) -> str:
-        """The next token, or one behind it; empty at the end."""
+        """Return the next token, or a later one; empty at the end."""
         place = self.at + further
         return self.tokens[place] if place < len(self.tokens) else ""
 
     def next_word(self) -> str:
-        """The next token as keywords are compared."""
+        """Return the next token in the case in which keywords are compared."""
         return self.peek().lower()
 
     def take(self, wanted: str = "") -> str:
-        """The next token, which has to be this one."""
+        """Take the next token, which must be ``wanted``."""
         token = self.peek()
         if not token or (wanted and token != wanted):
             raise ConfigError(f"the schema is no DDL: {quoted(wanted or 'a type')} is missing before {quoted(token)}")
@@ -82,7 +82,7 @@ class _Reading:
         return token
 
     def fields(self, depth: int, end: str | None) -> list[Any]:
-        """Names and types up to ``end``, which stays."""
+        """Parse names and types up to ``end``, which is left."""
         fields: list[Any] = []
         names: set[str] = set()
         while True:
@@ -112,7 +112,7 @@ class _Reading:
                 self.at += 1
 
     def type(self, depth: int) -> Any:
-        """One type."""
+        """Parse one type."""
         if depth > _MAX_DEPTH:
             raise ConfigError(f"the schema is nested more than {_MAX_DEPTH} levels deep")
         word = self.take().lower()

@@ -1,4 +1,4 @@
-"""What to say of a filter, an expression of pyarrow, that Arrow does not take."""
+"""The error for a pyarrow filter expression that Arrow refuses."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _NO_COLUMN: Final = re.compile(r"No match for FieldRef\.(?:Name\((.*?)\) in|Nest
 
 
 def refused_filter(expression: Any, schema: Any, error: Exception) -> ConfigError:
-    """The error to raise for ``error``, which Arrow raised for an expression over the columns of ``schema``."""
-    # Arrow's sentence has the names of its own functions and classes; of it only a column is shown.
+    """Return the error to raise for ``error``, which Arrow raised for an expression over the columns of ``schema``."""
+    # Arrow's sentence names its own functions and classes; only the column is shown of it.
     missing = _NO_COLUMN.match(str(error))
     if missing is not None:
         named = "such column" if missing[1] is None else f"column {excerpt(missing[1])}"

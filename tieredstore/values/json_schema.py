@@ -31,11 +31,11 @@ _MAX_DEPTH: Final = 32
 
 
 def parse_json_schema(text: str) -> pa.Schema:
-    """The schema of this text: an object of names and types.
+    """Parse a schema: an object of names and types.
 
-    A type is the name of one (``string``, ``bool``, ``int32``, ``int64``, ``float32``, ``float64``, ``date``,
-    ``timestamp``, ``decimal(precision, scale)``), a list of one type, or an object of the same form. ConfigError for
-    what is none.
+    A type is a name (``string``, ``bool``, ``int32``, ``int64``, ``float32``, ``float64``, ``date``, ``timestamp``,
+    ``decimal(precision, scale)``), a list of one type, or an object of the same form. Raise ConfigError for anything
+    else.
     """
     try:
         schema = json.loads(text)

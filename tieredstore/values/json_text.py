@@ -1,4 +1,4 @@
-"""Keys and values that are JSON, into structs of a schema that is given."""
+"""Keys and values in JSON, into structs of a given schema."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _NO_FIELDS: Final[Any] = pa.array([b"{}"], pa.binary())
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """An object of JSON a message, as a struct of the fields of ``schema``, read by pyarrow.
+    """One JSON object per message, as a struct of the fields of ``schema``, read by pyarrow.
 
-    A field that an object does not have is null, one that the schema does not have is passed over, and JSON's ``null``
-    is null. ``way_out`` is what an error says to do about what is none.
+    A field missing from an object is null, one missing from the schema is ignored, and JSON's ``null`` is null.
+    ``way_out`` is the advice that an error gives about an invalid message.
     """
 
     schema: pa.Schema
@@ -34,7 +34,7 @@ class Json:
         if not len(self.schema):
             raise ConfigError("the schema of JSON has no field: give those that are wanted")
         try:
-            # A column of each type, so that one that pyarrow cannot read is told of here.
+            # Try one column of each type, to report here a type that pyarrow cannot read.
             _parse(_NO_FIELDS, self.schema)
         except (pa.ArrowException, NotImplementedError):
             raise _without_type(self.schema) from None
@@ -46,7 +46,7 @@ class Json:
         return kind
 
     def convert(self, column: Column, place: Place) -> Column:
-        """The objects; InvalidValueError for what is none, or has a field of another type."""
+        """Parse the objects; raise InvalidValueError for invalid JSON or a field of another type."""
         return by_parts(
             column, self._parsed, self.arrow_type, place,
             what="JSON of the schema", on_invalid=self.on_invalid, reason=self._reason,
@@ -60,7 +60,7 @@ class Json:
             return None
 
     def _reason(self, column: Any) -> str:
-        """The field that is wrong, if it is one of the schema's: no more of a record is shown than that."""
+        """Name the invalid field, if the schema has it: nothing else of a record is shown."""
         try:
             _parse(column, self.schema)
         except pa.ArrowInvalid as error:
@@ -83,9 +83,9 @@ def _without_type(schema: Any) -> ConfigError:
 
 
 def _parse(column: pa.Array, schema: pa.Schema) -> pa.Array:
-    """The rows as structs; ArrowInvalid if they are not all JSON objects of the schema, or null."""
-    # Each message within an object of ours, which it cannot end: what it opens, its own row has to close. So each row
-    # has one object at least, and where there are as many as rows, none has two.
+    """Parse the rows as structs; raise ArrowInvalid unless all are JSON objects of the schema, or null."""
+    # Each message goes inside an object of ours, which it cannot end: its own row must close everything it opens. So
+    # each row has at least one object, and if there are as many objects as rows, no row has two.
     prefix, suffix = (pa.scalar(text, pa.binary()) for text in (b'{"v":', b"}\n"))
     wrapped = pc.binary_join_element_wise(
         prefix, column, suffix, pa.scalar(b"", pa.binary()), null_handling="replace", null_replacement=b"null"

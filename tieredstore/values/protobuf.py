@@ -21,14 +21,14 @@ _MAX_DEPTH: Final = 32
 _MOST_TYPES: Final = 10_000
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
 _MOST_SECONDS: Final = 253_402_300_800
-"""The year 10000: a Timestamp beyond is none, by its own definition."""
+"""The year 10000: by its own definition a Timestamp cannot be later."""
 
 _LEAST_SECONDS: Final = -62_135_596_800
 _LABELS: Final[Mapping[int, Any]] = {
     1: pa.float64(),
     2: pa.float32(),
     3: pa.int64(),
-    4: pa.decimal128(20, 0),  # Spark and ORC have no unsigned numbers: one that holds all of them
+    4: pa.decimal128(20, 0),  # Spark and ORC have no unsigned numbers; this type holds all of them
     5: pa.int32(),
     6: pa.decimal128(20, 0),
     7: pa.int64(),
@@ -50,11 +50,11 @@ _UINT64: Final = (4, 6)
 
 @dataclass(frozen=True, slots=True)
 class Protobuf:
-    """A message of Protocol Buffers, as a struct of its fields. Picklable.
+    """One message of Protocol Buffers, as a struct of its fields. Picklable.
 
-    Repeated fields are lists and maps, enums the names of their values (a number that has none, as text), a
-    ``google.protobuf.Timestamp`` is a timestamp in µs, uint64 a decimal. A field with presence that is not set is
-    null, any other its default. ConfigError for a message that is not in the set, or has itself within.
+    Repeated fields are lists and maps. Enums are the names of their values (an unnamed number as text). A
+    ``google.protobuf.Timestamp`` is a timestamp in µs, uint64 a decimal. A field with presence that is not set is null,
+    any other its default. Raise ConfigError for a message that is not in the set, or is recursive.
     """
 
     descriptor_set: bytes
@@ -71,7 +71,7 @@ class Protobuf:
         return kind
 
     def convert(self, column: Column, place: Place) -> Column:
-        """The messages; InvalidValueError for what is none."""
+        """Decode the messages; raise InvalidValueError for invalid ones."""
         return by_parts(
             column, self._read, self.arrow_type, place, what=f"a {self.message} of Protocol Buffers",
             on_invalid=self.on_invalid,
@@ -88,7 +88,7 @@ class Protobuf:
             return None
 
     def parsed(self, data: bytes) -> Any:
-        """The message as Google's library has it; ValueError for bytes that are none."""
+        """Parse a message with Google's library; raise ValueError for invalid bytes."""
         message = message_class(self.descriptor_set, self.message)()
         try:
             message.ParseFromString(data)
@@ -97,7 +97,7 @@ class Protobuf:
         return message
 
     def field_path(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Those that lead to a field, checked; ConfigError for a field that there is not, or that is repeated."""
+        """Return the checked names that lead to a field; raise ConfigError if it is unknown or repeated."""
         descriptor = message_class(self.descriptor_set, self.message).DESCRIPTOR
         for name in names:
             field = None if descriptor is None else descriptor.fields_by_name.get(name)
@@ -109,7 +109,7 @@ class Protobuf:
         return tuple(names)
 
     def first_number(self) -> tuple[str, ...]:
-        """The first field that is an uint64; ConfigError if there is none."""
+        """Return the first uint64 field; raise ConfigError if there is none."""
         for field in message_class(self.descriptor_set, self.message).DESCRIPTOR.fields:
             if field.type in _UINT64 and not field.is_repeated:
                 return (field.name,)
@@ -117,7 +117,7 @@ class Protobuf:
 
 
 def timestamp_ms(message: Any) -> int | None:
-    """The time of a ``google.protobuf.Timestamp`` in ms since the epoch; None for any other value."""
+    """Return the time of a ``google.protobuf.Timestamp`` in ms since the epoch; None for any other value."""
     descriptor = getattr(message, "DESCRIPTOR", None)
     if descriptor is None or descriptor.full_name != _TIMESTAMP:
         return None
@@ -127,7 +127,7 @@ def timestamp_ms(message: Any) -> int | None:
 
 @functools.lru_cache(maxsize=64)
 def message_class(descriptor_set: bytes, name: str) -> Any:
-    """The class of a message; ConfigError for what is no descriptor set, or has no such message."""
+    """Return the class of a message; raise ConfigError for an invalid descriptor set, or one without this message."""
     try:
         descriptors, pools, factory = (
             importlib.import_module(f"google.protobuf.{module}")
@@ -158,13 +158,13 @@ def _columns(descriptor_set: bytes, name: str) -> tuple[Any, _Convert]:
 
 
 class _Columns:
-    """Makes types of messages, and counts them: a few that use each other twice become a million."""
+    """Makes the types of messages and counts them: a few that use each other twice become a million."""
 
     def __init__(self) -> None:
         self._types = 0
 
     def of_message(self, descriptor: Any, depth: int) -> tuple[Any, _Convert]:
-        """The type of a message, and what makes a row of one."""
+        """Return the type of a message, and the function that makes a row of one."""
         if depth > _MAX_DEPTH:
             raise ConfigError(f"{descriptor.full_name} has itself within, which Arrow's columns do not have")
         if descriptor.full_name == _TIMESTAMP:

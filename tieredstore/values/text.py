@@ -12,7 +12,7 @@ from tieredstore.values.base import WAY_OUT, Column, OnInvalid, Place, by_parts,
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """UTF-8. The bytes are not copied. ``way_out`` is what an error says to do about others."""
+    """UTF-8. The bytes are not copied. ``way_out`` is the advice that an error gives about other bytes."""
 
     on_invalid: OnInvalid = "fail"
     way_out: str = field(default=WAY_OUT, kw_only=True, repr=False, compare=False)
@@ -27,7 +27,7 @@ class Text:
         return kind
 
     def convert(self, column: Column, place: Place) -> Column:
-        """The same bytes as text; InvalidValueError for what is not UTF-8."""
+        """Return the same bytes as text; raise InvalidValueError if they are not UTF-8."""
         return by_parts(
             column, _as_text, self.arrow_type, place, what="UTF-8", on_invalid=self.on_invalid, way_out=self.way_out
         )

@@ -1,7 +1,7 @@
-"""One field of a Thrift message by the ids of the fields that lead to it: what a file by time needs, and no IDL does.
+"""One field of a Thrift message, found by field ids: enough for files by time, and no IDL is needed.
 
 https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md and thrift-binary-protocol.md. The
-libraries read whole structs of a schema; here a message may be hostile, so that depth and sizes are bounded.
+libraries read whole structs of a schema. Here a message may be hostile, so depth and sizes are bounded.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ _LONG_LIST: Final = 15
 
 
 def thrift_field(message: bytes, path: Sequence[int], protocol: Protocol) -> Content | None:
-    """What the field of these ids has, the outermost first; None if the message has no such field.
+    """Return the content of the field with these ids, the outermost first; None if the message has no such field.
 
-    ValueError for bytes that are no struct of the protocol as far as it is read, and for a field that is none of a
-    number, a truth, a text or bytes.
+    Raise ValueError for bytes that are not a struct of the protocol, as far as they are read, and for a field that is
+    not a number, a boolean, a text or bytes.
     """
     reading = _Binary(message) if protocol == "binary" else _Compact(message)
     return reading.field(path, 0)
 
 
 class _Reading(ABC):
-    """A message, and how far it is read."""
+    """A message and the position of its reader."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
 
     def field(self, path: Sequence[int], depth: int) -> Content | None:
-        """Of the struct that begins here."""
+        """Read the field from the struct that begins here."""
         last = 0
         while (head := self.head(last)) is not None:
             kind, last = head
@@ -105,7 +105,7 @@ class _Reading(ABC):
 
     def _skip_item(self, kind: int, depth: int) -> None:
         if kind == _BOOL:
-            self.take(1)  # in a field of the compact protocol it takes none
+            self.take(1)  # a field of the compact protocol holds it in its head
         else:
             self.skip(kind, depth + 1)
 
@@ -116,19 +116,19 @@ class _Reading(ABC):
 
     @abstractmethod
     def head(self, last: int) -> tuple[int, int] | None:
-        """Type and id of the next field behind that of the id ``last``; None at the struct's end."""
+        """Return type and id of the field after the one with the id ``last``; None at the struct's end."""
 
     @abstractmethod
     def content(self, kind: int) -> Content:
-        """A value that has no others within."""
+        """Read a value that contains no others."""
 
     @abstractmethod
     def map_head(self) -> tuple[int, int, int]:
-        """Types of keys and values, and how many there are."""
+        """Read the types of keys and values, and their number."""
 
     @abstractmethod
     def list_head(self) -> tuple[int, int]:
-        """The type of items, and how many there are."""
+        """Read the type of items, and their number."""
 
 
 class _Binary(_Reading):

@@ -1,4 +1,4 @@
-"""What an object of JSON has beyond the columns of a schema, kept as it stands in its text."""
+"""The part of a JSON object that a schema has no columns for, kept as text."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class UnmappedFields:
         self._fields: Mapping[str, Any] = {field.name: field.type for field in schema}
 
     def of(self, text: str) -> str | None:
-        """An object of those fields, each as it is written in ``text``, an object; None if there are none.
+        """Return an object of those fields, each as written in ``text``; None if there are none.
 
-        ValueError for what is no object, and for one that has a field twice, since a column holds one.
+        Raise ValueError if the text is not an object, or has a field twice, because a column holds one.
         """
         start = _after_space(text, 0)
         try:
@@ -37,7 +37,7 @@ class UnmappedFields:
 
 
 def _beyond(text: str, at: int, fields: Mapping[str, Any]) -> tuple[str | None, int]:
-    """Of the object that begins at ``at``; and where it ends."""
+    """Return those fields of the object that begins at ``at``, and its end."""
     rest: list[str] = []
     names: set[str] = set()
     at = _after_space(text, at + 1)
@@ -64,7 +64,7 @@ def _name(text: str, at: int) -> tuple[str, int]:
 
 
 def _of_field(text: str, start: int, kind: Any) -> tuple[str | None, int]:
-    """What a field's value has beyond its type: all of it where there is none; and where it ends."""
+    """Return the part of a field's value beyond its type (all of it without a type), and its end."""
     if kind is not None and pa.types.is_struct(kind) and text[start] == "{":
         return _beyond(text, start, {field.name: field.type for field in kind})
     value, end = _decoder.raw_decode(text, start)
@@ -72,7 +72,7 @@ def _of_field(text: str, start: int, kind: Any) -> tuple[str | None, int]:
 
 
 def _has_more(content: object, kind: Any) -> bool:
-    """Whether a list has objects within that have more than their type."""
+    """Return True if a list contains objects with more than their type."""
     value: Any = content
     if isinstance(content, list) and pa.types.is_list(kind):
         return any(_has_more(item, kind.value_type) for item in value)
