@@ -92,7 +92,8 @@ def __getattr__(name: str) -> object:  # noqa: C901  a table
 
             return manager.RemoteStorageManager
         case "errors" | "TieredStoreError":
-            from tieredstore import errors  # noqa: PLC0415
+            # `from tieredstore import errors` would ask this function for the name, without end.
+            import tieredstore.errors as errors  # noqa: PLC0415
 
             return errors if name == "errors" else errors.TieredStoreError
         case _:

@@ -93,3 +93,16 @@ for module in (tieredstore.catalog, tieredstore.metrics, tieredstore.remote, tie
 print("all")
 """)
     assert printed == "all\n"
+
+
+def test_each_public_name_can_be_the_first_one_that_is_asked_for() -> None:
+    printed = run_fresh("""
+import os
+import tieredstore
+for name in tieredstore.__all__:
+    if (child := os.fork()) == 0:
+        os._exit(getattr(tieredstore, name) is None)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, name
+print("all")
+""")
+    assert printed == "all\n"
