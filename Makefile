@@ -66,7 +66,7 @@ unit: $(VENV)/installed ## the tests that need no server, no Spark and no proces
 core: toolchain ## the core's unit tests in a copy of the tree without the wings: a minute
 	$(BIN)/python -m tests.support.core_alone --numprocesses 2 -m "not (server or broker or spark or slow or soak or hypothesis)"
 
-soak: toolchain $(VENV)/servers/installed ## what make test has no time for: docs/testing.md
+soak: toolchain $(VENV)/servers/installed ## what make test has no time for
 	TIEREDSTORE_SOAK=1 $(BIN)/python -m pytest --numprocesses 2 --timeout 3600 -o faulthandler_timeout=3000 -m "soak or hypothesis or slow" $(PYTEST_ARGS)
 	$(BIN)/python -m tests.support.core_alone --numprocesses 2 -m "not (spark or soak)"
 
@@ -86,6 +86,7 @@ wheel: $(VENV)/installed ## a wheel for this Python and machine in dist/, which 
 docs: $(VENV)/installed ## regenerate docs/reference, and the tables of options in other pages
 	$(BIN)/python -m tests.support.reference
 	$(BIN)/python -m tests.support.spark.option_tables
+	$(BIN)/python -m scripts.room_map
 
 pictures: $(VENV)/installed ## make docs/pictures again, out of real commands
 	$(BIN)/python -m scripts.pictures

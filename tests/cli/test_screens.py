@@ -30,7 +30,7 @@ def test_a_command_shows_what_its_file_says(name: str, bucket: Path) -> None:
 def test_each_command_has_a_file_of_what_it_shows() -> None:
     shown = {command for commands in SESSIONS.values() for command in commands if not command.endswith("--help")}
     without = [each for each in all_commands() if not any(f"{command} ".startswith(f"{each} ") for command in shown)]
-    assert without == [], "add one: `python -m tests.support.cli.screens NAME 'COMMAND'` (docs/testing.md)"
+    assert without == [], "add one: `python -m tests.support.cli.screens NAME 'COMMAND'` (CONTRIBUTING.md)"
 
 
 @pytest.mark.parametrize("name", TABLES)

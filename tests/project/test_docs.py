@@ -45,7 +45,7 @@ pytestmark = pytest.mark.slow
 
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
 SHELVES = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*/*.md"), REPOSITORY / "docs" / "README.md"]
-NAMES = ("design", "format", "operations", "reading", "spark", "stores")
+NAMES = ("format", "operations", "spark", "stores")
 # The pages that are not on a shelf yet go one by one.
 OLD = [page for name in NAMES if (page := REPOSITORY / "docs" / f"{name}.md").exists()]
 OURS = sorted([*(page for page in SHELVES if page.exists() and page.name != "CHANGELOG.md"), *OLD])
@@ -127,11 +127,6 @@ def test_the_readme_names_the_versions_that_the_scripts_ask_for() -> None:
 def test_the_readme_names_the_stores_that_there_are() -> None:
     (sentence,) = re.findall(r"Stores:([^.]+)\.", (REPOSITORY / "README.md").read_text())
     assert set(_CODE.findall(sentence)) == set(BY_SETTING)
-
-
-def test_the_design_shows_the_layers_that_the_linter_holds() -> None:
-    contract = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
-    assert " → ".join(contract["layers"]) in " ".join((REPOSITORY / "docs" / "design.md").read_text().split())
 
 
 def shown_commands(path: Path) -> Iterator[list[str]]:

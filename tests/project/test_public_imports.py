@@ -26,7 +26,6 @@ NOT_YET = {
     ("docs/broker.md", "tieredstore.pubsub.broker.authorization"),
     ("docs/broker.md", "tieredstore.pubsub.format.packets"),
     ("docs/broker.md", "tieredstore.pubsub.governor.assigning"),
-    ("docs/catalog.md", "tieredstore.catalog"),
     ("docs/compute.md", "tieredstore.config"),
     ("docs/compute.md", "tieredstore.query"),
     ("docs/compute.md", "tieredstore.remote"),

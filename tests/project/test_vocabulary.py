@@ -1,4 +1,4 @@
-"""One word, one meaning: the glossary of docs/design.md against the names of classes and modules."""
+"""One word, one meaning: the glossary of docs/design/core.md against the names of classes and modules."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ NOT_YET: Final = frozenset(
 
 def glossary() -> dict[str, tuple[list[str], list[str]]]:
     """Each word with the classes that are named by it, and with the words that it replaces."""
-    page = (REPOSITORY / "docs" / "design.md").read_text()
+    page = (REPOSITORY / "docs" / "design" / "core.md").read_text()
     table = page.partition("| word | means |")[2].partition("\n\n")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
     return {word: (re.findall(r"`(\w+)`", named), re.findall(r"\w+", replaced)) for word, _, named, replaced in rows}

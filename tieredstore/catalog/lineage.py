@@ -3,7 +3,7 @@
 Leaders copy segments on their own, so that copies of one partition may overlap, and after an unclean election they may
 contradict each other. As in Kafka a record is told by its leader epoch and its offset: a log is right where its
 epochs are those of the ruling segment's leader-epoch index, the one with the highest ``(last epoch, end offset)``.
-``docs/catalog.md`` states the rules with examples.
+``docs/design/reading.md`` states the rules with examples.
 """
 
 from __future__ import annotations

@@ -1,0 +1,57 @@
+"""Write the map of rooms into CONTRIBUTING.md: ``python -m scripts.room_map``.
+
+Layers come from the first contract of import-linter, descriptions from the docstrings of the rooms.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+from typing import Final
+
+REPOSITORY: Final = Path(__file__).resolve().parents[1]
+PAGE: Final = REPOSITORY / "CONTRIBUTING.md"
+HEADER: Final = "| layer | room | contents | its tests |\n|---|---|---|---|"
+
+
+def layers() -> list[list[str]]:
+    """Return the rooms of each layer, from the top to the ground."""
+    tables = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    return [[room.strip() for room in layer.split("|")] for layer in tables[0]["layers"]]
+
+
+def room_map() -> str:
+    """Return the table: a row a room, layers numbered from the ground."""
+    rows = [HEADER]
+    for height, rooms in zip(range(len(layers()), 0, -1), layers(), strict=True):
+        rows += [f"| {height} | `{room}` | {_description(room)} | {_tests(room)} |" for room in rooms]
+    return "\n".join(rows)
+
+
+def _source(room: str) -> Path:
+    package = REPOSITORY / "tieredstore" / room / "__init__.py"
+    return package if package.exists() else REPOSITORY / "tieredstore" / f"{room}.py"
+
+
+def _description(room: str) -> str:
+    """Return the first sentence of the room's docstring, as Markdown."""
+    docstring = " ".join((ast.get_docstring(ast.parse(_source(room).read_text())) or "").split())
+    return re.split(r"(?<=[.:]) (?=[A-Z`:])", docstring)[0].rstrip(":.").replace("``", "`")
+
+
+def _tests(room: str) -> str:
+    """Return where the room's tests are; a dash if they lie with others."""
+    places = [f"tests/{room}", f"tests/test_{room}.py"]
+    return next((f"`{place}`" for place in places if (REPOSITORY / place).exists()), "–")
+
+
+def renew_page(page: str) -> str:
+    """Return the page with the map in place of the one that it has."""
+    before, _, rest = page.partition(HEADER)
+    return before + room_map() + "\n\n" + rest.partition("\n\n")[2]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(renew_page(PAGE.read_text()))
