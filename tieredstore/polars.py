@@ -25,6 +25,7 @@ from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, topic_sc
 from tieredstore.query.topic_table import TableOptions, TopicTable
 from tieredstore.remote.stores import StoreLike, manager_of
 from tieredstore.values import Binary, ValueType
+from tieredstore.values.json_text import is_json
 
 if TYPE_CHECKING:
     from tieredstore.model import Isolation
@@ -75,7 +76,15 @@ def scan(
 
     of_batches = batch_tables() if topic.endswith(BATCHES) else None
     empty: Any = topic_schema(types=types) if of_batches is None else of_batches.schema(key, value)
-    return register_io_source(batches, schema=_pl.DataFrame(empty.empty_table()).schema)
+    return register_io_source(batches, schema=frame_of(empty.empty_table()).schema)
+
+
+def frame_of(rows: pa.Table | pa.RecordBatch) -> pl.DataFrame:
+    """A frame of these rows. JSON is text in it: no expression of Polars takes what it knows by name alone."""
+    frame: pl.DataFrame = _pl.from_arrow(rows)
+    untyped: Any = rows
+    names = [column.name for column in untyped.schema if is_json(column.type)]
+    return frame.with_columns(_pl.col(names).ext.storage()) if names else frame
 
 
 def _frames(
@@ -92,7 +101,7 @@ def _frames(
     left = n_rows
     with closing(table.scan(columns, pruning)) as read:
         for batch in read:
-            frame: Any = _pl.from_arrow(batch)
+            frame: Any = frame_of(batch)
             # What was pruned by is at most as narrow as this.
             frame = frame if predicate is None else frame.filter(predicate)
             frame = frame.select(wanted)

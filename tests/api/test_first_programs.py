@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ import pytest
 
 import tieredstore as ts
 from tests.support.paths import GOLDEN, REPOSITORY
+from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.testing.segments import Record, build_batch, write_segment
 
 UPLOAD = """\
 import sys, tieredstore as ts
@@ -31,13 +35,13 @@ with ts.open("rsm.properties") as bucket:
 LIKE = """\
 import sys, tieredstore as ts
 with ts.open("store", chunk_size=1 << 20) as bucket:
-    bucket.upload(sys.argv[1], "tx*")
-    with bucket.segments("txn", 0)[-1].open() as log:
+    bucket.upload(sys.argv[1], "orders-*")
+    with bucket.segments("orders", 0)[-1].open() as log:
         log.seek(-100, 2)
         tail = log.read()
-    frame = bucket.read("txn", start="2026-01-01").to_polars()
-    rows = bucket.query("SELECT count(*) FROM txn").to_arrow()
-print(len(tail), frame.height, rows[0][0])
+    frame = bucket.read("orders", start="yesterday", value="json").to_polars()
+    rows = bucket.query("SELECT count(*) FROM orders").to_arrow()
+print(len(tail), frame["value"].str.json_path_match("$.id").to_list(), rows[0][0])
 """
 
 
@@ -69,7 +73,16 @@ def test_rotating_keys(tmp_path: Path) -> None:
 
 def test_what_one_would_like_to_write(tmp_path: Path, disk: Path) -> None:
     (tmp_path / "store").mkdir()
-    assert [run(LIKE, tmp_path, str(disk)).split()[0] for _ in range(2)] == ["100", "100"]
+    now = time.time_ns() // 1_000_000
+    for topic, number in itertools.product(("orders", "orders-eu"), range(2)):
+        orders = [Record(b'{"id": %d, "customer": "a"}' % n, None, now) for n in range(10)]
+        where = TopicIdPartition(Uuid(topic.encode().ljust(16)), topic, 0)
+        write_segment(disk, [build_batch(orders, number * 10)], partition=where, base_offset=number * 10)
+    with ts.open(tmp_path / "store", chunk_size=1 << 20) as bucket:
+        bucket.upload(disk, "orders")
+    first, second = (run(LIKE, tmp_path, str(disk)) for _ in range(2))
+    assert first == second == f"100 {[str(n) for n in range(10)] * 2} 20\n"
+    assert first == second
 
 
 def test_a_typed_program(tmp_path: Path, disk: Path) -> None:

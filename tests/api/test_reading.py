@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 
 import tieredstore as ts
 from tests.support.golden.records import expected_rows
 from tests.support.golden.segments import case_path
-from tests.support.records.topic_buckets import Bucket
-from tieredstore.errors import ConfigError
+from tests.support.network.key_services import serving
+from tests.support.network.schema_registry_server import RegistryService, framed, written
+from tests.support.records.topic_buckets import FIRST_ID, Bucket
+from tieredstore.errors import ConfigError, InvalidValueError
+from tieredstore.model import TopicIdPartition
+from tieredstore.polars import scan
 from tieredstore.query import ColumnTypes
 from tieredstore.reading import LogTail
-from tieredstore.values import Text
+from tieredstore.schema_registry import SchemaRegistry
+from tieredstore.testing.segments import Record, build_batch
+from tieredstore.values import Json, Text
 
 ABORTED = "the records of 22 aborted transactions"
 
@@ -71,8 +79,62 @@ def test_types_are_said_by_topic(txn: ts.Bucket) -> None:
     (row,) = txn.query("SELECT typeof(key) AS k, typeof(value) AS v FROM txn LIMIT 1", types=types_of)
     assert row == {"k": "BLOB", "v": "VARCHAR"}
     assert set(asked) >= {"txn"}
-    with pytest.raises(ConfigError, match="leave key and value out"):
+    with pytest.raises(ConfigError, match="leave key, value and registry out"):
         txn.read("txn", types=types_of, key="text")
+
+
+def stored(topics: Bucket, topic: str, values: list[bytes]) -> ts.Bucket:
+    batch = build_batch([Record(value) for value in values], 0)
+    topics.copy(TopicIdPartition(FIRST_ID, topic, 0), [batch], range(len(values)))
+    return ts.open(topics.root)
+
+
+def test_json_of_any_form_is_its_text_to_frames_and_what_it_says_to_programs(growing: Bucket, tmp_path: Path) -> None:
+    texts = ['{"id": 7, "of": {"name": "é"}}', "[1, 2.5]", "null", '"x"']
+    with stored(growing, "orders", [text.encode() for text in texts]) as bucket:
+        assert [record.value for record in bucket.read("orders", value="json")] == [json.loads(text) for text in texts]
+        frame = bucket.read("orders", value="json").to_polars()
+        assert frame["value"].to_list() == texts
+        assert frame["value"].str.json_path_match("$.of.name").to_list() == ["é", None, None, None]
+        assert bucket.read("orders", value="json").to_pandas()["value"].tolist() == texts
+        scanned = scan(bucket, "orders", value=Json()).collect()
+        assert scanned["value"].equals(frame["value"])
+        for sandbox in (False, True):
+            (row,) = bucket.query(
+                "SELECT value.id::INT AS id, value.of.name->>'$' AS name FROM orders WHERE value.id = '7'",
+                value="json", sandbox=sandbox,
+            )  # fmt: skip
+            assert row == {"id": 7, "name": "é"}
+        assert bucket.read("orders", value="json").write(tmp_path / "o.jsonl") == 4
+        lines = (tmp_path / "o.jsonl").read_text().splitlines()
+        assert [json.loads(line)["value"] for line in lines] == [json.loads(text) for text in texts]
+        for name in ("o.parquet", "o.arrow", "o.csv"):
+            assert bucket.read("orders", value="json").write(tmp_path / name) == 4
+        assert pq.read_table(tmp_path / "o.parquet").column("value").to_pylist() == texts
+        assert bucket.export("orders", tmp_path / "folder", value="json") == 4
+        assert bucket.export("orders", tmp_path / "folder", value="json") == 0
+
+
+def test_what_is_no_json_is_an_error_that_names_it(growing: Bucket) -> None:
+    with (
+        stored(growing, "orders", [b"{}", b"{"]) as bucket,
+        pytest.raises(InvalidValueError, match=r"^the value at offset 1 of orders-0 is not JSON: .*\(value='bytes'\)"),
+    ):
+        bucket.read("orders", value="json").to_arrow()
+
+
+def test_a_registry_has_the_schemas_of_avro(growing: Bucket) -> None:
+    schema = {"type": "record", "name": "Order", "fields": [{"name": "n", "type": "int"}]}
+    service = RegistryService()
+    number = service.register("orders-value", schema)
+    values = [framed(number, written(schema, {"n": n})) for n in range(3)]
+    with stored(growing, "orders", values) as bucket, serving(service):
+        url = service.url
+        for registry in (url, {"schema.registry.url": url}, SchemaRegistry(url)):
+            read = bucket.read("orders", value="avro", registry=registry)
+            assert [record.value for record in read] == [{"n": n} for n in range(3)]
+        (row,) = bucket.query("SELECT sum(value.n)::INT AS n FROM orders", value="avro", registry=url)
+        assert row == {"n": 3}
 
 
 def test_a_query_in_a_sandbox_reads_topics_alone(txn: ts.Bucket, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tieredstore.errors import ConfigError, InvalidValueError
 from tieredstore.values import Json
+from tieredstore.values.json_text import is_json, json_values
 
 SCHEMA = pa.schema(
     [
@@ -91,3 +92,28 @@ def test_a_schema_that_cannot_be_is_refused() -> None:
         Json(pa.schema(two))
     with pytest.raises(ConfigError, match="fail or null"):
         Json(SCHEMA, on_invalid="skip")  # type: ignore[arg-type]
+
+
+VALID = [b"{}", b"[1, 2]", b' {"a": {"b": null}} \n', b"null", b'"\xc3\xa9"', b"-1.5e3", b"9" * 400]
+NO_JSON = [
+    b"", b"{", b"\xff", b'"\xff"', b'1, "w": 2', b"1 2", b"{}\n{}", b"NaN", b"01", b'"\n"', b"[" * 100_000,
+    b"\xef\xbb\xbf{}",
+]  # fmt: skip
+
+
+def test_without_a_schema_any_json_stays_its_text() -> None:
+    messages = column(*VALID, None)
+    rows: Any = Json().convert(messages, place)
+    assert is_json(rows.type)
+    assert is_json(Json().arrow_type)
+    assert rows.to_pylist() == [*(message.decode() for message in VALID), None]
+    assert is_json(Json().convert(messages.slice(0, 0), place).type)
+    assert json_values(rows) == [*(json.loads(message) for message in VALID), None]
+
+
+@pytest.mark.parametrize("message", NO_JSON, ids=lambda message: repr(message[:30]))
+def test_what_is_no_json_is_named_or_null(message: bytes) -> None:
+    messages = column(b'{"a": 7}', message, b"[]")
+    assert Json(on_invalid="null").convert(messages, place).to_pylist() == ['{"a": 7}', None, "[]"]
+    with pytest.raises(InvalidValueError, match=r"^the value at offset 1 of orders-0 is not JSON: read it as binary"):
+        Json().convert(messages, place)

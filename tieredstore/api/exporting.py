@@ -46,7 +46,7 @@ def export_records(
     surplus = next((name for name in _OF_FILES if how.get(name)), None)
     if surplus is not None:
         raise ConfigError(f"a folder gets all records of the offsets that it covers: leave {surplus} out")
-    plan = ReadPlan(types=types_of(how, "bytes", topic), parallelism=how.get("parallel"))
+    plan = ReadPlan(types=types_of(how, "bytes")(topic), parallelism=how.get("parallel"))
     query, manager, records = query_of(bucket, topic, partitions, how), bucket.manager, 0
     with TopicReader(lambda: manager, query) as reader:
         snapshot = reader.snapshot()

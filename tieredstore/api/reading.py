@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypedDict, cast, get_args
 
 import pyarrow as pa
@@ -27,15 +26,22 @@ from tieredstore.reading.query import LogQuery, QueryWords
 from tieredstore.reading.reader import TopicReader
 from tieredstore.records.arrow_stream import ArrowStream
 from tieredstore.records.settings import OnDataLoss, ReadSettings
-from tieredstore.values import Binary, Text, ValueType
+from tieredstore.values import Avro, Binary, Json, Text, ValueType
 
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.tail import LogTail
+    from tieredstore.schema_registry import SchemaRegistry
+    from tieredstore.values import OnInvalid
 
-TypeName: TypeAlias = "Literal['bytes', 'text'] | ValueType"
-"""What keys or values are read as: as they are, as UTF-8, or as ``Json(schema)`` and ``Avro(schema)`` say."""
+TypeName: TypeAlias = "Literal['bytes', 'text', 'json', 'avro'] | ValueType"
+"""What keys or values are read as: as they are, as UTF-8, as JSON of any form, which stays its text, as Avro of the
+registry's schemas, or as ``Json(schema)`` and ``Avro(schema)`` say.
+"""
+
+RegistryLike: TypeAlias = "str | Mapping[str, str] | SchemaRegistry"
+"""A registry of schemas: its URL, properties of its client as Confluent names them, or one that is open."""
 
 _POLL_S: Final = 0.5
 _WORDS: Final = QueryWords(accept_loss="use on_loss='report'", topic_ids="topic_id", choose_topic_id="topic_id")
@@ -44,8 +50,8 @@ _WORDS: Final = QueryWords(accept_loss="use on_loss='report'", topic_ids="topic_
 class ReadOptions(TypedDict, total=False):
     """How records are read; the same for reads and queries. ``key`` and ``value`` are bytes, in SQL text.
 
-    ``types`` says the same of a topic by its name, ``limit`` how many records or rows there are at most, and
-    ``words`` what errors call these.
+    ``registry`` has the schemas of Avro. ``types`` says all of this of a topic by its name, ``limit`` how many records
+    or rows there are at most, and ``words`` what errors call these.
     """
 
     columns: Sequence[str]
@@ -53,6 +59,7 @@ class ReadOptions(TypedDict, total=False):
     follow: bool
     key: TypeName
     value: TypeName
+    registry: RegistryLike
     types: Callable[[str], ColumnTypes]
     words: QueryWords
     limit: int
@@ -75,7 +82,7 @@ def read_records(
     """The records of a topic between two places, or the last ones, of bucket and broker as one log."""
     begin, end = places_of(start, stop, last)
     columns, limit = _columns(how), _limit(how)
-    types = types_of(how, "bytes", topic)
+    types = types_of(how, "bytes")(topic)
     if (follow := how.get("follow", False)) and stop is not None:
         raise ConfigError("follow has no end: leave stop out")
     query = query_of(bucket, topic, partitions, how)
@@ -108,15 +115,11 @@ def query_rows(bucket: Bucket, sql: str, how: ReadOptions, *, sandbox: bool) -> 
     from tieredstore.query.topic_table import TableOptions  # noqa: PLC0415
 
     _check_text(sql)
-    types, limit = partial(types_of, how, "text"), _limit(how)
+    types, limit = types_of(how, "text"), _limit(how)
     options = TableOptions(
-        ColumnTypes() if "types" in how else types(),
-        isolation_of(how),
-        policy_of(how),
-        bucket.broker,
-        parallelism=how.get("parallel"),
-        words=how.get("words", _WORDS),
-    )
+        isolation=isolation_of(how), on_data_loss=policy_of(how), client=bucket.broker,
+        parallelism=how.get("parallel"), words=how.get("words", _WORDS),
+    )  # fmt: skip
     manager = bucket.manager
     with contextlib.ExitStack() as opened:
         batches = batches_beside(manager.store, manager.settings)
@@ -129,14 +132,49 @@ def _check_text(sql: object) -> None:
         raise ConfigError(f"sql is of the type {type(sql).__name__}; give a query")
 
 
-def types_of(how: Mapping[str, Any], default: Literal["bytes", "text"], topic: str = "") -> ColumnTypes:
-    """What keys and values of a topic are read as; ConfigError for what is none."""
-    if (given := how.get("types")) is None:
-        return ColumnTypes(_type("key", how.get("key", default)), _type("value", how.get("value", default)))
-    if "key" in how or "value" in how:
-        raise ConfigError("types says what keys and values are: leave key and value out")
-    types: ColumnTypes = given(topic)
-    return types
+def types_of(how: Mapping[str, Any], default: Literal["bytes", "text"]) -> Callable[[str], ColumnTypes]:
+    """Return a function that gives the types of a topic's keys and values; raise ConfigError for wrong options."""
+    given: Callable[[str], ColumnTypes] | None = how.get("types")
+    if given is not None:
+        if {"key", "value", "registry"} & how.keys():
+            raise ConfigError("types says what keys and values are: leave key, value and registry out")
+        return given
+    registry = None if "registry" not in how else registry_of(how["registry"])
+    key, value = (_kind(name, how.get(name, default), registry) for name in ("key", "value"))
+    return lambda topic: ColumnTypes(key(f"{topic}-key"), value(f"{topic}-value"))
+
+
+def registry_of(given: RegistryLike) -> SchemaRegistry:
+    """Return the registry that a URL or properties name; raise ConfigError for anything else."""
+    from tieredstore.schema_registry import SchemaRegistry  # noqa: PLC0415  of the extra `avro`
+
+    untyped: Any = given
+    match untyped:
+        case str():
+            return SchemaRegistry(untyped)
+        case Mapping():
+            return SchemaRegistry(properties=cast("Mapping[str, str]", untyped))
+        case SchemaRegistry():
+            return untyped
+        case _:
+            raise ConfigError(f"registry is of the type {type(untyped).__name__}; give a URL or a mapping")
+
+
+def kind_of(
+    name: str, registry: SchemaRegistry | None, on_invalid: OnInvalid, way_out: str
+) -> Callable[[str], ValueType] | None:
+    """Return a function from a registry's subject to the type of this name; None for an unknown name."""
+    match name:
+        case "bytes":
+            return lambda _: Binary()
+        case "text":
+            return lambda _: Text(on_invalid, way_out=way_out)
+        case "json":
+            return lambda _: Json(on_invalid=on_invalid, way_out=way_out)
+        case "avro" if registry is not None:
+            return lambda subject: Avro(registry.latest(subject), registry, on_invalid, way_out=way_out)
+        case _:
+            return None
 
 
 def isolation_of(how: Mapping[str, Any]) -> Isolation:
@@ -191,17 +229,15 @@ def _columns(how: ReadOptions) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _type(name: str, given: Any) -> ValueType:
-    match given:
-        case "bytes":
-            return Binary()
-        case "text":
-            return Text(way_out=f"read it as bytes ({name}='bytes')")
-        case _ if isinstance(given, str) or not hasattr(given, "convert"):
-            raise ConfigError(f"{name} is {given!r:.60}; it must be bytes, text, Json(…) or Avro(…)")
-        case _:
-            kind: ValueType = given
-            return kind
+def _kind(option: str, given: Any, registry: SchemaRegistry | None) -> Callable[[str], ValueType]:
+    if isinstance(given, ValueType):
+        return lambda _: given
+    if given == "avro" and registry is None:
+        raise ConfigError(f"{option} is 'avro', and no schema is given: add registry=, or give Avro(…)")
+    kind = kind_of(str(given), registry, "fail", f"read it as bytes ({option}='bytes')")
+    if kind is None:
+        raise ConfigError(f"{option} is {given!r:.60}; it must be bytes, text, json, avro, Json(…) or Avro(…)")
+    return kind
 
 
 class _GivenRows(ArrowStream):

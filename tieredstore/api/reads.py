@@ -7,11 +7,12 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from tieredstore.errors import AlreadyClosedError
 from tieredstore.process.closing import Closing
 from tieredstore.query.writers import writer_for
+from tieredstore.values.json_text import is_json, json_values
 
 if TYPE_CHECKING:
     import polars as pl
@@ -86,7 +87,7 @@ class Read(Closing):
     def __iter__(self) -> Iterator[Any]:
         with contextlib.closing(self.batches()) as batches:
             for batch in batches:
-                rows = batch.to_pylist()
+                rows = _rows(batch)
                 yield from map(_record, rows) if self._are_records else rows
 
     def to_arrow(self) -> pa.Table:
@@ -100,10 +101,10 @@ class Read(Closing):
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> pl.DataFrame:
-        """All of it as a frame of Polars'."""
-        import polars as pl  # noqa: PLC0415  of the extra `polars`
+        """All of it as a frame of Polars', in which JSON is text."""
+        from tieredstore.polars import frame_of  # noqa: PLC0415  of the extra `polars`
 
-        return cast("pl.DataFrame", pl.from_arrow(self.to_arrow()))
+        return frame_of(self.to_arrow())
 
     def write(self, path: str | Path) -> int:
         """Write all of it into a new file, whole or not at all, and return how many rows there are.
@@ -137,6 +138,16 @@ class Read(Closing):
         if self._is_begun:
             raise AlreadyClosedError("this read was read before: read to its end, or call read() again")
         self._is_begun = True
+
+
+def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    untyped: Any = batch
+    rows: list[dict[str, Any]] = batch.to_pylist()
+    for column in untyped.schema:
+        if is_json(column.type):
+            for row, value in zip(rows, json_values(untyped.column(column.name)), strict=True):
+                row[column.name] = value
+    return rows
 
 
 def _record(row: dict[str, Any]) -> Record:

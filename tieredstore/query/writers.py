@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, TypeAlias, cast
 
 from tieredstore.errors import ConfigError
+from tieredstore.values.json_text import is_json, json_values
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,12 +97,12 @@ def write_csv(reader: BatchRows, file: BinaryIO) -> int:
 def write_json_lines(reader: BatchRows, file: BinaryIO) -> int:
     """An object a row: times and spans of time as ISO 8601, bytes as text, or ``0x…`` where they are none.
 
-    What is no number is text, and a map an object where its keys are text or whole numbers.
+    What is no number is text, and a map an object where its keys are text or whole numbers. JSON is what it says.
     """
     untyped: Any = reader
     names: list[str] = untyped.schema.names
     rows = 0
-    for cells in cells_of(reader):
+    for cells in cells_of(reader, parses_json=True):
         _write(file, json_line(dict(zip(names, cells, strict=True))).encode())
         rows += 1
     return rows
@@ -128,15 +129,17 @@ def writer_for(path: Path) -> Writer:
     return WRITERS[name]
 
 
-def cells_of(reader: BatchRows) -> Iterator[tuple[Any, ...]]:
-    """The values of each row."""
+def cells_of(reader: BatchRows, *, parses_json: bool = False) -> Iterator[tuple[Any, ...]]:
+    """The values of each row. JSON is its text, or with ``parses_json`` what it says."""
     for batch in reader:
         untyped: Any = batch
         # By column and not by name: two columns of a query may have one name.
-        yield from zip(*(_cells(column) for column in untyped.columns), strict=True)
+        yield from zip(*(_cells(column, parses_json) for column in untyped.columns), strict=True)
 
 
-def _cells(column: Any) -> list[Any]:
+def _cells(column: Any, parses_json: bool) -> list[Any]:
+    if parses_json and is_json(column.type):
+        return json_values(column)
     types: Any = importlib.import_module("pyarrow.types")
     maps = [kind for kind in _types_in(column.type) if types.is_map(kind)]
     # What JSON has as an object's names; others stay pairs.

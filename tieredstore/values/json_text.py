@@ -1,4 +1,4 @@
-"""Keys and values in JSON, into structs of a given schema."""
+"""Keys and values in JSON, into structs of a given schema, or as their text."""
 
 from __future__ import annotations
 
@@ -9,28 +9,35 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
+from pydantic_core import from_json
 
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.values.base import WAY_OUT, Column, OnInvalid, Place, by_parts, check_choice
 
 _FIELD: Final = re.compile(r"Column\(/v/([^)]*)\)")
+# Its type stubs know neither this type nor arrays of it.
+_arrow: Final[Any] = pa
+_JSON: Final[Any] = _arrow.json_()
 _NO_FIELDS: Final[Any] = pa.array([b"{}"], pa.binary())
 
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """One JSON object per message, as a struct of the fields of ``schema``, read by pyarrow.
+    """One JSON value per message: an object as a struct of the fields of ``schema``, or without one any JSON as text.
 
-    A field missing from an object is null, one missing from the schema is ignored, and JSON's ``null`` is null.
+    A field missing from an object is null, one missing from the schema is ignored, and JSON's ``null`` is null. The
+    text has Arrow's JSON type whatever the messages hold, since the columns of a stream are known before its records.
     ``way_out`` is the advice that an error gives about an invalid message.
     """
 
-    schema: pa.Schema
+    schema: pa.Schema | None = None
     on_invalid: OnInvalid = "fail"
     way_out: str = field(default=WAY_OUT, kw_only=True, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_choice(self.on_invalid)
+        if self.schema is None:
+            return
         if not len(self.schema):
             raise ConfigError("the schema of JSON has no field: give those that are wanted")
         try:
@@ -41,26 +48,28 @@ class Json:
 
     @property
     def arrow_type(self) -> pa.DataType:
-        """A struct."""
-        kind: pa.DataType = pa.struct(list(self.schema))
+        """A struct, or JSON."""
+        kind: pa.DataType = _JSON if self.schema is None else pa.struct(list(self.schema))
         return kind
 
     def convert(self, column: Column, place: Place) -> Column:
-        """Parse the objects; raise InvalidValueError for invalid JSON or a field of another type."""
+        """Parse the objects or check the texts; raise InvalidValueError for invalid JSON or a field of another type."""
         return by_parts(
             column, self._parsed, self.arrow_type, place,
-            what="JSON of the schema", on_invalid=self.on_invalid, reason=self._reason,
-            way_out=self.way_out,
+            what="JSON" if self.schema is None else "JSON of the schema", on_invalid=self.on_invalid,
+            reason=self._reason, way_out=self.way_out,
         )  # fmt: skip
 
     def _parsed(self, column: Any) -> Any:
         try:
-            return _parse(column, self.schema)
-        except pa.ArrowException:
+            return _checked(column) if self.schema is None else _parse(column, self.schema)
+        except (pa.ArrowException, ValueError):
             return None
 
     def _reason(self, column: Any) -> str:
         """Name the invalid field, if the schema has it: nothing else of a record is shown."""
+        if self.schema is None:
+            return ""
         try:
             _parse(column, self.schema)
         except pa.ArrowInvalid as error:
@@ -68,6 +77,24 @@ class Json:
             if named is not None and named[1].partition("/")[0] in self.schema.names:
                 return f" (the field {named[1]} is of another type)"
         return ""
+
+
+def json_values(column: Any) -> list[Any]:
+    """Parse a column of JSON into Python's dictionaries, lists, texts and numbers."""
+    return [None if text is None else from_json(text) for text in column.to_pylist()]
+
+
+def is_json(kind: pa.DataType) -> bool:
+    """Return whether this is Arrow's JSON type."""
+    return kind.equals(_JSON)
+
+
+def _checked(column: Any) -> Any:
+    """Return the messages as JSON text; raise ValueError if one of them is invalid."""
+    for message in column.to_pylist():
+        if message is not None:
+            from_json(message, allow_inf_nan=False)
+    return _arrow.ExtensionArray.from_storage(_JSON, column.cast(pa.string()))
 
 
 def _without_type(schema: Any) -> ConfigError:

@@ -175,8 +175,8 @@ def test_grep_shows_records_whose_key_or_value_match(pattern: str) -> None:
         ("--to -5", "--to -5 is not an offset"),
         ("--last 5 --from 3", "--last and --from exclude each other"),
         ("--last -1", "--last is '-1': it must be at least 0"),
-        ("--value jsn", "--value is 'jsn'; it must be bytes, text, json:FILE, avro:FILE or avro"),
-        ("--value json", "no schema is given for --value json: write json:FILE"),
+        ("--value jsn", "--value is 'jsn'; it must be bytes, text, json, json:FILE, avro:FILE or avro"),
+        ("--value json:", "--value is 'json:'; it must be bytes, text, json, json:FILE"),
         ("--key avro", "no Avro schema is given for --key avro: write avro:FILE, or give --registry URL"),
         ("--value text --value bytes", "--value is given twice for all topics"),
         ("--value payments=text", "--value is given for payments, and orders is read"),
@@ -235,6 +235,12 @@ def test_keys_and_values_are_read_as_types(bucket: Bucket, tmp_path: Path) -> No
         assert [row["value"] for row in rows] == [{"n": 1}, None, None]
     table = cat_bucket(bucket, "--value", f"json:{schema}", "--invalid", "null").clean().text
     assert '{"n": 1}' in table
+    assert [row["value"] for row in json_of(bucket, "--value", "json", "--invalid", "null")] == [{"n": 1}, None, None]
+    cat_bucket(bucket, "--value", "json").fails(4, f"the value at offset 1 of orders-0 is not JSON: {way_out}")
+    assert shown(cat_bucket(bucket, "--value", "json", "--invalid", "null", "--grep", "n.*1", *OFFSETS)) == [(0, 0)]
+    cat_bucket(bucket, "--value", f"json:{schema}", "--grep", "1").fails(
+        2, "--grep matches bytes and text, and --value"
+    )
     assert cat_bucket(bucket, "--value", "bytes").clean().stdout == cat_bucket(bucket).clean().stdout
 
 

@@ -101,7 +101,8 @@ def cat(
             f"{sink.target.path} is a folder, which gets all records of the offsets that it covers: leave "
             f"{'-n' if grep is None else '--grep'} out, or name a file"
         )
-    how = read_options(records, parse_types(values, "bytes", alone=topic.topic))
+    types = parse_types(values, "bytes", alone=topic.topic)
+    how = read_options(records, types)
     how["columns"], which = sink.columns, topic.which()
     partitions, how["topic_id"] = which.get("partitions"), which.get("topic_id")
     if work.parallel is not None:
@@ -120,7 +121,7 @@ def cat(
             sink.write(rows, _WIDTH)
         return
     if grep is not None:
-        how["filter"] = matching(grep)
+        how["filter"] = matching(grep, types(topic.topic))
     with store.open(cluster) as bucket:
         if sink.target.is_folder and sink.target.path is not None:
             del how["columns"]
@@ -146,10 +147,10 @@ def read_options(records: Records, types: Callable[[str], ColumnTypes]) -> ReadO
     return {"types": types, "isolation": records.isolation, "on_loss": records.on_loss, "words": words}
 
 
-def matching(pattern: str) -> Any:
+def matching(pattern: str, types: ColumnTypes) -> Any:
     """The filter of records whose key or value has a match of a regular expression of RE2 somewhere.
 
-    ConfigError for what is no expression. Bytes are matched, as they are.
+    ConfigError for what is no expression, and for keys and values that have fields. Bytes are matched, as they are.
     """
     import pyarrow as pa
     import pyarrow.compute
@@ -159,8 +160,21 @@ def matching(pattern: str) -> Any:
         compute.match_substring_regex(pa.array([b""], pa.binary()), pattern)
     except (pa.ArrowInvalid, UnicodeEncodeError) as error:
         raise ConfigError(f"--grep {excerpt(pattern)!r} is no regular expression: {error}") from error
-    key, value = (compute.match_substring_regex(compute.field(name), pattern) for name in ("key", "value"))
+    key, value = (compute.match_substring_regex(_text_of(name, types), pattern) for name in ("key", "value"))
     return key | value
+
+
+def _text_of(column: str, types: ColumnTypes) -> Any:
+    import pyarrow as pa
+    import pyarrow.dataset
+
+    from tieredstore.values.json_text import is_json
+
+    kind: Any = types.key.arrow_type if column == "key" else types.value.arrow_type
+    if kind.num_fields:
+        raise ConfigError(f"--grep matches bytes and text, and --{column} is of fields: leave one of them out")
+    field: Any = pyarrow.dataset.field(column)
+    return field.cast(pa.string()) if is_json(kind) else field
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,34 +65,28 @@ def _parse_side(
 
 
 def _parse_kind(option: str, invalid: Literal["fail", "null"], registry: SchemaRegistry | None, text: str) -> _Kind:
-    from tieredstore.values import Avro, Binary, Json, Text
+    from tieredstore.api.reading import kind_of
+    from tieredstore.values import Avro, Json
 
     way_out = f"read it as bytes ({option} bytes), or as null (--invalid null)"
     name, _, file = text.partition(":")
-    match name, file:
-        case ("bytes", "") if text == name:
-            return lambda _: Binary()
-        case ("text", "") if text == name:
-            return lambda _: Text(invalid, way_out=way_out)
-        case ("json", _) if file:
-            from tieredstore.values.json_schema import parse_json_schema
+    if file and name == "json":
+        from tieredstore.values.json_schema import parse_json_schema
 
-            of_file: Any = Json(parse_json_schema(_read_text(Path(file))), invalid, way_out=way_out)
-            return lambda _: of_file
-        case ("avro", _) if file:
-            of_schema: Any = Avro(_read_text(Path(file)), registry, invalid, way_out=way_out)
-            return lambda _: of_schema
-        case ("avro", "") if registry is not None:
-            return lambda subject: Avro(registry.latest(subject), registry, invalid, way_out=way_out)
-        case ("avro", ""):
-            raise ConfigError(f"no Avro schema is given for {option} avro: write avro:FILE, or give --registry URL")
-        case ("json", ""):
-            raise ConfigError(f"no schema is given for {option} json: write json:FILE")
-        case _:
-            raise ConfigError(
-                f"{option} is {excerpt(text)!r}; it must be bytes, text, json:FILE, avro:FILE or avro, or of one "
-                "topic as orders=text"
-            )
+        of_file: Any = Json(parse_json_schema(_read_text(Path(file))), invalid, way_out=way_out)
+        return lambda _: of_file
+    if file and name == "avro":
+        of_schema: Any = Avro(_read_text(Path(file)), registry, invalid, way_out=way_out)
+        return lambda _: of_schema
+    if text == "avro" and registry is None:
+        raise ConfigError(f"no Avro schema is given for {option} avro: write avro:FILE, or give --registry URL")
+    kind = kind_of(text, registry, invalid, way_out)
+    if kind is None:
+        raise ConfigError(
+            f"{option} is {excerpt(text)!r}; it must be bytes, text, json, json:FILE, avro:FILE or avro, or of one "
+            "topic as orders=text"
+        )
+    return kind
 
 
 def _registry(values: Values) -> SchemaRegistry | None:

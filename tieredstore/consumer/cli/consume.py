@@ -40,7 +40,7 @@ class ConsumedTopic:
         self._kafka: Any = importlib.import_module("confluent_kafka")
         self._request = request
         how = request.how
-        self._types, self._names = types_of(how, "bytes", request.topic), how.get("columns", TOPIC_COLUMNS)
+        self._types, self._names = types_of(how, "bytes")(request.topic), how.get("columns", TOPIC_COLUMNS)
         self.schema = topic_schema(self._names, self._types)
         self._trouble: Any = faults.Trouble()
         self._doing = f"consuming topic {request.topic!r}"
