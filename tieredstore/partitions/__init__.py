@@ -1,4 +1,4 @@
-"""One partition's log as a reader sees it, bucket and broker as one: what is decided of it. Values in, values out."""
+"""One partition's log as a reader sees it, bucket and broker as one. Values in, values out."""
 
 from __future__ import annotations
 

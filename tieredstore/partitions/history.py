@@ -1,7 +1,8 @@
-"""Whether the bucket's log and the broker's are one history, told by leader epochs; and where they part. Pure.
+"""Comparison of the bucket's log with the broker's by leader epochs: one history, or the offset where they diverge.
+Pure.
 
-A record is told by its leader epoch and its offset. After an unclean election the bucket may hold records of a deposed
-leader that the log left behind. Its last epoch then ends before the bucket does, on the broker.
+Leader epoch and offset identify a record. After an unclean election the bucket may hold records of a deposed leader
+that the log left behind. On the broker, its last epoch then ends before the bucket does.
 """
 
 from __future__ import annotations
@@ -20,29 +21,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """From ``at`` on a later epoch ruled than the bucket's last one, ``left``, whose records there nobody else has."""
+    """From ``at`` on, a later epoch replaced ``left``, the bucket's last one, whose records from there are in no
+    other log.
+    """
 
     at: int
     left: int
     source: Literal["broker", "watermark"]
 
     def sentence(self, lineage: Lineage) -> str:
-        """What to say of the bucket's log, once: it is no loss."""
+        """Describe the cut of the bucket's log, once: it is no loss."""
         return (
             f"offsets {self.at} to {lineage.end_offset - 1} of {lineage.partition} in the bucket are of leader epoch "
             f"{self.left} or before, which the log left behind at offset {self.at}: they are not read"
         )
 
     def applied(self, lineage: Lineage) -> Lineage | None:
-        """The bucket's log without what the broker's left behind; as it is if the bucket has a later epoch by now."""
+        """Return the bucket's log without its abandoned part; unchanged if the bucket has a later epoch by now."""
         return lineage.until(self.at) if last_epoch(lineage) == self.left else lineage
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What was found out about a partition. It holds as long as the first three are what they are.
+    """The known history of a partition. Valid while its first three fields stay the same.
 
-    ``live_epoch`` is None where no broker was asked.
+    ``live_epoch`` is None if no broker was asked.
     """
 
     stored_epoch: int
@@ -52,12 +55,12 @@ class History:
 
 
 def last_epoch(lineage: Lineage) -> int:
-    """The leader epoch of the bucket's last record; -1 if no segment tells it."""
+    """Return the leader epoch of the bucket's last record; -1 if no segment has it."""
     return lineage.epochs[-1][0] if lineage.epochs else NO_EPOCH
 
 
 def cut_by_broker(lineage: Lineage, answer: EpochEnd) -> Cut | None:
-    """Where the broker's log left the bucket's, by the end of the largest epoch that it shares with the bucket's last.
+    """Return the cut by the broker's end of the largest epoch that it shares with the bucket's last.
 
     None if they are one history up to the bucket's end.
     """
@@ -67,7 +70,7 @@ def cut_by_broker(lineage: Lineage, answer: EpochEnd) -> Cut | None:
 
 
 def cut_by_watermark(lineage: Lineage, moves: Iterable[MoveBack]) -> Cut | None:
-    """The same by what an uploader wrote down when it met a newer leader epoch below what was shipped."""
+    """Return the cut recorded by an uploader that met a newer leader epoch below the offsets already uploaded."""
     left = last_epoch(lineage)
     at = min((move.to_offset for move in moves if move.leader_epoch > left), default=lineage.end_offset)
     return Cut(at, left, "watermark") if at < lineage.end_offset else None

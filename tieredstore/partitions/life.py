@@ -1,4 +1,4 @@
-"""Which life of a topic is read, where bucket and broker may each have another one. Pure."""
+"""The incarnation of a topic to read, if bucket and broker have several. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class Life(NamedTuple):
-    """The life that is to be read: ``stored`` in the bucket, and the broker's if ``is_live``.
+    """The incarnation to read: ``stored`` in the bucket, and the broker's if ``is_live``.
 
-    ``others`` are lives in the bucket, none of which is the broker's topic of this name.
+    ``others`` are incarnations in the bucket, none of which is the broker's topic of this name.
     """
 
     stored: Incarnation | None
@@ -25,11 +25,11 @@ class Life(NamedTuple):
 def choose_life(
     catalog: Catalog, layout: KeyLayout, topic: str, *, live: Uuid | None = None, wanted: Uuid | None = None
 ) -> Life:
-    """Find the life of a topic that bucket and broker share; ``live`` is the broker's id, ``wanted`` the one asked for.
+    """Find the incarnation that bucket and broker share; ``live`` is the broker's id, ``wanted`` the requested one.
 
-    Without the broker's, or where that one is not wanted, it is the life in the bucket alone, if there is any. Ids
-    contradict each other only if both are real: see ``KeyLayout.topic_id``. ConfigError for several lives of which
-    nothing tells which one is meant, ResourceNotFoundError if the wanted one is not among them.
+    Without the broker's, or if that is not wanted, it is the only one in the bucket, if any. Ids contradict each other
+    only if both are real: see ``KeyLayout.topic_id``. Raise ConfigError for several incarnations if nothing chooses
+    one, ResourceNotFoundError if the wanted one is not among them.
     """
     if live is None or contradict(layout, topic, live, wanted):
         return Life(catalog.incarnation(topic, wanted) if topic in catalog.topics() else None, is_live=False)
@@ -41,7 +41,7 @@ def choose_life(
 
 
 def contradict(layout: KeyLayout, topic: str, one: Uuid | None, other: Uuid | None) -> bool:
-    """Return whether two ids of a topic, wherever they were kept, are of different lives for certain."""
+    """Return True if two ids of a topic are certainly of different incarnations."""
     if one is None or other is None:
         return False
     return layout.topic_id(topic, one).contradicts(layout.topic_id(topic, other))

@@ -1,4 +1,4 @@
-"""Where a reader stands in a log that may have changed beneath it: cut by an election, or by retention. Pure."""
+"""A reader's position in a log that an election or retention may have cut. Pure."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class LogBounds(Protocol):
-    """What is asked of a partition's log."""
+    """The properties of a partition's log that a position needs."""
 
     @property
     def topic_id(self) -> Uuid:
-        """The life of the topic that the log is of."""
+        """The topic's id, which names its incarnation."""
         ...
 
     @property
     def derived_id(self) -> Uuid | None:
-        """What stands for the topic in a bucket that stores no topic ids."""
+        """Replaces the topic's id in a bucket that stores no topic ids."""
         ...
 
     @property
@@ -40,12 +40,12 @@ class LogBounds(Protocol):
 
     @property
     def lineage(self) -> Lineage | None:
-        """What the bucket has of it."""
+        """The bucket's part of it."""
         ...
 
     @property
     def cut(self) -> Cut | None:
-        """Where the log left what the bucket holds, if it did."""
+        """The offset at which the log left the bucket's, if it did."""
         ...
 
     @property
@@ -54,13 +54,13 @@ class LogBounds(Protocol):
         ...
 
     def epoch_before(self, offset: int) -> int | None:
-        """The leader epoch of the record before ``offset``, or a later one; None if nothing tells it."""
+        """Return the leader epoch of the record before ``offset``, or a later one; None if it is unknown."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The next offset to read, and the leader epoch of what was read before it; None concludes nothing."""
+    """The next offset to read, and the leader epoch of the record before it; None proves nothing."""
 
     offset: int
     epoch: int | None = None
@@ -73,14 +73,14 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What has become of a position: reading goes on at ``at``.
+    """The fate of a position: reading continues at ``at``.
 
     | kind | when | a loss |
     |---|---|---|
     | ``cut`` | a later leader epoch than the position's begins before it | yes |
-    | ``before`` | the log begins behind it | yes |
+    | ``before`` | the log begins after it | yes |
     | ``beyond`` | the log ends before it | yes |
-    | ``stale`` | only the bucket is there, and ends in an older epoch: a reader waits for later segments | no |
+    | ``stale`` | only the bucket exists, and ends in an older epoch: a reader waits for later segments | no |
     | ``stands`` | otherwise | no |
     """
 
@@ -89,7 +89,7 @@ class Standing:
 
 
 def stand(position: Position, log: LogBounds, answer: EpochEnd | None = None) -> Standing:
-    """Find out where a reader goes on. ``answer`` is what the broker says of the end of the position's epoch."""
+    """Decide where a reader continues. ``answer`` is the broker's end of the position's epoch."""
     begins = _begins_below(position, log, answer)
     if begins is not None:
         return Standing("cut", max(begins, log.earliest))
@@ -103,7 +103,7 @@ def stand(position: Position, log: LogBounds, answer: EpochEnd | None = None) ->
 
 
 def is_stale(position: Position, log: LogBounds) -> bool:
-    """Return whether what the bucket has behind the position is of an older epoch, and no broker tells what is not."""
+    """Return True if the bucket's records after the position have an older epoch, and no broker knows newer ones."""
     if position.epoch is None or log.lineage is None or log.live_epoch is not None:
         return False
     is_older = NO_EPOCH < last_epoch(log.lineage) < position.epoch
@@ -111,15 +111,15 @@ def is_stale(position: Position, log: LogBounds) -> bool:
 
 
 def needs_answer(position: Position, log: LogBounds) -> bool:
-    """Return whether the broker has to be asked where the position's epoch ends: its leader is of a later one."""
+    """Return True if the broker must be asked where the position's epoch ends: its leader has a later one."""
     return position.epoch is not None and log.live_epoch is not None and log.live_epoch > position.epoch
 
 
 def _begins_below(position: Position, log: LogBounds, answer: EpochEnd | None) -> int | None:
-    """Where the first epoch later than the position's begins, if that is below the position."""
+    """Return the start of the first epoch later than the position's, if that is below the position."""
     offset, epoch, cut = position.offset, position.epoch, log.cut
     begins: list[int] = []
-    # The broker's own answer goes first, unless it knows nothing of the epoch itself.
+    # The broker's own answer takes precedence, unless it does not know the epoch.
     is_answered = answer is not None and answer.epoch == epoch
     if cut is not None and not is_answered and (epoch is None or epoch <= cut.left):
         begins.append(cut.at)

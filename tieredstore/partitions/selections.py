@@ -1,4 +1,4 @@
-"""Which topics and partitions are meant. All frozen, all hashable."""
+"""Selections of topics and partitions. All frozen, all hashable."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class SubscribePattern:
-    """All partitions of the topics whose whole name matches ``pattern``, an expression of Python's ``re``.
+    """All partitions of the topics whose whole name matches ``pattern``, a regular expression of Python's ``re``.
 
-    But not those whose whole name matches ``without``, unless that is empty.
+    Names that match ``without`` are excluded, unless that is empty.
     """
 
     pattern: str
     without: str = ""
 
     def has(self, topic: str) -> bool:
-        """Whether a topic is one of these."""
+        """Return True if the topic is selected."""
         is_left_out = self.without != "" and re.fullmatch(self.without, topic) is not None
         return not is_left_out and re.fullmatch(self.pattern, topic) is not None
 
@@ -41,11 +41,11 @@ class Assign:
 
 
 Selection: TypeAlias = Subscribe | SubscribePattern | Assign
-"""What a reader asks for by name."""
+"""A reader's selection."""
 
 
 def named_topics(selection: Selection) -> list[str] | None:
-    """The topics that are named, each once and sorted; None for a pattern, which says nothing before it is matched."""
+    """Return the named topics, each once and sorted; None for a pattern, which must be matched first."""
     match selection:
         case Subscribe(topics=topics):
             return sorted(set(topics))
@@ -56,7 +56,7 @@ def named_topics(selection: Selection) -> list[str] | None:
 
 
 def selected_topics(selection: Selection, known: Iterable[str]) -> list[str]:
-    """Those of the ``known`` topics that are selected, or have a partition that is; sorted."""
+    """Return the ``known`` topics that are selected, or have a selected partition; sorted."""
     match selection:
         case SubscribePattern():
             return sorted(filter(selection.has, set(known)))
@@ -65,7 +65,7 @@ def selected_topics(selection: Selection, known: Iterable[str]) -> list[str]:
 
 
 def is_selected(selection: Selection, where: TopicPartition) -> bool:
-    """Whether a partition is selected, if it is there."""
+    """Return True if a partition is selected; it need not exist."""
     match selection:
         case Subscribe(topics=topics):
             return where[0] in topics

@@ -1,4 +1,4 @@
-"""Says where a topic lies: the rules of the settings, or a class of the user's own."""
+"""The place of each topic: by the rules of the settings, or by the user's own class."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """A store and a prefix. ``url`` None is the store of the settings, ``prefix`` None that of the URL, else
-    ``key.prefix``. ``storage`` are properties ``storage.*`` that are other ones there, as pairs of name and text."""
+    ``key.prefix``. ``storage`` are properties ``storage.*`` that differ there, as pairs of name and text.
+    """
 
     url: str | None = None
     prefix: str | None = None
@@ -25,10 +26,9 @@ class Endpoint:
 
 
 class EndpointProvider(ABC):
-    """Says where topics lie. A subclass is made with the settings, in every process that reads or writes.
+    """Chooses the place of each topic. A subclass is made with the settings, in every process that reads or writes.
 
-    The same topic has the same endpoint wherever and whenever it is asked for: what was written before to another one
-    is not found any more.
+    It must return the same endpoint for a topic everywhere and always: data at an earlier endpoint are no longer found.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -36,26 +36,26 @@ class EndpointProvider(ABC):
 
     @abstractmethod
     def endpoint(self, topic: str) -> Endpoint:
-        """Where the topic's segments lie; one of :meth:`endpoints`."""
+        """Return the place of the topic's segments, one of :meth:`endpoints`."""
 
     @abstractmethod
     def endpoints(self) -> Sequence[Endpoint]:
-        """All places but the settings' own, which always is one: what lists a store walks them all."""
+        """Return all places except the settings' own, which always is one: a listing visits them all."""
 
 
 class RulesProvider(EndpointProvider):
-    """``endpoint.rules``: the first that is of the topic counts."""
+    """``endpoint.rules``: the first rule that matches the topic counts."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self._rules = [(rule, _endpoint_of(rule)) for rule in settings.endpoint.rules]
 
     def endpoint(self, topic: str) -> Endpoint:
-        """That of the first rule, else the settings' own."""
+        """Return the place of the first matching rule, else the settings' own."""
         return next((endpoint for rule, endpoint in self._rules if rule.holds(topic)), Endpoint())
 
     def endpoints(self) -> Sequence[Endpoint]:
-        """One for each rule."""
+        """Return one place for each rule."""
         return [endpoint for _, endpoint in self._rules]
 
 
@@ -65,7 +65,7 @@ def _endpoint_of(rule: EndpointRule) -> Endpoint:
 
 
 def provider_of(settings: Settings) -> EndpointProvider:
-    """What the settings name; ConfigError for a class that cannot be used."""
+    """Return the provider of the settings; raise ConfigError for an unusable class."""
     name = settings.endpoint.provider_class
     if name is None:
         return RulesProvider(settings)

@@ -1,4 +1,4 @@
-"""Segments whose keys have bits behind the prefix, seen without them."""
+"""Segments whose keys have hash bits after the prefix, shown without them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tieredstore.process.thread_pool import ThreadPool
 _logger: Final = logging.getLogger(__name__)
 
 _MOST_LISTINGS: Final = 256
-"""Folders that are listed side by side; of more all is listed at once, and sorted in memory."""
+"""The most folders listed in parallel; with more, one listing covers all and is sorted in memory."""
 
 _PAGE: Final = 1000
 
 
 class LaidOutStore(MappedStore):
-    """A place whose layout is recorded: it is looked at before the first request, and written before the first segment.
+    """A place whose layout is recorded: checked before the first request, and written before the first segment.
 
-    All that is not a segment's object, our own state above all, has the same key within.
+    Objects that do not belong to a segment, above all our own state, keep their keys.
     """
 
     def __init__(self, inner: ObjectStore, prefix: str, layout: Layout) -> None:
@@ -40,7 +40,7 @@ class LaidOutStore(MappedStore):
         return f"{type(self).__name__}({self.inner!r}, {self.prefix!r}, {self.layout!r})"
 
     def look_first(self, key: str, *, writes: bool) -> None:
-        """Look whether this is the layout that is recorded, once; two threads may both do it."""
+        """Check once that this layout is the recorded one; two threads may both do it."""
         if not self._is_checked:
             self._is_recorded = check_layout(self.inner, self.prefix, self.layout)
             self._is_checked = True
@@ -50,13 +50,13 @@ class LaidOutStore(MappedStore):
 
 
 class EntropyStore(LaidOutStore):
-    """Bits of MD5(``cluster-topic-partition``) stand behind the prefix of segments' keys, and are not seen."""
+    """Bits of MD5(``cluster-topic-partition``) follow the prefix in segments' keys, and are hidden."""
 
     def __reduce__(self) -> tuple[Callable[..., EntropyStore], tuple[ObjectStore, str, Layout]]:
         return EntropyStore, (self.inner, self.prefix, self.layout)
 
     def inner_key(self, key: str) -> str:
-        """With the bits, if it is of a partition."""
+        """Add the bits to a partition's key."""
         if not key.startswith(self.prefix):
             return key
         path = key[len(self.prefix) :]
@@ -64,7 +64,7 @@ class EntropyStore(LaidOutStore):
         return key if where is None else f"{self.prefix}{self._bits(path)}{path}"
 
     def outer_key(self, key: str) -> str | None:
-        """Without the bits; None for what lies under the bits of another partition, or without any."""
+        """Remove the bits; None for a key under the bits of another partition, or without any."""
         if not key.startswith(self.prefix):
             return key
         path = key[len(self.prefix) :]
@@ -82,7 +82,7 @@ class EntropyStore(LaidOutStore):
         return key
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """One listing for one partition; for more, one for each folder of bits, merged."""
+        """List one partition by one listing; several by one for each folder of bits, merged."""
         self.look_first(prefix, writes=False)
         path = prefix.removeprefix(self.prefix) if prefix.startswith(self.prefix) else None
         if path is not None and path.startswith(STATE):
@@ -118,14 +118,14 @@ class EntropyStore(LaidOutStore):
         return bits_folder(self.layout.cluster or "", where, self.layout.bits)
 
     def _after(self, folder: str, outer_prefix: str, start_after: str) -> str | None:
-        """What ``start_after`` is among the keys of one folder; None if it comes before all that is asked for."""
+        """Translate ``start_after`` to the keys of one folder; None if it comes before all requested keys."""
         if not start_after.startswith(self.prefix):
             return None
         return f"{self.prefix}{folder}{start_after[len(self.prefix) :]}" if start_after > outer_prefix else None
 
 
 def begin_all(listings: Iterable[Iterator[ObjectInfo]]) -> list[Iterator[ObjectInfo]]:
-    """The listings, the first page of each already there: a merge needs one of each before it gives any."""
+    """Fetch the first page of each listing: a merge needs one entry of each before it yields any."""
 
     def begin(listing: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
         return chain(list(islice(listing, _PAGE)), listing)

@@ -1,4 +1,4 @@
-"""The places of settings that have others than the plugin's one, put together.
+"""Assembles the places of settings with other layouts than the plugin's.
 
 Apart from ``opening``, which imports it only for such settings: most commands never load these layouts.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def laid_out_places(store: ObjectStore, settings: Settings) -> ObjectStore:
-    """``store`` as the settings lay it out, with the other places of theirs: closing it closes all of them."""
+    """Return ``store`` as the settings lay it out, with their other places: closing it closes all of them."""
     own = Place(Endpoint(), _laid_out(store, settings.key_prefix, settings), settings.key_prefix)
     provider = provider_of(settings)
     places = [own]

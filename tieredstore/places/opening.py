@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def open_places(settings: Settings) -> ObjectStore:
-    """The settings' store with all places of theirs; the very store of the settings where it is the only one."""
+    """Open the settings' store with all of its places; the plain store if it is the only one."""
     with contextlib.ExitStack() as opened:
         store = opened.enter_context(contextlib.closing(open_wrapped(settings)))
         placed_store = place_store(store, settings)
@@ -22,10 +22,10 @@ def open_places(settings: Settings) -> ObjectStore:
 
 
 def place_store(store: ObjectStore, settings: Settings) -> ObjectStore:
-    """``store`` as the settings lay it out, with the other places of theirs: closing it closes all of them."""
+    """Return ``store`` as the settings lay it out, with their other places: closing it closes all of them."""
     if settings.endpoint.is_default:
         return store
-    # Most buckets are laid out as the plugin's, and no command waits for what they do without.
+    # Most buckets have the plugin's layout, and should not pay for this import.
     from tieredstore.places.layouts import laid_out_places  # noqa: PLC0415
 
     return laid_out_places(store, settings)

@@ -1,7 +1,4 @@
-"""What a manifest would tell of a raw segment, from the ends of its files.
-
-Apart from ``raw_store``: it parses bytes that a function gives it, and knows neither stores nor keys of objects.
-"""
+"""The manifest of a raw segment, made from the ends of its files."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""``_metadata`` beside the files of a partition in Pinterest's layout: which segments its consumer reads.
+"""``_metadata`` beside the files of a partition in Pinterest's layout: the segments that its consumer reads.
 
-Where it is there, their consumer reads the named segments alone, and finds offsets of times by it. So all whole
-segments are named, and none that is deleted: whoever stores one names it afterwards, whoever deletes one takes its name
-out before. It is JSON, as Gson writes it, and moves by the etag that was read.
+If it exists, their consumer reads only the named segments, and looks up times in it. So it names all whole segments and
+no deleted one: a writer adds a segment after storing it, and a deleter removes the name first. It is JSON, as Gson
+writes it, and is replaced conditionally by its etag.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Long: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=MAX_INT64)]
 
 @dataclass(frozen=True, slots=True, order=True)
 class NamedSegment:
-    """An entry. The time is that of the broker's log file, or a later one: never less than in an entry before it."""
+    """An entry. The time is that of the broker's log file, or later: never earlier than the entry before."""
 
     timestamp_ms: Annotated[_Long, Field(alias="timestamp")]
     base_offset: Annotated[_Long, Field(alias="baseOffset")]
@@ -70,7 +70,7 @@ def parse_metadata(raw: bytes) -> tuple[NamedSegment, ...] | None:
 
 
 def metadata_bytes(where: TopicIdPartition, entries: Iterable[NamedSegment], etag: str | None) -> bytes:
-    """Return the object's content; ``etag`` is that of the one which it replaces, None for the first."""
+    """Return the object's content; ``etag`` is that of the object it replaces, None for the first."""
     rows = [
         {"timestamp": entry.timestamp_ms, "relativeOffset": 0, "baseOffset": entry.base_offset}
         for entry in sorted(entries)
@@ -87,10 +87,10 @@ def metadata_bytes(where: TopicIdPartition, entries: Iterable[NamedSegment], eta
 def complete_entries(
     entries: Collection[NamedSegment], logs: Collection[int], whole: Mapping[int, int]
 ) -> tuple[NamedSegment, ...]:
-    """Return the entries of stored segments, with one for each that is whole.
+    """Return the entries of stored segments, with one for each whole segment.
 
-    ``logs`` are the base offsets that have a log, ``whole`` the times of those that have all files. A new entry's time
-    is put between those beside it: readers take entries in the order of their times.
+    ``logs`` are the base offsets with a log, ``whole`` the times of those with all files. A new entry's time is put
+    between its neighbours': readers take entries in the order of their times.
     """
     kept = {entry for entry in entries if entry.base_offset in logs}
     known = {entry.base_offset: entry.timestamp_ms for entry in kept}
@@ -98,7 +98,7 @@ def complete_entries(
     if not missing:
         return tuple(sorted(kept))
     offsets = sorted({*known, *missing})
-    # The least time of what is known at each offset or behind it.
+    # The smallest known time at each offset or after it.
     latest = accumulate((known.get(offset, MAX_INT64) for offset in reversed(offsets)), min)
     bounds = dict(zip(reversed(offsets), latest, strict=True))
     least = 0
@@ -111,16 +111,16 @@ def complete_entries(
 
 
 class MetadataKeeper:
-    """Keeps the object of each partition in step with its segments. Safe from several threads and processes."""
+    """Keeps each partition's object in step with its segments. Safe from several threads and processes."""
 
     def __init__(self, store: ObjectStore, prefix: str) -> None:
-        """``store`` has the plugin's keys under ``prefix``, and shows the objects of a raw layout by them."""
+        """Keep objects in ``store``, which shows a raw layout by the plugin's keys under ``prefix``."""
         self._store, self._prefix = store, prefix
 
     def name_all(self, folder: str, times: Mapping[int, int] | None = None) -> None:
-        """Have all whole segments of a partition named; ``times`` are those of log files, by base offset.
+        """Name all whole segments of a partition; ``times`` are those of log files, by base offset.
 
-        The folder is that of the partition, as the plugin has it. A listing of it, and two small requests.
+        The folder is that of the partition in the plugin's keys. Takes one listing and two small requests.
         """
         known = times or {}
 
@@ -130,14 +130,14 @@ class MetadataKeeper:
 
         is_certain = False
         while not is_certain:
-            # Once more where others than the caller's are new: what deletes them may have looked before.
+            # Repeat if others than the caller's are new: a concurrent deleter may have looked before.
             added, was_there = self._change(folder, complete, creates=True)
             is_certain = was_there and not added - set(known)
 
     def forget(self, folder: str, base_offsets: Collection[int], *, are_deleted: bool = False) -> None:
-        """Have these not named: before their files are deleted, and once more when they ``are_deleted``.
+        """Remove these names: before their files are deleted, and again when they ``are_deleted``.
 
-        Then the object is replaced in any case: an uploader that has seen the files is refused, and looks again.
+        The second time replaces the object in any case: an uploader that saw the files is refused, and looks again.
         """
 
         def without(entries: tuple[NamedSegment, ...]) -> tuple[NamedSegment, ...]:
@@ -164,7 +164,7 @@ class MetadataKeeper:
         creates: bool = False,
         replaces: bool = False,
     ) -> tuple[set[int], bool]:
-        """The base offsets that are named now and were not before, and whether there was an object."""
+        """Return the newly named base offsets, and True if there was an object before."""
         key = f"{folder}{METADATA}"
         where = partition_of(folder.removeprefix(self._prefix))
         assert where is not None
@@ -188,9 +188,9 @@ class MetadataKeeper:
         raise StoreUnavailableError(f"{key!r} was changed by others {_TRIES} times while it was to be changed")
 
     def _read(self, key: str) -> tuple[tuple[NamedSegment, ...] | None, str | None]:
-        """The entries, None if there are none or they are damaged, and the etag, None without an object."""
+        """Return the entries (None if absent or damaged) and the etag (None without an object)."""
         try:
-            # In this order: of an object that is replaced in between the etag is too old, and the change is refused.
+            # In this order: if the object is replaced in between, the etag is too old, and the change is refused.
             etag = self._store.head(key).etag or ""
             entries = parse_metadata(self._store.get_small(key, _MAX_BYTES) or b"")
         except ObjectNotFoundError:

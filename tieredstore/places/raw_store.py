@@ -1,4 +1,4 @@
-"""The files of Pinterest's layout, seen as the plugin's objects: a log, its indexes, and a manifest made in memory.
+"""The files of Pinterest's layout, shown as the plugin's objects: a log, its indexes, and a manifest made in memory.
 
 Apart from ``layouts``, which chooses between this store and the one of ``entropy``.
 """
@@ -44,11 +44,11 @@ _Value = TypeVar("_Value")
 
 
 class RawStore(LaidOutStore):
-    """Each segment's ``.index``, ``.timeindex`` and ``.log`` are seen as ``.indexes``, ``.log`` and ``.rsm-manifest``.
+    """Shows each segment's ``.index``, ``.timeindex`` and ``.log`` as ``.indexes``, ``.log`` and ``.rsm-manifest``.
 
-    The id of a topic is made of its name, unless a reader has another one: the layout knows none. Files are written by
-    their own endings, under the names of the segment's objects; ``.indexes`` and a manifest cannot be. Deleting a
-    manifest deletes the log, without which there is no segment. Our own watermarks are kept without the topic's id.
+    The layout has no topic ids: an id is derived from the name, unless a reader has another one. Files are written with
+    their own endings, under the names of the segment's objects; ``.indexes`` and a manifest cannot be written. Deleting
+    a manifest deletes the log, without which there is no segment. Our own watermarks are kept without the topic's id.
     """
 
     def __init__(self, inner: ObjectStore, prefix: str, layout: Layout, chunk_size: int = 1 << 22) -> None:
@@ -65,7 +65,7 @@ class RawStore(LaidOutStore):
     # Keys
 
     def inner_key(self, key: str) -> str:
-        """Of a file its own key; of a manifest and of indexes, which are none, the same one."""
+        """Return a file's own key; manifests and indexes, which are not files, keep theirs."""
         path = key[len(self.prefix) :] if key.startswith(self.prefix) else ""
         if path.startswith(_WATERMARKS):
             return f"{self.prefix}{_WATERMARKS}{_without_id(path[len(_WATERMARKS) :])}"
@@ -79,7 +79,7 @@ class RawStore(LaidOutStore):
         return key if named is None else self._keys.file(where, int(named[1]), named[2])
 
     def outer_key(self, key: str) -> str | None:
-        """That of a file among the segment's objects; None for what is of no segment."""
+        """Return the key of a file among the segment's objects; None for a file outside segments."""
         file = self._keys.parse(key)
         if file is None:
             return key if key.startswith(f"{self.prefix}{STATE}") else None
@@ -91,7 +91,7 @@ class RawStore(LaidOutStore):
         return None if parsed is None or parsed.suffix is Suffix.LOG else parsed
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """StoreError for what is no file of this layout."""
+        """Write a file of this layout; raise StoreError for any other."""
         self._refuse_made(key)
         super().put(key, body, if_absent=if_absent)
 
@@ -102,7 +102,7 @@ class RawStore(LaidOutStore):
     # Reading
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """A file's bytes; of indexes those of both, of a manifest what is made of the segment."""
+        """Return a file's bytes; for indexes those of both, for a manifest the one made of the segment."""
         parsed = self._object(key)
         if parsed is None:
             return super().get(key, start, stop)
@@ -114,7 +114,7 @@ class RawStore(LaidOutStore):
         return data[asked.start : asked.stop]
 
     def get_small(self, key: str, most: int) -> bytes | None:
-        """As ``get``."""
+        """Read as ``get`` does."""
         if self._object(key) is None:
             return super().get_small(key, most)
         data = self.get(key)
@@ -126,11 +126,11 @@ class RawStore(LaidOutStore):
         return 1
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
-        """One after the other."""
+        """Read one after the other."""
         return ObjectStore.get_small_batch(self, keys, most)
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """As ``get``."""
+        """Read as ``get`` does."""
         if self._object(key) is None:
             super().get_into(key, start, buffer)
             return
@@ -138,7 +138,7 @@ class RawStore(LaidOutStore):
         target[:] = self.get(key, start, start + len(target))
 
     def head(self, key: str) -> ObjectInfo:
-        """That of a file; of what is made of several as a listing has it."""
+        """Return the entry of a file; of an object made of several files as a listing has it."""
         parsed = self._object(key)
         if parsed is None:
             return super().head(key)
@@ -151,12 +151,12 @@ class RawStore(LaidOutStore):
         raise ObjectNotFoundError(f"{key!r}: of its files there are only {', '.join(segment.files) or 'none'}")
 
     def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """StoreError for what is no file of this layout."""
+        """Replace a file of this layout; raise StoreError for any other."""
         self._refuse_made(key)
         return super().replace(key, body, etag)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """The files that the objects stand for; with a manifest goes the log, which Pinterest's index names no more."""
+        """Delete the files behind the objects; with a manifest the log, which Pinterest's index no longer names."""
         every = list(keys)
         logs = self._base_offsets(every, {Suffix.MANIFEST, Suffix.LOG})
         for folder, base_offsets in logs.items():
@@ -167,7 +167,7 @@ class RawStore(LaidOutStore):
             self._metadata.forget(folder, base_offsets, are_deleted=True)
 
     def _base_offsets(self, keys: Iterable[str], suffixes: Collection[Suffix]) -> dict[str, set[int]]:
-        """By the folder of their partition."""
+        """Group base offsets by the folder of their partition."""
         known: defaultdict[str, set[int]] = defaultdict(set)
         for key in keys:
             parsed = parse_key(self.prefix, key)
@@ -176,7 +176,7 @@ class RawStore(LaidOutStore):
         return known
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:
-        """Those of files of segments."""
+        """Yield the abandoned writes of segments' files."""
         writes = admin_of(self.inner).abandoned_writes(self.prefix)
         if writes is None:
             return None
@@ -186,7 +186,7 @@ class RawStore(LaidOutStore):
     # A listing
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """One listing for one partition, as it comes. For more all that is listed is held, and sorted."""
+        """List one partition by one listing, as it comes. For several, hold and sort the whole listing."""
         self.look_first(prefix, writes=False)
         path = prefix[len(self.prefix) :] if prefix.startswith(self.prefix) else ""
         if path.startswith(STATE):
@@ -204,7 +204,7 @@ class RawStore(LaidOutStore):
 
     def _of_partition(self, where: TopicIdPartition, path: str, start_after: str | None) -> Iterator[RawSegment]:
         folder = self._keys.folder(where)
-        # By the name behind the two folders: what is asked for may begin with an offset.
+        # By the name after the two folders: the prefix may begin with an offset.
         name = path.split("/", 2)[2].partition("-")[0]
         after: str | None = None
         in_folder = f"{self.prefix}{path.rpartition('/')[0]}/"
@@ -217,7 +217,7 @@ class RawStore(LaidOutStore):
         if STATE.startswith(path) and path:
             return
         topic = path.partition("/")[0]
-        # A text that the raw folders begin with too; more than is asked for is passed over later.
+        # A text that raw folders begin with too; extra entries are filtered later.
         if "/" in path:
             topic = _without_id(path).partition("/")[0] + "-"
         elif not topic.endswith("-"):
@@ -244,7 +244,7 @@ class RawStore(LaidOutStore):
             self._known.keep(self._name(segment), segment)
             yield segment
 
-    # What is made of a segment
+    # Objects made of a segment
 
     def _make_object(self, key: str, parsed: ObjectKey) -> bytes:
         segment = self._segment(parsed)
@@ -298,7 +298,9 @@ class RawStore(LaidOutStore):
         return self.inner.get(segment.files[ending].key, start, stop)
 
     def _segment(self, parsed: ObjectKey) -> RawSegment:
-        """The whole segment; ObjectNotFoundError if a file is missing, or the log is another one than the id is of."""
+        """Return the whole segment; raise ObjectNotFoundError if a file is missing, or the id belongs to another
+        log.
+        """
         where = parsed.segment_id.topic_id_partition
         path = f"{where.topic}/{where.partition}/{parsed.start_offset}"
         segment = self._known.find(f"{path}/{parsed.segment_id.id}") or self._look_up(parsed)
@@ -332,7 +334,7 @@ class RawStore(LaidOutStore):
 
 
 class _Recent(Generic[_Value]):
-    """The values kept last, so many at most. Safe from several threads."""
+    """The latest values, up to a number. Safe from several threads."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -340,7 +342,7 @@ class _Recent(Generic[_Value]):
         self._values: OrderedDict[str, _Value] = OrderedDict()
 
     def keep(self, name: str, value: _Value) -> None:
-        """Keep it, in place of an earlier one of the name."""
+        """Keep a value, and replace an earlier one of the name."""
         with self._lock:
             self._values[name] = value
             self._values.move_to_end(name)
@@ -354,7 +356,7 @@ class _Recent(Generic[_Value]):
 
 
 def _without_id(path: str) -> str:
-    """A path whose first folder is a topic's, without the id behind its name."""
+    """Remove the id after the topic's name from a path's first folder."""
     folder, slash, rest = path.partition("/")
     where = partition_of(f"{folder}/0/")
     return f"{where.topic}{slash}{rest}" if where is not None else path

@@ -1,6 +1,6 @@
-"""``<prefix>!tieredstore/layout.json``: how the keys under a prefix are made, so that nobody makes them otherwise.
+"""``<prefix>!tieredstore/layout.json``: the layout of the keys under a prefix, so that no writer uses another one.
 
-Written by the first who writes a segment under a layout that is not the plugin's own; nobody changes it after that.
+The first writer of a segment under a layout other than the plugin's writes it; it never changes after that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tieredstore.errors import (
 from tieredstore.format.keys import parse_key
 
 STATE: Final = "!tieredstore/"
-"""What stands behind the prefix of everything that is our own, and no segment."""
+"""Follows the prefix in the keys of our own state."""
 
 _NAME: Final = f"{STATE}layout.json"
 _MAX_BYTES: Final = 4096
@@ -31,7 +31,7 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the keys under a prefix are made."""
+    """The layout of the keys under a prefix."""
 
     bits: int = 0
     cluster: str | None = None
@@ -39,7 +39,7 @@ class Layout:
 
     @property
     def is_default(self) -> bool:
-        """Whether keys are the plugin's own."""
+        """True if keys are the plugin's own."""
         return not self.bits and not self.is_raw
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Layout:
 
     @classmethod
     def parse(cls, raw: bytes | None, key: str) -> Layout:
-        """What the object says; CorruptDataError if it is none."""
+        """Parse the object; raise CorruptDataError if it is damaged."""
         try:
             document = cast("dict[str, Any]", json.loads(raw or b""))
             version, layout, bits = document["version"], document["layout"], document["entropy_bits"]
@@ -74,7 +74,7 @@ def layout_key(prefix: str) -> str:
 
 
 def read_layout(store: ObjectStore, prefix: str) -> Layout | None:
-    """What is recorded under the prefix, by one request; None if nothing is."""
+    """Return the layout recorded under the prefix, by one request; None without a record."""
     key = layout_key(prefix)
     try:
         return Layout.parse(store.get_small(key, _MAX_BYTES), key)
@@ -83,7 +83,7 @@ def read_layout(store: ObjectStore, prefix: str) -> Layout | None:
 
 
 def check_layout(store: ObjectStore, prefix: str, layout: Layout) -> bool:
-    """Whether just this layout is recorded; False if none is. ConfigError for another one."""
+    """Return True if this layout is recorded, False if none is; raise ConfigError for another one."""
     recorded = read_layout(store, prefix)
     if recorded is None:
         return False
@@ -95,9 +95,9 @@ def check_layout(store: ObjectStore, prefix: str, layout: Layout) -> bool:
 
 
 def record_layout(store: ObjectStore, prefix: str, layout: Layout) -> None:
-    """Record the layout where none is recorded: of several who do it at once all agree, or all but one are told.
+    """Record the layout if none is recorded. Concurrent writers either agree, or all but one get an error.
 
-    ConfigError where segments lie under the plugin's own keys already, which nobody would find any more.
+    Raise ConfigError if segments exist under the plugin's own keys, which would no longer be found.
     """
     if check_layout(store, prefix, layout):
         return
@@ -114,18 +114,18 @@ def record_layout(store: ObjectStore, prefix: str, layout: Layout) -> None:
 
 
 def laid_out(store: ObjectStore) -> ObjectStore:
-    """The store within wrappers that have no say in where anything lies."""
+    """Return the store inside wrappers that do not affect the layout."""
     while isinstance(inner := getattr(store, "inner", None), ObjectStore) and not hasattr(store, "layout"):
         store = inner
     return store
 
 
 def other_layout(store: ObjectStore, prefix: str) -> Layout | None:
-    """The layout that is recorded under the prefix, if ``store`` was opened without one; one request for most."""
+    """Return the layout recorded under the prefix, if ``store`` was opened without one; one request for most."""
     if hasattr(laid_out(store), "layout"):
-        return None  # it looks itself, before its first request
+        return None  # it checks itself, before its first request
     try:
-        # Most stores have none, and the answer to this has no body that a store could say wrong things about.
+        # Most stores have none, and a HEAD has no body that a faulty store could corrupt.
         store.head(layout_key(prefix))
     except ObjectNotFoundError:
         return None
@@ -134,9 +134,9 @@ def other_layout(store: ObjectStore, prefix: str) -> Layout | None:
 
 
 def refuse_other_layout(store: ObjectStore, prefix: str) -> None:
-    """ConfigError if other keys are recorded under the prefix than ``store`` was opened with.
+    """Raise ConfigError if another layout is recorded under the prefix than ``store`` was opened with.
 
-    For whoever is about to write: what has the plugin's keys there is found by none of those who read the others.
+    Call it before writing: readers of the recorded layout would not find objects with the plugin's keys.
     """
     other = other_layout(store, prefix)
     if other is not None:
@@ -147,7 +147,7 @@ def refuse_other_layout(store: ObjectStore, prefix: str) -> None:
 
 
 def layout_hint(store: ObjectStore, prefix: str) -> list[str]:
-    """A sentence if other keys are recorded under the prefix than ``store`` was opened with."""
+    """Return a sentence if another layout is recorded under the prefix than ``store`` was opened with."""
     try:
         other = other_layout(store, prefix)
     except TieredStoreError:

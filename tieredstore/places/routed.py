@@ -1,4 +1,4 @@
-"""Several places, seen as one store: each topic's objects in its own."""
+"""Several places, shown as one store: each topic's objects in its own."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ _MOST_TOPICS: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an endpoint is: its store, whose segments are seen under ``prefix``. ``is_own_store`` where it shares the
-    first place's store, which alone is closed then."""
+    """An endpoint's store, whose segments are shown under ``prefix``. ``is_own_store`` if it shares the first
+    place's store, which is closed only once.
+    """
 
     endpoint: Endpoint
     store: ObjectStore
@@ -47,15 +48,14 @@ class Place:
 
 
 def places_of(store: ObjectStore, prefix: str) -> tuple[Place, ...]:
-    """The places that ``store`` is made of, the settings' own first; itself where there is only that one."""
+    """Return the places that ``store`` consists of, the settings' own first; the store itself if it is the only one."""
     return store.places if isinstance(store, RoutedStore) else (Place(Endpoint(), store, prefix),)
 
 
 class RoutedStore(DelegatingStore):
-    """Keys are those of the first place, the settings' own; what is of a topic that lies elsewhere is sent there.
+    """A store with the keys of the first place, the settings' own; objects of topics at other places go there.
 
-    Of a topic are its segments, its watermarks, and what is in quarantine of it, which are its records too. All else is
-    the first place's.
+    A topic's objects are its segments, its watermarks, and its records in quarantine. All others are the first place's.
     """
 
     def __init__(self, places: Sequence[Place], provider: EndpointProvider) -> None:
@@ -74,37 +74,37 @@ class RoutedStore(DelegatingStore):
 
     @property
     def identity(self) -> str:
-        """Those of all places, the settings' own first."""
+        """The identities of all places, the settings' own first."""
         identities = [self.places[0].store.identity]
         identities += [f"{place.store.identity}/{place.prefix}" for place in self.places[1:]]
         return ", ".join(identities)
 
     @property
     def conditional_writes(self) -> bool:
-        """Whether all places have them."""
+        """True if all places have them."""
         return all(place.store.conditional_writes for place in self.places)
 
     def target(self, key: str, *, writes: bool = False) -> tuple[ObjectStore, str]:  # noqa: ARG002
-        """The key's place."""
+        """Return the key's place."""
         place = self._place(key)
         return place.store, self._within(place, key)
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:
-        """In the key's place."""
+        """Write in the key's place."""
         store, there = self.target(key)
         store.put_once(there, body, mark)
 
     @property
     def small_batch(self) -> int:
-        """The least of all places."""
+        """The smallest of all places."""
         return min(place.store.small_batch for place in self.places)
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
-        """One after the other."""
+        """Read one after the other."""
         return ObjectStore.get_small_batch(self, keys, most)
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """The listings of all places where there may be such keys, merged."""
+        """Merge the listings of all places that may have such keys."""
         own_prefix = self.places[0].prefix
         if not prefix.startswith(own_prefix):
             if not own_prefix.startswith(prefix):
@@ -117,7 +117,7 @@ class RoutedStore(DelegatingStore):
         return heapq.merge(*begin_all(listings), key=listing_order)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """In each place those that lie there; if some cannot be deleted, the others still are."""
+        """Delete each key in its place; if some deletions fail, the others still happen."""
         by_place: defaultdict[int, list[str]] = defaultdict(list)
         for key in keys:
             place = self._place(key)
@@ -132,22 +132,22 @@ class RoutedStore(DelegatingStore):
             raise failures[0]
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """By objects under ``staging_prefix``, whatever the places could do."""
+        """Prepare by objects under ``staging_prefix``, even if the places had a better way."""
         return ObjectStore.prepare(self, key, body, staging_prefix=staging_prefix)
 
     def publish(self, prepared: Prepared) -> None:
-        """As it was prepared."""
+        """Publish as it was prepared."""
         ObjectStore.publish(self, prepared)
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
-        """In its key's place."""
+        """Discard in its key's place."""
         if isinstance(write, Prepared):
             return ObjectStore.discard(self, write)
         store, there = self.target(write.key)
         return store.discard(replace(write, key=there))
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:
-        """Those of all places; None where one does not tell."""
+        """Yield those of all places; None if one cannot list them."""
         of_places = [(place, admin_of(place.store).abandoned_writes(place.prefix)) for place in self.places]
         known = [(place, writes) for place, writes in of_places if writes is not None]
         return self._see_writes(known, prefix) if len(known) == len(of_places) else None
@@ -162,17 +162,19 @@ class RoutedStore(DelegatingStore):
                     yield replace(write, key=key)
 
     def now_ms(self) -> int | None:
-        """The earliest of all places' times: nothing counts as older than it is. None where one does not tell."""
+        """Return the earliest of all places' times, so that nothing counts as older than it is; None if one has
+        none.
+        """
         times = [admin_of(place.store).now_ms() for place in self.places]
         known = [time for time in times if time is not None]
         return min(known) if len(known) == len(times) else None
 
     def kept_after_delete(self) -> Sequence[str]:
-        """What stays in any place."""
+        """Return everything that any place keeps."""
         return [sentence for place in self.places for sentence in admin_of(place.store).kept_after_delete()]
 
     def rules_on(self, prefix: str) -> Sequence[str] | None:
-        """The rules of all places; None where one cannot tell."""
+        """Return the rules of all places; None if one cannot list them."""
         rules: list[str] = []
         for place in self.places:
             of_place = admin_of(place.store).rules_on(self._within(place, prefix))
@@ -182,13 +184,13 @@ class RoutedStore(DelegatingStore):
         return rules
 
     def lifecycle(self) -> BucketLifecycle | str:
-        """A sentence: each place has rules of its own."""
+        """Return a sentence: each place has its own rules."""
         return (
             f"endpoint.rules name {len(self.places)} places, each with lifecycle rules of its own: name one by --store"
         )
 
     def caller(self) -> str:
-        """Who asks each of the places, where it tells."""
+        """Return the caller's name at each place that knows it."""
         return "; ".join(dict.fromkeys(filter(None, (admin_of(place.store).caller() for place in self.places))))
 
     def close(self) -> None:
@@ -198,7 +200,7 @@ class RoutedStore(DelegatingStore):
                 place.store.close()
 
     def _where(self, key: str) -> str | None:
-        """The topic that a key is of."""
+        """Return the topic of a key."""
         own_prefix = self.places[0].prefix
         if not key.startswith(own_prefix):
             return None
@@ -206,7 +208,7 @@ class RoutedStore(DelegatingStore):
         if path.startswith(_OF_TOPICS):
             path = path[len(STATE) :].partition("/")[2]
         topic_folder, slash, rest = path.partition("/")
-        # Of a topic's folder alone: a listing may go no deeper.
+        # Of a topic's folder alone: a listing may not go deeper.
         where = partition_of(f"{topic_folder}/0/{rest}") if slash else None
         return None if where is None else where.topic
 
@@ -245,7 +247,7 @@ class RoutedStore(DelegatingStore):
                 self._tell(key, place)
 
     def _tell(self, key: str, place: Place) -> None:
-        """Of a topic that lies elsewhere by the rules, and here too: once."""
+        """Warn once of a topic that is here although the rules send it elsewhere."""
         topic = self._where(key)
         if topic is not None and topic not in self._told:
             self._told.add(topic)

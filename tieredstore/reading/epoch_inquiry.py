@@ -1,4 +1,4 @@
-"""Finds out whether the bucket's logs and the broker's are one history, with as few questions as possible."""
+"""Decides if the bucket's logs and the broker's are one history, with as few requests as possible."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class BothSides(NamedTuple):
-    """What the bucket has of a partition, and where the broker's log begins, whose leader is of ``live_epoch``."""
+    """The bucket's log of a partition, and the start of the broker's, whose leader has ``live_epoch``."""
 
     lineage: Lineage
     live_start: int
@@ -26,20 +26,20 @@ class BothSides(NamedTuple):
 
     @property
     def is_left_behind(self) -> bool:
-        """Whether the leader is of a later epoch than the bucket's last record."""
+        """Return True if the leader's epoch is later than that of the bucket's last record."""
         return self.live_epoch is not None and NO_EPOCH < last_epoch(self.lineage) < self.live_epoch
 
     def is_as(self, history: History) -> bool:
-        """Whether what was found out holds still."""
+        """Return True if ``history`` still describes both sides."""
         now = last_epoch(self.lineage), self.lineage.end_offset, self.live_epoch
         return now == (history.stored_epoch, history.stored_end, history.live_epoch)
 
 
 class EpochInquiry:
-    """Asks the broker where the bucket's last leader epochs end, and watermarks where it cannot tell or is not asked.
+    """Asks the broker where the bucket's last leader epochs end, and reads watermarks where the broker cannot answer.
 
-    Each is asked once as long as nothing has changed. ``known`` are earlier answers, ``moves`` the watermarks that were
-    read before.
+    Each request is made once until something changes. ``known`` are earlier answers, ``moves`` the watermarks read
+    before.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class EpochInquiry:
         self._moves = StoredMoves(source) if moves is None else moves
 
     def histories(self, partitions: Mapping[TopicPartition, BothSides]) -> dict[TopicPartition, History]:
-        """What is found out of those whose leaders are of later epochs than the bucket; one inquiry for all of them.
+        """Return the histories of partitions whose leaders have later epochs than the bucket, with one inquiry for all.
 
-        BrokerUnavailableError if neither broker nor watermark tells it.
+        Raise BrokerUnavailableError if neither broker nor watermark answers.
         """
         behind = {where: both for where, both in partitions.items() if both.is_left_behind}
         asked = {
@@ -72,11 +72,13 @@ class EpochInquiry:
         return {where: self._known[both.lineage.partition] for where, both in behind.items()}
 
     def look_at_watermarks(self, lineages: Iterable[Lineage]) -> None:
-        """Read the watermarks of logs that no broker has, with one listing; not of those that tell no leader epoch."""
+        """Read the watermarks of logs that no broker has, with one listing; not of those without leader epochs."""
         self._moves.look(lineage.partition for lineage in lineages if last_epoch(lineage) > NO_EPOCH)
 
     def stored_history(self, lineage: Lineage) -> History | None:
-        """What the watermark tells of a log that no broker has; None if no later epoch is known to have left it."""
+        """Return the history by the watermark for a log that no broker has; None if no later epoch is known to have
+        left it.
+        """
         left = last_epoch(lineage)
         cut = cut_by_watermark(lineage, self._moves.of(lineage.partition)) if left > NO_EPOCH else None
         return None if cut is None else History(left, lineage.end_offset, None, cut)
@@ -85,7 +87,7 @@ class EpochInquiry:
         lineage, left = both.lineage, last_epoch(both.lineage)
         assert both.live_epoch is not None
         cuts = [None if answer is None else cut_by_broker(lineage, answer)]
-        # A log that begins behind the epoch's end tells its beginning: what ruled before that it does not know.
+        # A log that begins after the epoch's end returns its own beginning: it does not know earlier epochs.
         if answer is None or answer.end <= both.live_start:
             cuts.append(cut_by_watermark(lineage, read_moves(self._source, lineage.partition)))
             if answer is None and cuts == [None, None]:

@@ -1,4 +1,4 @@
-"""Which offsets there are at one moment: the bucket's, and from where these end the broker's."""
+"""The offsets that exist at one moment: the bucket's, and after them the broker's."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LogSnapshot:
-    """The logs of all partitions that a query selects, as they were when it was taken.
+    """The logs of all partitions that a query selects, at one moment.
 
-    ``problems`` are sentences to be logged: segments that do not count, and what of bucket and broker does not belong
-    together. ``unreadable`` are segments that are whole and that the settings' keys do not open, or that are damaged.
+    ``problems`` are sentences for the log: segments that do not count, and contradictions between bucket and broker.
+    ``unreadable`` are whole segments that the configured keys do not open, or that are damaged.
     """
 
     logs: Mapping[TopicPartition, PartitionLog]
@@ -30,13 +30,13 @@ class LogSnapshot:
     unreadable: tuple[Problem, ...] = ()
 
     def bytes_between(self, where: TopicPartition, start: int, stop: int) -> int:
-        """How many bytes of a partition's log the offsets (half-open) take, about."""
+        """Estimate the bytes of a partition's log between two offsets (half-open)."""
         return self.logs[where].bytes_between(start, stop)
 
     def check_selected(self, query: LogQuery, source: SegmentSource) -> None:
-        """ResourceNotFoundError if a topic or partition that the query names is not there.
+        """Raise ResourceNotFoundError if a topic or partition that the query names does not exist.
 
-        Only then ``source`` is asked, and the broker: the error names what is like it.
+        Only then asks ``source`` and the broker for similar names, which the error shows.
         """
         missing = self._missing(query.selection)
         if missing:
@@ -47,7 +47,7 @@ class LogSnapshot:
             )  # fmt: skip
 
     def _missing(self, selection: Selection) -> dict[str, list[int]]:
-        """The topics that are not there, with the partitions of them that were asked for."""
+        """Return the missing topics, with the partitions requested of them."""
         topics = {topic for topic, _ in self.logs}
         if not isinstance(selection, Assign):
             return {topic: [] for topic in named_topics(selection) or () if topic not in topics}
@@ -59,7 +59,7 @@ class LogSnapshot:
 
 
 def _live_partitions(query: LogQuery, topics: Iterable[str]) -> dict[str, tuple[int, ...]] | None:
-    """The partitions of these topics, and, for what is like their names, all others without any."""
+    """Return the partitions of these topics, and all other topics without partitions, for similar names."""
     cluster = query.open_cluster()
     if cluster is None:
         return None

@@ -1,6 +1,6 @@
-"""Data loss: what a reader asks for and nobody has any more, worded in one place, and judged by the query's policy.
+"""Data loss: requested offsets that no longer exist, worded in one place and judged by the query's policy.
 
-A loss never passes in silence: it is an error, or a warning and the read goes on behind it.
+A loss is never silent: it is an error, or a warning and the read continues after it.
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ _SHOWN: Final = 5
 
 
 class Missing(NamedTuple):
-    """Offsets that neither bucket nor broker has."""
+    """Offsets that neither the bucket nor the broker has."""
 
     spans: tuple[LostOffsets, ...]
 
 
 class Unreadable(NamedTuple):
-    """Segments that are there and that nobody can read; they are logged as problems of the snapshot."""
+    """Segments that exist but cannot be read; they are logged as problems of the snapshot."""
 
     problems: tuple[Problem, ...]
 
 
 class Deleted(NamedTuple):
-    """Offsets that retention took from the bucket under a reader."""
+    """Offsets that retention deleted from the bucket during the read."""
 
     lost: LostOffsets
     error: Exception
 
 
 class DeletedOnBroker(NamedTuple):
-    """Offsets that retention took from the broker under a reader, and that were not copied."""
+    """Offsets that retention deleted from the broker during the read, and that were not copied."""
 
     lost: LostOffsets
     error: Exception
 
 
 class CutWhileRead(NamedTuple):
-    """Offsets of the broker that an election took back after they were planned."""
+    """Offsets of the broker that an election truncated after they were planned."""
 
     lost: LostOffsets
     cut_at: int
 
 
 class StartsBeyond(NamedTuple):
-    """An offset to start at that lies beyond the log's end: if it was right once, the log has been cut since."""
+    """A start offset beyond the log's end: if it was valid once, the log has been truncated since."""
 
     where: TopicPartition
     start: int
@@ -83,7 +83,7 @@ class OtherThanNamed(NamedTuple):
 
 
 class OtherLife(NamedTuple):
-    """A topic of which the bucket has only other lives than the broker's."""
+    """A topic whose incarnations in the bucket do not include the broker's."""
 
     topic: str
     live: Uuid | None
@@ -107,7 +107,7 @@ class Behind(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """A partition that was read up to ``position``, and is not there any more."""
+    """A partition that was read up to ``position`` and no longer exists."""
 
     where: TopicPartition
     topic_id: Uuid
@@ -115,7 +115,7 @@ class Gone(NamedTuple):
 
 
 class CreatedAgain(NamedTuple):
-    """A topic that has another id than when it was read; ``read`` says how far."""
+    """A topic whose id has changed since it was read; ``read`` says how far."""
 
     topic: str
     now: Uuid
@@ -123,7 +123,7 @@ class CreatedAgain(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """A position from which a reader cannot go on as the log is now: see ``Standing``, of which ``stale`` is none."""
+    """A position that is not valid in the present log: see ``Standing``; ``stale`` does not count."""
 
     where: TopicPartition
     position: int
@@ -132,14 +132,14 @@ class Moved(NamedTuple):
 
 
 class BeginsLate(NamedTuple):
-    """A partition that came while a stream was read, and that does not begin at its first offset."""
+    """A partition that appeared during a stream and does not begin at its first offset."""
 
     where: TopicPartition
     earliest: int
 
 
 class EndsBefore(NamedTuple):
-    """A log that ends before the offsets that a batch, which is read again, is to read."""
+    """A log that ends before the offsets of a repeated batch."""
 
     where: TopicPartition
     topic_id: Uuid
@@ -148,7 +148,7 @@ class EndsBefore(NamedTuple):
 
 
 class NotReadable(NamedTuple):
-    """Offsets that a batch, which is read again, is to read of a partition that is gone, or is another one ``now``."""
+    """Offsets of a repeated batch whose partition no longer exists, or is another one ``now``."""
 
     where: TopicPartition
     topic_id: Uuid
@@ -158,19 +158,19 @@ class NotReadable(NamedTuple):
 
 
 Mismatch: TypeAlias = NotOnBroker | OtherThanNamed | OtherLife | EarlierEpoch | Behind
-"""Bucket and broker do not belong together."""
+"""Contradictions between bucket and broker."""
 
 PositionLost: TypeAlias = Gone | CreatedAgain | Moved | BeginsLate | EndsBefore | NotReadable
-"""A reader cannot go on where it stood."""
+"""Positions at which a reader cannot continue."""
 
 Loss: TypeAlias = (
     Missing | Unreadable | Deleted | DeletedOnBroker | CutWhileRead | StartsBeyond | Mismatch | PositionLost
 )  # fmt: skip
-"""Something that existed and is gone, or is another thing now."""
+"""Data that existed and are gone, or were replaced."""
 
 
 def sentence(loss: Loss, words: QueryWords) -> str:
-    """What is lost, as errors and warnings have it."""
+    """Describe the loss for errors and warnings."""
     match loss:
         case Missing(spans):
             shown = ", ".join(
@@ -261,7 +261,7 @@ def _moved(position: int, standing: Standing, log: LogBounds) -> str:
 
 
 def _way_out(loss: Loss, accept_loss: str) -> str:
-    """What a person can do."""
+    """Return the advice for the reader of an error."""
     match loss:
         case Missing():
             return f"; ask for what is there, or {accept_loss} to read on"
@@ -282,7 +282,7 @@ def _way_out(loss: Loss, accept_loss: str) -> str:
 
 
 def _warnings(loss: Loss, words: QueryWords) -> Iterable[str]:
-    """What to log where the query puts up with losses."""
+    """Return the warnings to log where the query accepts losses."""
     match loss:
         case Missing(spans):
             return map(str, spans)
@@ -296,14 +296,14 @@ def _warnings(loss: Loss, words: QueryWords) -> Iterable[str]:
 
 
 class Losses:
-    """A query's policy: a loss is DataLossError, or a warning that is logged once, however often the loss is met."""
+    """A query's policy: a loss raises DataLossError, or logs one warning however often it is met."""
 
     def __init__(self, query: LogQuery) -> None:
         self._query = query
         self._warned: set[str] = set()
 
     def accept(self, loss: Loss, cause: Exception | None = None) -> None:
-        """DataLossError that names the way out, caused by ``cause``; nothing where the query puts up with losses."""
+        """Raise DataLossError with its way out and ``cause``, or log a warning, by the query's policy."""
         words = self._query.words
         if self._query.fails_on_loss:
             raise DataLossError(sentence(loss, words) + _way_out(loss, words.accept_loss)) from cause
@@ -313,7 +313,7 @@ class Losses:
                 _logger.warning("%s", warning)
 
     def accept_missing(self, spans: Iterable[LostOffsets]) -> None:
-        """The same of offsets that nobody has, if there are any."""
+        """Apply the policy to offsets that do not exist, if there are any."""
         if missing := tuple(spans):
             self.accept(Missing(missing))
 
@@ -325,11 +325,12 @@ class Losses:
         starts_there: Collection[TopicPartition] = (),
         stops_there: Collection[TopicPartition] = (),
     ) -> None:
-        """The same of segments that nobody can read and that may have records of the windows.
+        """Apply the policy to unreadable segments that may have records of the windows.
 
-        At the beginning or the end of a log nothing else tells of one. It counts there unless somebody named the offset
-        that the window begins at (of the partitions ``starts_there``) or ends at (``stops_there``). One whose offsets
-        another segment or the broker holds is no loss, nor is one of another life of its topic.
+        At the beginning or end of a log nothing else reveals such a segment. It counts there unless the caller named
+        the offset at which the window begins (partitions ``starts_there``) or ends (``stops_there``). A segment whose
+        offsets are also in another segment or on the broker is no loss; neither is one of another incarnation of the
+        topic.
         """
         hidden = [*self._without_log(snapshot)]
         for where, (start, stop) in windows.items():
@@ -342,7 +343,7 @@ class Losses:
             self.accept(Unreadable(tuple(hidden)))
 
     def _without_log(self, snapshot: LogSnapshot) -> Iterator[Problem]:
-        """Of partitions that are selected and have nothing that can be read."""
+        """Yield the problems of selected partitions without any readable segment."""
         for problem in snapshot.unreadable:
             partition = problem.segment_id.topic_id_partition
             where = partition.topic, partition.partition
@@ -352,11 +353,11 @@ class Losses:
 
 
 def losses_between(log: PartitionLog, start: int, stop: int) -> Iterator[LostOffsets]:
-    """What of the offsets ``start`` up to ``stop`` (half-open) neither the bucket nor the broker has."""
+    """Yield the offsets from ``start`` up to ``stop`` (half-open) that neither the bucket nor the broker has."""
     if log.lineage is not None:
         yield from lost_offsets(log.lineage, start, min(stop, log.seam))
-    # Gaps in the bucket are told of above. Beside them something may be missing at two places: between the seam and
-    # the broker's first offset, and behind the log's end.
+    # Gaps in the bucket were yielded above. Offsets can also be missing between the seam and the broker's first offset,
+    # and after the log's end.
     live_start = log.seam if log.live_start is None else log.live_start
     for first, last in (
         (max(start, log.seam if log.lineage is not None else 0), min(stop, live_start)),
@@ -367,12 +368,12 @@ def losses_between(log: PartitionLog, start: int, stop: int) -> Iterator[LostOff
 
 
 def name_of(where: TopicPartition) -> str:
-    """A partition as sentences have it."""
+    """Name a partition in sentences."""
     return f"{where[0]}-{where[1]}"
 
 
 def _readable(log: PartitionLog) -> list[OffsetWindow]:
-    """What can be read of the log, ascending."""
+    """Return the readable offsets of the log, ascending."""
     stored = [] if log.lineage is None else [(span.start, span.stop) for span in log.lineage.spans]
     live = [] if log.live_start is None else [(log.live_start, MAX_OFFSET)]
     return sorted((*stored, *live))

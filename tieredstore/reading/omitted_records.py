@@ -1,6 +1,6 @@
-"""What a read under ``read_committed`` leaves out of what it was asked for, since nobody has committed it.
+"""Records of a requested range that ``read_committed`` leaves out, because they are not committed.
 
-It lies apart from the readers, which know nothing of it: whoever gives records on notes how far it has got.
+Separate from the readers, which do not depend on it: the caller that passes records on notes its progress here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LeftOut:
-    """Gathers what a read meets, and says in the end what of it was not given. Reads may meet things on any thread."""
+    """Collects the aborted transactions that a read meets, and finally says what was left out. Thread-safe."""
 
     def __init__(self, query: LogQuery) -> None:
         self.aborted_in_tail = 0
@@ -31,33 +31,33 @@ class LeftOut:
 
     @property
     def end_offset(self) -> int:
-        """Where the log ends that reaches furthest."""
+        """The end of the longest log."""
         return max((log.end for log in self._logs.values()), default=0)
 
     def begin(self, log: PartitionLog, start: int, stop: int) -> None:
-        """A partition is to be read."""
+        """Note that the read of a partition begins."""
         self._logs[log.partition], self._windows[log.partition] = log, (start, stop)
         self._aborted[log.partition] = set()
         self._reached[log.partition] = start
 
     def meet(self, partition: int, aborted: Iterable[AbortedTransaction]) -> None:
-        """Aborted transactions of a part that is read, or that was read ahead."""
+        """Note aborted transactions of a part that is read, or that was read ahead."""
         with self._lock:
             self._aborted[partition].update(aborted)
 
     def note_given(self, partition: int, next_offset: int) -> None:
-        """All records before an offset were given, or are not to be; and so were those of the partitions before."""
+        """Note that all records of a partition before an offset are finished, and all earlier partitions."""
         for number, (_, stop) in self._windows.items():
             if number < partition:
                 self._reached[number] = stop
         self._reached[partition] = max(next_offset, self._reached.get(partition, 0))
 
     def note_end(self) -> None:
-        """Everything was given."""
+        """Note that everything was read."""
         self._reached.update({number: stop for number, (_, stop) in self._windows.items()})
 
     def sentences(self, *, asks: bool = True) -> list[str]:
-        """Name what was left out so far; without asking the broker if it is not to be asked."""
+        """Describe the records left out so far; ask the broker only if ``asks``."""
         if self._query.isolation != "read_committed":
             return []
         with self._lock:
@@ -70,26 +70,26 @@ class LeftOut:
         return [*told, *self._undecided(), *(self._held_back() if asks else ())]
 
     def _ended(self) -> Iterator[tuple[PartitionLog, int]]:
-        """The logs that were read to their ends, and where that began."""
+        """Yield the logs that were read to their ends, and the start of each read."""
         for number, (start, stop) in self._windows.items():
             log = self._logs[number]
             if self._reached[number] >= stop == log.end_from(start):
                 yield log, start
 
     def _undecided(self) -> Iterator[str]:
-        """Without the broker the bucket's log ends before what is not decided in it."""
+        """Describe open transactions in the bucket: without a broker, its log ends before them."""
         for log, start in self._ended():
             if not log.on_broker and log.lineage is not None and max(start, log.seam) < log.lineage.end_offset:
                 yield undecided(log.where, max(start, log.seam), log.lineage.end_offset)
 
     def _held_back(self) -> Iterator[str]:
-        """What open transactions hold back on the broker."""
+        """Describe the records that open transactions hold back on the broker."""
         ended = [log.where for log, _ in self._ended() if log.on_broker]
         cluster = self._query.open_cluster() if ended else None
         if cluster is None:
             return
         with contextlib.closing(cluster):
-            # In this order: what is written meanwhile is not taken for held back.
+            # In this order, so that records written in between do not count as held back.
             written: Mapping[TopicPartition, int] = cluster.end_offsets(ended, "read_uncommitted")
             decided = cluster.end_offsets(ended)
         for where, end in written.items():
@@ -98,7 +98,7 @@ class LeftOut:
 
 
 def undecided(where: TopicPartition, start: int, stop: int) -> str:
-    """Name the offsets (half-open) of a partition that a transaction without outcome in the bucket holds back."""
+    """Describe the offsets (half-open) of a partition held back by a transaction that is undecided in the bucket."""
     topic, partition = where
     return (
         f"offsets {start} to {stop - 1} of {topic}-{partition}, from a transaction on that has no outcome in the "

@@ -1,4 +1,4 @@
-"""From windows of offsets to splits that many processes read: what is lost, where the bucket ends, how much is one."""
+"""From windows of offsets to splits for many processes: losses, the bucket's end, and the size of a split."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 WindowSplit: TypeAlias = RecordSplit | LiveSplit
-"""What one task reads: of the bucket, or of the broker. Small, and picklable."""
+"""The work of one task, of the bucket or the broker. Small, and picklable."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitLimits:
-    """How windows are cut: at most so many bytes and offsets each, and so many splits at least; None for no limit.
+    """The limits of a plan: at most this many bytes and offsets per split, and at least this many splits; None for no
+    limit.
 
-    ``since_ms`` leaves out of the bucket what holds only earlier records.
+    ``since_ms`` leaves out parts of the bucket that hold only earlier records.
     """
 
     max_bytes: int
@@ -44,7 +45,7 @@ class SplitLimits:
 
 
 class _LogSpan(NamedTuple):
-    """The offsets of a log that are to be read, half-open."""
+    """Offsets of a log to read, half-open."""
 
     log: PartitionLog
     start: int
@@ -66,17 +67,17 @@ def plan_windows(
     query: LogQuery,
     limits: SplitLimits,
 ) -> list[WindowSplit]:
-    """The splits that read the windows, each offset in exactly one.
+    """Return the splits that read the windows, each offset in exactly one.
 
-    Those of the bucket come first, then the broker's; both are sorted by topic, partition and offset. No split has more
-    than the limits' bytes of a log (where its batches allow it) or offsets, and there are as many as they ask for if
-    there is enough to divide. DataLossError by the query's policy for offsets that neither bucket nor broker has.
+    Those of the bucket come first, then the broker's; both are sorted by topic, partition and offset. No split exceeds
+    the limits in bytes of a log (where its batches allow it) or offsets, and there are at least as many as the limits
+    ask for, if the windows are large enough. Raise DataLossError by the query's policy for offsets that do not exist.
     """
     spans = [_LogSpan(snapshot.logs[where], *window) for where, window in sorted(windows.items())]
     spans = [span for span in spans if span.start < span.stop]
     Losses(query).accept_missing(loss for span in spans for loss in losses_between(*span))
     runs = [run for span in spans for run in _stored_runs(span)]
-    # One run alone has all readers, and many share them: their number is the same.
+    # The total number of readers is constant: one run gets all, many share them.
     readers = max(1, READERS // max(1, len(runs)))
     planner = _StoredPlanner(source, query, limits, _split_bytes(spans, limits), readers)
     with ThreadPool(READERS, "tieredstore-splits") as pool:
@@ -100,13 +101,13 @@ def _live_spans(spans: Iterable[_LogSpan]) -> list[_LogSpan]:
 def _split_bytes(spans: Iterable[_LogSpan], limits: SplitLimits) -> int:
     if limits.min_splits is None:
         return limits.max_bytes
-    # Rounded down, so that there are rather more splits than fewer.
+    # Rounded down, to get more splits rather than fewer.
     total = sum(log.bytes_between(start, stop) for log, start, stop in spans)
     return max(1, min(limits.max_bytes, total // limits.min_splits))
 
 
 class _StoredPlanner:
-    """Cuts runs of segments without a gap into splits."""
+    """Cuts gapless runs of segments into splits."""
 
     def __init__(
         self, source: SegmentSource, query: LogQuery, limits: SplitLimits, split_bytes: int, readers: int
@@ -119,7 +120,7 @@ class _StoredPlanner:
         self._settings = ReadSettings(columns=("offset",), isolation=query.isolation, on_data_loss="report")
 
     def splits(self, run: _StoredRun) -> Sequence[RecordSplit]:
-        """The splits of one run; several runs are planned at once."""
+        """Return the splits of one run; several runs are planned at once."""
         plan = plan_splits(
             self._source, run.lineage, run.start, run.stop, self._settings,
             max_split_bytes=self._split_bytes,
@@ -128,22 +129,22 @@ class _StoredPlanner:
             readers=self._readers,
         )  # fmt: skip
         if plan.undecided is not None and plan.stop < run.stop:
-            # A window ends where all is decided: what decided this was in segments that are missing.
+            # The window ends where all is decided, so the deciding segments must be missing now.
             _logger.warning("%s", plan.undecided)
             Losses(self._query).accept_missing([LostOffsets(run.lineage.partition, plan.stop, run.stop)])
         return plan.splits
 
 
 def _live_splits(spans: list[_LogSpan], limits: SplitLimits, already: int) -> Iterator[LiveSplit]:
-    """Cuts the broker's part by offsets, since nothing tells its bytes."""
+    """Cut the broker's part by offsets, because its bytes are unknown."""
     missing = (limits.min_splits or 0) - already
     total = sum(stop - start for _, start, stop in spans)
     most = limits.max_records or total
     if missing > 0:
-        # Rounded down, so that there are rather more splits than fewer.
+        # Rounded down, to get more splits rather than fewer.
         most = max(1, min(most, total // missing))
     for log, start, stop in spans:
         count = -(-(stop - start) // most)
-        # Equal parts, and no short one at the end that leaves a task with little to do.
+        # Equal parts: a short last one would leave a task with little to do.
         borders = [start + (stop - start) * number // count for number in range(count + 1)]
         yield from (LiveSplit.of(log, *window) for window in itertools.pairwise(borders))

@@ -1,4 +1,4 @@
-"""What a reader asks of the logs, whoever it is: a data source, a command, a consumer."""
+"""The query of a reader, whether a data source, a command or a consumer."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _LONGEST_MS: Final = 999_999
 
 @dataclass(frozen=True, slots=True)
 class QueryWords:
-    """What the front end that a person uses calls the things that can be set, so that an error names the way out.
+    """A front end's names of its options, so that an error can name the way out.
 
-    ``accept_loss`` and ``start_late`` say what to do, ``starts`` who starts where, and the others are nouns.
+    ``accept_loss`` and ``start_late`` are imperatives, ``starts`` a clause, the others nouns.
     """
 
     accept_loss: str = "have losses reported (on_data_loss)"
@@ -42,17 +42,17 @@ class QueryWords:
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """Which partitions are read, and how; frozen, hashable and picklable, and its repr shows no secret.
+    """The partitions to read, and how; frozen, hashable and picklable, and its repr shows no secret.
 
-    ``topic_ids`` tell which incarnation of a topic is meant. ``client`` are the properties of the Kafka client that
-    reads the broker (``docs/live.md``), None for the bucket alone; the broker may be silent for ``timeout_s``.
-    ``on_data_loss`` says what becomes of offsets that neither has: an error, or a warning and the read goes on.
+    ``topic_ids`` choose the incarnation of a topic. ``client`` are the properties of the Kafka client that reads the
+    broker (``docs/live.md``), None for the bucket alone; the broker must answer within ``timeout_s``. ``on_data_loss``
+    decides about offsets that do not exist: an error, or a warning and the read continues.
     """
 
     selection: Selection
     isolation: Isolation = DEFAULT_ISOLATION
     on_data_loss: OnDataLoss = "fail"
-    # Left out of the hash, as mappings have none; equality looks at them.
+    # Not part of the hash, because mappings have none; equality compares them.
     topic_ids: Mapping[str, Uuid] = field(default_factory=dict[str, Uuid], hash=False)
     client: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
     timeout_s: float = DEFAULT_TIMEOUT_S
@@ -75,7 +75,7 @@ class LogQuery:
         topic_id: Uuid | None = None,
         words: QueryWords | None = None,
     ) -> LogQuery:
-        """A query of one topic, or of some of its partitions; by keywords, as front ends have its options."""
+        """Make a query of one topic, or of some of its partitions; keywords as in the options of front ends."""
         return cls(
             Subscribe((topic,)) if partitions is None else Assign(tuple((topic, number) for number in partitions)),
             isolation=isolation,
@@ -88,7 +88,7 @@ class LogQuery:
 
     @property
     def topic(self) -> str:
-        """The one that is named; ConfigError for a query of several."""
+        """The one topic; ConfigError for a query of several."""
         named = named_topics(self.selection)
         if named is None or len(named) != 1:
             raise ConfigError(f"{self.selection} is not one topic")
@@ -96,26 +96,26 @@ class LogQuery:
 
     @property
     def fails_on_loss(self) -> bool:
-        """Whether lost offsets are an error."""
+        """True if lost offsets are an error."""
         return self.on_data_loss == "fail"
 
     def open_cluster(self) -> LiveCluster | None:
-        """The cluster of the client properties, which connects when it is first asked; None for the bucket alone.
+        """Return the cluster of the client properties, which connects on first use; None for the bucket alone.
 
-        Whoever asks for it closes it. ConfigError if ``tieredstore[kafka]`` is not installed.
+        The caller closes it. Raise ConfigError if ``tieredstore[kafka]`` is not installed.
         """
         if self.client is None:
             return None
-        # Needs the extra `kafka`, which a bucket alone does not.
+        # It needs the extra `kafka`; a bucket alone does not.
         from tieredstore.live import LiveCluster  # noqa: PLC0415
 
         return LiveCluster(self.client, isolation=self.isolation, timeout_s=self.timeout_s)
 
 
 def timeout_of(client: Mapping[str, str], *, named: str = "the client property ") -> float:
-    """For how many seconds the broker may be silent: ``default.api.timeout.ms``, as Kafka's clients a minute.
+    """Return the broker's timeout in seconds: ``default.api.timeout.ms``, by default 60 s as in Kafka's clients.
 
-    ``named`` stands before the name in the ConfigError for what is no such time.
+    ``named`` precedes the property's name in the ConfigError for an invalid one.
     """
     text = client.get(_TIMEOUT)
     if text is None:

@@ -1,4 +1,4 @@
-"""The one way to read topics: what there is, what of it is read, and the records."""
+"""The one way to read topics: snapshots, windows, and records."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class TopicReader(Closing):
-    """Reads what a query selects, from bucket and broker, by connections that it opens as it needs them, and closes.
+    """Reads the topics that a query selects, from bucket and broker. Opens connections on demand and closes them.
 
-    Several threads may read at once. Sources are their owners' to close; ``open_source`` is called only where the
-    bucket is needed. Isolation and loss policy of ``settings`` are the query's instead.
+    Several threads may read at once. The owners of sources close them; ``open_source`` is called only if the bucket is
+    needed. The query's isolation and loss policy replace those of ``settings``.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class TopicReader(Closing):
         *,
         live: LiveReader | None = None,
     ) -> None:
-        """``live`` are clients that are somebody else's to close; without it some are opened on first use."""
+        """Make a reader; the caller closes ``live``, and without it clients are opened on first use."""
         self.query = query
         self.settings: ReadSettings = settings or ReadSettings()
         self._open_source = open_source
@@ -61,14 +61,14 @@ class TopicReader(Closing):
         self._live = live
 
     def look(self) -> LogSnapshot:
-        """The logs as they are now, of whatever is there."""
+        """Return the logs as they are now, as far as they exist."""
         return survey_logs(self._open_source(), self.query, cluster=self._cluster())
 
     def snapshot(self) -> LogSnapshot:
-        """The same. What of them does not count is logged.
+        """Return the logs as they are now; log their problems.
 
-        ResourceNotFoundError for topics and partitions that are named and not there, DataLossError by the policy for
-        what is there and cannot be read.
+        Raise ResourceNotFoundError for named topics and partitions that do not exist, DataLossError by the policy for
+        unreadable ones.
         """
         snapshot = self.look()
         for problem in snapshot.problems:
@@ -78,7 +78,7 @@ class TopicReader(Closing):
         return snapshot
 
     def begin(self) -> tuple[Self, LogSnapshot]:
-        """This reader with a snapshot; closed if that cannot be had."""
+        """Return this reader with a snapshot; close it if the snapshot fails."""
         try:
             return self, self.snapshot()
         except BaseException:
@@ -86,35 +86,37 @@ class TopicReader(Closing):
             raise
 
     def lookup(self, snapshot: LogSnapshot) -> PlaceLookup:
-        """What finds places in the logs of a snapshot."""
+        """Return the look-up of places in the logs of a snapshot."""
         return PlaceLookup(snapshot, self.query, self.offset_at, self.start_of_last)
 
     def offset_at(self, log: PartitionLog, timestamp_ms: int) -> int | None:
-        """The offset of a log's first record of ``timestamp_ms`` or later; None if there is none before its end."""
+        """Return the offset of a log's first record of ``timestamp_ms`` or later; None if there is none before its
+        end.
+        """
         return time_offset(self._open_source(), self._cluster(), log, timestamp_ms)
 
     def read(
         self, log: PartitionLog, start: int, stop: int, *, aborted: set[AbortedTransaction] | None = None
     ) -> Generator[pa.RecordBatch, None, None]:
-        """The records with offsets in ``[start, stop)``, each once, ascending, in record batches without empty ones.
+        """Yield the records with offsets in ``[start, stop)``, each once, ascending; no record batch is empty.
 
-        The bucket's come first, then the broker's; they have the same columns. What neither has is DataLossError at
-        once, or by the query's policy a warning for each gap; so is what retention takes during the read. Memory is
-        bounded whatever the window. ``aborted`` gets the transactions of the bucket's part whose records are left out,
-        some too that lie further on in a segment that is read. To be exhausted or closed.
+        The bucket's come first, then the broker's; they have the same columns. Missing offsets raise DataLossError at
+        once, or by the query's policy log a warning for each gap; so do offsets that retention deletes during the read.
+        Memory is bounded whatever the window. ``aborted`` collects the transactions of the bucket's part whose records
+        are left out, including some further on in a segment. Exhaust or close it.
         """
         if not 0 <= start <= stop:
             raise ConfigError(f"there are no offsets from {start} up to {stop} of {log.topic_id_partition}")
-        # Below, losses are only told of: they are judged here, once for the window and before any record is given.
+        # Losses are judged here, once for the window and before the first record; below they are only reported.
         Losses(self.query).accept_missing(losses_between(log, start, stop))
         return _read(self._sources(self.settings), log, start, stop, aborted)
 
     def start_of_last(self, log: PartitionLog, count: int, stop: int) -> int:
-        """The offset from which on ``count`` records are left up to ``stop``; the log's first where it has fewer.
+        """Return the offset from which ``count`` records remain up to ``stop``; the log's first if it has fewer.
 
-        Records are counted, and not offsets, of which markers, aborted transactions and compaction leave gaps. So the
-        end of the log is read, as many offsets as records are wanted, and four times as many where these have too few.
-        Lost offsets are none of this look's concern. Memory does not grow with ``count``.
+        Counts records, not offsets: markers, aborted transactions and compaction leave gaps. So it reads the end of the
+        log, as many offsets as the records wanted, then four times as many if those had too few. It ignores lost
+        offsets. Memory does not grow with ``count``.
         """
         sources = replace(
             self._sources(replace(self.settings, columns=("offset",))),
@@ -144,18 +146,18 @@ class TopicReader(Closing):
     def splits(
         self, snapshot: LogSnapshot, windows: Mapping[TopicPartition, OffsetWindow], limits: SplitLimits
     ) -> list[WindowSplit]:
-        """What tasks read of the windows, each offset in exactly one: see :func:`plan_windows`."""
+        """Return the tasks that read the windows, each offset in exactly one: see :func:`plan_windows`."""
         return plan_windows(self._open_source(), snapshot, windows, self.query, limits)
 
     def read_split(self, split: WindowSplit, settings: ReadSettings | None = None) -> Iterator[pa.RecordBatch]:
-        """The records of a split that was planned, here or in another process."""
+        """Yield the records of a split planned here or in another process."""
         chosen = settings or self.settings
         if isinstance(split, RecordSplit):
             return QuerySources(self._open_source, self.query, chosen).read_record_split(split)
         return self._sources(chosen).read_live_split(split)
 
     def follow(self, positions: Mapping[TopicPartition, int | Position]) -> LogTail:
-        """The records of partitions as they come, each from a position on, by connections of the tail's own."""
+        """Follow new records of partitions, each from a position on, over separate connections."""
         return LogTail(self._open_source(), self.query, positions, settings=self.settings)
 
     def live(self) -> LiveReader | None:
@@ -186,14 +188,14 @@ def _read(
         yield from StoredRead(sources, log.lineage, (start, min(stop, log.seam)), aborted).batches()
     if log.live_start is None:
         return
-    # What lies between the seam and the broker's first offset was judged above.
+    # Offsets between the seam and the broker's first one were judged above.
     live = LiveSplit.of(log, max(start, log.seam, log.live_start), min(stop, log.end))
     if live.start < live.stop:
         yield from sources.read_live_split(live)
 
 
 def _batch_of(batches: Sequence[tuple[int, int]], number: int) -> tuple[int, int]:
-    """The first offset of the batch that has the record of this number, and that record's number within it."""
+    """Return the first offset of the batch with the record of this number, and that record's number within it."""
     for first, rows in batches:
         if number < rows:
             return first, number
@@ -202,7 +204,7 @@ def _batch_of(batches: Sequence[tuple[int, int]], number: int) -> tuple[int, int
 
 
 def _nth(batches: Iterable[Sequence[int]], number: int, otherwise: int) -> int:
-    """The offset of this number, or ``otherwise`` if by now there are fewer: retention passed by meanwhile."""
+    """Return the offset of this number, or ``otherwise`` if retention has left fewer since."""
     for offsets in batches:
         if number < len(offsets):
             return offsets[number]

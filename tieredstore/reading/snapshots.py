@@ -1,4 +1,4 @@
-"""Snapshots one after the other, for those that go on: each reads only what is new since the one before."""
+"""Successive snapshots for long-lived readers: each reads only changes since the one before."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _LOGGED: Final = 10_000
-"""How many problems are known as told, at most."""
+"""The most problems remembered as logged."""
 
 
 _NO_END: Final = ((None, None), None)
 
 
 class LogSnapshots:
-    """What a query selects, looked up again whenever the last look is older than ``fresh_s``. For one thread.
+    """The logs that a query selects, looked up again when the last look is older than ``fresh_s``. For one thread.
 
-    What keeps this cheap is in memory: manifests are read once, and the broker's connection stays open. ``clock`` gives
-    seconds that only ever go up. To be closed.
+    Cheap because of memory: manifests are read once, and the broker's connection stays open. ``clock`` returns
+    monotonic seconds. Close it.
     """
 
     def __init__(
@@ -50,23 +50,23 @@ class LogSnapshots:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.last: LogSnapshot | None = None
-        """The latest that was taken."""
+        """The latest snapshot."""
         self._open_source = open_source
         self._query = query
         self._fresh_s = fresh_s
         self._clock = clock
         self._taken_at = 0.0
         self._logged: dict[str, None] = {}
-        """Problems that were told, in that order."""
-        # In memory, though planners may share one in the bucket: who reads needs no right to write there.
+        """Problems already logged, in that order."""
+        # In memory, although planners may share one in the bucket: a reader needs no write permission there.
         self._file = CatalogFile(MemoryObjectStore(), "catalog.arrows")
         self._moves: StoredMoves | None = None
         self._cluster: LiveCluster | None = None
         self._ends: dict[TopicPartition, tuple[tuple[int | None, int | None], EpochEnd | None]] = {}
-        """What was answered of a position's epoch, and the leader's epoch at that time."""
+        """Answers about the epochs of positions, with the leader's epoch at that time."""
 
     def current(self, selection: Selection | None = None) -> LogSnapshot:
-        """The last one if it is fresh, or a new one: of what the query selects, or of this ``selection``."""
+        """Return the last snapshot if it is fresh, or take one: of the query's selection, or of ``selection``."""
         if self.last is None or self._clock() - self._taken_at >= self._fresh_s:
             source = self._open_source()
             query = self._query if selection is None else replace(self._query, selection=selection)
@@ -76,15 +76,16 @@ class LogSnapshots:
                 source, query, catalog_file=self._file, cluster=self.cluster(), before=self.last,
                 moves=self._moves,
             )  # fmt: skip
-            # Only now: a look that itself took longer than fresh_s would otherwise be stale at once.
+            # Set last: a look that takes longer than fresh_s would otherwise be stale at once.
             self._taken_at = self._clock()
             self._tell_of_problems(self.last)
         return self.last
 
     def epoch_ends(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, EpochEnd]:
-        """Where the epochs of positions in the last snapshot's logs end on the broker, of those that it has left.
+        """Return the broker's ends of the epochs that positions in the last snapshot's logs have and the broker has
+        left.
 
-        Each is asked for once as long as the broker's leader is the same: where an earlier epoch ends does not change.
+        Each is requested once while the broker's leader stays the same: the end of an earlier epoch does not change.
         """
         logs: Mapping[TopicPartition, PartitionLog] = {} if self.last is None else self.last.logs
         wanted = {
@@ -100,7 +101,7 @@ class LogSnapshots:
         return {where: end for where in wanted if (end := self._ends[where][1]) is not None}
 
     def stale(self, positions: Mapping[TopicPartition, Position]) -> set[TopicPartition]:
-        """Those of which the last snapshot has an older log than was read, each logged once: see ``Standing``."""
+        """Return the partitions whose last snapshot is older than what was read, each logged once: see ``Standing``."""
         logs: Mapping[TopicPartition, PartitionLog] = {} if self.last is None else self.last.logs
         stale = {where for where, position in positions.items() if where in logs and is_stale(position, logs[where])}
         for where in sorted(stale):
@@ -110,29 +111,29 @@ class LogSnapshots:
         return stale
 
     def lookup(self, snapshot: LogSnapshot) -> PlaceLookup:
-        """What finds places in the logs of a snapshot."""
+        """Return the look-up of places in the logs of a snapshot."""
         return PlaceLookup(snapshot, self._query, self._time_offset)
 
     def _time_offset(self, log: PartitionLog, timestamp_ms: int) -> int | None:
         return time_offset(self._open_source(), self.cluster(), log, timestamp_ms)
 
     def close(self) -> None:
-        """Close the connection to the broker, and forget what was seen; the next snapshot opens it again."""
+        """Close the connection to the broker, and drop cached state; the next snapshot opens it again."""
         self.last = None
         cluster, self._cluster = self._cluster, None
         if cluster is not None:
             cluster.close()
 
     def cluster(self) -> LiveCluster | None:
-        """The broker, asked by one connection as long as this is open; None for the bucket alone."""
+        """The broker, over one connection while this is open; None for the bucket alone."""
         if self._cluster is None:
             self._cluster = self._query.open_cluster()
         return self._cluster
 
     def _tell_of_problems(self, snapshot: LogSnapshot) -> None:
-        """What is new of its problems: a copy that is under way would be told of every second.
+        """Log the snapshot's new problems: a running copy would otherwise be reported every second.
 
-        One that comes and goes is told once too, as where the selection is another one from look to look.
+        A problem that comes and goes is logged once too, as when the selection changes from look to look.
         """
         for problem in snapshot.problems:
             self._warn(problem)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def stored_runs(lineage: Lineage, start: int, stop: int) -> Iterator[OffsetWindow]:
-    """What segments hold of the offsets ``start`` up to ``stop`` (half-open): windows without a gap inside."""
+    """Yield the offsets from ``start`` up to ``stop`` (half-open) that segments hold, as windows without inner gaps."""
     edges = [max(start, lineage.earliest_offset)]
     for gap in lineage.gaps_between(start, stop):
         edges += [gap.start, gap.stop]
@@ -46,10 +46,10 @@ def stored_runs(lineage: Lineage, start: int, stop: int) -> Iterator[OffsetWindo
 
 @dataclass(frozen=True, slots=True)
 class LiveSplit:
-    """The offsets ``start`` up to ``stop`` (half-open) of a partition, as the broker had them. Small, and picklable.
+    """The offsets ``start`` up to ``stop`` (half-open) of a partition at planning on the broker. Small, and picklable.
 
-    ``derived_id`` stands for the topic in a bucket without topic ids. ``epoch`` is that of the broker's leader then,
-    and ``cut`` where the log had left what the bucket holds.
+    ``derived_id`` replaces the topic's id in a bucket without topic ids. ``epoch`` is that of the broker's leader then,
+    and ``cut`` the offset at which its log had left the bucket's.
     """
 
     partition: TopicIdPartition
@@ -61,20 +61,20 @@ class LiveSplit:
 
     @classmethod
     def of(cls, log: PartitionLog, start: int, stop: int) -> LiveSplit:
-        """These offsets of a log."""
+        """Make a split of these offsets of a log."""
         return cls(log.topic_id_partition, start, stop, log.derived_id, log.live_epoch, log.cut)
 
     @property
     def stored_partition(self) -> TopicIdPartition:
-        """The partition as the bucket has it."""
+        """The partition under the bucket's topic id."""
         return replace(self.partition, topic_id=self.derived_id or self.partition.topic_id)
 
 
 @dataclass(frozen=True, slots=True)
 class QuerySources:
-    """Where a query's records come from: the bucket, which is opened when it is needed, and the broker's clients.
+    """The sources of a query's records: the bucket, opened on demand, and the broker's clients.
 
-    ``live`` is None for the bucket alone. ``settings`` say how both are read, but for isolation and loss policy, which
+    ``live`` is None for the bucket alone. ``settings`` say how both are read, except isolation and loss policy, which
     are the query's.
     """
 
@@ -84,11 +84,11 @@ class QuerySources:
     live: LiveReader | None = None
 
     def read_record_split(self, split: RecordSplit) -> Iterator[pa.RecordBatch]:
-        """The records of a split that was planned; by the query's policy without what was deleted since."""
+        """Yield the records of a planned split; by the query's policy without those deleted since."""
         query = self.query
         settings = replace(self.settings, on_data_loss=query.on_data_loss, accept_loss=query.words.accept_loss)
         losses = Losses(query)
-        # One by one where losses may be, so that nothing but the segment that is gone is left out.
+        # One by one if losses are accepted, so that only the deleted segment is left out.
         alone = [split] if query.fails_on_loss else [replace(split, sections=(one,)) for one in split.sections]
         for one in alone:
             try:
@@ -97,11 +97,11 @@ class QuerySources:
                 losses.accept(Deleted(LostOffsets(one.partition, one.start_offset, one.stop_offset), error), error)
 
     def read_live_split(self, split: LiveSplit) -> Generator[pa.RecordBatch, None, None]:
-        """The records of a window of the broker's log, in record batches without empty ones.
+        """Yield the records of a window of the broker's log; no record batch is empty.
 
-        What the broker has deleted by now is read from the bucket, which is opened for that only, if it was copied
-        there. Where neither has it that is DataLossError, or by the query's policy a warning and the read goes on where
-        the broker begins. ConfigError for a query without client properties.
+        Records that the broker has deleted since come from the bucket, if they were copied; it is opened only for that.
+        If neither has them, raise DataLossError, or by the query's policy log a warning and continue at the broker's
+        beginning. Raise ConfigError for a query without client properties.
         """
         if self.live is None:
             raise no_client()
@@ -118,15 +118,15 @@ class QuerySources:
                     position = int64_values(records, "offset")[-1] + 1
             except DataLossError as error:
                 begins = _live_start(self.live, partition, position, error)
-                # The broker deletes what is in the bucket, so that is where the records may be now.
+                # The broker deletes copied records, so look in the bucket.
                 late = self._late_copies(split, position, stop)
                 if late is not None:
-                    # Nothing is lost then, whatever the policy; behind them the broker goes on.
+                    # Nothing is lost then, whatever the policy; the broker continues after them.
                     lineage, end = late
                     yield from StoredRead(self, lineage, (position, end)).batches()
                     position = end
                 else:
-                    # The broker may have deleted more since it told of the error.
+                    # The broker may have deleted more since it raised the error.
                     lost = LostOffsets(partition, position, min(begins, stop))
                     losses.accept(DeletedOnBroker(lost, error), error)
                     position = begins
@@ -134,10 +134,10 @@ class QuerySources:
                 return
 
     def _late_copies(self, split: LiveSplit, start: int, stop: int) -> tuple[Lineage, int] | None:
-        """What has come into the bucket of the offsets ``start`` up to ``stop`` (half-open), and where that ends.
+        """Return the bucket's log of the offsets from ``start`` up to ``stop`` (half-open), and where it ends now.
 
-        It ends before the first gap, and under read_committed before what is not decided. None if the bucket does not
-        have ``start``, or has it only of a log that was left at the split's cut. Lists the topic.
+        It ends before the first gap, and under read_committed before the first undecided transaction. None if the
+        bucket lacks ``start``, or has it only in a log that was abandoned at the split's cut. Lists the topic.
         """
         source, partition = self.open_source(), split.stored_partition
         lineage: Lineage | None
@@ -150,7 +150,7 @@ class QuerySources:
         lineage = lineage if split.cut is None else split.cut.applied(lineage)
         if lineage is None:
             return None
-        # Up to the first gap only: behind it the broker may have what the bucket has not.
+        # Up to the first gap only: the broker may have the offsets after it.
         gaps = [gap.start for gap in lineage.gaps_between(start, stop)]
         end = min([stop, lineage.end_offset, *gaps])
         if not lineage.earliest_offset <= start < end:
@@ -161,10 +161,10 @@ class QuerySources:
 
 
 class StoredRead:
-    """Reads a window of the bucket's offsets; ``position`` is always where to go on. For one thread.
+    """Reads a window of the bucket's offsets; ``position`` is always the next offset to read. For one thread.
 
-    What was deleted since the lineage was traced is data loss by the query's policy, and so is what no segment that is
-    left decides. Gaps are not told of here: the window is read past them.
+    Segments deleted since the lineage was traced are data loss by the query's policy, and so are transactions that no
+    remaining segment decides. Gaps are not reported here: the read continues after them.
     """
 
     def __init__(
@@ -176,12 +176,12 @@ class StoredRead:
     ) -> None:
         self.position = window[0]
         self.aborted: set[AbortedTransaction] = set() if aborted is None else aborted
-        """The aborted transactions whose records were left out, and some that lie ahead."""
+        """The aborted transactions whose records were left out, and some further on."""
         self._lost: list[LostOffsets] = []
         self._lineage = lineage
         self._window = window
         self._losses = Losses(sources.query)
-        # The offsets tell how far a read has come; they are left out again where nobody asked for them.
+        # Offsets are needed to track progress; they are dropped again if the caller did not ask for them.
         settings = sources.settings
         columns = tuple(dict.fromkeys((*settings.columns, "offset")))
         chosen = replace(settings, columns=columns, isolation=sources.query.isolation, on_data_loss="report")
@@ -189,10 +189,10 @@ class StoredRead:
         self._schema = settings.schema
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
-        """The records, in record batches without empty ones; ``position`` is behind a batch when it is given."""
+        """Yield the records; no record batch is empty. ``position`` is already past a batch when it is yielded."""
         for first, last in stored_runs(self._lineage, *self._window):
             self.position = max(self.position, first)
-            # More than one run only where a segment goes away meanwhile: the next one begins behind it.
+            # More than one pass only if a segment is deleted during the read: the next pass begins after it.
             while self.position < last:
                 report = ReadReport(self.position, aborted=self.aborted)
                 spans = next(runs_of_spans(self._lineage, self.position, last))
@@ -205,16 +205,16 @@ class StoredRead:
                     self._lose_deleted(last, error)
                 else:
                     self._judge(report, last)
-        # Offsets at the end may have no record: markers take some, and so does what was aborted or lost.
+        # The last offsets may have no record: markers, aborted or lost ones.
         self.position = max(self.position, self._window[1])
 
     def take_lost(self) -> list[LostOffsets]:
-        """What was lost since the last call, in front of ``position``, where the query puts up with that."""
+        """Return the accepted losses before ``position`` since the last call."""
         lost, self._lost = self._lost, []
         return lost
 
     def _lose_deleted(self, stop: int, error: SegmentNotFoundError) -> None:
-        """Go on behind a segment that is not there any more."""
+        """Continue after a deleted segment."""
         end = min(stop, self._lineage.span_at(self.position).stop)
         lost = LostOffsets(self._lineage.partition, self.position, end)
         self._losses.accept(Deleted(lost, error), error)
@@ -222,10 +222,10 @@ class StoredRead:
         self.position = end
 
     def _judge(self, report: ReadReport, stop: int) -> None:
-        """A run has no holes: the last segment may not hold what it is said to, or not what decides a transaction."""
+        """Judge what the last segment of a gapless run lacks: claimed offsets, or the outcome of a transaction."""
         lost = [*report.lost]
         if report.undecided is not None:
-            # A window ends where all is decided: what decided this was in segments that are missing.
+            # The window ends where all is decided, so the deciding segments must be missing now.
             first = max(self.position, report.undecided.first_offset)
             lost.append(LostOffsets(self._lineage.partition, first, stop))
         for one in lost:
@@ -235,21 +235,22 @@ class StoredRead:
 
 
 def open_reader(query: LogQuery) -> LiveReader:
-    """The clients to read the query's broker by, which connect when they are first used. Whoever opens them closes
-    them.
+    """Open the clients for the query's broker, which connect on first use. The caller closes them.
 
-    ConfigError for a query without client properties, and if ``tieredstore[kafka]`` is not installed.
+    Raise ConfigError for a query without client properties, and if ``tieredstore[kafka]`` is not installed.
     """
     if query.client is None:
         raise no_client()
-    # Needs the extra `kafka`, which a bucket alone does not.
+    # It needs the extra `kafka`; a bucket alone does not.
     from tieredstore.live import LiveReader  # noqa: PLC0415
 
     return LiveReader(query.client, isolation=query.isolation, timeout_s=query.timeout_s)
 
 
 def _uncut_stop(split: LiveSplit, live: LiveReader, losses: Losses) -> int:
-    """Where the read ends: an election since the planning may have cut the log below that, which is data loss."""
+    """Return the end of the read: an election since planning may have truncated the log below it, which is data
+    loss.
+    """
     if split.epoch is None:
         return split.stop
     where = split.partition.topic, split.partition.partition
@@ -270,7 +271,7 @@ def _only(records: Any, columns: Sequence[str]) -> pa.RecordBatch:
 
 
 def _live_start(live: LiveReader, partition: TopicIdPartition, position: int, error: DataLossError) -> int:
-    """Where the broker begins now, behind ``position``; the error itself if that is not what it says."""
+    """Return the broker's present beginning after ``position``; raise the error itself if it does not name one."""
     where = partition.topic, partition.partition
     if live.cluster.topic(partition.topic).topic_id != partition.topic_id:
         raise error
@@ -281,5 +282,5 @@ def _live_start(live: LiveReader, partition: TopicIdPartition, position: int, er
 
 
 def no_client() -> ConfigError:
-    """For a query that is to read a broker, and names none."""
+    """Return the error for a query that must read a broker and names none."""
     return ConfigError("the query has no client properties (client), which name the broker to read from")

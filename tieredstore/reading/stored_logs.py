@@ -1,4 +1,4 @@
-"""The bucket's logs of some partitions, kept and brought up to date: a refresh lists only behind the last known key."""
+"""The bucket's logs of some partitions, cached and refreshed: a refresh lists only keys after the last known one."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _TOLD: Final = 10_000
-"""How many problems are known as told, at most."""
+"""The most problems remembered as logged."""
 
 
 class StoredLogs:
-    """What the bucket holds of partitions that somebody reads for long. For one thread, but :meth:`refresh` of several.
+    """The bucket's logs of partitions with long-lived readers. For one thread, except :meth:`refresh`.
 
-    A topic is listed once, with all of its partitions; after that :meth:`refresh` lists a partition behind its last
-    known segment, and :meth:`reload` the whole topic, for where something does not fit.
+    A topic is listed once, with all of its partitions. After that :meth:`refresh` lists a partition after its last
+    known segment, and :meth:`reload` the whole topic after a contradiction.
     """
 
     def __init__(self, source: SegmentSource) -> None:
         self._source = source
         self._lives: dict[str, Uuid | None] = {}
-        """Which life of each topic that was listed is read; None where the bucket has none of it."""
+        """The incarnation that is read of each listed topic; None if the bucket has none."""
         self._logs: dict[TopicPartition, Lineage] = {}
         self._told: dict[str, None] = {}
         self.listings = 0
-        """How often the store was asked for a listing."""
+        """The number of listings requested."""
 
     def load(self, topics: Collection[str], ids: dict[str, Uuid]) -> set[str]:
-        """List those of the topics that were not, and tell which; ``ids`` are those that the broker has them under.
+        """List and return the topics not listed before; ``ids`` are the broker's topic ids.
 
-        ConfigError for a topic that was created again where no id tells which one is meant.
+        Raise ConfigError for a re-created topic if no id chooses an incarnation.
         """
         new = {topic for topic in topics if topic not in self._lives}
         new |= {topic for topic in topics if self.contradicts(topic, self._lives.get(topic), ids.get(topic))}
@@ -78,7 +78,7 @@ class StoredLogs:
         self._take(catalog, topic, topic_id)
 
     def refresh(self, where: TopicPartition) -> None:
-        """List what lies behind the last known segment of a partition that has one. One request, if nothing is new."""
+        """List keys after the last known segment of a partition that has one. One request, if nothing is new."""
         lineage = self._logs[where]
         self.listings += 1
         known = _segments(lineage)
@@ -101,23 +101,23 @@ class StoredLogs:
             self._logs[where] = replace(lineage, problems=(*earlier, *problems))
 
     def lineage(self, where: TopicPartition) -> Lineage | None:
-        """The log as it was last seen; None if the bucket has none of it."""
+        """Return the log as last listed; None if the bucket has none of it."""
         return self._logs.get(where)
 
     def topic_id(self, topic: str) -> Uuid | None:
-        """Which life of a topic is read; None if the bucket has none."""
+        """Return the incarnation that is read of a topic; None if the bucket has none."""
         return self._lives.get(topic)
 
     def contradicts(self, topic: str, one: Uuid | None, other: Uuid | None) -> bool:
-        """Whether two ids of a topic are of different lives for certain; None is not known."""
+        """Return True if two ids of a topic are certainly of different incarnations; None means unknown."""
         return contradict(self._source.layout, topic, one, other)
 
     def say(self, sentence: str) -> None:
-        """Warn of something, once."""
+        """Log a warning, once."""
         self._say(sentence)
 
     def forget(self, wheres: Iterable[TopicPartition]) -> None:
-        """Those that nobody reads any more."""
+        """Drop the logs of partitions without readers."""
         for where in wheres:
             self._logs.pop(where, None)
         kept = {topic for topic, _ in self._logs}
@@ -128,7 +128,7 @@ class StoredLogs:
             del self._logs[where]
         self._lives[topic] = None
         if topic not in catalog.topics():
-            # DataLossError where there are segments of which none can be read: that is no absence.
+            # DataLossError if there are segments but none is readable: that is not absence.
             with contextlib.suppress(ResourceNotFoundError):
                 catalog.incarnations(topic)
             return
@@ -146,7 +146,7 @@ class StoredLogs:
 
     def _read(self, objects: SegmentObjects, new: list[RemoteLogSegmentMetadata], problems: list[Problem]) -> None:
         if objects.find(Suffix.MANIFEST) is None:
-            return  # a copy that is under way
+            return  # a copy in progress
         if objects.missing:
             lost = ", no ".join(f".{suffix.value}" for suffix in objects.missing)
             kind, detail = ProblemKind.INCOMPLETE, f"it has no .{lost.removeprefix('.')}"
@@ -156,7 +156,7 @@ class StoredLogs:
             loaded = load_segment(self._source.store, objects, self._source.manifest_rules)
             new.append(describe_segment(self._source, loaded))
         except SegmentNotFoundError:
-            return  # retention takes segments all the time
+            return  # retention deletes segments all the time
         except (CorruptDataError, UnknownKeyError, WrongKeyError) as error:
             kind = ProblemKind.DAMAGED if isinstance(error, CorruptDataError) else ProblemKind.UNREADABLE
             problems.append(Problem(kind, objects.segment_id, objects.start_offset, str(error)))
@@ -177,7 +177,7 @@ class StoredLogs:
             self._say(str(problem))
 
     def _say(self, sentence: str) -> None:
-        """Each once: a copy that is under way would be told of at every look."""
+        """Log each sentence once: a copy in progress would be reported at every look."""
         if sentence not in self._told:
             _logger.warning("%s", sentence)
             self._told[sentence] = None
@@ -186,7 +186,7 @@ class StoredLogs:
 
 
 def _segments(lineage: Lineage) -> dict[RemoteLogSegmentId, RemoteLogSegmentMetadata]:
-    """All that the lineage was traced from."""
+    """Return all segments that the lineage was traced from."""
     segments = [
         *(span.segment for span in lineage.spans), *(part.segment for part in lineage.superseded), *lineage.covered
     ]  # fmt: skip

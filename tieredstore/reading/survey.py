@@ -1,4 +1,4 @@
-"""How a snapshot of logs is taken: the broker's topics beside the bucket's, and where one follows on the other.
+"""The making of a snapshot of logs: the broker's topics beside the bucket's, and the seam between them.
 
 The bucket is read up to the *seam*, the offset up to which its records are decided, and the broker from exactly there.
 """
@@ -65,19 +65,19 @@ class _FoundPartition(NamedTuple):
 
     @property
     def left(self) -> int:
-        """The leader epoch of the bucket's last record, -1 if that is not known."""
+        """The leader epoch of the bucket's last record, -1 if unknown."""
         return NO_EPOCH if self.lineage is None else last_epoch(self.lineage)
 
     @property
     def both(self) -> BothSides | None:
-        """The two sides of it; None where there is but one."""
+        """Both sides of it; None if there is only one."""
         if self.lineage is None or self.live is None:
             return None
         return BothSides(self.lineage, self.live.start, self.live.epoch)
 
     @property
     def is_left_behind(self) -> bool:
-        """Whether the broker's leader is of a later epoch than the bucket's last record."""
+        """True if the broker's leader has a later epoch than the bucket's last record."""
         return self.both is not None and self.both.is_left_behind
 
 
@@ -90,23 +90,22 @@ def survey_logs(
     before: LogSnapshot | None = None,
     moves: StoredMoves | None = None,
 ) -> LogSnapshot:
-    """List the bucket and ask the broker, if the query has one; by ``cluster`` if given, else by one of its own.
+    """List the bucket and ask the broker, if the query has one; through ``cluster`` if given.
 
-    Topics are looked up together: the broker is asked as often for many as for one, and a listing of the bucket takes
-    as many pages as the topics have, and a few more. Topics and partitions that neither has are absent. DataLossError
-    by the query's policy where the two do not belong together: the broker has no such topic, has it under an id that
-    the bucket does not know, or its log ends before the bucket's. ConfigError for a topic that was created again where
-    nothing tells which one is meant.
+    Topics are looked up together: the broker gets as many requests for many as for one, and a listing of the bucket
+    takes as many pages as the topics have, and a few more. Topics and partitions that neither has are absent. Raise
+    DataLossError by the query's policy if the two contradict each other: the broker lacks the topic, has it under an id
+    that the bucket does not know, or its log ends before the bucket's. Raise ConfigError for a re-created topic if
+    nothing chooses an incarnation.
 
-    ``before`` is an earlier snapshot by the same isolation: of a lineage that is as it was nothing is asked for again,
-    since segments never change. ``moves`` are the watermarks that earlier looks have read. These are
-    keywords, for a single look has none of them.
+    ``before`` is an earlier snapshot by the same isolation: an unchanged lineage needs no new request, because segments
+    never change. ``moves`` are the watermarks that earlier looks have read.
     """
     own = query.open_cluster() if cluster is None else None
     with nullcontext() if own is None else closing(own):
         survey = _Survey(source, query, cluster or own, {} if before is None else before.logs, moves)
-        # In this order: what the broker deletes after it is in the bucket is a gap otherwise, and what it gets and
-        # copies into the bucket meanwhile lies behind its end.
+        # In this order: otherwise records that the broker deletes after they were copied would be a gap. Records that
+        # it gets and copies in between come after its end.
         survey.ask_for_beginnings()
         catalog = survey.catalog(catalog_file)
         logs = {log.where: log for log in survey.logs(catalog)}
@@ -126,7 +125,7 @@ class _Survey:
         moves: StoredMoves | None,
     ) -> None:
         self.sentences: list[str] = []
-        """What of bucket and broker does not belong together, as far as the query puts up with it."""
+        """Contradictions between bucket and broker that the query accepts."""
         self._source = source
         self._query = query
         self._cluster = cluster
@@ -138,7 +137,7 @@ class _Survey:
         self._live_starts: dict[TopicPartition, int] = {}
 
     def ask_for_beginnings(self) -> None:
-        """Which of the topics the broker has, and from which offsets on."""
+        """Ask the broker which of the topics it has, and their first offsets."""
         if self._cluster is None:
             return
         self._live_topics = self._cluster.describe(selected_topics(self._query.selection, self._cluster.topics()))
@@ -146,8 +145,8 @@ class _Survey:
         self._live_starts = self._cluster.earliest_offsets(filter(self._is_wanted, partitions))
 
     def catalog(self, file: CatalogFile | None) -> Catalog:
-        """Of the topics that are named; for a pattern of the whole store."""
-        # Of one partition alone where the topic has one life: which is the current one the other partitions tell too.
+        """Load the catalog of the named topics; of the whole store for a pattern."""
+        # Of one partition only if the topic has one incarnation: the other partitions also show which is current.
         if file is None and self._assigned is not None and len(self._assigned) == 1:
             ((topic, partition),) = self._assigned
             ids = topic_ids(self._source.store, self._source.layout.prefix, topic)
@@ -156,10 +155,10 @@ class _Survey:
         return load_catalog(self._source, topics=named_topics(self._query.selection), file=file)
 
     def logs(self, catalog: Catalog) -> list[PartitionLog]:
-        """The logs of what is selected and there."""
+        """Return the logs that are selected and exist."""
         topics = selected_topics(self._query.selection, {*catalog.topics(), *self._live_topics})
         if self._cluster is not None:
-            # A topic that was made while the bucket was listed has segments by now.
+            # A topic created while the bucket was listed may have segments by now.
             self._live_topics |= self._cluster.describe([topic for topic in topics if topic not in self._live_topics])
         known = [partition for topic in topics for partition in self._partitions(catalog, topic)]
         spans = self._live_spans(partition.where for partition in known if partition.on_broker)
@@ -182,17 +181,17 @@ class _Survey:
                 continue
             lineage, topic_id = None, live.topic_id if live is not None else None
             if life.stored is not None and number in stored:
-                # What cannot be read of it is judged for the snapshot as a whole: see `check_readable`.
+                # Its unreadable segments are judged for the snapshot as a whole: see `check_readable`.
                 lineage = replace(catalog.lineage(topic, number, life.stored.topic_id), problems=())
                 topic_id = topic_id or life.stored.topic_id
             assert topic_id is not None
-            # One that was added to the topic a moment ago has no beginning yet.
+            # A partition just added to the topic has no beginning yet.
             has_beginning = number in on_broker and where in self._live_starts
             if has_beginning or lineage is not None:
                 yield _FoundPartition(where, topic_id, lineage, has_beginning)
 
     def _life(self, catalog: Catalog, topic: str) -> Life:
-        """The life of a topic that bucket and broker share, or that the query takes in spite of what contradicts it."""
+        """Return the incarnation that bucket and broker share, or that the query accepts despite contradictions."""
         live, wanted = self._live_topics.get(topic), self._query.topic_ids.get(topic)
         live_id = None if live is None else live.topic_id
         if live is None and self._cluster is not None:
@@ -203,13 +202,15 @@ class _Survey:
             life = choose_life(catalog, self._source.layout, topic, live=live_id, wanted=wanted)
         except ConfigError as error:
             raise ConfigError(f"{error} with {self._query.words.choose_topic_id}") from None
-        # Who names the id knows that the bucket has another life of the topic, and loses nothing unawares.
+        # A caller that names the id knows of the bucket's other incarnation and loses nothing unawares.
         if life.others and wanted is None:
             self._lose(OtherLife(topic, live_id, life.others))
         return life
 
     def _join(self, known: list[_FoundPartition]) -> list[_FoundPartition]:
-        """Each with what its broker's log left of the bucket's, and without a bucket's log that is none of its own."""
+        """Drop the parts of the bucket's logs that the broker's logs left behind, and logs that are not the
+        broker's.
+        """
         before = {log.stored_partition: log.history for log in self._before.values() if log.history is not None}
         both = {one.where: one.both for one in known if one.both is not None}
         inquiry = EpochInquiry(self._source, self._cluster, before, self._moves)
@@ -220,7 +221,9 @@ class _Survey:
         return [self._cut(self._of_one_log(one), histories.get(one.where)) for one in known]
 
     def _cut(self, one: _FoundPartition, history: History | None) -> _FoundPartition:
-        """A cut is no loss: the log is what the broker has, and from where it begins the bucket's is not of it."""
+        """Apply a cut. It is no loss: the broker has the log, and the bucket's records after the cut are not part of
+        it.
+        """
         cut, lineage = (None if history is None else history.cut), one.lineage
         if cut is None or lineage is None:
             return one._replace(history=history)
@@ -228,7 +231,7 @@ class _Survey:
         return one._replace(lineage=cut.applied(lineage), history=history)
 
     def _of_one_log(self, one: _FoundPartition) -> _FoundPartition:
-        """An earlier epoch than the bucket's is no leader's of the log that was copied."""
+        """Refuse a broker with an earlier epoch than the bucket's: it cannot lead the log that was copied."""
         epoch = None if one.live is None else one.live.epoch
         if one.lineage is None or epoch is None or epoch >= one.left:
             return one
@@ -236,7 +239,7 @@ class _Survey:
         return one._replace(lineage=None)
 
     def _live_spans(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, _LiveSpan]:
-        """What the broker has of each partition."""
+        """Return the broker's offsets of each partition."""
         partitions = list(wanted)
         if self._cluster is None or not partitions:
             return {}
@@ -251,7 +254,7 @@ class _Survey:
 
     def _log_of(self, known: _FoundPartition, stored_end: int) -> PartitionLog:
         cut = None if known.history is None else known.history.cut
-        # Where the cut leaves nothing of the bucket's log, and no broker has it, it goes on there.
+        # If the cut leaves nothing of the bucket's log and no broker has it, the log continues there.
         empty = 0 if cut is None or known.lineage is not None else cut.at
         live_start, live_end, live_epoch = known.live or (empty, empty, None)
         log = PartitionLog(
@@ -263,18 +266,18 @@ class _Survey:
         if known.lineage is None:
             return log
         seam = max(stored_end, known.lineage.earliest_offset)
-        # Of a later epoch's leader, whose log is this one up to here, the end is not known yet: it lags.
+        # A later epoch's leader has the same log up to here but does not know its end yet: it lags.
         if log.on_broker and live_end < seam and not known.is_left_behind:
             self._lose(Behind(known.lineage.partition, live_end, seam))
         return replace(log, seam=seam, earliest=known.lineage.earliest_offset, end=max(seam, live_end))
 
     def _end_before(self, known: _FoundPartition) -> int | None:
-        """Up to where the bucket's records were decided at the look before; None if that has to be asked for."""
+        """Return the decided end of the bucket's records from the snapshot before; None if it must be requested."""
         log = self._before.get(known.where)
         return None if log is None or known.lineage is None or log.lineage != known.lineage else log.seam
 
     def _stored_end(self, known: _FoundPartition) -> int:
-        """Up to where the bucket's records are decided; 0 where there are none."""
+        """Return the decided end of the bucket's records; 0 without any."""
         lineage = known.lineage
         if lineage is None:
             return 0
@@ -285,12 +288,12 @@ class _Survey:
         last, end = lineage.spans[-1], lineage.end_offset
         is_cut = known.history is not None and known.history.cut is not None and end <= last.segment.end_offset
         if is_cut and known.live is not None and known.live.start <= last.start:
-            # What its snapshot says is open may have had another outcome in the log that went on.
+            # The log that continued may have decided the transactions that this snapshot shows as open.
             end = last.start
         return decided_end(self._source, lineage, first, end) if first < end else end
 
     def _lose(self, loss: Mismatch) -> None:
-        # Not logged here: a snapshot has it among its problems.
+        # Not logged here: it is among the problems of a snapshot.
         if self._query.fails_on_loss:
             Losses(self._query).accept(loss)
         self.sentences.append(sentence(loss, self._query.words))

@@ -1,4 +1,4 @@
-"""Logs that are followed for as long as somebody wants: bucket first, then the broker, and back where need be."""
+"""Logs followed without end: first the bucket, then the broker, and back if needed."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 _LOOK_AGAIN_S: Final = 1.0
-"""The least time between two looks at the bucket: each is a listing."""
+"""The minimum time between two looks at the bucket: each is a listing."""
 
 _PAUSE_S: Final = 0.1
-"""The least time between two looks while one waits, however often the bucket is to be listed."""
+"""The minimum time between two looks during a wait, however often the bucket should be listed."""
 
 _SLEEP_S: Final = 0.5
-"""Waits are cut into such pieces: a clock may not be the machine's, and the bucket may be closed meanwhile."""
+"""Waits are cut into such pieces: a clock may not be the machine's, and the bucket may be closed in between."""
 
 _IDENTITY_S: Final = 30.0
-"""How often it is looked whether the topics are still the same ones, while nothing comes from the broker; and how long
-one is taken to be the same while its records come from the bucket."""
+"""The interval of identity checks of topics while nothing comes from the broker, and the validity of a check while a
+topic's records come from the bucket.
+"""
 
 _FRESH_IDENTITY_S: Final = 1.0
-"""The same before records of the broker are given, which may be another topic's of the same name."""
+"""The same before records of the broker are returned, which may belong to a new topic of the same name."""
 
 
 @dataclass(frozen=True, slots=True)
 class TailRecords:
     """Records of one partition, in the order of offsets.
 
-    All before ``next_offset`` were given, or are not to be; ``lost`` are offsets in front of these records that nobody
-    has, where the query puts up with that.
+    All before ``next_offset`` were returned or left out; ``lost`` are accepted losses before these records.
     """
 
     where: TopicPartition
@@ -63,19 +63,19 @@ class TailRecords:
 
 @dataclass(frozen=True, slots=True)
 class _ToLook:
-    """Its log is to be looked at."""
+    """Its log must be looked at."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Queued:
-    """It is behind the seam of ``log``, and waits for its turn to be read from the bucket."""
+    """It is below the seam of ``log``, and waits for its turn to be read from the bucket."""
 
     log: PartitionLog
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """It is being read from the bucket, up to the seam of ``log``: one at a time."""
+    """It is read from the bucket, up to the seam of ``log``: one partition at a time."""
 
     log: PartitionLog
     window: StoredRead
@@ -84,7 +84,7 @@ class _Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Live:
-    """The follower has it, from a log in which the leader was of epoch ``leader``."""
+    """The follower has it, from a log whose leader had the epoch ``leader``."""
 
     leader: int | None
 
@@ -94,17 +94,17 @@ _Phase: TypeAlias = _ToLook | _Queued | _Reading | _Live
 
 @dataclass(slots=True)
 class _Followed:
-    """How far one partition was read; ``at`` is behind what was given. ``topic_id`` is None until it was first seen.
+    """The progress of one partition; ``at`` is the next offset. ``topic_id`` is None until it was first seen.
 
     | from | event | next |
     |---|---|---|
     | `ToLook` | a look: position below the seam | `Queued` |
     | `ToLook` | a look: the broker has the position | `Live` |
-    | `ToLook` | a look: absent, undecided, or only older epochs are there; or an error | `ToLook` |
-    | `Queued` | nobody else is read | `Reading` |
+    | `ToLook` | a look: absent, undecided, or only older epochs exist; or an error | `ToLook` |
+    | `Queued` | no other partition is read | `Reading` |
     | `Reading` | at the seam, and the topic was looked at within 30 s | `Live` |
     | `Reading` | at the seam otherwise, or an error | `ToLook` |
-    | `Live` | the broker lacks the next offset, the log was cut, or the topic is another one | `ToLook` |
+    | `Live` | the broker lacks the next offset, the log was cut, or the topic was re-created | `ToLook` |
     """
 
     at: Position
@@ -112,24 +112,24 @@ class _Followed:
     topic_id: Uuid | None = None
     identified_at: float = -math.inf
     refused: int | None = None
-    """The leader's epoch in whose log the broker did not go on from here."""
+    """The leader's epoch in whose log the broker refused to continue from here."""
     lost: list[LostOffsets] = field(default_factory=list[LostOffsets])
-    """Those to be told with the records behind them; they ascend."""
+    """Losses to report with the records after them, ascending."""
 
     @property
     def offset(self) -> int:
-        """The next one."""
+        """The next offset."""
         return self.at.offset
 
 
 class _Partitions(dict[TopicPartition, _Followed]):
-    """Those that are followed; ``within`` has them by phase, in the order in which they came into it."""
+    """The followed partitions; ``within`` has them by phase, in the order in which they entered it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.within: dict[type[_Phase], dict[TopicPartition, None]] = {kind: {} for kind in get_args(_Phase)}
         self.aborted = 0
-        """How many aborted transactions were met in the bucket by reads that have ended."""
+        """The number of aborted transactions met in the bucket by finished reads."""
 
     def enter(self, where: TopicPartition, phase: _Phase) -> None:
         """Change the phase of a partition."""
@@ -138,21 +138,21 @@ class _Partitions(dict[TopicPartition, _Followed]):
         self.within[type(phase)][where] = None
 
     def leave(self, where: TopicPartition) -> None:
-        """End what is under way for a partition in the bucket."""
+        """End a partition's running read of the bucket."""
         phase = self[where].phase
         if self.within[type(phase)].pop(where, where) is None and isinstance(phase, _Reading):
             phase.batches.close()
             self.aborted += len(phase.window.aborted)
 
     def remove(self, where: TopicPartition) -> None:
-        """Follow one no longer."""
+        """Stop following a partition."""
         self.leave(where)
         del self[where]
 
 
 @dataclass(slots=True)
 class _Looks:
-    """When the logs are looked at: every ``pause_s``, or earlier where that was asked for."""
+    """The schedule of looks at the logs: every ``pause_s``, or earlier on request."""
 
     clock: Callable[[], float]
     pause_s: float
@@ -160,33 +160,32 @@ class _Looks:
 
     @property
     def next_at(self) -> float:
-        """When the next one is due."""
+        """The time at which the next look is due."""
         return self.last_at + self.pause_s
 
     def begin(self) -> None:
-        """Note that one begins now."""
+        """Note that a look begins now."""
         self.last_at = self.clock()
 
     def ask_soon(self) -> None:
-        """Have the next one once a little time has passed since the last."""
+        """Schedule the next look shortly after the last."""
         self.last_at = min(self.last_at, self.clock() - self.pause_s + min(_LOOK_AGAIN_S, self.pause_s))
 
     def ask_now(self) -> None:
-        """Have the next one at once."""
+        """Schedule the next look at once."""
         self.last_at = -math.inf
 
 
 class LogTail(Closing):
-    """Gives the records of partitions as they come, each from an offset on, across the seam between bucket and broker.
+    """Follows partitions, each from an offset on, across the seam between bucket and broker.
 
-    Below the seam they are read from the bucket, one partition after the other, and those that have got beyond it come
-    from one consumer meanwhile. What the broker deletes before it was read is looked for in the bucket. Without a
-    broker the bucket is listed every ``look_s`` for what is new. Lost offsets, and a topic that was created again, are
-    DataLossError by the query's policy, or warnings and the tail goes on behind them, or from the new topic's
-    beginning.
+    Below the seam records come from the bucket, one partition after the other; partitions beyond it are read by one
+    consumer at the same time. Records that the broker deletes before they were read are looked for in the bucket.
+    Without a broker the bucket is listed every ``look_s``. Lost offsets and a re-created topic raise DataLossError by
+    the query's policy, or log warnings, and the tail continues after the loss, or from the new topic's beginning.
 
     One ``LiveCluster`` and one consumer serve it until ``close``. Memory is bounded: one read of the bucket, one
-    consumer. The isolation is the query's: under read_committed nothing is given before it is decided. For one thread.
+    consumer. The isolation is the query's: read_committed returns only decided records. For one thread.
     """
 
     def __init__(
@@ -199,18 +198,18 @@ class LogTail(Closing):
         look_s: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Follow ``positions``, which may be none; the query's selection is not looked at.
+        """Follow ``positions``, which may be none; the query's selection is ignored.
 
-        A position with its leader epoch, as ``places`` and ``PartitionLog.position`` give it, tells later, in another
-        process too, whether an election has cut the log below it.
-        ``settings`` say which columns are read and how. ConfigError for what cannot be; nothing is asked yet.
+        A position with its leader epoch, as ``places`` and ``PartitionLog.position`` return it, shows later, even in
+        another process, if an election has cut the log below it. ``settings`` choose columns and decoding. Raise
+        ConfigError for invalid settings; no request is made yet.
         """
         self._source = source
         self._sources = QuerySources(lambda: source, query, settings or ReadSettings())
         self._clock = clock
         self._followed = _Partitions()
         self._is_closed = False
-        # Connects to nothing yet.
+        # Does not connect yet.
         self._follower = None if query.client is None else _follower_of(query, self._sources.settings)
         self._losses = Losses(query)
         self._snapshots = LogSnapshots(lambda: source, query, fresh_s=0, clock=clock)
@@ -221,22 +220,22 @@ class LogTail(Closing):
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
-        """Where each partition goes on, behind what :meth:`poll` has given."""
+        """The next offset of each partition, after the records that :meth:`poll` has returned."""
         return {where: followed.offset for where, followed in self._followed.items()}
 
     @property
     def aborted(self) -> int:
-        """How many aborted transactions were met in the bucket whose records were left out."""
+        """The number of aborted transactions in the bucket whose records were left out."""
         return self._followed.aborted
 
     @property
     def places(self) -> dict[TopicPartition, Position]:
-        """The same with the leader epochs of what was given."""
+        """The next offsets with the leader epochs of the records before them."""
         return {where: followed.at for where, followed in self._followed.items()}
 
     def follow(self, positions: Mapping[TopicPartition, int | Position]) -> None:
-        """Follow these partitions too, from these offsets on; one that is followed already moves there."""
-        # What is under way for a partition that moves would give records of its old place.
+        """Follow these partitions too, from these offsets; one that is already followed moves there."""
+        # A running read of a moved partition would return records of its old place.
         self.forget(positions)
         for where, place in positions.items():
             self._followed[where] = _Followed(Position(place) if isinstance(place, int) else place)
@@ -244,7 +243,7 @@ class LogTail(Closing):
         self._looks.ask_now()
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Follow these no longer."""
+        """Stop following these partitions."""
         for where in partitions:
             if where not in self._followed:
                 continue
@@ -253,17 +252,17 @@ class LogTail(Closing):
                 self._follower.remove([where])
 
     def poll(self, timeout_s: float) -> TailRecords | None:
-        """The next records, of whichever partition; None if there are none within about ``timeout_s``.
+        """Return the next records of any partition; None if there are none within about ``timeout_s``.
 
-        A look at the logs and a read of the bucket take as long as the store and the broker need, within their own
-        deadlines. DataLossError by the query's policy; errors of the store and of the broker. After any of them the
-        tail is as it was, and may be asked again. AlreadyClosedError once it, or the source, was closed.
+        A look at the logs and a read of the bucket take as long as store and broker need, within their own deadlines.
+        Raise DataLossError by the query's policy, and errors of the store and of the broker. After any of them the tail
+        is unchanged and can be polled again. Raise AlreadyClosedError once it, or the source, was closed.
         """
         end = self._clock() + timeout_s
         while True:
             if self._is_closed:
                 raise AlreadyClosedError("the tail was closed; open another one to go on")
-            # Also while all comes from the broker: nobody waits for what a closed bucket would have to tell.
+            # Also while all records come from the broker: a closed bucket must not go unnoticed.
             self._source.check_open()
             records = self._next_records()
             left = end - self._clock()
@@ -272,7 +271,7 @@ class LogTail(Closing):
             self._wait(left)
 
     def close(self) -> None:
-        """End what is under way, and the connections, also where one of them cannot be ended. Idempotent."""
+        """End running reads and close all connections, even if one close fails. Idempotent."""
         with contextlib.ExitStack() as ending:
             self._is_closed = True
             ending.callback(self._snapshots.close)
@@ -283,7 +282,9 @@ class LogTail(Closing):
             self._follower = None
 
     def _next_records(self) -> TailRecords | None:
-        """What is there without waiting: of bucket and broker by turns, so that neither keeps the other waiting."""
+        """Return records available without waiting, from bucket and broker in turn, so that neither blocks the
+        other.
+        """
         if self._followed.within[_ToLook] and self._clock() >= self._looks.next_at:
             self._look()
         self._check_identity(_IDENTITY_S)
@@ -293,7 +294,7 @@ class LogTail(Closing):
         return self._next_stored() or self._next_live()
 
     def _wait(self, left: float) -> None:
-        """Until something may have come, ``left`` seconds at most."""
+        """Wait until records may have come, at most ``left`` seconds."""
         if self._followed.within[_ToLook]:
             left = min(left, max(_PAUSE_S, self._looks.next_at - self._clock()))
         if self._follower is not None and self._follower.positions:
@@ -302,17 +303,17 @@ class LogTail(Closing):
             time.sleep(min(left, _SLEEP_S))
 
     def _look(self) -> None:
-        """Find out where those partitions go on that are neither read nor followed."""
+        """Decide how each partition continues that is neither read nor followed."""
         self._looks.begin()
         to_look = sorted(self._followed.within[_ToLook])
-        # Of no others: each topic is a listing, and those that are followed no longer are nobody's loss.
+        # No others: each topic is a listing, and losses of partitions that are no longer followed do not count.
         snapshot = self._snapshots.current(Assign(tuple(to_look)))
         positions = {where: self._followed[where].at for where in to_look}
         ends, stale = self._snapshots.epoch_ends(positions), self._snapshots.stale(positions)
         for where in to_look:
             log, followed = snapshot.logs.get(where), self._followed[where]
             if log is None:
-                # It stays among those to be looked at: it may come, or come back.
+                # It keeps being looked at: it may appear, or come back.
                 if followed.topic_id is not None:
                     self._losses.accept(Gone(where, followed.topic_id, followed.offset))
                 continue
@@ -322,7 +323,7 @@ class LogTail(Closing):
                 self._place(followed, log)
 
     def _identify(self, followed: _Followed, log: PartitionLog) -> None:
-        """Begin anew with a topic that was created again."""
+        """Start again with a re-created topic."""
         if followed.topic_id is not None and not log.is_of(followed.topic_id):
             read = f"{name_of(log.where)} of {followed.topic_id} was read up to offset {followed.offset}"
             self._losses.accept(CreatedAgain(log.topic, log.topic_id, read))
@@ -330,7 +331,7 @@ class LogTail(Closing):
         followed.topic_id, followed.identified_at = log.topic_id, self._looks.last_at
 
     def _go_back_to_cut(self, followed: _Followed, log: PartitionLog, answer: EpochEnd | None) -> None:
-        """Begin again where a later leader epoch has written another log below what was given."""
+        """Start again where a later leader epoch has written another log below the records returned."""
         standing = stand(followed.at, log, answer)
         if standing.kind == "cut":
             self._losses.accept(Moved(log.where, followed.offset, standing, log))
@@ -342,7 +343,7 @@ class LogTail(Closing):
             self._lose(losses_between(log, followed.offset, log.seam), followed)
             self._followed.enter(log.where, _Queued(log))
         elif log.live_start is not None and log.end_from(followed.offset) >= log.live_start:
-            # Not where the bucket's last records wait for a segment that decides them: that is looked at again.
+            # Not if the bucket's last records wait for a segment that decides them: look again.
             self._follow_live(followed, log, log.live_start)
 
     def _follow_live(self, followed: _Followed, log: PartitionLog, live_start: int) -> None:
@@ -355,19 +356,19 @@ class LogTail(Closing):
         assert self._follower is not None
         leader, refused = log.live_epoch, followed.refused
         followed.refused = None
-        # A place that a look has found all the same, since the broker refused it, is not checked again.
+        # The broker refused this place, but a later look confirmed it: do not check it again.
         epochs = {} if leader is None or leader == refused or not followed.offset else {log.where: leader}
         self._follower.add({log.where: followed.offset}, epochs)
         self._followed.enter(log.where, _Live(leader))
 
     def _lose(self, losses: Iterable[LostOffsets], followed: _Followed) -> None:
-        """Tell of what is lost from the position on. Looked at again after an error it may be less, or the same."""
+        """Report losses from the position on. A second look after an error may find fewer, or the same."""
         spans = list(losses)
         self._losses.accept_missing(span for span in spans if span not in followed.lost)
         followed.lost = [span for span in followed.lost if span.stop <= followed.offset] + spans
 
     def _next_stored(self) -> TailRecords | None:
-        """The next records of the bucket, of the partition that is being read or of the next one."""
+        """Return the bucket's next records, of the current partition or the next one."""
         while (
             where := next(iter(self._followed.within[_Reading] or self._followed.within[_Queued]), None)
         ) is not None:
@@ -378,7 +379,7 @@ class LogTail(Closing):
             try:
                 records = next(phase.batches, None)
             except BaseException:
-                # A generator that raised has ended for good, which the next poll would take for the window's end.
+                # A generator that raised has ended; the next poll would mistake that for the window's end.
                 self._look_at_soon(where)
                 raise
             followed.at = phase.log.position(phase.window.position)
@@ -396,7 +397,7 @@ class LogTail(Closing):
         return reading
 
     def _go_on_behind(self, followed: _Followed, log: PartitionLog) -> None:
-        """At the seam: on the broker at once if it had the seam a moment ago, otherwise where a new look says."""
+        """Continue at the seam: on the broker at once if it had the seam a moment ago, otherwise after a new look."""
         self._followed.enter(log.where, _ToLook())
         is_known = self._clock() < followed.identified_at + _IDENTITY_S
         if is_known and log.live_start is not None and log.live_start <= log.seam:
@@ -409,7 +410,7 @@ class LogTail(Closing):
             return None
         self._follower.wait(0)
         if self._follower.is_ready:
-            # Only now: what has come is of the topics that are there afterwards.
+            # Checked after the poll, so that the records belong to topics that still exist.
             self._check_identity(_FRESH_IDENTITY_S)
         event = self._follower.poll(0) if self._follower.is_ready else None
         if event is None:
@@ -417,7 +418,7 @@ class LogTail(Closing):
         if event.records is not None:
             self._followed[event.where].at = Position(event.next_offset, event.leader_epoch)
             return self._give(event.where, event.records)
-        # The broker deletes what is in the bucket, so that is where the records may be now; or the log was cut.
+        # The broker deletes copied records, so they may be in the bucket now; or the log was cut.
         followed = self._followed[event.where]
         followed.refused = followed.phase.leader if isinstance(followed.phase, _Live) else None
         self._look_at_soon(event.where)
@@ -426,18 +427,18 @@ class LogTail(Closing):
     def _give(self, where: TopicPartition, records: pa.RecordBatch) -> TailRecords:
         followed = self._followed[where]
         lost = tuple(span for span in followed.lost if span.start < followed.offset)
-        # The others are behind these records.
+        # The other losses come after these records.
         followed.lost = followed.lost[len(lost) :]
         assert followed.topic_id is not None
         return TailRecords(where, followed.topic_id, records, followed.offset, lost)
 
     def _look_at_soon(self, where: TopicPartition) -> None:
-        """Look at a partition's log once a little time has passed since the last look."""
+        """Look at a partition's log shortly after the last look."""
         self._followed.enter(where, _ToLook())
         self._looks.ask_soon()
 
     def _check_identity(self, fresh_s: float) -> None:
-        """Look at those again whose topic is not the one that was followed: its offsets mean nothing in another."""
+        """Look again at partitions whose topic has been re-created: old offsets mean nothing in the new one."""
         cluster = self._snapshots.cluster()
         if cluster is None or self._follower is None or not self._follower.positions:
             return

@@ -1,7 +1,7 @@
-"""From places that are asked for to windows of offsets in the logs as they are: clamped to the logs, or by the letter.
+"""From requested places to windows of offsets in the present logs: clamped to the logs, or exact.
 
-Commands and queries clamp: an end beyond the log is its end, for it is not there yet, and a time without a record is
-the end. Spark's options are taken by the letter, as by its Kafka source.
+Commands and queries clamp: an end beyond the log becomes its end, and so does a time without a record. Spark's options
+are exact, as in its Kafka source.
 """
 
 from __future__ import annotations
@@ -36,17 +36,19 @@ _END: Final = Latest()
 _TIMES: Final = ReadSettings(columns=("offset",))
 
 OffsetAtTime: TypeAlias = Callable[["PartitionLog", int], int | None]
-"""The offset of a log's first record of a time (ms) or later; None if there is none before its end."""
+"""Returns the offset of a log's first record of a time (ms) or later; None if there is none before its end."""
 
 StartOfLast: TypeAlias = Callable[["PartitionLog", int, int], int]
-"""The offset of a log from which on so many records are left up to another one."""
+"""Returns the offset of a log from which this many records remain up to another one."""
 
 Windows: TypeAlias = "dict[TopicPartition, OffsetWindow]"
-"""What to read of each partition, half-open."""
+"""The offsets to read of each partition, half-open."""
 
 
 def time_offset(source: SegmentSource, cluster: LiveCluster | None, log: PartitionLog, timestamp_ms: int) -> int | None:
-    """The offset of the first record of ``timestamp_ms`` or later; None if there is none before the log's end."""
+    """Return the offset of the first record of ``timestamp_ms`` or later; None if there is none before the log's
+    end.
+    """
     if log.lineage is not None:
         offset = offset_at(source, log.lineage, timestamp_ms, _TIMES)
         if offset < log.seam:
@@ -54,23 +56,23 @@ def time_offset(source: SegmentSource, cluster: LiveCluster | None, log: Partiti
     if cluster is None or not log.on_broker:
         return None
     live_offset = cluster.offsets_for_times({log.where: timestamp_ms})[log.where]
-    # A time that the bucket has no record of may be one that the broker still has in front of the seam.
+    # The broker may still have a record of this time below the seam that the bucket does not have.
     return None if live_offset is None or live_offset >= log.end else max(live_offset, log.seam)
 
 
 def place_of(places: Places, where: TopicPartition, default: Place = _END) -> Place:
-    """The place that is asked for in a partition; ``default`` if none is named there."""
+    """Return the requested place in a partition; ``default`` if none is named."""
     return places.get(where, default) if isinstance(places, Mapping) else places
 
 
 def with_offsets(places: Places, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-    """Those for which an offset is named; the others begin or end where there is something."""
+    """Return the partitions with a named offset; the others begin or end where records exist."""
     return frozenset(where for where in partitions if isinstance(place_of(places, where), int))
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceLookup:
-    """Where places lie in the logs of a snapshot. Times cost requests, and so do last records."""
+    """The look-up of places in the logs of a snapshot. Times and last records cost requests."""
 
     snapshot: LogSnapshot
     query: LogQuery
@@ -78,15 +80,15 @@ class PlaceLookup:
     start_of_last: StartOfLast | None = None
 
     def clamped(self, starts: Places, stops: Places) -> Windows:
-        """The offsets of each partition from ``starts`` up to ``stops``, within its log. A map may leave out some.
+        """Return the offsets of each partition from ``starts`` up to ``stops``, within its log. Maps may be partial.
 
-        ConfigError for partitions that are not there, and for offsets beyond the ends of all logs.
+        Raise ConfigError for partitions that do not exist, and for offsets beyond the ends of all logs.
         """
         for places in (starts, stops):
             self._check_there(places)
             self._check_reached(places)
         logs = [log for _, log in sorted(self.snapshot.logs.items())]
-        # Times and last records are looked up, several at once.
+        # Times and last records are looked up in parallel.
         with ThreadPool(READERS, "tieredstore-windows") as pool:
             found = in_parallel(pool, lambda log: self._clamp(log, starts, stops), logs, at_once=2 * READERS)
             return {log.where: window for log, window in zip(logs, found, strict=True)}
@@ -94,10 +96,10 @@ class PlaceLookup:
     def starting(
         self, places: Places, *, if_too_late: Literal["error", "latest"] = "error"
     ) -> dict[TopicPartition, int]:
-        """The first offset to read of each partition; one before the earliest is left as it is, for planning to judge.
+        """Return the first offset to read of each partition; one before the earliest is kept, for planning to judge.
 
-        ConfigError if a map names other partitions than there are, or a time that a partition has no record of, unless
-        ``if_too_late`` has it start at its end. Data loss: an offset beyond the log's end, where it starts then.
+        Raise ConfigError if a map names other partitions than exist, or a time without a record in a partition, unless
+        ``if_too_late`` makes it start at its end. An offset beyond the log's end is data loss, and then starts there.
         """
         words = self.query.words
         self._check_same(places, words.starting, words.starting_times)
@@ -105,23 +107,23 @@ class PlaceLookup:
         return {where: self._start(log, places, if_too_late, losses) for where, log in self.snapshot.logs.items()}
 
     def ending(self, places: Places) -> dict[TopicPartition, int]:
-        """One more than the last offset to read of each partition: the log's end for a time without a record.
+        """Return the exclusive end of each partition: the log's end for a time without a record.
 
-        An offset beyond the log's end is left as it is, for planning to judge. ConfigError as for :meth:`starting`.
+        An offset beyond the log's end is kept, for planning to judge. Raise ConfigError as :meth:`starting` does.
         """
         words = self.query.words
         self._check_same(places, words.ending, words.ending_times)
         ends = {where: self._offset(log, place_of(places, where)) for where, log in self.snapshot.logs.items()}
-        # If no record is so late, all of them are before that time.
+        # If no record is as late, all of them are before that time.
         return {where: self.snapshot.logs[where].end if end is None else end for where, end in ends.items()}
 
     def exact(self, starting: Places, ending: Places, *, if_too_late: Literal["error", "latest"] = "error") -> Windows:
-        """Starting and ending offset of each partition, by the letter; ConfigError if one starts after its end."""
+        """Return the exact start and end offset of each partition; raise ConfigError if one starts after its end."""
         starts = self.starting(starting, if_too_late=if_too_late)
         ends = self.ending(ending)
         named = with_offsets(ending, ends)
         for where, start in starts.items():
-            # An end that somebody names stays theirs, for planning to judge; one that was looked up may move.
+            # A named end is kept, for planning to judge; one that was looked up may move.
             if where not in named:
                 ends[where] = self._end_before_undecided(where, start, ends[where])
             if ends[where] < start:
@@ -132,9 +134,8 @@ class PlaceLookup:
         return {where: (start, ends[where]) for where, start in starts.items()}
 
     def check_readable(self, windows: Mapping[TopicPartition, OffsetWindow], starts: Places, stops: Places) -> None:
-        """DataLossError by the query's policy for segments that nobody can read and that may have records of the
-        windows."""
-        # Windows end where the logs do; what was asked for may lie behind that.
+        """Raise DataLossError by the query's policy for unreadable segments that may have records of the windows."""
+        # Windows end with the logs; the requested end may be later.
         asked = {
             where: (first, max(last, stop) if isinstance(stop := place_of(stops, where), int) else last)
             for where, (first, last) in windows.items()
@@ -152,7 +153,7 @@ class PlaceLookup:
             last = min(last, log.end_from(log.earliest))
             return self.start_of_last(log, start.count, last), last
         first = self._reach(log, start)
-        # An offset beyond the end of this log is not there yet, and times need not ascend with offsets.
+        # An offset beyond the log's end does not exist yet, and timestamps need not ascend with offsets.
         return first, max(first, min(last, log.end_from(first)))
 
     def _start(self, log: PartitionLog, places: Places, if_too_late: Literal["error", "latest"], losses: Losses) -> int:
@@ -166,13 +167,13 @@ class PlaceLookup:
                     f"{self.query.words.start_late} to start such partitions at their end"
                 )
             return log.end
-        # Only an offset that was named can lie there. If it was right once, the log has been cut since.
+        # Only a named offset can be there. If it was valid once, the log has been cut since.
         if start > log.end:
             losses.accept(StartsBeyond(log.where, start, log.end))
         return min(start, log.end)
 
     def _end_before_undecided(self, where: TopicPartition, start: int, stop: int) -> int:
-        """End before a transaction that only a segment to come decides; with a warning: it is not the log's end."""
+        """End before a transaction that only a future segment decides, with a warning: that is not the log's end."""
         end = self.snapshot.logs[where].end_from(start)
         if not start <= end < stop:
             return stop
@@ -189,7 +190,7 @@ class PlaceLookup:
         return log.end if offset is None else offset
 
     def _offset(self, log: PartitionLog, place: Place) -> int | None:
-        """None where no record has the time that was asked for."""
+        """Return the offset of a place; None if no record has the requested time."""
         match place:
             case Earliest():
                 return log.earliest
@@ -209,7 +210,7 @@ class PlaceLookup:
             raise ConfigError(f"there is no partition {number} of {topic} among those that are read")
 
     def _check_reached(self, places: Places) -> None:
-        """Refuse an offset that no log reaches for which it was given."""
+        """Refuse an offset that no log reaches."""
         ends: dict[int, dict[str, int]] = {}
         for where, log in sorted(self.snapshot.logs.items()):
             place = place_of(places, where)
@@ -219,7 +220,7 @@ class PlaceLookup:
             check_offset(offset, logs)
 
     def _check_same(self, places: Places, offsets_word: str, times_word: str) -> None:
-        """As Spark's Kafka source: who names partitions names all of them, and no others."""
+        """Like Spark's Kafka source, require that either no or all partitions are named, and no others."""
         if not isinstance(places, Mapping):
             return
         word, hint = offsets_word, "-2 stands for the earliest offset and -1 for the latest"
