@@ -1,1 +1,38 @@
-"""Object stores: the contract (``base``), the stores, and the table that opens them (``registry``)."""
+"""Object stores: the contract (``base``), the stores, and the table that opens them (``registry``).
+
+The names here are what a store of your own needs: the contract, and what every store does with keys, ranges and bodies.
+"""
+
+from __future__ import annotations
+
+from tieredstore.backends.base import (
+    AbandonedWrite,
+    Body,
+    Buffer,
+    DelegatingStore,
+    ObjectInfo,
+    ObjectStore,
+    Prepared,
+    StoreAdmin,
+)
+from tieredstore.backends.contract.bodies import byte_view, open_body
+from tieredstore.backends.contract.deletions import raise_failures
+from tieredstore.backends.contract.keys import checked_key
+from tieredstore.backends.contract.ranges import is_empty_request, resolved_range
+
+__all__ = [
+    "AbandonedWrite",
+    "Body",
+    "Buffer",
+    "DelegatingStore",
+    "ObjectInfo",
+    "ObjectStore",
+    "Prepared",
+    "StoreAdmin",
+    "byte_view",
+    "checked_key",
+    "is_empty_request",
+    "open_body",
+    "raise_failures",
+    "resolved_range",
+]

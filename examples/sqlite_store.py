@@ -14,12 +14,19 @@ import time
 from collections.abc import Generator, Iterable, Iterator
 from typing import Final
 
-from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
-from tieredstore.backends.contract.bodies import byte_view, open_body
-from tieredstore.backends.contract.deletions import raise_failures
-from tieredstore.backends.contract.keys import checked_key
-from tieredstore.backends.contract.ranges import is_empty_request, resolved_range
-from tieredstore.config import Settings
+from tieredstore import Settings
+from tieredstore.backends import (
+    Body,
+    Buffer,
+    ObjectInfo,
+    ObjectStore,
+    byte_view,
+    checked_key,
+    is_empty_request,
+    open_body,
+    raise_failures,
+    resolved_range,
+)
 from tieredstore.errors import (
     ConfigError,
     InvalidKeyError,
