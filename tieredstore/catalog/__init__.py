@@ -1,4 +1,6 @@
-"""Which segments a store holds, by listing alone: no broker, no metadata topic (though that can be the source too)."""
+"""The segments in a store, found by listing alone, without a broker or its metadata topic (which can be a source
+too).
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import the module of a name when it is first asked for: a command that lists plans nothing and reads no log."""
+    """Import the module of a name on first use: a command that lists needs no planning and reads no log."""
     match name:
         case "Catalog" | "Incarnation" | "PartitionSegments":
             from tieredstore.catalog import catalog  # noqa: PLC0415  see above

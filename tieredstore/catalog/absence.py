@@ -1,4 +1,4 @@
-"""What to say of a topic or a partition that is not there: which it is, and what was meant perhaps."""
+"""The error for a topic or partition that does not exist, with similar names."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tieredstore.model import Uuid
 from tieredstore.places.record import layout_hint
 
 _LOOK_S: Final = 2.0
-"""How long names like the absent one are looked for: nobody waits long for an error."""
+"""The time limit of the search for similar names: an error should come soon."""
 
 _LIKE: Final = 3
-"""How many of them are named."""
+"""The most similar names to show."""
 
 _SHOWN: Final = 10
 
@@ -32,10 +32,10 @@ def absence(
     topic_id: Uuid | None = None,
     live: Mapping[str, Sequence[int]] | None = None,
 ) -> ResourceNotFoundError:
-    """The error for topics, and for partitions of topics, that were asked for and are not there.
+    """Return the error for requested topics, and partitions of topics, that do not exist.
 
-    ``missing`` has the partitions of each topic, none where the topic as a whole was asked for. ``live`` are the
-    partitions of topics that the broker has, None if none is asked. Looks at the names in the bucket, for two seconds.
+    ``missing`` has the partitions of each topic, none if the whole topic was requested. ``live`` are the partitions of
+    the broker's topics, None without a broker. Lists names in the bucket for at most two seconds.
     """
     until = time.monotonic() + _LOOK_S
     where = _IN_BUCKET if live is None else f"{_IN_BUCKET} or on the broker"
@@ -53,7 +53,7 @@ def absence(
         elif not partitions:
             sentences.append(f"topic {_quote(topic)} has objects {where}, and no segment that counts")
         else:
-            # One that is there counts no more than one that is not, or another life of the topic has it.
+            # Another incarnation of the topic may have it: then it is not among the existing ones.
             sentences.append(_absent_partitions(topic, partitions, there - set(partitions), where))
     if absent:
         known = {*topic_names(store, prefix, until=until), *(live or ())}
@@ -63,7 +63,7 @@ def absence(
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Numbers as a person says them: ``0 to 2, 5``."""
+    """Format numbers for a person: ``0 to 2, 5``."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][-1] + 1:
@@ -85,7 +85,7 @@ def _absent_topics(absent: Sequence[str], known: Iterable[str], where: str) -> s
 
 
 def _like(topic: str, known: Iterable[str]) -> list[str]:
-    """The names nearest to one that was mistyped; what differs in case alone goes first."""
+    """Return the most similar names; a difference in case alone comes first."""
     by_folded: dict[str, str] = {name.casefold(): name for name in known}
     near = difflib.get_close_matches(topic.casefold(), by_folded, n=_LIKE)
     return [by_folded[name] for name in near][: 1 if topic.casefold() in by_folded else _LIKE]

@@ -1,4 +1,4 @@
-"""What a store holds: topics, their incarnations, partitions and logs. A value: nothing here asks a store."""
+"""The contents of a store: topics, their incarnations, partitions and logs. A value that makes no request."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One life of a topic: Kafka gives a topic that is deleted and created again another id.
+    """One incarnation of a topic: Kafka gives a topic that is deleted and re-created another id.
 
-    ``first_copied_ms`` and ``last_copied_ms`` are when its earliest and latest copies were made, -1 where a segment
-    does not tell.
+    ``first_copied_ms`` and ``last_copied_ms`` are the times of its earliest and latest copy, -1 if a segment lacks it.
     """
 
     topic: str
@@ -27,15 +26,15 @@ class Incarnation:
     last_copied_ms: int
 
     def follows(self, other: Incarnation) -> bool:
-        """Whether all of its copies were made after all of the other's."""
+        """Return True if all of its copies were made after all of the other's."""
         return 0 <= other.last_copied_ms < self.first_copied_ms
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionSegments:
-    """What was found of one partition.
+    """The segments of one partition.
 
-    ``lineage`` is the error instead where it could not be traced: its leader-epoch index is damaged or out of reach.
+    ``lineage`` is an error if it could not be traced: its leader-epoch index is damaged or unreadable.
     """
 
     lineage: Lineage | TieredStoreError
@@ -44,7 +43,7 @@ class PartitionSegments:
 
     @classmethod
     def of(cls, segments: Iterable[RemoteLogSegmentMetadata], lineage: Lineage | TieredStoreError) -> PartitionSegments:
-        """The lineage with the times of all segments, those too that it left out."""
+        """Combine the lineage with the times of all segments, including those it leaves out."""
         times = [segment.event_timestamp_ms for segment in segments]
         return cls(lineage, min(times), max(times) if min(times) >= 0 else -1)
 
@@ -54,7 +53,7 @@ class Catalog:
     """The segments of a store that count, by partition. Picklable; safe from several threads.
 
     ``lives`` are the incarnations of each topic, see :meth:`incarnations`; ``problems`` the segments that do not count.
-    Where a method takes ``topic_id`` and gets None, it takes the topic's current incarnation.
+    A method without ``topic_id`` uses the topic's current incarnation.
     """
 
     segments: Mapping[TopicIdPartition, PartitionSegments]
@@ -81,9 +80,10 @@ class Catalog:
         return tuple(self.lives)
 
     def incarnations(self, topic: str) -> tuple[Incarnation, ...]:
-        """The lives of a topic, by the time of their last copy; ResourceNotFoundError if there is none.
+        """Return the incarnations of a topic, by the time of their last copy; raise ResourceNotFoundError if there is
+        none.
 
-        DataLossError if it has segments of which none can be read.
+        Raise DataLossError if it has segments but none is readable.
         """
         if topic not in self.lives:
             self._expect_readable(lambda where: where.topic == topic)
@@ -93,7 +93,7 @@ class Catalog:
         return self.lives[topic]
 
     def _why_none(self, topic: str) -> str:
-        # Segments that are there and do not count are no absence: whoever asks has to hear of them.
+        # Segments that exist but do not count are not absence: the caller must learn of them.
         of_topic = [problem for problem in self.problems if problem.segment_id.topic_id_partition.topic == topic]
         if not of_topic:
             return ""
@@ -101,10 +101,10 @@ class Catalog:
         return f" that counts: {of_topic[0]}{more}"
 
     def incarnation(self, topic: str, topic_id: Uuid | None = None) -> Incarnation:
-        """One life of the topic.
+        """Return one incarnation of the topic.
 
         The current one is the only one, or the one all of whose copies were made after all copies of the others. If
-        that does not settle it, ConfigError names them all: choose by ``topic_id``.
+        that does not decide, raise ConfigError with all of them: choose by ``topic_id``.
         """
         lives = self.incarnations(topic)
         candidates = [life for life in lives if topic_id in (None, life.topic_id)]
@@ -114,7 +114,7 @@ class Catalog:
                 f"no segment of topic {topic} with the id {topic_id} was found; there is {named}"
             )
         last = candidates[-1]
-        # A guess would serve records of a topic that was deleted: where times overlap the user decides.
+        # A guess could return records of a deleted topic: if times overlap, the user decides.
         if not all(last.follows(life) for life in candidates[:-1]):
             raise ConfigError(f"topic {topic} was created more than once; choose one of the topic ids {named}")
         return last
@@ -124,10 +124,10 @@ class Catalog:
         return self.incarnation(topic, topic_id).partitions
 
     def lineage(self, topic: str, partition: int, topic_id: Uuid | None = None) -> Lineage:
-        """The log of one partition.
+        """Return the log of one partition.
 
-        ResourceNotFoundError if it has no segment, DataLossError if it has none that can be read; what kept its lineage
-        from being traced is raised as it is.
+        Raise ResourceNotFoundError if it has no segment, DataLossError if none is readable; an error that prevented its
+        tracing is raised unchanged.
         """
         life = self.incarnation(topic, topic_id)
         wanted = TopicIdPartition(life.topic_id, topic, partition)
@@ -140,19 +140,19 @@ class Catalog:
         return held.lineage
 
     def gaps(self) -> tuple[Gap, ...]:
-        """What is missing inside of all partitions' logs."""
+        """Return the gaps inside all partitions' logs."""
         logs = (held.lineage for _, held in sorted(self.segments.items()))
         return tuple(gap for log in logs if isinstance(log, Lineage) for gap in log.gaps)
 
     def unreadable_partitions(self, topic: str, topic_id: Uuid | None = None) -> tuple[int, ...]:
-        """The partitions, sorted, that have segments of which none can be read."""
+        """Return the partitions, sorted, that have segments but no readable one."""
         life = self.incarnation(topic, topic_id)
         held = {problem.segment_id.topic_id_partition for problem in self.problems if problem.is_loss}
         wanted = (where for where in held if (where.topic, where.topic_id) == (topic, life.topic_id))
         return tuple(sorted({where.partition for where in wanted} - set(life.partitions)))
 
     def problems_of(self, where: TopicIdPartition) -> tuple[Problem, ...]:
-        """The segments of one partition that do not count."""
+        """Return the segments of one partition that do not count."""
         return tuple(problem for problem in self.problems if problem.segment_id.topic_id_partition == where)
 
     def _expect_readable(self, is_wanted: Callable[[TopicIdPartition], bool]) -> None:
@@ -164,7 +164,7 @@ class Catalog:
 def _with_problems(
     segments: Mapping[TopicIdPartition, PartitionSegments], problems: Iterable[Problem]
 ) -> Iterator[PartitionSegments]:
-    """Each partition with what does not count of it, since its log does not tell of that."""
+    """Yield each partition with its problems, which its log does not show."""
     by_partition: defaultdict[TopicIdPartition, list[Problem]] = defaultdict(list)
     for problem in problems:
         by_partition[problem.segment_id.topic_id_partition].append(problem)

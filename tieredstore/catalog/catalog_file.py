@@ -1,11 +1,11 @@
-"""The catalog file: what earlier plannings read, so that the next one reads only what is new.
+"""The catalog file: the manifests read by earlier plannings, so that the next one reads only new ones.
 
-It is one Arrow IPC stream of record batches, sorted by path, none compressed, and after its end 32 bytes: the SHA-256
-of all bytes before them (a reader of Arrow streams does not look at what follows the end). The schema's metadata names
-the version of this layout, and the store and key prefix that the rows are of. Bytes that do not hold up in any of this
-are no catalog file: there is nothing in it that cannot be read from the store again.
+It is one Arrow IPC stream of record batches, sorted by path, uncompressed, and after its end 32 bytes: the SHA-256 of
+all bytes before them (a reader of Arrow streams ignores bytes after the end). The schema's metadata names the version
+of this layout, and the store and key prefix of the rows. Bytes that fail any of these checks are no catalog file:
+everything in it can be read from the store again.
 
-pyarrow is imported on first use; it ships no types, so that its values are ``Any`` here and nowhere else.
+pyarrow is imported on first use; it ships no types, so its values are ``Any`` here.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
 _logger: Final = logging.getLogger(__name__)
 
 _KEY: Final = "!tieredstore/catalog.arrows"
-_MAX_SIZE: Final = 2**30  # over four million segments; an object of more bytes is not fetched
+_MAX_SIZE: Final = 2**30  # over four million segments; a larger object is not fetched
 _ATTEMPTS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogFile:
-    """An object that keeps a catalog's rows: in the store that it is of, or in any other, such as a local folder.
+    """An object that keeps a catalog's rows: in the same store, or in any other, such as a local folder.
 
-    A cache and no more: it is believed only of manifests whose listed etag (or size and time) is the one it was made
-    from, and one that is damaged, of another version or of other objects is rebuilt. Several planners may share it.
+    It is only a cache: a row counts only for the manifest whose listed etag (or size and time) it was made from, and a
+    file that is damaged, of another version or of other objects is rebuilt. Several planners may share it.
     """
 
     store: ObjectStore
@@ -47,13 +47,15 @@ class CatalogFile:
 
     @classmethod
     def beside(cls, store: ObjectStore, prefix: str) -> CatalogFile:
-        """The usual place in the store itself: no topic's name holds a ``!``, so no topic's listing has this key."""
+        """Return the usual place in the store itself: no topic's name contains ``!``, so no topic's listing has this
+        key.
+        """
         return cls(store, prefix + _KEY)
 
     def load(self, origin: Origin) -> LoadedRows:
-        """The file's rows, none if there is no file of this origin; two requests, one if there is none at all."""
+        """Load the file's rows, none without a file of this origin; two requests, one if there is no file."""
         try:
-            # The etag goes first: if the file is replaced in between, saving over it finds out.
+            # The etag first: if the file is replaced in between, the conditional save fails.
             info = self.store.head(self.key)
             raw = self.store.get(self.key) if info.size <= _MAX_SIZE else b""
         except ObjectNotFoundError:
@@ -66,10 +68,10 @@ class CatalogFile:
         return LoadedRows(rows or StoredRows(), info.etag)
 
     def save(self, loaded: LoadedRows, origin: Origin, rows: Iterable[SegmentRow], gone: set[str]) -> bool:
-        """Put ``rows`` over those that the file has, and take out the paths in ``gone``; whether that was done.
+        """Merge ``rows`` into the file and remove the paths in ``gone``; return True if that succeeded.
 
-        Conditional on the file being the one that was loaded: if another planner was faster, its file is loaded and
-        merged with. After some lost races this gives up, as the rows can be read again.
+        Conditional on the loaded version: if another planner was faster, its file is loaded and merged. After several
+        lost races this gives up, because the rows can be read again.
         """
         fresh = list(rows)
         for _ in range(_ATTEMPTS):
@@ -79,7 +81,7 @@ class CatalogFile:
                     self.store.put(self.key, body, if_absent=True)
                 else:
                     self.store.replace(self.key, body, loaded.etag)
-            # Somebody else was faster. Their rows are as good as ours: both are merged, and it is tried again.
+            # Another planner was faster. Merge with its rows, which are as good as ours, and retry.
             except PreconditionFailedError:
                 loaded = self.load(origin)
             else:
@@ -90,20 +92,20 @@ class CatalogFile:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRows:
-    """A catalog file's rows and its etag; None where there is no file."""
+    """A catalog file's rows and its etag; None without a file."""
 
     rows: StoredRows
     etag: str | None
 
 
 def _name(key: str) -> str:
-    """The key without what may be a prefix that has to stay out of logs."""
+    """Return the key without its prefix, which may have to stay out of logs."""
     return key.rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Which version of a manifest was read: its etag where listings tell it, else its size and time."""
+    """The version of a manifest: its etag if listings have it, else its size and time."""
 
     size: int
     etag: str | None
@@ -111,11 +113,11 @@ class Stamp:
 
     @classmethod
     def of(cls, info: ObjectInfo) -> Stamp:
-        """The version that a listing tells of."""
+        """Return the version in a listing."""
         return cls(info.size, info.etag, info.modified_ms)
 
     def matches(self, listed: Stamp) -> bool:
-        """Whether ``listed`` is surely this version; a store that tells neither etag nor time never is."""
+        """Return True if ``listed`` is certainly this version; without etag and time it never is."""
         if self.etag is not None and listed.etag is not None:
             return self.etag == listed.etag and self.size == listed.size
         return self.modified_ms is not None and (self.modified_ms, self.size) == (listed.modified_ms, listed.size)
@@ -125,8 +127,8 @@ class Stamp:
 class SegmentRow:
     """One segment that counts.
 
-    ``path`` is the main path of its objects as it was listed. ``history`` is its leader-epoch index, read only of
-    segments that rule a partition. ``is_proven`` says that end and epochs were held against what the segment holds.
+    ``path`` is the main path of its objects as listed. ``history`` is its leader-epoch index, read only of segments
+    that rule a partition. ``is_proven``: end and epochs were compared with the segment's contents.
     """
 
     path: str
@@ -149,14 +151,14 @@ _Values: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Which objects rows are of: the store's identity and the key prefix."""
+    """The origin of rows: the store's identity and the key prefix."""
 
     store: str
     prefix: str
 
 
 class StoredRows:
-    """The rows of a catalog file, or none, sorted by path; decoded batch by batch as they are asked for."""
+    """The rows of a catalog file, sorted by path; decoded batch by batch on access."""
 
     def __init__(self, batches: Iterable[Any] = ()) -> None:
         self._batches = tuple(batches)
@@ -170,11 +172,11 @@ class StoredRows:
             yield from batch.column("path").to_pylist()
 
     def cursor(self) -> RowCursor:
-        """A way to look rows up in ascending order of their paths."""
+        """Return a cursor that finds rows in ascending order of their paths."""
         return RowCursor(self._batches)
 
     def merged(self, rows: Iterable[SegmentRow], gone: set[str], origin: Origin) -> bytes:
-        """The bytes of a new catalog file: these rows without those of ``gone``, and ``rows`` over them."""
+        """Return the bytes of a new catalog file: these rows without ``gone``, updated by ``rows``."""
         pa, pc = _arrow(), importlib.import_module("pyarrow.compute")
         columns = _columns(rows)
         new = pa.Table.from_arrays([array_of(columns[field.name], field.type) for field in _schema()], schema=_schema())
@@ -185,7 +187,7 @@ class StoredRows:
 
 
 class RowCursor:
-    """Looks rows up by paths that ascend, in one pass. For one thread."""
+    """Finds rows by ascending paths, in one pass. For one thread."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
         self._batches = iter(batches)
@@ -198,7 +200,7 @@ class RowCursor:
             batch = next(self._batches, None)
             if batch is None:
                 return None
-            # Batches of other topics are passed over without decoding them.
+            # Skip batches of other topics without decoding them.
             if batch.num_rows and batch.column("path")[-1].as_py() >= path:
                 self._rows, self._at = batch.to_pydict(), 0
         paths = self._rows["path"]
@@ -231,7 +233,7 @@ class RowCursor:
 
 
 def decode_rows(raw: bytes, origin: Origin) -> StoredRows | None:
-    """The rows of a catalog file; None if it is damaged, of another version, or of other objects."""
+    """Decode the rows of a catalog file; None if it is damaged, of another version, or of other objects."""
     pa = _arrow()
     with memoryview(raw) as view, view[:-_DIGEST_SIZE] as content:
         if hashlib.sha256(content).digest() != raw[-_DIGEST_SIZE:]:
@@ -258,7 +260,7 @@ def _encode(table: Any, origin: Origin) -> bytes:
 
 
 def _is_sound(batch: Any) -> bool:
-    """True, or ArrowInvalid for a batch whose buffers contradict it, or that has nulls where none can be."""
+    """Return True; raise ArrowInvalid for a batch with contradictory buffers, or nulls where none can be."""
     batch.validate(full=True)
     for column, field in zip(batch.columns, batch.schema, strict=True):
         if column.null_count and not field.nullable:

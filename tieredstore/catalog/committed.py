@@ -1,4 +1,4 @@
-"""Which segments of a broker's disk a store holds already."""
+"""The segments of a broker's disk that a store already holds."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 _logger: Final = logging.getLogger(__name__)
 
 MAX_AGE_S: Final = 10.0
-"""How old a listing may be that says whether a segment is committed, unless told otherwise."""
+"""The default maximum age of a listing that decides if a segment is committed."""
 
 _MAX_SEGMENTS: Final = 20_000  # about 1 KB each
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentIdentity:
-    """What a segment on disk and its copy have in common, and no other segment has. ``end_offset`` is inclusive."""
+    """The properties that identify a segment on disk and its copy. ``end_offset`` is inclusive."""
 
     partition: TopicIdPartition
     base_offset: int
@@ -55,7 +55,7 @@ class SegmentIdentity:
 
     @classmethod
     def without_log(cls, segment: FoundSegment, topic_id: Uuid | None) -> SegmentIdentity | None:
-        """The identity of a segment that another one follows; None where only the log itself tells.
+        """Return the identity of a segment with a successor; None if only the log itself can tell it.
 
         A second run over a terabyte that was copied must not read it again. ``topic_id`` is read from disk if None.
         """
@@ -66,7 +66,7 @@ class SegmentIdentity:
             topic_id = topic_id or parse_partition_metadata((segment.directory / PARTITION_METADATA).read_bytes())
             epochs = parse_leader_epochs((segment.directory / LEADER_EPOCH_CHECKPOINT).read_bytes())
         except OSError:
-            return None  # the full description of the segment says what is wrong with its files
+            return None  # the full description of the segment will report the fault in its files
         partition = TopicIdPartition(topic_id, segment.topic, segment.partition)
         own_epochs = segment_leader_epochs(epochs, segment.base_offset, end_offset)
         return cls(partition, segment.base_offset, end_offset, own_epochs)
@@ -75,13 +75,13 @@ class SegmentIdentity:
 class CommittedSegments:
     """Finds the committed copy of a segment, while other processes commit and delete. Safe from several threads.
 
-    Of each partition one listing is kept, from the first offset asked for on: a broker's disk holds the latest
-    segments, and what a store holds before them is nobody's question. It answers for ``max_age_s``; then the next
-    question lists anew. So a segment that somebody else commits or deletes is noticed that much later at most, a
-    partition costs one listing each ``max_age_s`` at most however many segments are asked for, and one that is not
-    asked for costs nothing. Each possible copy's manifest is read once.
+    Keeps one listing of each partition, from the first requested offset on: a broker's disk holds the latest segments,
+    so earlier ones do not matter. A listing is used for ``max_age_s``; then the next question lists again. So a segment
+    that another process commits or deletes is noticed that much later at most, a partition costs at most one listing
+    per ``max_age_s`` however many segments are asked for, and an unused partition costs nothing. Each possible copy's
+    manifest is read once.
 
-    Memory is bounded by ``max_segments``: the partitions that were not asked for the longest are forgotten.
+    ``max_segments`` bounds memory: the least recently used partitions are dropped.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class CommittedSegments:
         rules: ManifestRules = DEFAULT_RULES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``prefix`` is ``key.prefix``; the store stays the caller's to close. Keywords are bounds, and for tests."""
+        """Look in ``store``, which the caller closes; ``prefix`` is ``key.prefix``."""
         self._store, self._prefix, self._rules = store, prefix, rules
         self._max_age_s, self._max_segments, self._clock = max_age_s, max_segments, clock
         self._lock = threading.Lock()
@@ -102,9 +102,9 @@ class CommittedSegments:
         self._size = 0
 
     def find(self, identity: SegmentIdentity) -> SegmentObjects | None:
-        """The whole copy with this identity, if there is one.
+        """Return the whole copy with this identity, if there is one.
 
-        A copy that lost an object or whose manifest is damaged does not count: the segment is still here to be copied.
+        A copy that lost an object or has a damaged manifest does not count: the segment can still be copied again.
         """
         known = self._known(identity.partition)
         with known.lock:
@@ -113,15 +113,15 @@ class CommittedSegments:
             return known.find(identity, self._store, self._rules)
 
     def list_anew(self, partition: TopicIdPartition) -> list[SegmentObjects]:
-        """All that is stored of a partition, of which much may be unfinished; it answers what is asked next."""
+        """List everything stored of a partition, including unfinished copies; later questions use this listing."""
         known = self._known(partition)
         with known.lock:
             return self._list(partition, 0, known)
 
     def changed(self, identity: SegmentIdentity) -> None:
-        """Something was done about this segment: the next question for it asks the store, whatever the listing's age.
+        """Note that this segment changed: the next question for it asks the store, whatever the listing's age.
 
-        To be told after each attempt to copy it. One that failed may have committed all the same, its answer lost.
+        Call it after each attempt to copy the segment. A failed one may have committed anyway, with its answer lost.
         """
         with self._lock:
             known = self._partitions.get(identity.partition)
@@ -136,7 +136,7 @@ class CommittedSegments:
                 known = self._partitions[partition] = _Partition()
                 self._size += known.counted
             else:
-                self._partitions.move_to_end(partition)  # and so it is the last to be forgotten
+                self._partitions.move_to_end(partition)  # most recently used
             return known
 
     def _list(self, partition: TopicIdPartition, first_offset: int, known: _Partition) -> list[SegmentObjects]:
@@ -156,9 +156,9 @@ class CommittedSegments:
         return listed
 
     def _make_room(self, partition: TopicIdPartition, known: _Partition) -> None:
-        """Forget what was not asked for the longest; the partition asked for last stays, however large it is."""
+        """Drop the least recently used partitions; the latest one stays, however large it is."""
         with self._lock:
-            # Counted as it grows: a sum over thousands of partitions for each of them is what shipping them would cost.
+            # Counted as it grows: summing thousands of partitions for each of them would dominate the work.
             if self._partitions.get(partition) is known:
                 self._size += known.size - known.counted
                 known.counted = known.size
@@ -168,13 +168,13 @@ class CommittedSegments:
 
 
 class _Partition:
-    """What one listing told of a partition, and what manifests told of its segments since. Hold ``lock``."""
+    """The results of one listing of a partition, and of its manifests since. Hold ``lock``."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.size = 1  # one for itself: there are many partitions without a segment
         self.counted = 1
-        """What of the size is in the sum of all; under their lock."""
+        """The part of the size that the total already includes; guarded by the total's lock."""
         self.changed_offsets: set[int] = set()
         self._listed_at: float | None = None
         self._first_offset = 0
@@ -183,19 +183,19 @@ class _Partition:
         self._warned_of: set[Uuid] = set()
 
     def answers_for(self, base_offset: int, not_before: float) -> bool:
-        """Whether the listing reaches down to this offset and is new enough."""
+        """Return True if the listing reaches down to this offset and is new enough."""
         fresh = self._listed_at is not None and self._listed_at > not_before
         return fresh and base_offset >= self._first_offset and base_offset not in self.changed_offsets
 
     def take(self, first_offset: int, listed_at: float, listed: list[SegmentObjects]) -> None:
-        """Let a listing that began at ``listed_at`` replace the one before."""
+        """Replace the listing by one that began at ``listed_at``."""
         by_offset: defaultdict[int, list[SegmentObjects]] = defaultdict(list)
         for objects in listed:
-            if objects.find(Suffix.MANIFEST) is not None:  # else it was never committed, or is being deleted
+            if objects.find(Suffix.MANIFEST) is not None:  # otherwise it was never committed, or is being deleted
                 by_offset[objects.start_offset].append(objects)
         committed = {objects.segment_id.id: objects for group in by_offset.values() for objects in group}
-        # An id is that of one attempt, so what its manifest told of it stays true; one that could not be read is read
-        # again, and so is one that lost an object or has it again.
+        # An id is that of one attempt, so its manifest's content stays valid. Read an unreadable one again, and one
+        # that lost or regained an object.
         self._identities = {
             segment_id: identity
             for segment_id, identity in self._identities.items()
@@ -207,7 +207,7 @@ class _Partition:
         self.changed_offsets.clear()
 
     def find(self, identity: SegmentIdentity, store: ObjectStore, rules: ManifestRules) -> SegmentObjects | None:
-        """The whole copy with this identity."""
+        """Return the whole copy with this identity."""
         for objects in self._by_offset.get(identity.base_offset, ()):
             segment_id = objects.segment_id.id
             if segment_id not in self._identities:
@@ -217,7 +217,7 @@ class _Partition:
         return None
 
     def _read(self, objects: SegmentObjects, store: ObjectStore, rules: ManifestRules) -> SegmentIdentity | None:
-        """The identity of a copy, by one request; None if it does not count as one."""
+        """Read the identity of a copy, by one request; None if it does not count."""
         if objects.missing:
             lost = ", ".join(f".{suffix.value}" for suffix in objects.missing)
             self._warn(objects, f"lost its {lost} and counts as not copied")
@@ -231,7 +231,7 @@ class _Partition:
             return None
 
     def _warn(self, objects: SegmentObjects, trouble: str) -> None:
-        """Say it once, and not again with each listing: that may be every few seconds for months."""
+        """Warn once, not again with each listing: that may be every few seconds for months."""
         segment_id = objects.segment_id.id
         if segment_id not in self._warned_of:
             self._warned_of.add(segment_id)

@@ -1,4 +1,4 @@
-"""What a manifest without ``remoteLogSegmentMetadata`` leaves out, from the segment's indexes and batch headers."""
+"""Metadata that a manifest without ``remoteLogSegmentMetadata`` lacks, from the segment's indexes and batch headers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _NEEDED: Final = (IndexType.OFFSET, IndexType.TIMESTAMP, IndexType.LEADER_EPOCH)
 
 
 def describe_segment(source: SegmentSource, stored: StoredSegment) -> RemoteLogSegmentMetadata:
-    """The segment's whole and checked metadata; what its manifest does not tell is read from the segment.
+    """Return the segment's whole and checked metadata; fields missing from its manifest are read from the segment.
 
-    Asks the store only if the manifest carries no segment metadata, or leader epochs that cannot be the segment's.
+    Asks the store only if the manifest has no segment metadata, or leader epochs that cannot be the segment's. Raise
     CorruptDataError if it contradicts itself.
     """
     metadata = stored.metadata
@@ -33,8 +33,8 @@ def describe_segment(source: SegmentSource, stored: StoredSegment) -> RemoteLogS
     elif not epochs_fit(metadata):
         epochs = segment_leader_epochs(read_history(source, metadata), metadata.start_offset, metadata.end_offset)
         metadata = dataclasses.replace(metadata, segment_leader_epochs=epochs)
-    # The manifest's own entries locate the index, and so they decide, whatever is said beside them. It saves each
-    # read_committed a request for an empty index where nothing is said.
+    # The manifest's own entries locate the index, so they decide against any other field. This saves each
+    # read_committed a request for an empty index if the field is missing.
     entry = stored.manifest.segment_indexes.transaction
     is_empty = entry is None or entry.size == 0
     if source.layout.tells_transactions and metadata.txn_idx_empty is not is_empty:
@@ -44,19 +44,18 @@ def describe_segment(source: SegmentSource, stored: StoredSegment) -> RemoteLogS
 
 
 def read_history(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
-    """The segment's leader-epoch index: the leader epochs of its partition up to its end. Two requests.
+    """Read the segment's leader-epoch index: the leader epochs of its partition up to its end. Two requests.
 
-    () for an empty one. IndexesCorruptError for one that does not hold together.
+    () for an empty one. Raise IndexesCorruptError for a damaged one.
     """
     with source.fetch_index(segment, IndexType.LEADER_EPOCH) as stream:
         return _parse_epochs(segment, stream.read())
 
 
 def last_batch(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> BatchHeader | None:
-    """The header of the log's last batch; None if there is none. Manifest, indexes and the log's end: three requests.
+    """Return the header of the log's last batch, or None. Manifest, indexes and the log's end: three requests.
 
-    Without an offset index that can be used the log is walked as a whole. CorruptDataError if that does not hold
-    together.
+    Without a usable offset index all of the log is walked. Raise CorruptDataError for a damaged log.
     """
     try:
         index = offset_index_of(source, segment)
@@ -72,10 +71,10 @@ def _last_from(source: SegmentSource, segment: RemoteLogSegmentMetadata, positio
 
 
 def _complete(source: SegmentSource, known: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
-    """``known`` with end offset, greatest timestamp and leader epochs.
+    """Complete ``known`` with end offset, greatest timestamp and leader epochs.
 
-    The end is the last record's offset, since nothing tells of the next segment. Reads the indexes, and the log from
-    the last entry of the offset index on: a few KiB, but all of it if that index is empty.
+    The end is the last record's offset, because the next segment is unknown. Reads the indexes, and the log from the
+    last entry of the offset index on: a few KiB, but all of it if that index is empty.
     """
     indexes = {kind: stream.read() for kind, stream in source.fetch_indexes(known, _NEEDED).items()}
     try:
@@ -84,7 +83,7 @@ def _complete(source: SegmentSource, known: RemoteLogSegmentMetadata) -> RemoteL
     except BatchCorruptError as error:
         raise IndexesCorruptError(f"{known}: {error}") from error
     end_offset, max_timestamp = -1, times[-1].timestamp if len(times) else -1
-    # The last entry leads near the end: only a log with an empty index is walked as a whole.
+    # The last entry leads near the end: only a log with an empty index is walked whole.
     with open_log(source, known, offsets[-1].position if len(offsets) else 0) as batches:
         for header in batches.headers():
             end_offset, max_timestamp = header.last_offset, max(max_timestamp, header.max_timestamp)

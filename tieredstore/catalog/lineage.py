@@ -1,8 +1,8 @@
-"""Which segment holds which offset of a partition: leader epochs settle what overlaps. Pure: values in, values out.
+"""The segment for each offset of a partition: leader epochs resolve overlaps. Pure: values in, values out.
 
-Leaders copy segments on their own, so that copies of one partition may overlap, and after an unclean election they may
-contradict each other. As in Kafka a record is told by its leader epoch and its offset: a log is right where its
-epochs are those of the ruling segment's leader-epoch index, the one with the highest ``(last epoch, end offset)``.
+Leaders copy segments independently, so copies of one partition may overlap, and after an unclean election contradict
+each other. As in Kafka, leader epoch and offset identify a record: a log is valid where its epochs are those in the
+leader-epoch index of the ruling segment, the one with the highest ``(last epoch, end offset)``.
 ``docs/design/reading.md`` states the rules with examples.
 """
 
@@ -22,19 +22,19 @@ from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 
 NO_EPOCH: Final = -1
-"""The epoch of a segment that names none: older than all others."""
+"""The epoch of a segment without epochs: older than all others."""
 
 _NO_EPOCHS: Final = ((NO_EPOCH, 0),)
 
 _END: Final = MAX_OFFSET + 1
 
 OffsetSpan: TypeAlias = tuple[int, int]
-"""Offsets, half-open, of no segment in particular."""
+"""Offsets, half-open, not tied to a segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The offsets ``start`` up to ``stop`` (half-open) of a partition are to be read from ``segment``."""
+    """The offsets ``start`` up to ``stop`` (half-open) of a partition that are read from ``segment``."""
 
     segment: RemoteLogSegmentMetadata
     start: int
@@ -43,7 +43,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """The offsets ``start`` up to ``stop`` (half-open) of ``segment`` are of leader epochs that the log left behind."""
+    """The offsets ``start`` up to ``stop`` (half-open) of ``segment`` in leader epochs that the log left behind."""
 
     segment: RemoteLogSegmentMetadata
     start: int
@@ -55,9 +55,10 @@ class Superseded:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The offsets ``start`` up to ``stop`` (half-open) of ``partition`` are in no segment, and later ones are.
+    """The offsets ``start`` up to ``stop`` (half-open) of ``partition`` that no segment holds, although later ones
+    exist.
 
-    Within a lineage it lies between two spans; for a read it may be what lay before the log's beginning.
+    In a lineage it lies between two spans; for a read it may also precede the log's beginning.
     """
 
     partition: TopicIdPartition
@@ -70,12 +71,12 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """One partition's log, as its segments hold it.
+    """One partition's log in its segments.
 
-    ``spans`` are in the order of offsets, without overlap; between two of them there may be a gap. ``superseded`` is
-    what of segments is not of this log; ``covered`` are the segments that hold nothing that others do not. ``epochs``
-    are the leader epochs that ruled, as far back as was needed: the first may have begun earlier. ``problems`` are
-    segments of the partition that were found and do not count.
+    ``spans`` are in the order of offsets, without overlap; there may be gaps between them. ``superseded`` are parts of
+    segments outside this log; ``covered`` are segments whose offsets others hold. ``epochs`` are the leader epochs that
+    ruled, as far back as needed: the first may have begun earlier. ``problems`` are segments of the partition that do
+    not count.
     """
 
     partition: TopicIdPartition
@@ -87,33 +88,33 @@ class Lineage:
 
     @property
     def earliest_offset(self) -> int:
-        """The first offset that there is."""
+        """The first offset."""
         return self.spans[0].start
 
     @property
     def end_offset(self) -> int:
-        """One more than the last offset that there is."""
+        """One more than the last offset."""
         return self.spans[-1].stop
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """What is missing between the earliest offset and the end."""
+        """The gaps between the earliest offset and the end."""
         return self.gaps_between(self.earliest_offset, self.end_offset)
 
     def until(self, offset: int) -> Lineage | None:
-        """The log up to ``offset``, which is out; None if nothing is left of it."""
+        """Return the log up to ``offset`` (exclusive); None if nothing remains."""
         spans = self.spans_between(self.earliest_offset, offset)
         epochs = tuple(entry for entry in self.epochs if entry[1] < offset)
         return replace(self, spans=spans, epochs=epochs) if spans else None
 
     def epoch_at(self, offset: int) -> int | None:
-        """The leader epoch of the record at ``offset``; None where no segment tells it."""
+        """Return the leader epoch of the record at ``offset``; None if no segment has it."""
         ruling = [epoch for epoch, start in self.epochs if start <= offset]
         is_within = self.earliest_offset <= offset < self.end_offset
         return ruling[-1] if is_within and ruling and ruling[-1] != NO_EPOCH else None
 
     def span_at(self, offset: int) -> Span:
-        """The span that holds ``offset``; SegmentNotFoundError in a gap and outside of the log."""
+        """Return the span that holds ``offset``; raise SegmentNotFoundError in a gap and outside the log."""
         begun = self._upto(offset)
         if begun and offset < self.spans[begun - 1].stop:
             return self.spans[begun - 1]
@@ -123,7 +124,7 @@ class Lineage:
         )
 
     def spans_between(self, start: int, stop: int) -> tuple[Span, ...]:
-        """What the segments hold of the offsets ``start`` up to ``stop`` (half-open), spans cut to these."""
+        """Return the spans of the offsets from ``start`` up to ``stop`` (half-open), cut to these."""
         return tuple(
             Span(span.segment, max(span.start, start), min(span.stop, stop))
             for span in self._touching(start, stop)
@@ -131,7 +132,7 @@ class Lineage:
         )
 
     def gaps_between(self, start: int, stop: int) -> tuple[Gap, ...]:
-        """The gaps inside ``start`` up to ``stop`` (half-open); what lies before or after the log is none."""
+        """Return the gaps between ``start`` and ``stop`` (half-open); offsets before or after the log are no gap."""
         low, high = max(start, self.earliest_offset), min(stop, self.end_offset)
         around = self._touching(low, high, margin=1) if low < high else ()
         extents = ((max(a.stop, low), min(b.start, high)) for a, b in itertools.pairwise(around))
@@ -140,7 +141,7 @@ class Lineage:
     def unreadable_between(
         self, start: int, stop: int, *, starts_there: bool, stops_there: bool
     ) -> tuple[Problem, ...]:
-        """The segments that may hide records of these offsets: see ``problems.unreadable_between``."""
+        """Return the segments that may hide records of these offsets: see ``problems.unreadable_between``."""
         if not self.problems:
             return ()
         extents = [(span.start, span.stop) for span in self.spans]
@@ -149,16 +150,18 @@ class Lineage:
         )
 
     def is_followed(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Whether a span begins where the segment is said to end, which speaks for that end."""
+        """Return True if a span begins at the segment's claimed end, which supports that claim."""
         begun = self._upto(segment.end_offset + 1)
         return begun > 0 and self.spans[begun - 1].start == segment.end_offset + 1
 
     def spans_since(self, timestamp_ms: int) -> Iterator[Span]:
-        """The spans that may hold a record of ``timestamp_ms`` or later, by their segments' greatest timestamps."""
+        """Yield the spans that may hold a record of ``timestamp_ms`` or later, by their segments' greatest
+        timestamps.
+        """
         return (span for span in self.spans if not 0 <= span.segment.max_timestamp_ms < timestamp_ms)
 
     def _upto(self, offset: int) -> int:
-        """How many spans begin at ``offset`` or before."""
+        """Count the spans that begin at ``offset`` or before."""
         return bisect_right(self.spans, offset, key=lambda span: span.start)
 
     def _touching(self, start: int, stop: int, margin: int = 0) -> tuple[Span, ...]:
@@ -166,10 +169,10 @@ class Lineage:
 
 
 def check_segment(segment: RemoteLogSegmentMetadata) -> None:
-    """CorruptDataError for metadata that contradicts itself, so that no lineage can be told from it."""
+    """Raise CorruptDataError for metadata that contradict themselves, so that no lineage can use them."""
     if not 0 <= segment.start_offset <= segment.end_offset:
         raise CorruptDataError(f"{segment} is said to end at offset {segment.end_offset}, before it begins")
-    # What is held ends one behind it, which has to be a number of Java's too.
+    # The offset after the last record must fit Java's long too.
     if segment.end_offset == MAX_OFFSET:
         raise CorruptDataError(f"{segment} is said to end at offset {segment.end_offset}, behind which none can come")
     if (fault := _fault_of_epochs(segment)) is not None:
@@ -177,7 +180,7 @@ def check_segment(segment: RemoteLogSegmentMetadata) -> None:
 
 
 def epochs_fit(segment: RemoteLogSegmentMetadata) -> bool:
-    """Whether the segment names leader epochs, and they can be its own."""
+    """Return True if the segment has leader epochs that can be its own."""
     return bool(segment.segment_leader_epochs) and _fault_of_epochs(segment) is None
 
 
@@ -192,7 +195,7 @@ def _fault_of_epochs(segment: RemoteLogSegmentMetadata) -> str | None:
 
 
 def ruling_segment(segments: Iterable[RemoteLogSegmentMetadata]) -> RemoteLogSegmentMetadata:
-    """The segment with the highest last epoch; of these the highest end offset; of these the last copied.
+    """Return the segment with the highest last epoch; of these the highest end offset; of these the last copied.
 
     At least one segment must be given, all of one partition, each checked.
     """
@@ -201,17 +204,17 @@ def ruling_segment(segments: Iterable[RemoteLogSegmentMetadata]) -> RemoteLogSeg
 
 def _standing(segment: RemoteLogSegmentMetadata) -> tuple[int, int, int, bytes]:
     epochs = segment.segment_leader_epochs
-    # The last epoch that is named is never one without a record.
+    # The last epoch always has a record.
     return epochs[-1][0] if epochs else NO_EPOCH, *_rank(segment.end_offset, segment)
 
 
 def needs_history(ruler: RemoteLogSegmentMetadata, segments: Iterable[RemoteLogSegmentMetadata]) -> bool:
-    """Whether the ruler's leader-epoch index has to be read: its metadata tells only of the epochs from its start on.
+    """Return True if the ruler's leader-epoch index must be read: its metadata have only the epochs from its start on.
 
-    True if any segment begins in an epoch before these.
+    That is so if any segment begins in an earlier epoch.
     """
     first = _epochs_of(ruler)[0][0]
-    # The first that is named may have no record in the segment: then its own first epoch is a later one.
+    # The first named epoch may have no record in the segment: its own first epoch is then a later one.
     older = (segment for segment in segments if (segment.segment_leader_epochs or _NO_EPOCHS)[0][0] < first)
     return any(_epochs_of(segment)[0][0] < first for segment in older)
 
@@ -219,16 +222,16 @@ def needs_history(ruler: RemoteLogSegmentMetadata, segments: Iterable[RemoteLogS
 def earliest_of_first_epoch(
     segments: Iterable[RemoteLogSegmentMetadata], history: LeaderEpochs, asked: Container[RemoteLogSegmentId]
 ) -> RemoteLogSegmentMetadata | None:
-    """The segment whose leader-epoch index may tell what came before ``history``; None if that is not needed.
+    """Return the segment whose leader-epoch index may have the epochs before ``history``; None if that is not needed.
 
-    A broker that tiers nothing itself cuts its checkpoint where retention cuts the log, and a later copy of it does not
-    name earlier leaders. But an epoch has one leader, and so one history: whoever holds a record of the first epoch
-    that ``history`` names has the log that ruled before it. The earliest such segment was copied when the checkpoint
+    A broker that tiers nothing itself truncates its checkpoint where retention truncates the log, so a later copy of it
+    lacks earlier leaders. But an epoch has one leader, and so one history: a segment with a record of the first epoch
+    in ``history`` belongs to the log that ruled before it. The earliest such segment was copied when the checkpoint
     reached furthest back. ``asked`` are those whose indexes are known already.
     """
     epoch, start = history[0]
     named = [(segment, _epochs_of(segment)) for segment in segments]
-    # What begins at the first offset of all has nothing before it.
+    # A history that begins at the first offset of all has nothing before it.
     if not start or all(epochs[0][0] >= epoch for _, epochs in named):
         return None
     bridging = [
@@ -240,7 +243,7 @@ def earliest_of_first_epoch(
 
 
 def with_earliest_start(segments: Iterable[RemoteLogSegmentMetadata], history: LeaderEpochs) -> LeaderEpochs:
-    """``history``, whose first epoch begins where the first of its records that was copied lies, if that is before."""
+    """Return ``history`` with its first epoch moved back to the first copied record of that epoch."""
     (epoch, start), *later = history
     starts = (own_start for segment in segments for own, own_start in _epochs_of(segment) if own == epoch)
     return ((epoch, min([start, *starts])), *later)
@@ -249,11 +252,11 @@ def with_earliest_start(segments: Iterable[RemoteLogSegmentMetadata], history: L
 def last_before(
     segments: Iterable[RemoteLogSegmentMetadata], history: LeaderEpochs
 ) -> tuple[RemoteLogSegmentMetadata, LeaderEpochs] | None:
-    """The segment that ruled before ``history`` begins, with its own epochs there; None if there is none.
+    """Return the segment that ruled before ``history`` begins, with its own epochs there; or None.
 
-    For where no copy reaches over that beginning: a leader began just where a segment does, or what lay there was
-    deleted before anybody copied it. What is committed no later leader takes back, so the last of those before counts;
-    after an unclean election of which no copy tells, too.
+    For a beginning that no copy spans: a leader began exactly with a segment, or the records there were deleted before
+    they were copied. No later leader removes committed records, so the last segment before it counts. So it does after
+    an unclean election that no copy shows.
     """
     epoch, start = history[0]
     named = [
@@ -268,10 +271,10 @@ def last_before(
 def trace_lineage(
     segments: Sequence[RemoteLogSegmentMetadata], ruler: RemoteLogSegmentMetadata, history: LeaderEpochs | None
 ) -> Lineage:
-    """The log that the ``ruler`` tells of, put together from the checked ``segments`` of its partition.
+    """Assemble the log that the ``ruler`` describes from the checked ``segments`` of its partition.
 
-    ``history`` is the ruler's leader-epoch index, with what was cut from its front as far as others tell; None will do
-    where ``needs_history`` says so. IndexesCorruptError if it contradicts the ruler itself.
+    ``history`` is the ruler's leader-epoch index, with its truncated front restored as far as others have it; it may be
+    None if ``needs_history`` is False. Raise IndexesCorruptError if it contradicts the ruler itself.
     """
     epochs = _epochs_of(ruler) if history is None else history
     reigns = _reigns(epochs)
@@ -279,7 +282,7 @@ def trace_lineage(
     if spans is not None:
         return Lineage(ruler.topic_id_partition, epochs, spans)
     kept = {segment: _keep(segment, reigns) for segment in segments}
-    # All of the ruler is of its own epochs; an index that says otherwise cannot be its own.
+    # All of the ruler is in its own epochs; an index that contradicts that cannot be its own.
     if kept.get(ruler) != [(ruler.start_offset, ruler.end_offset + 1)]:
         raise IndexesCorruptError(f"the leader-epoch index of {ruler} does not hold the epochs that its metadata names")
     spans = tuple(_cover(kept))
@@ -296,8 +299,9 @@ def trace_lineage(
 def _side_by_side(
     segments: Iterable[RemoteLogSegmentMetadata], reigns: Mapping[int, OffsetSpan]
 ) -> tuple[Span, ...] | None:
-    """The spans of segments of which none reaches into another, and all are whole of the epochs that ruled, as nearly
-    always; None for others."""
+    """Return the spans of segments without overlap that are wholly in the epochs that ruled, the usual case; None
+    for others.
+    """
     spans: list[Span] = []
     position = 0
     for segment in sorted(segments, key=attrgetter("start_offset")):
@@ -314,10 +318,10 @@ def _side_by_side(
 
 
 def _epochs_of(segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
-    """The segment's epochs without those that have no record in it; the first one begins with the segment."""
-    # Segments from before Kafka had leader epochs name none: they count as older than all that do.
+    """Return the segment's epochs that have records in it; the first one begins with the segment."""
+    # Segments older than Kafka's leader epochs have none: they count as older than all others.
     named = segment.segment_leader_epochs or ((NO_EPOCH, segment.start_offset),)
-    if len(named) == 1:  # nearly all are of one leader
+    if len(named) == 1:  # the usual case: one leader
         return ((named[0][0], max(named[0][1], segment.start_offset)),)
     clamped = tuple((epoch, max(start, segment.start_offset)) for epoch, start in named)
     following = (*(start for _, start in clamped[1:]), _END)
@@ -325,18 +329,18 @@ def _epochs_of(segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
 
 
 def _reigns(epochs: LeaderEpochs) -> dict[int, OffsetSpan]:
-    """The offsets of each epoch.
+    """Return the offsets of each epoch.
 
-    The first is open to the left: Kafka moves its start up when retention deletes what was before it.
+    The first is open to the left: Kafka moves its start up when retention deletes the records before it.
     """
     starts = [0, *(start for _, start in epochs[1:])][: len(epochs)]
     return {epoch: extent for (epoch, _), extent in zip(epochs, itertools.pairwise([*starts, _END]), strict=True)}
 
 
 def _keep(segment: RemoteLogSegmentMetadata, reigns: Mapping[int, OffsetSpan]) -> list[OffsetSpan]:
-    """The offsets of the segment whose epoch is the one that ruled there, neighbours joined."""
+    """Return the offsets of the segment whose epoch ruled there, neighbours joined."""
     own = _epochs_of(segment)
-    if len(own) == 1:  # as nearly all
+    if len(own) == 1:  # the usual case
         start, stop = reigns.get(own[0][0], (0, 0))
         start, stop = max(own[0][1], start), min(segment.end_offset + 1, stop)
         return [(start, stop)] if start < stop else []
@@ -362,7 +366,7 @@ def _find_superseded(segment: RemoteLogSegmentMetadata, pieces: Sequence[OffsetS
 
 
 def _cover(kept: Mapping[RemoteLogSegmentMetadata, Sequence[OffsetSpan]]) -> Iterator[Span]:
-    """One segment for each offset: go on in the one that covers the next offset and reaches furthest."""
+    """Yield one segment for each offset: continue in the one that covers the next offset and reaches furthest."""
     pieces = [(start, stop, segment) for segment, extents in kept.items() for start, stop in extents]
     # From the end, so that the next piece is popped off the list in constant time.
     pieces.sort(key=lambda piece: piece[0], reverse=True)
@@ -374,12 +378,12 @@ def _cover(kept: Mapping[RemoteLogSegmentMetadata, Sequence[OffsetSpan]]) -> Ite
             _, stop, segment = pieces.pop()
             covering.append((stop, segment))
         stop, segment = max(covering, key=lambda piece: _rank(*piece))
-        # None of the others reaches further, so that they are done with as well.
+        # None of the others reaches further, so they are finished too.
         if stop > position:
             yield Span(segment, position, stop)
             position = stop
 
 
 def _rank(stop: int, segment: RemoteLogSegmentMetadata) -> tuple[int, int, bytes]:
-    """Which of two copies goes first: the one that reaches further, then the later copied, then the greater id."""
+    """Rank two copies: the one that reaches further, then the later copied, then the greater id."""
     return stop, segment.event_timestamp_ms, segment.remote_log_segment_id.id.bytes

@@ -15,14 +15,16 @@ from tieredstore.model import RemoteLogSegmentId, Uuid
 __all__ = ["Scope", "SegmentObjects", "list_in_scope", "list_segments"]
 
 _PAGE: Final = 1000
-"""Keys that a store lists by one request, S3 and GCS at least."""
+"""Keys that a store, at least S3 and GCS, lists by one request."""
 
 _SUFFIXES: Final = {suffix.value: suffix for suffix in Suffix}
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a listing is narrowed to; None means any. ``topics`` are several, in place of ``topic`` and the others."""
+    """The limits of a listing; None means any. ``topics`` are several, in place of ``topic`` and the fields below
+    it.
+    """
 
     topic: str | None = None
     topic_id: Uuid | None = None
@@ -31,24 +33,24 @@ class Scope:
     first_offset: int | None = None
 
     def listing_prefix(self, prefix: str) -> str:
-        """The longest text that starts all keys in scope; some others may start with it too."""
+        """Return the longest prefix of all keys in scope; some others may have it too."""
         if self.topics is not None:
-            # What the first and the last of sorted texts begin with, all between them begin with.
+            # All sorted texts share the common prefix of the first and the last.
             return prefix + _common(min(self.topics, default=""), max(self.topics, default=""))
         return listing_prefix(prefix, self.topic, self.topic_id, self.partition)
 
     def start_after(self, prefix: str) -> str | None:
-        """A text that comes right before the keys of ``first_offset``: what lies before it is not even listed.
+        """Return a text right before the keys of ``first_offset``, so that earlier keys are not even listed.
 
-        Only within one partition are keys in the order of offsets. Those whose offsets a JVM wrote in other digits
-        than ASCII's come after all others.
+        Only within one partition are keys in the order of offsets. Offsets that a JVM wrote in other digits than
+        ASCII's come after all others.
         """
         if self.first_offset is None or self.topic is None or self.topic_id is None or self.partition is None:
             return None
         return f"{self.listing_prefix(prefix)}{padded_offset(self.first_offset)}"
 
     def holds(self, segment_id: RemoteLogSegmentId, start_offset: int) -> bool:
-        """Whether the segment is in scope."""
+        """Return True if the segment is in scope."""
         where = segment_id.topic_id_partition
         return (
             (self.topic is None or where.topic == self.topic)
@@ -68,22 +70,22 @@ def list_segments(
     partition: int | None = None,
     first_offset: int | None = None,
 ) -> Iterator[SegmentObjects]:
-    """The segments under ``key.prefix``, in key order, incomplete ones too; objects that are not ours are passed over.
+    """Yield the segments under ``key.prefix``, in key order, incomplete ones too; ignore foreign objects.
 
-    One listing, consumed page by page. With ``first_offset`` come segments that begin there or later; of one partition
-    (all three of its parts given) the earlier ones cost no requests. Keywords narrow it, few of them at a time.
+    One listing, consumed page by page. ``first_offset`` leaves out segments that begin earlier; within one partition
+    (topic, id and number given) these cost no requests.
     """
     return list_in_scope(store, prefix, Scope(topic, topic_id, partition, first_offset=first_offset))
 
 
 def list_in_scope(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[SegmentObjects]:
-    """:func:`list_segments` of one scope."""
+    """List the segments of one scope: see :func:`list_segments`."""
     key: ObjectKey | None = None
     path = foreign = ""
     objects: list[tuple[Suffix, ObjectInfo]] = []
     for info in _list(store, prefix, scope):
-        # The three keys of a segment differ in their suffixes only, so that a sorted listing has them side by side:
-        # what they say is parsed once.
+        # The three keys of a segment differ in their suffixes only, so a sorted listing has them side by side: parse
+        # their common part once.
         own, _, ending = info.key.rpartition(".")
         if (suffix := _SUFFIXES.get(ending)) is None or own == foreign:
             continue
@@ -101,11 +103,11 @@ def list_in_scope(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[Seg
 
 
 def _list(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[ObjectInfo]:
-    """The objects in scope and some beside them, in key order.
+    """Yield the objects in scope and some of their neighbours, in key order.
 
-    Of several topics the keys are listed together: one request has a thousand of them, and a request for each topic
-    would be made before anything is known. Where much lies between two topics that nobody asked for, those that are
-    left are halved, and the halves are listed by themselves: a few topics of a large store cost a few pages each.
+    The keys of several topics are listed together: one request returns a thousand of them, while a request for each
+    topic would cost more before anything is known. If many foreign keys lie between two topics, the remaining topics
+    are halved, and the halves listed separately: a few topics of a large store cost a few pages each.
     """
     if scope.topics is None:
         return store.list(scope.listing_prefix(prefix), scope.start_after(prefix))
@@ -113,9 +115,9 @@ def _list(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[ObjectInfo]
 
 
 def _list_together(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[ObjectInfo]:
-    """What starts with one of ``prefixes`` in key order, and less than a page at a time of what lies between them.
+    """Yield keys with one of ``prefixes`` in order, and less than a page at a time of the keys between them.
 
-    By prefixes alone: a listing that starts behind a key still asks some services for all pages before it.
+    By prefixes alone: for a listing that starts after a key, some services still read all pages before it.
     """
     groups: list[list[str]] = [_without_nested(prefixes)]
     crowded: set[str] = set()
@@ -124,7 +126,7 @@ def _list_together(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[Obje
         if not ahead:
             continue
         common = _common(ahead[0], ahead[-1])
-        # What was too much in between would be met again.
+        # The crowded range in between would be met again.
         is_given_up = common in crowded
         passed = 0
         for info in () if is_given_up else store.list(common):
@@ -148,13 +150,13 @@ def _list_together(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[Obje
 
 
 def _common(first: str, last: str) -> str:
-    """What both begin with."""
+    """Return the common prefix of both."""
     same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
     return "".join(letter for letter, _ in same)
 
 
 def _without_nested(prefixes: Iterable[str]) -> list[str]:
-    """Sorted, without those whose keys another one's listing has too."""
+    """Return the prefixes sorted, without those nested in another one."""
     outer: list[str] = []
     for prefix in sorted(prefixes):
         if not outer or not prefix.startswith(outer[-1]):
@@ -167,7 +169,7 @@ _EVERY: Final = tuple(Suffix)
 
 @dataclass(frozen=True, slots=True)
 class SegmentObjects:
-    """The objects found under one main path (what lies between prefix and suffix in their keys); up to three."""
+    """The objects found under one main path (the part of their keys between prefix and suffix); at most three."""
 
     segment_id: RemoteLogSegmentId
     start_offset: int
@@ -175,7 +177,7 @@ class SegmentObjects:
     main_path: str
 
     def find(self, suffix: Suffix) -> ObjectInfo | None:
-        """The object with this suffix, if it is there."""
+        """Return the object with this suffix, or None."""
         for own, info in self.objects:
             if own is suffix:
                 return info
@@ -183,7 +185,7 @@ class SegmentObjects:
 
     @property
     def missing(self) -> tuple[Suffix, ...]:
-        """The suffixes of the objects that are not there: () for a whole segment."""
+        """The suffixes of absent objects: () for a whole segment."""
         present = [suffix for suffix, _ in self.objects]
         return tuple(suffix for suffix in _EVERY if suffix not in present)
 

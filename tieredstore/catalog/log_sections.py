@@ -1,8 +1,8 @@
 """From offsets and times to bytes: the section of a segment's log that holds them, by the segment's indexes.
 
-A section goes to a decoder in buffers, and at its end there is proof that no batch was passed over. No checksum covers
-where a batch begins to count: a wrong digit there may look like the end of what was asked for. So a reader that stops
-early walks over what is left, and the batch that stands behind the section has to begin behind it.
+A decoder gets a section in buffers; at its end there is proof that no batch was skipped. No checksum covers a batch's
+base offset: a wrong digit there may look like the end of the requested range. So a reader that stops early walks over
+the rest, and the batch after the section must begin after it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class SectionEnd:
     """A place between two batches of a log, or one of its ends.
 
-    The batches before byte ``position`` end before offset ``high`` and have an offset ``low - 1``; the one that stands
-    there begins at ``low`` or later and at ``high`` or before.
+    The batches before byte ``position`` end before offset ``high`` and include offset ``low - 1``; the next batch
+    begins at ``low`` or later and at ``high`` or before.
     """
 
     position: int
@@ -40,7 +40,7 @@ class SectionEnd:
 
 @dataclass(frozen=True, slots=True)
 class LogSection:
-    """What lies between two places of a segment's log; wanted are offsets in ``[start_offset, stop_offset)``."""
+    """The part between two places of a segment's log; wanted are offsets in ``[start_offset, stop_offset)``."""
 
     segment: RemoteLogSegmentMetadata
     begin: SectionEnd
@@ -55,7 +55,7 @@ class LogSection:
 
     @property
     def is_read_to_its_end(self) -> bool:
-        """Whether all batches of the section may have records to give."""
+        """True if all batches of the section may have wanted records."""
         return self.stop_offset >= self.end.high
 
     @contextmanager
@@ -67,11 +67,11 @@ class LogSection:
         *,
         decode_ahead: bool = True,
     ) -> Generator[SectionBytes]:
-        """The bytes in buffers of ``buffer_bytes`` at most; each is valid until the next is asked for.
+        """Yield the bytes in buffers of at most ``buffer_bytes``; each is valid until the next is requested.
 
         A request for the manifest, and those for the chunks that are reached or read ahead: none beyond the section,
-        but for the eight bytes with which the batch behind it begins. For ``next_segment`` see ``fetch_log_segment``,
-        for ``decode_ahead`` the stream's ``chunks``.
+        except for the first eight bytes of the batch after it. For ``next_segment`` see ``fetch_log_segment``, for
+        ``decode_ahead`` the stream's ``chunks``.
         """
         if not len(self.byte_range):
             yield SectionBytes(self, iter(()))
@@ -92,9 +92,9 @@ class LogSection:
                 yield chunk[start : start + buffer_bytes]
 
     def check_first(self, base_offset: int) -> None:
-        """IndexesCorruptError unless the first batch is one that may stand there.
+        """Raise IndexesCorruptError unless the first batch fits the section's start.
 
-        A log that is read from too far on lacks records, and nothing that comes later would tell.
+        A read that begins too late lacks records, and nothing later would show it.
         """
         if base_offset < self.segment.start_offset:
             raise BatchCorruptError(f"the record batch at byte {self.begin.position} begins at offset {base_offset}")
@@ -106,10 +106,10 @@ class LogSection:
 
 
 def section_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> LogSection:
-    """The section that holds the span's first record of ``timestamp_ms`` or later, if there is one.
+    """Return the section with the span's first record of ``timestamp_ms`` or later, if there is one.
 
-    A time index entry says that a record of its timestamp lies at its offset or before, and none of a later one. Two
-    requests at most; IndexesCorruptError for an index that does not hold together.
+    A time index entry says that a record of its timestamp is at its offset or before, and that no earlier record has a
+    later timestamp. At most two requests; raise IndexesCorruptError for a damaged index.
     """
     segment = span.segment
     times = time_index_of(source, segment)
@@ -118,24 +118,24 @@ def section_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> Lo
     if later < len(times) and times[later].offset >= span.start:
         stop = min(stop, times[later].offset + 1)
     index, size = offset_index_of(source, segment), segment.segment_size_in_bytes
-    # An entry has the last offset of what was appended together at its position, so that the first entry at `stop` or
-    # later may still begin before it; the next one does not.
+    # An entry has the last offset of one append at its position, so the first entry at `stop` or later may still begin
+    # before it; the next one does not.
     following = bisect_left(index, max(start + 1, stop), key=lambda entry: entry.offset) + 1
     end = index[following].position if following < len(index) else size
-    # Before the batch that may hold `start` there is to be another one, which it has to follow.
+    # Begin one batch before the one that may hold `start`, to check that it follows.
     begin = min(index.position_for_offset(start - 1), size)
     ends = SectionEnd(begin, 0, start), SectionEnd(end, 0, segment.end_offset + 1)
     return LogSection(segment, *ends, span.start, span.stop)
 
 
 def offset_since(source: SegmentSource, segment: RemoteLogSegmentMetadata, timestamp_ms: int) -> int:
-    """An offset before which all records of the segment are earlier than ``timestamp_ms``, by its time index.
+    """Return an offset before which all records of the segment are earlier than ``timestamp_ms``, by its time index.
 
-    Two requests at most; IndexesCorruptError for an index that does not hold together.
+    At most two requests; raise IndexesCorruptError for a damaged index.
     """
     times = time_index_of(source, segment)
     earlier = bisect_left(times, timestamp_ms, key=lambda entry: entry.timestamp)
-    # No entry proves any record to be too early.
+    # No entry proves any record too early.
     if not earlier:
         return segment.start_offset
     if times[-1].offset > segment.end_offset:
@@ -144,12 +144,12 @@ def offset_since(source: SegmentSource, segment: RemoteLogSegmentMetadata, times
 
 
 def position_before(source: SegmentSource, segment: RemoteLogSegmentMetadata, offset: int) -> int:
-    """A byte of the log where a batch begins, before all records from ``offset`` on."""
+    """Return a byte of the log where a batch begins, before all records from ``offset`` on."""
     return 0 if offset <= segment.start_offset else offset_index_of(source, segment).position_for_offset(offset)
 
 
 def offset_index_of(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> OffsetIndex:
-    """A segment's offset index, by two requests at most; IndexesCorruptError if it does not fit the log."""
+    """Read a segment's offset index, by at most two requests; raise IndexesCorruptError if it does not fit the log."""
     try:
         index = read_offset_index(_content(source, segment, IndexType.OFFSET), segment.start_offset)
     except BatchCorruptError as error:
@@ -161,7 +161,7 @@ def offset_index_of(source: SegmentSource, segment: RemoteLogSegmentMetadata) ->
 
 
 def time_index_of(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> TimeIndex:
-    """A segment's time index, by two requests at most; IndexesCorruptError if it does not hold together."""
+    """Read a segment's time index, by at most two requests; raise IndexesCorruptError if it is damaged."""
     try:
         return read_time_index(_content(source, segment, IndexType.TIMESTAMP), segment.start_offset)
     except BatchCorruptError as error:
@@ -174,16 +174,16 @@ def _content(source: SegmentSource, segment: RemoteLogSegmentMetadata, kind: Ind
 
 
 BASE_OFFSET_SIZE: Final = 8
-"""Bytes at the start of each batch that say where it begins to count."""
+"""Bytes of the base offset at the start of each batch."""
 
 _LONGEST_CUT_HEAD: Final = 16
-"""Bytes of a batch that a decoder may have seen at the end of a buffer without knowing where it begins to count."""
+"""Bytes of a batch that a decoder may have seen at the end of a buffer without learning its base offset."""
 
 
 class SectionBytes:
-    """The bytes of ``section`` in buffers, each valid until the next is asked for. For one thread.
+    """The bytes of ``section`` in buffers, each valid until the next is requested. For one thread.
 
-    ``source`` may go on behind the section, with what the batch there begins with.
+    ``source`` may continue after the section, with the first bytes of the next batch.
     """
 
     def __init__(self, section: LogSection, source: Iterator[memoryview]) -> None:
@@ -199,15 +199,15 @@ class SectionBytes:
         return self
 
     def __next__(self) -> memoryview:
-        # Before the next one is asked for: this one is gone then.
+        # Before the next one is requested, which invalidates this one.
         self._before = (self._before + bytes(self._buffer[-_LONGEST_CUT_HEAD:]))[-_LONGEST_CUT_HEAD:]
         self._position += len(self._buffer)
         self._buffer = memoryview(b"")
         left = self._stop - self._position
         if not left:
             if self._ends_log:
-                # The source learns only so that its last buffer was read, and not left in the middle: what it has read
-                # ahead of the next segment would be given up. Nothing is fetched for it.
+                # Only so does the source learn that its last buffer was read to its end: otherwise it would drop its
+                # read-ahead of the next segment. This fetches nothing.
                 next(self._source, None)
             raise StopIteration
         buffer = next(self._source)
@@ -220,10 +220,10 @@ class SectionBytes:
         return self._stop == self._segment.segment_size_in_bytes
 
     def check_end(self, decoder: RecordDecoder, *, is_whole: bool = True) -> None:
-        """See that a decoder which has taken these buffers has passed over no batch up to the section's end.
+        """Check that a decoder of these buffers has skipped no batch up to the section's end.
 
-        The batches before that end as the section says, unless damaged ones were left out (``is_whole``): then they
-        may end before. IndexesCorruptError if they do not; BatchCorruptError if batches do not follow each other.
+        The batches before that end must end as the section says, or earlier if damaged ones were left out (``is_whole``
+        False). Raise IndexesCorruptError if they do not; BatchCorruptError if batches do not follow each other.
         """
         low, high = self._section.end.low, self._section.end.high
         reached = self._walk_rest(decoder)
@@ -236,15 +236,15 @@ class SectionBytes:
             )
 
     def _walk_rest(self, decoder: RecordDecoder) -> int:
-        """Walk over what the decoder has left of the section; one more than the last offset of all of it."""
+        """Walk over the part of the section that the decoder left; return one more than its last offset."""
         reached, position = decoder.offset_reached, decoder.stopped_at
         is_zeros = decoder.ended_in_zeros
         if position is not None:
-            # It lies in the latest buffer, or right before that.
+            # It begins in the latest buffer, or right before it.
             latest = self._before + bytes(self._buffer)
             self._kept = latest[position - self._position + len(self._before) :]
             for header in LogBatches(self, position, self._stop, self._segment).headers():
-                # Of the first one: the others are held against the one before them.
+                # Checks the first batch only: each later one is compared with its predecessor.
                 if header.base_offset < reached:
                     raise BatchCorruptError(
                         f"{self._segment}: the record batch at byte {header.position} begins at offset "
@@ -257,12 +257,14 @@ class SectionBytes:
         return reached
 
     def read(self, _: int, /) -> bytes:
-        """Some bytes of what is left to walk over, as many as there are together; none at the end."""
+        """Return some contiguous bytes of the rest to walk over; none at the end."""
         kept, self._kept = self._kept, b""
         return kept or bytes(next(self, b""))
 
     def _check_zeros(self, reached: int) -> None:
-        """BatchCorruptError unless the zeros are those of a preallocated log: at its end, behind all that it claims."""
+        """Raise BatchCorruptError unless the zeros are a preallocated log's: at its end, after all offsets that it
+        claims.
+        """
         if not self._ends_log:
             raise BatchCorruptError(
                 f"{self._segment}: the log ends in zeros before byte {self._stop}, and goes on there"
@@ -275,10 +277,10 @@ class SectionBytes:
             )
 
     def _base_offset_behind(self) -> int | None:
-        """What the batch behind the section says, None where the log ends there."""
+        """Return the base offset of the batch after the section, None at the log's end."""
         if self._ends_log:
             return None
-        # Whoever walked over the last batch may have left the buffers that it lies in.
+        # The walk over the last batch may have left buffers unread.
         for _ in self:
             pass
         while len(self._behind) < BASE_OFFSET_SIZE:
@@ -291,7 +293,7 @@ _PIECE_SIZE: Final = 64 * 1024
 
 @contextmanager
 def open_log(source: SegmentSource, segment: RemoteLogSegmentMetadata, position: int) -> Generator[LogBatches]:
-    """The batches of ``segment`` from byte ``position``, which must be a batch border.
+    """Open the batches of ``segment`` from byte ``position``, which must be a batch border.
 
     One request for the manifest, and one for each chunk that is reached.
     """
@@ -306,15 +308,15 @@ def open_log(source: SegmentSource, segment: RemoteLogSegmentMetadata, position:
 
 
 class ByteStream(Protocol):
-    """Bytes that follow each other."""
+    """Consecutive bytes."""
 
     def read(self, size: int, /) -> bytes | None:
-        """About ``size`` bytes, one at least; none at the end."""
+        """Return about ``size`` bytes, at least one; none at the end."""
         ...
 
 
 class LogBatches:
-    """Walks over a log from ``position`` to ``size``; ``stream`` stands at ``position``. For one thread."""
+    """Walks over a log from ``position`` to ``size``; ``stream`` begins at ``position``. For one thread."""
 
     def __init__(
         self,
@@ -323,7 +325,7 @@ class LogBatches:
         size: int,
         segment: RemoteLogSegmentMetadata | None = None,
     ) -> None:
-        """Errors name the ``segment``."""
+        """Walk over ``stream``; errors name the ``segment``."""
         self._stream = stream
         self._segment = segment
         self._begin = position
@@ -332,7 +334,7 @@ class LogBatches:
         self._piece = b""
 
     def headers(self) -> Iterator[BatchHeader]:
-        """The headers of the batches; BatchCorruptError for what is none, see ``walk_batch_headers``."""
+        """Yield the headers of the batches; raise BatchCorruptError for an invalid one, see ``walk_batch_headers``."""
         try:
             yield from walk_batch_headers(self._view, self._size, self._begin)
         except BatchCorruptError as error:
@@ -343,7 +345,7 @@ class LogBatches:
         return memoryview(self._piece)[position - self._start :]
 
     def _reach(self, position: int, size: int) -> None:
-        """Have ``size`` bytes from ``position`` in the piece, which only moves forward."""
+        """Read until the piece holds ``size`` bytes from ``position``; it only moves forward."""
         while position + size > self._start + len(self._piece):
             kept = self._piece[max(position - self._start, 0) :]
             end = self._start + len(self._piece)

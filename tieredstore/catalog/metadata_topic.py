@@ -1,7 +1,7 @@
-"""The records of ``__remote_log_metadata``, Kafka's topic that tells of every remote segment, and its state by them.
+"""The records of ``__remote_log_metadata``, Kafka's topic about all remote segments, and the state that they describe.
 
-A value is a frame and one message of Kafka's flexible encoding; integers are big-endian, lengths and counts unsigned
-LEB128 and, but for those of tagged fields, one more than what they tell, 0 being null::
+A value is a frame and one message of Kafka's flexible encoding. Integers are big-endian. Lengths and counts are
+unsigned LEB128, stored plus one with 0 for null, except those of tagged fields::
 
     uvarint frame version 1 | uvarint kind | uvarint version 0 | the message
 
@@ -10,7 +10,7 @@ LEB128 and, but for those of tagged fields, one more than what they tell, 0 bein
     0  segment         SegmentId | int64 start offset | int64 end offset | int32 broker | int64 max timestamp
                        int64 event timestamp | array of (int32 epoch | int64 start offset | tagged fields)
                        int32 size | bytes custom metadata or null | int8 state
-                       tagged fields: 0 txnIdxEmpty, bool, left out where it is false and by brokers before 4.0
+                       tagged fields: 0 txnIdxEmpty, bool, left out if false and by brokers before 4.0
     1  update          SegmentId | int32 broker | int64 event timestamp | bytes custom metadata or null | int8 state
                        tagged fields
     2  partition       TopicIdPartition | int32 broker | int64 event timestamp | int8 deletion state | tagged fields
@@ -33,7 +33,7 @@ from tieredstore.limits import MAX_INT32
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
 _UVARINT_BYTES: Final = 5
-_EPOCH_SIZE: Final = 13  # the least bytes that a leader epoch takes
+_EPOCH_SIZE: Final = 13  # the fewest bytes of a leader epoch
 _E = TypeVar("_E", bound=enum.Enum)
 
 
@@ -64,7 +64,7 @@ class SegmentRecord:
 
 @dataclass(frozen=True, slots=True)
 class SegmentUpdate:
-    """What became of a segment."""
+    """A change of a segment's state."""
 
     segment_id: RemoteLogSegmentId
     broker_id: int
@@ -87,9 +87,9 @@ MetadataRecord: TypeAlias = SegmentRecord | SegmentUpdate | PartitionDelete
 
 
 def parse_metadata_record(value: bytes) -> MetadataRecord:
-    """What a record's value tells; CorruptDataError if it does not hold together or is of a version not known here.
+    """Parse a record's value; raise CorruptDataError if it is damaged or of an unknown version.
 
-    Tagged fields that are not known are passed over, as Kafka does.
+    Unknown tagged fields are ignored, as in Kafka.
     """
     reader = _Reader(value)
     frame, kind, version = reader.uvarint(), reader.uvarint(), reader.uvarint()
@@ -104,7 +104,7 @@ def parse_metadata_record(value: bytes) -> MetadataRecord:
 
 
 class _Reader:
-    """Takes Kafka's types off the front; CorruptDataError when there are too few bytes."""
+    """Takes Kafka's types off the front; raises CorruptDataError at the end of the bytes."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
@@ -118,7 +118,7 @@ class _Reader:
         return self._raw[self._position - size : self._position]
 
     def integer(self, size: int, *, at_least: int = 0) -> int:
-        """A signed integer of ``size`` bytes; -1 is Kafka's unknown, where it is allowed."""
+        """Return a signed integer of ``size`` bytes; -1 is Kafka's unknown, if allowed."""
         value = int.from_bytes(self.take(size), "big", signed=True)
         if value < at_least:
             raise CorruptDataError(f"a record of the metadata topic holds {value}, below {at_least}")
@@ -157,9 +157,9 @@ class _Reader:
         return kind(value)
 
     def tagged(self) -> dict[int, bytes]:
-        """The tagged fields; their tags ascend."""
+        """Return the tagged fields; their tags ascend."""
         fields: dict[int, bytes] = {}
-        for _ in range(self.uvarint()):  # a count that is too large ends with the bytes
+        for _ in range(self.uvarint()):  # too large a count ends with the bytes
             tag = self.uvarint()
             if fields and tag <= max(fields):
                 raise CorruptDataError(f"a record of the metadata topic has tag {tag} after tag {max(fields)}")
@@ -263,17 +263,17 @@ _PROBLEMS: Final = {
 
 
 class SegmentStates:
-    """Takes the records of all partitions of the metadata topic; for one thread.
+    """The state of all segments by the records of the metadata topic; for one thread.
 
-    As in Kafka a segment can be read only between the end of its copy and the start of its deletion. Records that come
-    twice change nothing, and an update of a segment that is not known (its first record was deleted) tells nothing.
+    As in Kafka, a segment is readable only between the end of its copy and the start of its deletion. Repeated records
+    change nothing, and an update of an unknown segment (its first record was deleted) is ignored.
     """
 
     def __init__(self) -> None:
         self._segments: defaultdict[TopicIdPartition, dict[RemoteLogSegmentId, SegmentRecord]] = defaultdict(dict)
 
     def apply(self, value: bytes) -> None:
-        """Take the value of the next record; CorruptDataError if it is none of Kafka's."""
+        """Apply the value of the next record; raise CorruptDataError if it is not Kafka's."""
         record = parse_metadata_record(value)
         if isinstance(record, SegmentRecord):
             known = self._segments[record.metadata.topic_id_partition]
@@ -281,11 +281,11 @@ class SegmentStates:
         elif isinstance(record, SegmentUpdate):
             self._update(record)
         else:
-            # From the mark on nothing of the partition is to be read, and its topic's id does not come again.
+            # From this mark on the partition must not be read, and its topic's id never returns.
             self._segments.pop(record.partition, None)
 
     def finished(self) -> Iterator[RemoteLogSegmentMetadata]:
-        """The segments that can be read."""
+        """Yield the readable segments."""
         return (
             record.metadata
             for known in self._segments.values()
@@ -294,7 +294,7 @@ class SegmentStates:
         )
 
     def problems(self) -> Iterator[Problem]:
-        """The segments that cannot be read, yet or any more."""
+        """Yield the segments that are not readable yet, or no longer."""
         for segment_id, record in itertools.chain(*(known.items() for known in self._segments.values())):
             if (kind := _PROBLEMS.get(record.state)) is not None:
                 yield Problem(kind, segment_id, record.metadata.start_offset, f"{kind.value}, says the metadata topic")

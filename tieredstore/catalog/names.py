@@ -1,4 +1,4 @@
-"""The names of topics and partitions in a store, by few requests: for whoever needs no more than these."""
+"""The names of topics and partitions in a store, by few requests: for callers that need nothing else."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from tieredstore.format.keys import ObjectKey, listing_prefix, parse_key
 from tieredstore.model import Uuid
 
 _PAGE: Final = 1000
-"""Keys of one request: where so many in a row are of one folder, the rest of it is passed over."""
+"""Keys of one request: after this many consecutive keys of one folder, its rest is skipped."""
 
 
 def topic_names(store: ObjectStore, prefix: str, *, until: float = math.inf) -> list[str]:
-    """The topics that have objects under ``key.prefix``, sorted. A request for each thousand keys or large topic.
+    """Return the topics with objects under ``key.prefix``, sorted. One request per thousand keys or large topic.
 
-    Those that were listed by ``until``, a time of ``time.monotonic``, where that passes.
+    Only those listed before ``until``, a time of ``time.monotonic``.
     """
     return sorted({key.segment_id.topic_id_partition.topic for key in _first_keys(store, prefix, prefix, 1, until)})
 
 
 def partition_numbers(store: ObjectStore, prefix: str, topic: str, *, until: float = math.inf) -> dict[Uuid, list[int]]:
-    """The partitions, ascending, of each id of a topic; requests and ``until`` as for topics. Empty without a topic."""
+    """Return the partitions, ascending, of each id of a topic; requests and ``until`` as for topics. Empty without a
+    topic.
+    """
     numbers: dict[Uuid, list[int]] = {}
     for key in _first_keys(store, prefix, listing_prefix(prefix, topic), 2, until):
         where = key.segment_id.topic_id_partition
@@ -34,7 +36,7 @@ def partition_numbers(store: ObjectStore, prefix: str, topic: str, *, until: flo
 
 
 def topic_ids(store: ObjectStore, prefix: str, topic: str) -> list[Uuid]:
-    """The ids that a topic has objects under, by fewer requests than its partitions take."""
+    """Return the ids that a topic has objects under, by fewer requests than for its partitions."""
     partitions = (
         key.segment_id.topic_id_partition for key in _first_keys(store, prefix, listing_prefix(prefix, topic), 1)
     )
@@ -44,9 +46,9 @@ def topic_ids(store: ObjectStore, prefix: str, topic: str) -> list[Uuid]:
 def base_offsets(
     store: ObjectStore, prefix: str, topic: str, partition: int, *, most: int, until: float = math.inf
 ) -> list[int]:
-    """The offsets that segments of a partition begin at, ascending, of all ids of the topic.
+    """Return the base offsets of a partition's segments, ascending, of all ids of the topic.
 
-    Keywords bound what it costs: ``most`` offsets, and no request after ``until``.
+    At most ``most`` offsets, and no request after ``until``.
     """
     offsets: set[int] = set()
     for topic_id in partition_numbers(store, prefix, topic, until=until):
@@ -62,7 +64,9 @@ def base_offsets(
 def _first_keys(
     store: ObjectStore, prefix: str, listed: str, depth: int, until: float = math.inf
 ) -> Iterator[ObjectKey]:
-    """The first key of a segment in each folder ``depth`` below the prefix, of those that start with ``listed``."""
+    """Yield the first key of a segment in each folder ``depth`` below the prefix, of those that start with
+    ``listed``.
+    """
     folder, passed, is_given = "", 0, False
     after: str | None = None
     while True:
@@ -82,5 +86,5 @@ def _first_keys(
                 break
         if not is_crowded:
             return
-        # "0" is the character behind "/": nothing of the folder comes after this text, and nothing else before it.
+        # "0" is the character after "/": this text sorts after all keys of the folder and before all others.
         after = f"{prefix}{folder}0"

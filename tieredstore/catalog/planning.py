@@ -1,4 +1,4 @@
-"""From a store, or from the broker's own records of it, to a catalog."""
+"""From a store, or from the broker's own records about it, to a catalog."""
 
 from __future__ import annotations
 
@@ -49,15 +49,14 @@ def load_catalog(
     update_file: bool = True,
     readers: int = READERS,
 ) -> Catalog:
-    """The catalog of a store, or of a part of it, from one listing.
+    """Make the catalog of a store, or of a part of it, from one listing.
 
-    ``topics`` are several topics, in place of ``topic`` and what narrows it: they are listed together. A request for
-    each manifest, ``readers`` at once; with a catalog ``file`` only for those that it does not know, and it is brought
-    up to date unless ``update_file`` is False. A manifest without segment metadata takes a few requests more, a
-    partition with older leader epochs than its newest segment two, a segment that overlaps others three. Keys are
-    needed for these alone. Segments that do not count are among the catalog's ``problems``. StoreError if the store
-    fails; not if it will not take the new catalog file, which is logged. Options are keywords: a caller names the few
-    that it sets.
+    ``topics`` are several topics, in place of ``topic`` and its partitions: they are listed together. One request for
+    each manifest, ``readers`` at once; with a catalog ``file`` only for manifests that it lacks, and it is updated
+    unless ``update_file`` is False. A manifest without segment metadata takes a few requests more, a partition with
+    older leader epochs than its newest segment two, an overlapping segment three; only these need keys. Segments that
+    do not count are among the catalog's ``problems``. Raise StoreError if the store fails, but only log it if the store
+    refuses the new catalog file.
     """
     scope = Scope(topic, topic_id, partition, None if topics is None else frozenset(topics))
     origin = Origin(source.store.identity, source.layout.prefix)
@@ -66,9 +65,9 @@ def load_catalog(
         survey = _survey(source, scope, loaded, pool, readers)
         traced = _trace(source, survey, pool, readers)
     if file is not None and loaded is not None and update_file:
-        # Only within the scope: of other partitions this listing knows nothing.
+        # Only within the scope: this listing does not cover other partitions.
         gone = {path for path in loaded.rows.paths() if path not in survey.rows and _in_scope(path, scope)}
-        # A planning that learned nothing writes nothing: readers of a bucket may lack the right to.
+        # Do not write without a change: readers of a bucket may lack the permission.
         if survey.changed or gone:
             _save(file, loaded, origin, survey, gone)
     return catalog_of(traced, survey.problems)
@@ -77,12 +76,11 @@ def load_catalog(
 def catalog_of_metadata_topic(
     source: SegmentSource, values: Iterable[bytes | None], *, readers: int = READERS
 ) -> Catalog:
-    """The catalog that the broker's ``__remote_log_metadata`` tells of, its records' values given in order.
+    """Make the catalog that the broker's ``__remote_log_metadata`` describes, from its records' values in order.
 
-    Records of several partitions of that topic may be mixed, as long as those of each are in order. Nothing is listed,
-    and the store is asked only for a partition with older leader epochs than its newest segment, two requests, and for
-    a segment that overlaps others, three.
-    CorruptDataError for a record that is none of Kafka's.
+    Records of several partitions of that topic may be mixed, if those of each are in order. Lists nothing, and asks the
+    store only for a partition with older leader epochs than its newest segment, two requests, and for an overlapping
+    segment, three. Raise CorruptDataError for a record that is not Kafka's.
     """
     states = SegmentStates()
     for value in values:
@@ -95,21 +93,21 @@ def catalog_of_metadata_topic(
 
 @dataclass(slots=True)
 class _Survey:
-    """What a listing gave: the segments that count, by path, those that do not, and whether any row is new."""
+    """The results of a listing: segments that count, by path, those that do not, and if any row is new."""
 
     rows: dict[str, SegmentRow] = field(default_factory=dict[str, SegmentRow])
     problems: list[Problem] = field(default_factory=list[Problem])
     changed: bool = False
 
     def keep(self, row: SegmentRow) -> None:
-        """Have a row in the catalog file that is new to it."""
+        """Add a row that is new to the catalog file."""
         self.rows[row.path] = row
         self.changed = True
 
     def row_of(self, segment: RemoteLogSegmentMetadata) -> SegmentRow:
-        """The row of one of the segments that count."""
+        """Return the row of a segment that counts."""
         own = segment.remote_log_segment_id
-        # Where it is nearly always; a JVM may have written its path in the digits of another locale.
+        # The usual path; a JVM may have written it in the digits of another locale.
         row = self.rows.get(main_path(own, segment.start_offset))
         if row is not None and row.metadata.remote_log_segment_id == own:
             return row
@@ -120,7 +118,7 @@ def _survey(source: SegmentSource, scope: Scope, loaded: LoadedRows | None, pool
     survey = _Survey()
     cursor = None if loaded is None else loaded.rows.cursor()
     unknown = _unknown(source, scope, cursor, survey)
-    # The listing goes on while manifests are under way.
+    # The listing continues while manifests are being read.
     reads = load_each(
         source.store,
         unknown,
@@ -140,10 +138,10 @@ def _survey(source: SegmentSource, scope: Scope, loaded: LoadedRows | None, pool
 def _unknown(
     source: SegmentSource, scope: Scope, cursor: RowCursor | None, survey: _Survey
 ) -> Iterator[SegmentObjects]:
-    """The whole segments whose manifests have to be read; the rest of the listing goes into ``survey``."""
+    """Yield the whole segments whose manifests must be read; the rest of the listing goes into ``survey``."""
     for objects in list_in_scope(source.store, source.layout.prefix, scope):
         manifest = objects.find(Suffix.MANIFEST)
-        # Without its manifest a segment was never committed; without the rest it cannot be read.
+        # Without its manifest a segment was never committed; without the rest it is unreadable.
         if manifest is None or objects.missing:
             survey.problems.append(_incomplete(objects))
             continue
@@ -157,12 +155,12 @@ def _unknown(
 def _read(
     source: SegmentSource, objects: SegmentObjects, loaded: StoredSegment | TieredStoreError
 ) -> SegmentRow | Problem | None:
-    """The row of a segment by its manifest; None if it was deleted meanwhile."""
+    """Return the row of a segment by its manifest; None if it was deleted since."""
     try:
         if isinstance(loaded, TieredStoreError):
             raise loaded
         return SegmentRow(objects.main_path, Stamp.of(loaded.manifest_object), describe_segment(source, loaded))
-    # Retention deletes all the time; what went between listing and reading is not damage.
+    # Retention deletes all the time: a deletion between listing and reading is not damage.
     except SegmentNotFoundError:
         return None
     except (CorruptDataError, UnknownKeyError, WrongKeyError) as error:
@@ -178,7 +176,7 @@ def _incomplete(objects: SegmentObjects) -> Problem:
 
 
 def _trace(source: SegmentSource, survey: _Survey, pool: Executor, readers: int) -> Traced:
-    """The lineages of what the survey has; what was read of segments for that joins their rows."""
+    """Trace the survey's lineages; results read from segments are added to their rows."""
     rows = survey.rows
     known = KnownProofs(
         {row.metadata.remote_log_segment_id: row.history for row in rows.values() if row.history is not None},

@@ -26,16 +26,16 @@ from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.remote.manifest_object import manifest_text, parse_manifest
 
 MAX_MANIFESTS_IN_FLIGHT: Final = MAX_MANIFEST_SIZE
-"""Bytes of manifests that are read at once: as many as one may have, and a real one has a few KB."""
+"""Bytes of manifests being read at once: the maximum of one manifest; a real one has a few KB."""
 
 _MAX_BATCH: Final = 1 << 20
-"""Bytes of manifests that are read together."""
+"""Bytes of manifests read in one batch."""
 
 _FIRST_BATCH: Final = 32
-"""Segments whose manifests are read together at first, where the store likes more."""
+"""Segments in the first batches, if the store prefers larger ones."""
 
 _AHEAD: Final = 4
-"""Of so many requests at once one is with a reader, and the others are done or wait: batches need not wait."""
+"""Batches submitted per reader: one is being read, the others are done or queued, so that readers need not wait."""
 
 _Result = TypeVar("_Result")
 _Manifest: TypeAlias = bytes | TieredStoreError | None
@@ -43,19 +43,19 @@ _Manifest: TypeAlias = bytes | TieredStoreError | None
 
 @dataclass(frozen=True, slots=True)
 class StoredSegment:
-    """A whole segment of a store, its manifest read."""
+    """A whole segment of a store with its manifest."""
 
     objects: SegmentObjects
     manifest: SegmentManifest
 
     @property
     def manifest_object(self) -> ObjectInfo:
-        """The manifest's object as it was listed."""
+        """The manifest's object as listed."""
         return manifest_info(self.objects)
 
     @property
     def metadata(self) -> RemoteLogSegmentMetadata:
-        """What the key and the manifest tell; -1 and () where the manifest carries no segment metadata."""
+        """The metadata from key and manifest; -1 and () where the manifest has no segment metadata."""
         recorded = self.manifest.metadata
         if recorded is None:
             size = self.manifest.chunk_index.original_file_size
@@ -64,16 +64,16 @@ class StoredSegment:
 
     @property
     def last_offset(self) -> int | None:
-        """Return the end offset, which is inclusive; None where the manifest does not tell it."""
+        """The end offset, inclusive; None if the manifest lacks it."""
         return None if self.metadata.end_offset < 0 else self.metadata.end_offset
 
 
 def load_segment(store: ObjectStore, objects: SegmentObjects, rules: ManifestRules = DEFAULT_RULES) -> StoredSegment:
-    """The segment with its manifest, by one request.
+    """Load the segment with its manifest, by one request.
 
-    SegmentNotFoundError; ManifestCorruptError for a damaged manifest, SegmentCorruptError for that of another segment
-    and one that breaks the ``rules``, naming its path. A manifest that is listed with more bytes than one can have is
-    not fetched.
+    Raise SegmentNotFoundError; ManifestCorruptError for a damaged manifest, SegmentCorruptError for that of another
+    segment and one that breaks the ``rules``, naming its path. A manifest listed with more than the maximum size is not
+    fetched.
     """
     (loaded,) = load_batch(store, [objects], rules)
     if isinstance(loaded, TieredStoreError):
@@ -84,17 +84,17 @@ def load_segment(store: ObjectStore, objects: SegmentObjects, rules: ManifestRul
 def load_batch(
     store: ObjectStore, batch: Iterable[SegmentObjects], rules: ManifestRules = DEFAULT_RULES
 ) -> list[StoredSegment | TieredStoreError]:
-    """:func:`load_segment` of each, read together; an error takes the place of its segment."""
+    """Load segments together; an error takes the place of its segment. See :func:`load_segment`."""
     segments = list(batch)
     return list(map(partial(_load, rules=rules), segments, _manifests(store, segments)))
 
 
 def _manifests(store: ObjectStore, segments: list[SegmentObjects]) -> list[_Manifest]:
-    """The text of each one's manifest, None where that has become too long to be one; an error where there is none."""
+    """Return the text of each manifest, None if it is too long; an error if there is none."""
     read = [objects.find(Suffix.MANIFEST) for objects in segments]
-    # The listing has the size: what cannot be a manifest costs no request.
+    # The listing has the size: an impossible manifest costs no request.
     keys = [info.key for info in read if info is not None and info.size <= MAX_MANIFEST_SIZE]
-    # Bounded again: what was listed may have been replaced since.
+    # Bounded again: the listed object may have been replaced since.
     answers = store.get_small_batch(keys, MAX_MANIFEST_SIZE)
     if len(keys) == len(segments):
         return [*answers]
@@ -125,7 +125,7 @@ def _load(objects: SegmentObjects, read: _Manifest, rules: ManifestRules) -> Sto
 
 
 def _name_of(objects: SegmentObjects) -> str:
-    """The manifest's path without the prefix, which may have to stay out of messages."""
+    """Return the manifest's path without the prefix, which may have to stay out of messages."""
     return f"{objects.main_path}.{Suffix.MANIFEST.value}"
 
 
@@ -138,10 +138,10 @@ def load_each(
     *,
     at_once: int,
 ) -> Iterator[_Result]:
-    """The results of ``job``, which is given each segment and what was loaded of it, in the order listed.
+    """Yield the results of ``job``, called with each segment and its load, in the order listed.
 
-    ``at_once`` requests, or batches where the store reads several objects together, are with the pool; the listing goes
-    on meanwhile. What is in flight is bounded by bytes too. The pool is the caller's, who has more to do with it.
+    ``at_once`` requests (or batches, if the store reads several objects together) run in the pool while the listing
+    continues. Bytes in flight are bounded too. The caller owns the pool and may use it for more.
     """
 
     def run(batch: _Batch) -> list[_Result]:
@@ -169,7 +169,7 @@ class _Batch:
 
 
 def _batches(listed: Iterable[SegmentObjects], most: int) -> Iterator[_Batch]:
-    """Of ``most`` segments each in the end: the first are smaller, so that readers of a slow folder share a few."""
+    """Yield batches of up to ``most`` segments: the first are smaller, so that readers of a slow folder share a few."""
     batch, size, begun = _Batch(), min(most, _FIRST_BATCH), 0
     for objects in listed:
         weight = manifest_size(objects)
@@ -191,9 +191,9 @@ def load_segments(
     rules: ManifestRules = DEFAULT_RULES,
     at_once: int = 64,
 ) -> Iterator[StoredSegment | SegmentNotFoundError | CorruptDataError]:
-    """Many manifests, read in parallel, in the order listed; what is in flight is bounded by ``at_once`` and by bytes.
+    """Read many manifests in parallel, in the order listed; ``at_once`` and bytes bound what is in flight.
 
-    A segment that cannot be loaded takes its place as the error, for the caller to report.
+    A segment that cannot be loaded is replaced by its error, for the caller to report.
     """
     return load_each(store, listed, rules, pool, _report, at_once=at_once)
 
@@ -207,19 +207,19 @@ def _report(
 
 
 def known_segment(objects: SegmentObjects) -> KnownSegment:
-    """What the listing tells of a segment before its manifest is read."""
+    """Return the facts of a segment that the listing has, before its manifest is read."""
     log = objects.find(Suffix.LOG)
     return KnownSegment(objects.segment_id, objects.start_offset, None if log is None else log.size)
 
 
 def manifest_size(objects: SegmentObjects) -> int:
-    """The listed size of the manifest, which bounds what reading it takes; 0 where there is none."""
+    """Return the listed size of the manifest, which bounds the cost of reading it; 0 if there is none."""
     info = objects.find(Suffix.MANIFEST)
     return 0 if info is None else info.size
 
 
 def manifest_info(objects: SegmentObjects) -> ObjectInfo:
-    """The manifest's object as it was listed; SegmentNotFoundError where there is none."""
+    """Return the manifest's object as listed; raise SegmentNotFoundError if there is none."""
     info = objects.find(Suffix.MANIFEST)
     if info is None:
         raise SegmentNotFoundError(f"segment {objects.segment_id.id} at offset {objects.start_offset} has no manifest")

@@ -1,7 +1,7 @@
-"""Offsets by time, as Kafka looks them up: through the time index, then the offset index, then the batches.
+"""Offsets by time, as in Kafka: through the time index, then the offset index, then the batches.
 
-No more of a log is read than its indexes leave open: from the batch that a time index entry leads to, up to the next
-entry, which says that the record lies before it.
+Only the part of a log is read that its indexes leave open: from the batch of one time index entry up to the next entry,
+which proves that the record precedes it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class OffsetAndTimestamp:
 
 @dataclass(frozen=True, slots=True)
 class BatchDecoding:
-    """How the batches of a look-up are decoded: as those of a read are, whose ``ReadSettings`` say the same."""
+    """The decoding of batches in a look-up, with the same settings as the ``ReadSettings`` of a read."""
 
     check_crc: bool = True
     on_corrupt: Literal["fail", "skip"] = "fail"
@@ -53,14 +53,13 @@ _CHECKED: Final = BatchDecoding()
 def offset_for_time(
     source: SegmentSource, lineage: Lineage, timestamp_ms: int, decoding: BatchDecoding = _CHECKED
 ) -> OffsetAndTimestamp | None:
-    """The first record, by offset, whose timestamp is ``timestamp_ms`` or later; None if there is none.
+    """Return the first record, by offset, whose timestamp is ``timestamp_ms`` or later; None if there is none.
 
-    As Kafka's ``offsetsForTimes``: timestamps need not ascend, and the end marker of a transaction counts. Two
+    As in Kafka's ``offsetsForTimes``, timestamps need not ascend, and the end marker of a transaction counts. Two
     requests for the manifest and the indexes of a segment that may hold it, then those for the few batches that these
-    leave open; segments whose greatest timestamp is earlier are passed over. The last one that was, if the record is
-    the first behind it or there is none, is looked at by its time index too: two requests. Without
-    ``tieredstore[arrow]`` batches are not decoded, nor their CRCs checked: ConfigError where the headers do not settle
-    it.
+    leave open. Segments whose greatest timestamp is earlier are skipped. The last skipped one is checked by its time
+    index, two requests, if the record is the first after it or there is none. Without ``tieredstore[arrow]`` batches
+    are not decoded, and their CRCs not checked: ConfigError if the headers do not decide.
     """
     passed: Span | None = None
     for span in lineage.spans:
@@ -69,7 +68,7 @@ def offset_for_time(
             continue
         record = _search(source, span, timestamp_ms, decoding)
         if record is not None:
-            # In front of a later record of the segment there are some that are earlier, as those before it are then.
+            # If earlier records of the segment precede this one, those before the segment are earlier too.
             doubtful = passed if record.offset == span.start else None
             return _search_doubtful(source, doubtful, timestamp_ms, decoding) or record
         passed = None
@@ -82,17 +81,18 @@ def offsets_for_times(
     *,
     readers: int = READERS,
 ) -> dict[TopicIdPartition, OffsetAndTimestamp | None]:
-    """:func:`offset_for_time` of many partitions, ``readers`` at once."""
+    """Look up many partitions, ``readers`` at once: see :func:`offset_for_time`."""
     with ThreadPool(readers, "tieredstore-times") as pool:
         jobs = in_parallel(pool, lambda item: offset_for_time(source, *item), times, at_once=len(times))
         return dict(zip((lineage.partition for lineage, _ in times), jobs, strict=True))
 
 
 def offset_range(source: SegmentSource, lineage: Lineage, start_ms: int | None, stop_ms: int | None) -> tuple[int, int]:
-    """The offsets (half-open) from the first record at ``start_ms`` or later up to the first at ``stop_ms`` or later.
+    """Return the offsets (half-open) from the first record at ``start_ms`` or later up to the first at ``stop_ms`` or
+    later.
 
-    That is where a consumer begins and ends that seeks by time. None stands for the earliest offset and for the end; a
-    time after all records stands for the end. Empty where the second would come before the first.
+    A consumer that seeks by time begins and ends there. None means the earliest offset and the end; a time after all
+    records means the end. Empty if the second would come before the first.
     """
     bounds = [lineage.earliest_offset, lineage.end_offset]
     for at, time in enumerate((start_ms, stop_ms)):
@@ -105,7 +105,9 @@ def offset_range(source: SegmentSource, lineage: Lineage, start_ms: int | None, 
 def _search_doubtful(
     source: SegmentSource, span: Span | None, timestamp_ms: int, decoding: BatchDecoding
 ) -> OffsetAndTimestamp | None:
-    """The first such record of a span that has none, says its manifest: one wrong digit of that would hide them all."""
+    """Return the first such record of a span that has none by its manifest: one wrong digit there would hide them
+    all.
+    """
     if span is None:
         return None
     times = time_index_of(source, span.segment)
@@ -115,8 +117,8 @@ def _search_doubtful(
 
 
 def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: BatchDecoding) -> OffsetAndTimestamp | None:
-    """The first such record of one span."""
-    # The time index first: it bounds what is read, however long the segment is.
+    """Return the first such record of one span."""
+    # The time index first: it bounds the bytes to read, however long the segment is.
     section = section_for_time(source, span, timestamp_ms)
     decoder = _decoder(decoding)
     if decoder is None:
@@ -132,7 +134,7 @@ def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: Batc
         try:
             record = next(_records_since(batches, timestamp_ms), None)
             headers = decoder.take_headers()
-            # Where the record's batch begins to count is proven by the one that follows it.
+            # The following batch proves the base offset of the record's batch.
             while record is not None and not any(header.base_offset > record.offset for header in headers):
                 if next(batches, None) is None:
                     break
@@ -142,7 +144,7 @@ def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: Batc
         headers += decoder.take_headers()
         if len(section.byte_range) and not any(record and header.base_offset > record.offset for header in headers):
             buffers.check_end(decoder)
-    # The decoder shows no end markers, but the headers of all batches up to the record are there.
+    # The decoder hides end markers, but returns the headers of all batches up to the record.
     markers = [
         OffsetAndTimestamp(header.base_offset, header.max_timestamp)
         for header in headers
@@ -155,7 +157,7 @@ def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: Batc
 def _records_since(batches: Iterator[pa.RecordBatch], timestamp_ms: int) -> Iterator[OffsetAndTimestamp]:
     for batch in batches:
         columns: Any = batch
-        # Typed views of the buffers: no object is made for the records that are passed over.
+        # Typed views of the buffers: no object is made for the skipped records.
         offsets, timestamps = (
             memoryview(column.buffers()[1]).cast("q")[column.offset : column.offset + len(column)]
             for column in (columns.column("offset"), columns.column("timestamp"))
@@ -166,7 +168,7 @@ def _records_since(batches: Iterator[pa.RecordBatch], timestamp_ms: int) -> Iter
 
 
 def _search_headers(source: SegmentSource, section: LogSection, timestamp_ms: int) -> OffsetAndTimestamp | None:
-    """The same without a decoder, where the headers of the batches tell."""
+    """Search without a decoder, if the headers of the batches decide."""
     start, stop = section.start_offset, section.stop_offset
     with open_log(source, section.segment, section.begin.position) as batches:
         for header in batches.headers():
@@ -191,7 +193,7 @@ def _check_first(section: LogSection, header: BatchHeader) -> None:
 
 
 def _by_header(header: BatchHeader, timestamp_ms: int) -> OffsetAndTimestamp | None:
-    """The batch's first record, where the header tells its offset and that its timestamp is late enough."""
+    """Return the batch's first record, if the header has its offset and shows that its timestamp is late enough."""
     if header.record_count is None or header.record_count != header.last_offset - header.base_offset + 1:
         return None
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME or header.record_count == 1:
@@ -202,7 +204,7 @@ def _by_header(header: BatchHeader, timestamp_ms: int) -> OffsetAndTimestamp | N
 
 
 def _decoder(decoding: BatchDecoding) -> RecordDecoder | None:
-    """None where pyarrow is not installed: a catalog does without it."""
+    """Return a decoder; None without pyarrow, because a catalog does not need it."""
     try:
         records = importlib.import_module("tieredstore.kafka.records")
     except ModuleNotFoundError:

@@ -1,8 +1,8 @@
-"""Lineages of many partitions: what has to be read for that beside manifests is found out, and read.
+"""Lineages of many partitions: decides what must be read besides manifests, and reads it.
 
-What is said of a segment is held against what it holds before it takes anything from another one. A manifest has no
-checksum: one digit that is another one makes a segment reach over those behind it, or puts it into a leader epoch in
-which it never was. Then all that others hold there would count as known, or its own as left behind.
+A segment's claims are compared with its contents before it displaces another segment. A manifest has no checksum: one
+wrong digit extends a segment over the following ones, or puts it into a leader epoch in which it never was. Then the
+offsets of other segments would count as covered, or its own as superseded.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _INDEXES_OF_AN_EPOCH: Final = 3
-"""Where the earliest copies of an epoch do not reach back over its beginning, later ones were cut no less."""
+"""If the earliest copies of an epoch do not span its beginning, later ones were truncated no less."""
 
 
 @dataclass(frozen=True, slots=True)
 class TracedPartition:
-    """One partition's segments, the one that rules them, and its leader-epoch index if that had to be read.
+    """One partition's segments, their ruler, and its leader-epoch index if that was needed.
 
-    ``proven`` are those segments whose end and epochs had to be held against what they hold, as these are.
+    ``proven`` are the segments whose end and epochs were compared with their contents, and corrected.
     """
 
     ruler: RemoteLogSegmentMetadata
@@ -68,7 +68,7 @@ class TracedPartition:
 
 @dataclass(frozen=True, slots=True)
 class KnownProofs:
-    """What need not be asked for again: leader-epoch indexes, and segments whose end and epochs were proven."""
+    """Results to reuse: leader-epoch indexes, and segments whose end and epochs were proven."""
 
     histories: Mapping[RemoteLogSegmentId, LeaderEpochs] = field(default_factory=dict[RemoteLogSegmentId, LeaderEpochs])
     segments: Collection[RemoteLogSegmentId] = frozenset()
@@ -76,7 +76,7 @@ class KnownProofs:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """The partitions that have segments, and the segments that do not count after all."""
+    """The partitions with segments, and the segments that turned out not to count."""
 
     partitions: list[TracedPartition]
     problems: list[Problem]
@@ -90,19 +90,19 @@ def trace_partitions(
     *,
     at_once: int,
 ) -> Traced:
-    """The lineage of each partition of ``segments``; two requests where an index is needed and not ``known``, and two
-    for each one more that reaches back behind what retention had cut from it.
+    """Trace the lineage of each partition of ``segments``.
 
-    A segment that is said to reach into others, or to be of a leader epoch that was left behind, is held against its
-    own objects first, three requests. What is wrong with one partition's index takes the place of its lineage; an error
-    of the store is raised.
+    Two requests for an index that is needed and not ``known``, and two for each further one that restores what
+    retention had truncated from it. A segment that claims to overlap others, or to be of a superseded leader epoch, is
+    first compared with its own objects, three requests. An error in one partition's index takes the place of its
+    lineage; an error of the store is raised.
     """
     grouped: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = defaultdict(list)
     group: list[RemoteLogSegmentMetadata] = []
     before: TopicIdPartition | None = None
     for segment in segments:
         where = segment.remote_log_segment_id.topic_id_partition
-        # Nearly always the same value, whose hash takes a hundred times as long.
+        # Usually the same object, whose hash would take a hundred times as long.
         if where is not before:
             group, before = grouped[where], where
         group.append(segment)
@@ -116,13 +116,13 @@ def trace_partitions(
 
 
 def catalog_of(traced: Traced, problems: Iterable[Problem]) -> Catalog:
-    """The catalog of these partitions; ``problems`` are those that were met before."""
+    """Make the catalog of these partitions; ``problems`` are those met before."""
     segments = {partition.ruler.topic_id_partition: partition.segments for partition in traced.partitions}
     return Catalog.of(dict(sorted(segments.items())), (*problems, *traced.problems))
 
 
 class _Tracing:
-    """One partition on its way from what manifests say to a lineage."""
+    """One partition on its way from manifests to a lineage."""
 
     def __init__(self, source: SegmentSource, segments: Iterable[RemoteLogSegmentMetadata], known: KnownProofs) -> None:
         self._source = source
@@ -142,7 +142,7 @@ class _Tracing:
                 history = self._history(ruler)
                 lineage = trace_lineage(list(self._segments.values()), ruler, history)
                 doubtful = [part.segment for part in lineage.superseded]
-            # Trouble with one partition is told where it is asked for; the others are as good as before.
+            # An error of one partition is raised on access to it; the others stay valid.
             except (
                 CorruptDataError,
                 UnknownKeyError,
@@ -151,7 +151,7 @@ class _Tracing:
                 SegmentNotFoundError,
             ) as error:
                 lineage, doubtful = _explain(ruler, error), [ruler]
-            # Each is asked once, so that this ends.
+            # Each segment is proven once, so this loop ends.
             if not self._prove(doubtful):
                 segments = PartitionSegments.of(self._segments.values(), lineage)
                 known = history if isinstance(lineage, Lineage) else None
@@ -171,13 +171,13 @@ class _Tracing:
             segment, own = before
             asked.add(segment.remote_log_segment_id)
             earlier = own
-            # Its metadata name its own epochs, and the index those before them as well.
+            # Its metadata have its own epochs; the index also has those before.
             with self._untold(own[-1], segment):
                 earlier = join_epochs(self._index(segment), own)
             history = join_epochs(earlier, history)
 
     def _bridge(self, history: LeaderEpochs, asked: set[RemoteLogSegmentId]) -> LeaderEpochs:
-        """The history with what was cut from its front, as far as segments tell that reach over the cuts."""
+        """Restore the truncated front of the history, as far as segments span the cuts."""
         tries = 0
         while tries < _INDEXES_OF_AN_EPOCH:
             older = earliest_of_first_epoch(self._segments.values(), history, asked)
@@ -195,18 +195,18 @@ class _Tracing:
     @staticmethod
     @contextlib.contextmanager
     def _untold(entry: tuple[int, int], segment: RemoteLogSegmentMetadata) -> Generator[None]:
-        """What one index does not tell another one may."""
+        """Ignore an index that is unreadable: another one may have the same epochs."""
         try:
             yield
         except (CorruptDataError, UnknownKeyError, WrongKeyError, IndexNotRecordedError, SegmentNotFoundError) as error:
             _logger.warning("which leaders came before %s cannot be told by %s: %s", entry, segment, error)
 
     def _index(self, segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
-        # It never changes under its id, so that the catalog file may keep it.
+        # It never changes under its id, so the catalog file may keep it.
         return self._known.histories.get(segment.remote_log_segment_id) or read_history(self._source, segment)
 
     def _prove(self, doubtful: Iterable[RemoteLogSegmentMetadata]) -> bool:
-        """Hold these against what they hold, each once; whether there were any."""
+        """Compare these segments with their contents, each once; return True if there were any."""
         asked = {segment.remote_log_segment_id for segment in doubtful} - self._asked - set(self._known.segments)
         for segment_id in sorted(asked):
             self._prove_one(segment_id)
@@ -218,28 +218,28 @@ class _Tracing:
         try:
             self._segments[segment_id] = prove_segment(self._source, segment)
             self._proven.add(segment_id)
-        # Retention takes segments all the time.
+        # Retention deletes segments all the time.
         except SegmentNotFoundError:
             del self._segments[segment_id]
         except CorruptDataError as error:
             del self._segments[segment_id]
             self._problems.append(Problem(ProblemKind.DAMAGED, segment_id, segment.start_offset, str(error)))
-        # Whoever relies on what it says meets the missing key.
+        # A caller that relies on its claims will meet the missing key.
         except (UnknownKeyError, WrongKeyError):
             pass
 
 
 def _explain(ruler: RemoteLogSegmentMetadata, error: TieredStoreError) -> TieredStoreError:
-    """The same error, saying what cannot be known without the index."""
+    """Return the same error with the facts that stay unknown without the index."""
     return type(error)(f"which segments make up {ruler.topic_id_partition} cannot be told: {error}")
 
 
 def find_overlapping(segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[RemoteLogSegmentMetadata]:
-    """Those that are said to reach into another one; not where several are said to hold the same offsets."""
+    """Yield the segments that claim to overlap another one; none where several claim the same offsets."""
     ordered = sorted(segments, key=attrgetter("start_offset"))
     if all(one.end_offset < following.start_offset for one, following in itertools.pairwise(ordered)):
-        return  # as nearly always
-    # At one start the longest goes first, since it is the one that hides the others.
+        return  # the usual case
+    # At one start the longest comes first, because it hides the others.
     by_extent = sorted(ordered, key=lambda segment: (segment.start_offset, -segment.end_offset))
     extents = [list(group) for _, group in itertools.groupby(by_extent, key=_extent)]
     for group, following in itertools.pairwise(extents):
@@ -248,10 +248,10 @@ def find_overlapping(segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[R
 
 
 def prove_segment(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
-    """The segment with the end that its last batch has, and with the leader epochs that are its own.
+    """Return the segment with the end of its last batch, and with its own leader epochs.
 
-    Three requests. Where compaction took the last batches it ends before what is said, and is none the worse for that:
-    no record is behind. CorruptDataError if its log does not hold together; UnknownKeyError where it cannot be opened.
+    Three requests. If compaction removed the last batches, it ends before its claim, and is still valid: no record is
+    after it. Raise CorruptDataError for a damaged log; UnknownKeyError if it cannot be opened.
     """
     last = last_batch(source, segment)
     if last is None or last.last_offset < segment.start_offset:
@@ -261,17 +261,17 @@ def prove_segment(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> R
 
 
 def _own_epochs(source: SegmentSource, segment: RemoteLogSegmentMetadata, last: BatchHeader) -> LeaderEpochs:
-    """What the leader-epoch index says, unless the log speaks for the manifest."""
+    """Return the epochs of the leader-epoch index, unless the log supports the manifest's."""
     said = segment.segment_leader_epochs
     try:
         history = read_history(source, segment)
-    # Then it rules nothing either: what the manifest says has no other witness against it.
+    # Then it rules nothing either, and no other witness contradicts the manifest.
     except CorruptDataError:
         return said
     indexed = segment_leader_epochs(history, segment.start_offset, segment.end_offset)
     if not indexed:
         return said
-    # Each batch has the epoch of the leader that took it. Neither of the two has a checksum; this is the third witness.
+    # Each batch has the epoch of its leader. Neither index nor manifest has a checksum; the batch is the third witness.
     index_is_wrong = last.partition_leader_epoch not in (-1, indexed[-1][0])
     return said if said and index_is_wrong else indexed
 

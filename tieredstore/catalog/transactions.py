@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def opened_at_end(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> dict[int, int]:
-    """The producers whose transactions are open where the segment ends, by its snapshot, and where each began.
+    """Return the producers with open transactions at the segment's end, by its snapshot, and their first offsets.
 
-    Two requests, none where another index was read before. IndexesCorruptError for a damaged one.
+    Two requests, none if another index was read before. Raise IndexesCorruptError for a damaged one.
     """
     try:
         with source.fetch_index(segment, IndexType.PRODUCER_SNAPSHOT) as stream:
@@ -31,11 +31,11 @@ def opened_at_end(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> d
 
 
 def read_aborted(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> Sequence[AbortedTransaction]:
-    """The entries of the segment's transaction index.
+    """Return the entries of the segment's transaction index.
 
-    Two requests; none for a segment that is known to have none. IndexesCorruptError for a damaged one.
+    Two requests; none for a segment that is known to have none. Raise IndexesCorruptError for a damaged one.
     """
-    # None means that nobody said so; then the index is asked for.
+    # None means unknown; then read the index.
     if segment.txn_idx_empty:
         return ()
     try:
@@ -54,9 +54,9 @@ def end_markers(
     producers: Collection[int],
     position: int = 0,
 ) -> Generator[TransactionStep]:
-    """The markers of ``producers`` from offset ``start`` on, in their order; ``producers`` may shrink meanwhile.
+    """Yield the markers of ``producers`` from offset ``start`` on, in order; the caller may shrink ``producers``.
 
-    The log is read from a batch border on that lies at ``position``.
+    The log is read from the batch border at ``position`` on.
     """
     with closing(steps_of(source, segment, position)) as steps:
         for step in steps:
@@ -65,7 +65,9 @@ def end_markers(
 
 
 def steps_of(source: SegmentSource, segment: RemoteLogSegmentMetadata, position: int = 0) -> Generator[TransactionStep]:
-    """What happens to transactions in a segment's log from a batch border on; SegmentCorruptError for no batch."""
+    """Yield the beginnings and ends of transactions in a log from a batch border on; raise SegmentCorruptError
+    otherwise.
+    """
     size = segment.segment_size_in_bytes
     if position >= size:
         return

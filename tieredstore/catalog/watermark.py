@@ -1,7 +1,7 @@
-"""How far a partition is shipped: the small object that is moved behind each segment.
+"""The progress of a partition's upload: a small object that is replaced after each segment.
 
-``<prefix>!tieredstore/watermarks/<topic>-<topic id>/<partition>.json``. The segments themselves are the truth, and a
-watermark that is lost or damaged is made again of them; what it alone tells is which offsets could not be shipped.
+``<prefix>!tieredstore/watermarks/<topic>-<topic id>/<partition>.json``. The segments themselves are the truth: a lost
+or damaged watermark is rebuilt from them. Only the offsets that could not be uploaded are recorded nowhere else.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _logger: Final = logging.getLogger(__name__)
 
 VERSION: Final = 1
 MAX_BYTES: Final = 8 << 20
-"""What a watermark has at most; more is none."""
+"""The maximum size of a watermark; a larger object is invalid."""
 
 _FOLDER: Final = "!tieredstore/watermarks/"
 _HOLES: Final = "!tieredstore/holes/"
@@ -49,11 +49,10 @@ _UuidText: TypeAlias = Annotated[str, AfterValidator(lambda text: str(Uuid.parse
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """Offsets (both ends inclusive) that were not shipped, why, when, and by which broker's uploader.
+    """Offsets (both ends inclusive) that were not uploaded, with reason, time, and broker.
 
-    ``quarantine`` is the key prefix under which what there was of them lies; None if nothing was left.
-    ``leader_epochs`` are those under which they were written, as far back as they are known (see
-    :func:`epochs_within`); none where nothing was.
+    ``quarantine`` is the key prefix of the bytes that were saved of them; None if nothing was left. ``leader_epochs``
+    are those of the records, as far back as known (see :func:`epochs_within`); none if there was no record.
     """
 
     first_offset: _Offset
@@ -65,7 +64,7 @@ class Hole:
     leader_epochs: _Epochs = ()
 
     def without(self, first: int, last: int) -> Iterator[Hole]:
-        """What is left of it when these offsets are there; ends are inclusive."""
+        """Yield the parts that remain when these offsets are present; ends are inclusive."""
         if last < self.first_offset or self.last_offset < first:
             yield self
             return
@@ -77,7 +76,7 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class MoveBack:
-    """The watermark stood at ``from_offset`` when a newer leader epoch turned out to begin at ``to_offset`` before."""
+    """The watermark was at ``from_offset`` when a newer leader epoch turned out to begin at ``to_offset`` before."""
 
     from_offset: _Offset
     to_offset: _Offset
@@ -87,7 +86,7 @@ class MoveBack:
 
 @dataclass(frozen=True, slots=True)
 class ShippedSegment:
-    """The segment that the watermark stands behind."""
+    """The segment before the watermark."""
 
     id: _UuidText
     base_offset: _Offset
@@ -96,7 +95,9 @@ class ShippedSegment:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """All before ``next_offset`` is shipped, but for the holes. ``leader_epoch`` is that of who moved it, or -1."""
+    """All offsets before ``next_offset`` are uploaded, except the holes. ``leader_epoch`` is its last writer's, or
+    -1.
+    """
 
     where: TopicIdPartition
     next_offset: int
@@ -110,7 +111,7 @@ class Watermark:
     def behind(
         self, segment: ShippedSegment | None, next_offset: int, epoch: int, broker_id: int, at_ms: int
     ) -> Watermark:
-        """The watermark after one segment more, or what stood in the store already."""
+        """Return the watermark after one more segment, uploaded now or found in the store."""
         return dataclasses.replace(
             self,
             next_offset=next_offset,
@@ -121,10 +122,10 @@ class Watermark:
         )
 
     def over(self, hole: Hole, epoch: int) -> Watermark:
-        """The watermark behind offsets that cannot be shipped."""
+        """Return the watermark after offsets that cannot be uploaded."""
         last = self.holes[-1] if self.holes else None
         holes = (*self.holes, hole)
-        # A run of segments that are gone is one loss to whoever reads of it.
+        # A run of lost segments is one hole.
         if (
             last is not None
             and hole.quarantine is None
@@ -143,17 +144,17 @@ class Watermark:
         )
 
     def back(self, to_offset: int, epoch: int, broker_id: int, at_ms: int) -> Watermark:
-        """The watermark where a newer leader epoch begins, which wrote other records from there on."""
+        """Return the watermark at the start of a newer leader epoch, which wrote other records from there on."""
         move = MoveBack(self.next_offset, to_offset, epoch, at_ms)
         return dataclasses.replace(
             self.behind(None, to_offset, epoch, broker_id, at_ms),
             moved_back=(*self.moved_back, move),
-            # What was a hole behind it is written anew.
+            # Later holes will be written again.
             holes=tuple(hole for hole in self.holes if hole.first_offset < to_offset),
         )
 
     def filled(self, shipped: Iterable[tuple[int, int]]) -> Watermark:
-        """The watermark without what of its holes was shipped since; ends are inclusive."""
+        """Return the watermark without the parts of its holes that were uploaded since; ends are inclusive."""
         holes = list(self.holes)
         for first, last in shipped:
             holes = [part for hole in holes for part in hole.without(first, last)]
@@ -161,12 +162,12 @@ class Watermark:
 
     @property
     def missing_extents(self) -> list[tuple[int, int]]:
-        """First and last offset of each of its holes."""
+        """Return the first and last offset of each of its holes."""
         return [(hole.first_offset, hole.last_offset) for hole in self.holes]
 
     @property
     def missing(self) -> int:
-        """How many offsets its holes have."""
+        """The number of offsets in its holes."""
         return sum(hole.last_offset - hole.first_offset + 1 for hole in self.holes)
 
     def to_bytes(self) -> bytes:
@@ -178,10 +179,11 @@ class Watermark:
 
     @classmethod
     def parse(cls, raw: bytes | None, where: TopicIdPartition, made_id: Uuid | None = None) -> Watermark:
-        """Read an object's content, None if that is too large. CorruptDataError if it is no watermark of the partition.
+        """Parse an object's content, None if that is too large. Raise CorruptDataError if it is not the partition's
+        watermark.
 
-        ``made_id`` is the topic's where the layout has one place for all topics of a name, and brokers may not know
-        ids: it stands for any id. With another real one the topic was created again: ConfigError.
+        ``made_id`` is the topic's if the layout has one place for all topics of a name, and brokers may not know
+        ids: it matches any id. Another real id means a re-created topic: ConfigError.
         """
         try:
             document = _adapter().validate_python(json.loads(raw or b""))
@@ -209,7 +211,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """The object as it is written; Strict and the bounds of its fields make pydantic refuse anything else."""
+    """The object as written; Strict and the bounds of its fields make pydantic refuse anything else."""
 
     version: Annotated[int, Strict()]
     topic: str
@@ -224,7 +226,7 @@ class _Document:
     moved_back: tuple[MoveBack, ...]
 
     def require(self, where: TopicIdPartition, made_id: Uuid | None) -> None:
-        """Raise ValueError unless it is of this version and partition; of any topic id where ids are made."""
+        """Raise ValueError unless version and partition match; any topic id matches if ids are derived."""
         if self.version != VERSION:
             raise ValueError("it is of another version")
         topic_id = self.topic_id if made_id is not None else str(where.topic_id)
@@ -240,7 +242,7 @@ def _adapter() -> TypeAdapter[_Document]:
 def read_watermark(
     store: ObjectStore, prefix: str, where: TopicIdPartition, made_id: Uuid | None = None
 ) -> Watermark | None:
-    """Read a partition's watermark, with one request; None if there is none. Raises what ``parse`` raises."""
+    """Read a partition's watermark, with one request; None if there is none. Raise the errors of ``parse``."""
     try:
         return Watermark.parse(store.get_small(watermark_key(prefix, where), MAX_BYTES), where, made_id)
     except ObjectNotFoundError:
@@ -255,9 +257,9 @@ class StoredMoves:
         self._known: dict[TopicIdPartition, tuple[ObjectInfo, tuple[MoveBack, ...]]] = {}
 
     def look(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """Bring those of these partitions up to date: one listing, and a request for each watermark that is new.
+        """Update the watermarks of these partitions: one listing, and a request for each new one.
 
-        One that is corrupt is logged, and tells of no move.
+        A corrupt one is logged, and has no moves.
         """
         layout = self._source.layout
         keys = {
@@ -284,11 +286,11 @@ class StoredMoves:
                 self._known.update(zip(changed, zip(changed.values(), read, strict=True), strict=True))
 
     def of(self, where: TopicIdPartition) -> tuple[MoveBack, ...]:
-        """The moves of a partition as of the last look; none without a watermark."""
+        """Return the moves of a partition as of the last look; none without a watermark."""
         return self._known[where][1] if where in self._known else ()
 
     def _knows(self, where: TopicIdPartition, info: ObjectInfo) -> bool:
-        # Folders tell no etag; one with another move is longer.
+        # Folders have no etag; a watermark with another move is longer.
         is_told = info.etag is not None or info.modified_ms is not None
         return is_told and where in self._known and self._known[where][0] == info
 
@@ -297,7 +299,7 @@ class StoredMoves:
 
 
 def read_moves(source: SegmentSource, where: TopicIdPartition) -> tuple[MoveBack, ...]:
-    """Read the moves back of a partition's watermark, with one request; of one that is corrupt a warning tells."""
+    """Read the moves back of a partition's watermark, with one request; log a warning if it is corrupt."""
     made_id = source.layout.derived_id(where.topic)
     try:
         mark = read_watermark(source.store, source.layout.prefix, where, made_id)
@@ -308,17 +310,17 @@ def read_moves(source: SegmentSource, where: TopicIdPartition) -> tuple[MoveBack
 
 
 def hole_key(prefix: str, where: TopicIdPartition) -> str:
-    """The key of the mark that a partition's watermark has holes: only a hint of where to look."""
+    """Return the key of the mark that a partition's watermark has holes: only a hint where to look."""
     return f"{prefix}{_HOLES}{where.topic}-{where.topic_id}/{where.partition}"
 
 
 def hole_prefix(prefix: str) -> str:
-    """What all these begin with."""
+    """Return the common prefix of these marks."""
     return f"{prefix}{_HOLES}"
 
 
 def partition_of_hole(prefix: str, key: str) -> TopicIdPartition | None:
-    """The partition that a mark is of; None for what is no mark."""
+    """Return the partition of a mark; None for another key."""
     match = _MARK.fullmatch(key.removeprefix(hole_prefix(prefix)))
     if match is None:
         return None
@@ -331,8 +333,8 @@ def partition_of_hole(prefix: str, key: str) -> TopicIdPartition | None:
 def epochs_within(epochs: LeaderEpochs, first: int, last: int) -> LeaderEpochs:
     """Return the epochs in force from one offset to another, as far back as they are known.
 
-    Where none of these is known any more, it is the first that is, though it begins behind them: a replica whose log
-    has that epoch there has the same records before it.
+    If none of these is known any more, return the first known one, although it begins later: a replica whose log has
+    that epoch there has the same records before it.
     """
     if epochs and epochs[0][1] <= first:
         return segment_leader_epochs(epochs, first, last)
@@ -340,10 +342,10 @@ def epochs_within(epochs: LeaderEpochs, first: int, last: int) -> LeaderEpochs:
 
 
 def watermark_key(prefix: str, where: TopicIdPartition, *, is_derived: bool = False) -> str:
-    """The key of a partition's watermark; with an id that is derived from the name, the key that a listing has."""
+    """Return the key of a partition's watermark; with an id derived from the name, the key that a listing has."""
     return f"{prefix}{_FOLDER}{where.topic}{'' if is_derived else f'-{where.topic_id}'}/{where.partition}.json"
 
 
 def reason_of(error: object) -> str:
-    """Why there is a hole, in a sentence of bounded length."""
+    """Return the reason of a hole, in a sentence of bounded length."""
     return str(error)[:_LONGEST_REASON]

@@ -30,9 +30,10 @@ class RawDescription:
 
 
 def describe_raw(segment: RawSegment, read: Callable[[str, int, int], bytes]) -> RawDescription:
-    """Four small reads by ``read(ending, start, stop)``; where an index is no use, the headers of the whole log.
+    """Describe a segment by four small reads, ``read(ending, start, stop)``; without a usable index, by all batch
+    headers.
 
-    BatchCorruptError if the log does not hold together.
+    Raise BatchCorruptError for a damaged log.
     """
     return _Description(segment, read).make()
 
@@ -52,7 +53,7 @@ class _Description:
         end = None if entry is None else self._end_from(*entry)
         index_fits = end is not None or self._segment.files[INDEX].size == 0
         time_entry = self._last_time_entry()
-        # Without either of the two the whole log tells.
+        # Without either of the two, read the whole log.
         if end is None or time_entry is None:
             last, timestamp = self._walk_from(0)
         else:
@@ -72,7 +73,7 @@ class _Description:
         if size == 0 or size % _OFFSET_ENTRY:
             return None
         raw = self._read(INDEX, size - _OFFSET_ENTRY, size)
-        if not any(raw):  # one that was never trimmed ends in zeros
+        if not any(raw):  # an untrimmed one ends in zeros
             try:
                 entries = read_offset_index(self._read(INDEX, 0, size), self._base)
             except BatchCorruptError:

@@ -1,9 +1,8 @@
 """The keys of Pinterest's layout: ``<prefix>[<bits>/]<cluster>/<topic>-<partition>/<base offset>.<ending>``.
 
-The endings are ``index``, ``timeindex`` and ``log``.
-Beside them lies ``offset.wm``, the base offset of the last segment that was stored, 20 digits; and ``_metadata``, by
-which Pinterest's consumer finds segments (``raw_metadata``). There are no ids: those that readers ask for are made of
-what keys and listings tell.
+The endings are ``index``, ``timeindex`` and ``log``. Beside them are ``offset.wm``, the base offset of the last stored
+segment in 20 digits, and ``_metadata``, by which Pinterest's consumer finds segments (``raw_metadata``). The layout has
+no ids: they are derived from keys and listings.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ INDEX: Final = "index"
 TIME_INDEX: Final = "timeindex"
 LOG: Final = "log"
 FILES: Final = (INDEX, TIME_INDEX, LOG)
-"""A segment's files, in the order in which they are written: the log is last, and makes it one."""
+"""A segment's files, in the order in which they are written: the log is last and completes it."""
 
 WATERMARK: Final = "offset.wm"
 
@@ -34,7 +33,7 @@ _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 
 @dataclass(frozen=True, slots=True)
 class RawFile:
-    """What the key of a file says."""
+    """The parts of a file's key."""
 
     topic: str
     partition: int
@@ -44,7 +43,7 @@ class RawFile:
 
 @dataclass(frozen=True, slots=True)
 class RawSegment:
-    """The files of one segment that a listing, or the store, told of, by their endings."""
+    """The files of one segment in a listing or store, by their endings."""
 
     where: TopicIdPartition
     base_offset: int
@@ -56,7 +55,7 @@ class RawSegment:
         return self.files[LOG].size if LOG in self.files else 0
 
     def objects(self, prefix: str, cluster: str) -> list[ObjectInfo]:
-        """As the plugin's objects, sorted by key: the manifest, which is made in memory, only of a whole segment."""
+        """Return the plugin's objects, sorted by key: the manifest, made in memory, only of a whole segment."""
         digest = self.id(cluster)
         path = main_path(RemoteLogSegmentId(self.where, digest), self.base_offset)
         indexes = [self.files[ending] for ending in (INDEX, TIME_INDEX) if ending in self.files]
@@ -75,7 +74,7 @@ class RawSegment:
         return seen
 
     def id(self, cluster: str) -> Uuid:
-        """Another one for another log at the same place: a topic that was made again begins at the same offsets."""
+        """Derive the segment's id; it differs for another log at the same place, as of a re-created topic."""
         log = self.files.get(LOG)
         written_s = 0 if log is None or log.modified_ms is None else log.modified_ms // 1000
         return _make_id(
@@ -97,7 +96,7 @@ class RawKeys:
         return self.layout.cluster
 
     def folder(self, where: TopicIdPartition) -> str:
-        """What all keys of a partition begin with."""
+        """Return the common prefix of a partition's keys."""
         bits = bits_folder(self.cluster, where, self.layout.bits)
         return f"{self.prefix}{bits}{self.cluster}/{where.topic}-{where.partition}/"
 
@@ -106,7 +105,7 @@ class RawKeys:
         return f"{self.folder(where)}{padded_offset(base_offset)}.{ending}"
 
     def parse(self, key: str) -> RawFile | None:
-        """What a key says; None if it is none of a segment's file."""
+        """Parse a key; return None if it is not that of a segment's file."""
         parts = key[len(self.prefix) :].split("/") if key.startswith(self.prefix) else []
         depth = 3 + bool(self.layout.bits)
         if len(parts) != depth or parts[-3] != self.cluster:
@@ -121,12 +120,12 @@ class RawKeys:
         return RawFile(topic, int(number), base_offset, named[2]) if base_offset <= MAX_INT64 else None
 
     def where(self, file: RawFile) -> TopicIdPartition:
-        """The partition, with the id that stands for its topic."""
+        """Return the partition, with the derived topic id."""
         return TopicIdPartition(raw_topic_id(self.cluster, file.topic), file.topic, file.partition)
 
 
 def raw_topic_id(cluster: str, topic: str) -> Uuid:
-    """The id that stands for a topic of the raw layout, always the same one: a topic that is made again has it too."""
+    """Derive the id of a topic from its name; a re-created topic has the same one."""
     return _make_id("topic", cluster, topic)
 
 
