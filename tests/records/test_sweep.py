@@ -1,7 +1,7 @@
 """Every bit of manifests and batch headers, flipped: the records are right, or there is an error, or the table says so.
 
-``NOTICED`` is a table of docs/format.md. `make soak` flips every bit, and reads all and in another way, the ways taking
-turns; here are samples of each place, read in every way.
+``NOTICED`` is a table of docs/reference/format.md. `make soak` flips every bit, and reads all and in another way, the
+ways taking turns; here are samples of each place, read in every way.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MANIFESTS: Final = ("01-none", "02-zstd-onechunk", "07-txn", "11-single-record")
 MOST_IN_SOAK: Final = 4200
 """Bits of one place in one segment: all but for segments of hundreds of batches, and but for what a checksum covers."""
 
-FORMAT: Final = (REPOSITORY / "docs" / "format.md").read_text()
+FORMAT: Final = (REPOSITORY / "docs" / "reference" / "format.md").read_text()
 
 
 class Row(NamedTuple):

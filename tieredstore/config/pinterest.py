@@ -184,13 +184,3 @@ def _without_idle_retention(properties: Properties) -> Properties:
     if re.fullmatch(r"0+|-[0-9]+", properties.get(_GC_INTERVAL, "1").strip(), re.ASCII) is None:
         return properties
     return {name: text for name, text in properties.items() if not name.startswith(f"{_MANAGER}gc.")}
-
-
-def table() -> str:
-    """The table of the page, in Markdown."""
-    lines = ["| of Pinterest's | here | as | |", "|---|---|---|---|"]
-    for row in TABLE:
-        effect = "honoured" if row.own else row.effect.value
-        own = f"`{row.own}`" if row.own else ""
-        lines.append(f"| `{row.name}` | {effect} | {own} | {row.note} |")
-    return "\n".join(lines)

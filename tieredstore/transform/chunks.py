@@ -1,7 +1,7 @@
 """The transformation of one chunk: ``original -> [zstd frame] -> [IV | ciphertext | tag] -> stored``, and back.
 
 The stored format requires one zstd frame for each chunk, with the content size in its header and no dictionary (RFC
-8878; docs/format.md says what Aiven's decoder reads).
+8878; docs/reference/format.md says what Aiven's decoder reads).
 """
 
 from __future__ import annotations

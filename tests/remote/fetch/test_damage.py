@@ -1,6 +1,6 @@
 """Flipped bits of stored objects: what is noticed, what is harmless, what this format cannot tell.
 
-``DAMAGE`` is the table of docs/format.md; each row is proven here by flipping bits of golden objects.
+``DAMAGE`` is the table of docs/reference/format.md; each row is proven here by flipping bits of golden objects.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def test_data_that_is_not_encrypted_gives_an_error_or_what_is_stored(segment: Go
 
 
 def test_the_documentation_has_this_table() -> None:
-    document = (REPOSITORY / "docs" / "format.md").read_text()
+    document = (REPOSITORY / "docs" / "reference" / "format.md").read_text()
     for row in DAMAGE:
         cells = (row.plain, row.zstd, row.encrypted)
         written = [" or ".join(sorted(cell)) or "not there" for cell in cells]

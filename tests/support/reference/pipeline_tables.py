@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 from tests.support.pipelines.secor_cases import load_cases, render_table
+from tests.support.reference.marks import renew_marked
 from tests.support.reference.settings_page import HEADER, render_row, shown_default
 from tieredstore.pipelines.config.secor import ALSO_CALLED, HONOURED_BEGINNINGS, OURS, REFUSED, WITHOUT_EFFECT
 from tieredstore.pipelines.config.settings import own_properties
 from tieredstore.pipelines.filing.schemas import OF_TOPICS
-
-_MARK: Final = "<!-- {name} -->\n"
 
 
 def settings_table() -> str:
@@ -66,9 +64,4 @@ def renew_page(page: str) -> str:
         "refused": refused_names(),
         "messages": render_table(load_cases()),
     }
-    for name, table in tables.items():
-        mark = _MARK.format(name=name)
-        before, _, rest = page.partition(mark)
-        _, end, after = rest.partition("<!-- end -->")
-        page = f"{before}{mark}{table}\n{end}{after}"
-    return page
+    return renew_marked(page, tables)

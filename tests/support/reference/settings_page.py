@@ -14,6 +14,7 @@ from tieredstore.config.endpoint import RULES, EndpointRule, EndpointSettings
 from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
 from tieredstore.config.fields import property_fields
 from tieredstore.config.jvm import FAMILIES, OLD_NAMES, JvmProperties
+from tieredstore.config.pinterest import TABLE
 from tieredstore.config.sections import Section, wing_sections
 from tieredstore.config.settings import Settings
 from tieredstore.config.storage import JAVA_BACKENDS, ProxySettings
@@ -98,7 +99,7 @@ SECTIONS: Final = (
     ),
     Section(
         "Where topics lie",
-        "Read with and without the prefix. Not of the plugin.",
+        "Read with and without the prefix; see [stores](stores.md#where-topics-lie). Not of the plugin.",
         (EndpointSettings,),
     ),
     Section(
@@ -160,3 +161,12 @@ def shown_default(info: FieldInfo) -> str:
     if info.default in ("", ()):
         return "empty"
     return f"`{str(info.default).lower() if isinstance(info.default, bool) else info.default}`"
+
+
+def pinterest_table() -> str:
+    """Return what becomes of each property of Pinterest's."""
+    lines = ["of Pinterest's | here | note", "---|---|---"]
+    for row in TABLE:
+        here = f"`{row.own}`" if row.own else _EFFECTS[row.effect].strip()
+        lines.append(f"`{row.name}` | {here} | {row.note}".rstrip())
+    return "\n".join(lines)
