@@ -30,7 +30,7 @@ from tieredstore.metrics import counting, exposition
 from tieredstore.remote.fetch.chunk_cache import CacheStats
 from tieredstore.remote.statistics import FetchStats
 
-DOCUMENT = REPOSITORY / "docs" / "metrics.md"
+DOCUMENT = REPOSITORY / "docs" / "reference" / "metrics.md"
 
 
 def sample(name: str, **labels: str) -> float:

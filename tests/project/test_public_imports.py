@@ -22,6 +22,9 @@ PUBLIC = {
     ),
 }  # fmt: skip
 
+OF_METRICS = {"REGISTRY", "serve_metrics"}
+"""What of ``tieredstore.metrics`` is public: the rest counts."""
+
 NOT_YET = {
     ("docs/broker.md", "tieredstore.pubsub.broker.authorization"),
     ("docs/broker.md", "tieredstore.pubsub.format.packets"),
@@ -32,7 +35,6 @@ NOT_YET = {
     ("docs/compute.md", "tieredstore.schema_registry"),
     ("docs/consumer.md", "tieredstore.consumer"),
     ("docs/live.md", "tieredstore.live"),
-    ("docs/metrics.md", "tieredstore"),
     ("docs/operations.md", "tieredstore.backends.filesystem"),
     ("docs/partitions.md", "tieredstore.config"),
     ("docs/partitions.md", "tieredstore.partitions"),
@@ -88,7 +90,7 @@ def test_what_people_copy_imports_public_names_alone() -> None:
 
 
 def is_public(module: str, name: str | None) -> bool:
-    if f"{module}.{name}" in PUBLIC:
+    if f"{module}.{name}" in PUBLIC or (module == "tieredstore.metrics" and name in OF_METRICS):
         return True
     return module in PUBLIC and (name is None or name in public_names(module))
 

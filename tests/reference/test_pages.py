@@ -33,6 +33,12 @@ def test_the_first_program_of_python_runs(tmp_path: Path, capsys: pytest.Capture
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
+def test_metrics_are_served(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = blocks(FOLDER / "metrics.md", "python")
+    exec(compile(code.replace("(9464)", "(0)"), "<page>", "exec"), {})
+    assert capsys.readouterr().out == "http://127.0.0.1:9464/metrics\n"
+
+
 def test_the_first_settings_are_read(tmp_path: Path) -> None:
     (text,) = blocks(FOLDER / "settings.md", "properties")
     (tmp_path / "store.properties").write_text(text)

@@ -1,4 +1,4 @@
-"""What a consumer counts, for Prometheus; docs/metrics.md lists it."""
+"""What a consumer counts, for Prometheus; docs/reference/metrics.md lists it."""
 
 from __future__ import annotations
 

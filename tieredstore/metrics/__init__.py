@@ -3,7 +3,7 @@
 Counting costs two to three microseconds a call of a store, whether or not anybody looks, and needs no library.
 Prometheus's client is imported once the registry ``REGISTRY`` is asked for, to be served by :func:`serve_metrics` or to
 be handed to your own exporter. A forked child counts from zero, but for readers and caches that it has from its parent,
-and does not serve what its parent serves. The names are listed, beside those of the plugin, in docs/metrics.md.
+and does not serve what its parent serves. docs/reference/metrics.md lists the names, beside those of the plugin.
 """
 
 from __future__ import annotations

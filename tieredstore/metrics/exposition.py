@@ -82,7 +82,7 @@ class SnapshotsCollector(Collector):
         for snapshots in list(self._every):
             for name, value in sorted(snapshots.totals().items()):
                 family = GaugeMetricFamily if name in snapshots.levels else CounterMetricFamily
-                yield family(f"{snapshots.prefix}_{name}", f"See docs/metrics.md: {name}.", value=value)
+                yield family(f"{snapshots.prefix}_{name}", f"See docs/reference/metrics.md: {name}.", value=value)
 
 
 _servers: Final[set[WSGIServer]] = set()

@@ -88,7 +88,7 @@ def test_rules_ask_for_metrics_that_there_are() -> None:
 
 
 def test_each_metric_stands_on_the_page() -> None:
-    lines = (REPOSITORY / "docs" / "metrics.md").read_text().splitlines()
+    lines = (REPOSITORY / "docs" / "reference" / "metrics.md").read_text().splitlines()
     (row,) = [line for line in lines if "`tieredstore_pipe" in line]
     collector = CountsCollector(list, CollectorRegistry())
     named = {metric.name.removeprefix("tieredstore_pipeline_") for metric in collector.describe()}
