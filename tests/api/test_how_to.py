@@ -113,6 +113,11 @@ def test_cleaning_up(store: Path) -> None:
     assert list((store / "store").rglob("*.log")) == []
 
 
+def test_publishing_batches(store: Path) -> None:
+    (publish, _), _ = programs("batches.md")
+    assert run(publish, store).endswith("\n1 record\n")
+
+
 def test_rotating_keys(tmp_path: Path) -> None:
     (rotate,), (ring,) = programs("keys.md")
     folder = tmp_path / "case"

@@ -342,7 +342,7 @@ def test_the_documents_example_runs(
     lines = [f"{name}={value}" for name, value in (tiered.store | {"chunk.size": "8192"}).items()]
     (tmp_path / "store.properties").write_text("\n".join(lines))
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks(REPOSITORY / "docs" / "consumer.md", "python")
+    (code,) = blocks(REPOSITORY / "docs" / "how-to" / "consumer.md", "python")
     code = code.replace("127.0.0.1:9092", tiered.server.bootstrap_servers).replace("orders", tiered.topic)
     exec(compile(code.replace("10.0", "60.0"), "<example>", "exec"), {})
     assert capsys.readouterr().out.startswith(tiered.topic)

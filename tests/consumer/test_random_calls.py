@@ -1,7 +1,7 @@
 """Random sequences of all calls, to confluent-kafka's consumer and to ours: the same records, results and errors.
 
 Two topics of the same records, read by one consumer each: one is whole on the broker, of the other a part is in the
-bucket alone. What the two consumers do otherwise on purpose is in the table of docs/consumer.md, and left out here.
+bucket alone. Differences on purpose are left out here; docs/how-to/consumer.md lists those that users meet.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ NAMES = ("format", "operations", "spark", "stores")
 # The pages that are not on a shelf yet go one by one.
 OLD = [page for name in NAMES if (page := REPOSITORY / "docs" / f"{name}.md").exists()]
 OURS = sorted([*(page for page in SHELVES if page.exists() and page.name != "CHANGELOG.md"), *OLD])
-OF_KAFKA = {"segment.ms"}
+OF_OTHERS = {"segment.ms", "storage.notificationServerset"}  # Kafka's, and MemQ's
 
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
@@ -164,7 +164,7 @@ def test_settings_exist(path: Path) -> None:
     named = [text.partition("=")[0] for text in _CODE.findall(prose(path))]
     settings = [name for name in [*listed, *named] if _SETTING.fullmatch(name)]
     settings = [name for name in settings if not any(row.is_of(name) for row in PINTERESTS)]
-    assert [name for name in settings if name not in known_names() | OF_KAFKA and pair_id(name) is None] == []
+    assert [name for name in settings if name not in known_names() | OF_OTHERS and pair_id(name) is None] == []
 
 
 @pytest.mark.parametrize("path", OURS, ids=name_of)
@@ -198,7 +198,8 @@ def test_files_of_the_repository_that_are_named_exist(path: Path) -> None:
 def test_errors_that_are_named_exist() -> None:
     named = set(
         re.findall(
-            r"`(\w+(?:Corrupt|Error|NotFound|NotRecorded|Exists|Unavailable|Range|Segment|TooLarge))`", text_of_all()
+            r"`([A-Z]\w+(?:Corrupt|Error|NotFound|NotRecorded|Exists|Unavailable|Range|Segment|TooLarge))`",
+            text_of_all(),
         )
     )
     assert {"SegmentCorruptError", "InvalidRangeError"} <= named

@@ -35,9 +35,9 @@ _LONGEST_SLICE_S: Final = 0.5
 class Consumer(confluent_kafka.Consumer):
     """A group's member that reads the bucket and the broker as one log.
 
-    All methods of ``confluent_kafka.Consumer``, with their arguments, results and errors; ``docs/consumer.md`` lists
-    what is otherwise, and the properties under ``tiered.storage.``. For one thread; ``commit`` with offsets,
-    ``committed`` and ``list_topics`` may be called by others too. To be closed.
+    It has all methods of ``confluent_kafka.Consumer``, with their arguments, results and errors.
+    ``docs/how-to/consumer.md`` lists the differences, and the properties under ``tiered.storage.``. Use it from one
+    thread, except ``commit`` with offsets, ``committed`` and ``list_topics``. Close it when done.
     """
 
     _makers: ClassVar[Makers] = Makers()
@@ -350,7 +350,7 @@ class Consumer(confluent_kafka.Consumer):
             self._parts.cluster.set_sasl_credentials(username, password)
 
     def tiered_stats(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """What is known of each assigned partition; ``docs/consumer.md`` lists it. Asks nobody."""
+        """What is known of each assigned partition. Asks nobody."""
         return {} if self._parts is None else self._parts.statistics()
 
     def close(self) -> None:

@@ -8,12 +8,15 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.project.test_docs import blocks
 from tests.support.cli.cli_process import Result, environment, measured_command, tieredstore, write_settings
 from tests.support.fresh_python import run_fresh
+from tests.support.paths import REPOSITORY
 from tests.support.servers.process import free_port
 
 
@@ -27,6 +30,13 @@ class Stdin:
 def produce(monkeypatch: pytest.MonkeyPatch, store: Path, content: bytes, *options: str) -> Result:
     monkeypatch.setattr("sys.stdin", Stdin(content))
     return tieredstore("pubsub", "produce", "orders", "--store", store, *options)
+
+
+def replaced(text: str, places: Mapping[str, str]) -> str:
+    """The text with what is on this machine in place of what it names."""
+    for place, here in places.items():
+        text = text.replace(place, here)
+    return text
 
 
 def values(result: Result) -> list[bytes]:
@@ -125,15 +135,14 @@ def test_an_offset_is_no_time_of_audit_records(tmp_path: Path) -> None:
 def test_a_broker_takes_lines_and_stores_them_when_it_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port = free_port()
-    settings = write_settings(
-        tmp_path,
-        {
-            "pubsub.broker.listen": f"127.0.0.1:{port}",
-            "pubsub.broker.metrics.listen": "127.0.0.1:0",
-            "pubsub.batch.ms": "50",
-        },
+    """By the settings, and the program, of docs/how-to/batch-brokers.md."""
+    port, page = free_port(), REPOSITORY / "docs" / "how-to" / "batch-brokers.md"
+    here = {"10.0.0.7:9092": f"127.0.0.1:{port}", "0.0.0.0:9092": f"127.0.0.1:{port}", "127.0.0.1:9404": "127.0.0.1:0"}
+    (shown, _), (program,) = (
+        [replaced(code, here) for code in blocks(page, language)] for language in ("properties", "python")
     )
+    own = dict(line.split("=", 1) for line in shown.splitlines() if line.startswith("pubsub."))
+    settings = write_settings(tmp_path, {**own, "pubsub.batch.ms": "50"})
     assert tieredstore("pubsub", "topics", "orders", "--create", "-c", settings).code == 0
     process = subprocess.Popen(
         measured_command("pubsub", "broker", "-c", settings), stderr=subprocess.PIPE, env=environment(), text=True
@@ -145,12 +154,13 @@ def test_a_broker_takes_lines_and_stores_them_when_it_is_stopped(
         monkeypatch.setattr("sys.stdin", Stdin(b"one\ntwo\n"))
         done = tieredstore("pubsub", "produce", "orders", "--bootstrap", f"127.0.0.1:{port}")
         assert (done.code, done.text) == (0, "2 records, 6 bytes of values, stored in topic orders\n"), done.stderr
+        exec(compile(program.replace("broker.properties", str(settings)), str(page), "exec"), {})
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 0
     finally:
         process.kill()
         process.communicate()
-    assert values(tieredstore("pubsub", "cat", "orders", "-c", settings, "--json")) == [b"one", b"two"]
+    assert values(tieredstore("pubsub", "cat", "orders", "-c", settings, "--json")) == [b"one", b"two", b"a value"]
 
 
 def test_a_broker_needs_settings_and_a_producer_one_place_to_write_to(tmp_path: Path) -> None:

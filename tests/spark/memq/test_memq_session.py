@@ -56,9 +56,9 @@ def test_the_example_of_the_docs_and_a_stream(spark: SparkSession, tmp_path: Pat
             producer.send(value)
     settings = tmp_path / "store.properties"
     settings.write_text("".join(f"{name}={text}\n" for name, text in store.items()) + "chunk.size=4096\n")
-    (code,) = (code for code in blocks(REPOSITORY / "docs/pubsub.md", "python") if "spark" in code)
+    (code,) = (code for code in blocks(REPOSITORY / "docs/how-to/batches.md", "python") if "spark" in code)
     code = code.replace('"store.properties"', repr(str(settings))).replace("partition = 0", "partition < 2")
-    exec(compile(code, "docs/pubsub.md", "exec"), {"spark": spark})
+    exec(compile(code, "docs/how-to/batches.md", "exec"), {"spark": spark})
     assert values_in(topics, "copies") == values
     copy_by_stream(spark, store, tmp_path / "checkpoint")
     assert values_in(topics, "copies") == sorted(2 * values)

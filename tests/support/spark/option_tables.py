@@ -15,7 +15,7 @@ Tables = Mapping[str, Sequence[Option[object]]]
 
 PAGES: Final[Mapping[str, Tables]] = {
     "docs/spark.md": {f"### {heading}": options for heading, options in OPTIONS.items()},
-    "docs/pubsub.md": {"## Spark": memq.OPTIONS},
+    "docs/how-to/batches.md": {"## Spark": memq.OPTIONS},
 }
 
 

@@ -162,8 +162,8 @@ def broker(
 ) -> None:
     """Take Messages of producers by MemQ's protocol, and store them in batches, until it is stopped.
 
-    Its settings are those of the store, pubsub.* and pubsub.broker.* in the same file (docs/broker.md). SIGTERM stores
-    and answers what it holds.
+    Its settings are those of the store, pubsub.* and pubsub.broker.* in the same file (docs/how-to/batch-brokers.md).
+    SIGTERM stores and answers what it holds.
 
     Example: tieredstore pubsub broker -c broker.properties
     """

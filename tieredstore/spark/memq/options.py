@@ -81,7 +81,7 @@ _SORT_BY_KEY: Final = Option(
 )  # fmt: skip
 _DELIVERY: Final = Option(
     "delivery", choice("at-least-once", "effectively-once"), "at-least-once",
-    "`at-least-once`, or `effectively-once` as [above](#promises)",
+    "`at-least-once`, or `effectively-once` as [above](#receive)",
 )  # fmt: skip
 _DISCOVER: Final = Option(
     "discover", choice("queue", "listing"), "queue",
@@ -97,7 +97,7 @@ _READING: Final[tuple[Option[object], ...]] = (
     _MAX_SPLIT_BYTES, _MIN_PARTITIONS, _OUT_OF_RANGE, _SORT_BY_KEY, _DELIVERY, _DISCOVER,
 )  # fmt: skip
 OPTIONS: Final[tuple[Option[object], ...]] = (SETTINGS, _TOPIC, *_READING)
-"""All options but the settings of the store, in the order of ``docs/pubsub.md``."""
+"""All options but the settings of the store, in the order of ``docs/how-to/batches.md``."""
 
 _NOT_OURS: Final = {
     "path": "the format has no path: name the topic with topic, and the store by settings",
