@@ -23,7 +23,7 @@ _MODULES: Final = {
 
 
 def __getattr__(name: str) -> object:
-    """The names above when they are first asked for: whoever wants one small module of the room imports no more."""
+    """Import a name above on first use: a caller of one small module of this package imports no more."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -12,30 +12,34 @@ from tieredstore.model import IndexType, LogSegmentData, RemoteLogSegmentMetadat
 
 
 class RemoteStorageManagerBase(ABC):
-    """What a remote storage manager does. Safe from several threads."""
+    """The interface of a remote storage manager. Safe from several threads."""
 
     @abstractmethod
     def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, log_segment_data: LogSegmentData
     ) -> bytes | None:
-        """Copy a closed segment; its custom metadata, if any is configured. All of it is stored, or nothing is seen."""
+        """Copy a closed segment; return its custom metadata, if any is configured. All of it is stored, or nothing
+        is visible.
+        """
 
     @abstractmethod
     def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None
     ) -> io.RawIOBase:
-        """The log's bytes from ``start_position`` to ``end_position``, **inclusive**; past the end means the end."""
+        """Fetch the log's bytes from ``start_position`` to ``end_position``, **inclusive**; past the end means the
+        end.
+        """
 
     @abstractmethod
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
-        """One index; IndexNotRecordedError if the segment was copied without it."""
+        """Fetch one index; raise IndexNotRecordedError if the segment was copied without it."""
 
     def fetch_indexes(
         self, metadata: RemoteLogSegmentMetadata, index_types: Iterable[IndexType]
     ) -> dict[IndexType, BinaryIO]:
-        """The indexes asked for; one that was not recorded is absent from the map.
+        """Fetch the requested indexes; one that was not recorded is absent from the map.
 
-        This default fetches one by one. Any other error is raised, after what was opened is closed again.
+        This default fetches one by one. On any other error it closes the opened ones and raises.
         """
         opened: dict[IndexType, BinaryIO] = {}
         try:
@@ -51,9 +55,9 @@ class RemoteStorageManagerBase(ABC):
         return opened
 
     def fetch_all_indexes(self, metadata: RemoteLogSegmentMetadata) -> dict[IndexType, BinaryIO]:
-        """Every index that was recorded."""
+        """Fetch every recorded index."""
         return self.fetch_indexes(metadata, IndexType)
 
     @abstractmethod
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Delete the segment; deleting one that is not there succeeds."""
+        """Delete the segment; deleting an absent one succeeds."""

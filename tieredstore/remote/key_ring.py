@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def key_ring_of(settings: Settings) -> KeyRing | None:
-    """The ring of ``encryption.*``, its keys read; None without encryption.
+    """Make the ring of ``encryption.*``, its keys read; None without encryption.
 
-    KeyRingError names what cannot be used, KeyServiceError says why a key management service did not open a key.
+    Raise KeyRingError, which names an unusable key, or KeyServiceError if a key management service did not open one.
     """
     if settings.encryption is None:
         return None

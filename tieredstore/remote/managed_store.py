@@ -1,6 +1,6 @@
-"""The store as a manager gives it to others: every call ends when the manager is closed.
+"""The store that a manager passes on: every call ends when the manager is closed.
 
-Apart from ``manager``, Kafka's verbs: this one has a store's.
+Apart from ``manager``, which has Kafka's verbs: this one has a store's.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tieredstore.process.thread_pool import ThreadPool
 _logger: Final = logging.getLogger(__name__)
 
 _MOST_CALLS: Final = 256
-"""Calls at once; one more waits, as it would for a connection."""
+"""Parallel calls; one more waits, as it would for a connection."""
 
 _UNDO_S: Final = 2.0
-"""Seconds that a KeyboardInterrupt waits until what was half written is undone."""
+"""Seconds that a KeyboardInterrupt waits for a rollback."""
 
 _MOST_LISTED: Final = 1024
-"""Objects that one visit to a listing's thread brings, once it is seen that many are wanted."""
+"""Objects taken in one visit to a listing's thread, once many are being read."""
 
 _Result = TypeVar("_Result")
 _Listed = TypeVar("_Listed")
@@ -43,9 +43,9 @@ class _Here(threading.local):
 
 
 class ManagerCalls:
-    """Calls on threads of the manager's own: whoever waits for one can be told that the manager was closed.
+    """Calls on the manager's threads, so that closing the manager can release a waiting caller.
 
-    Nobody can take a thread out of a call that a store does not answer; the caller is not the one who sits in it.
+    No thread can be taken out of a call that a store does not answer; so the caller waits outside of it.
     """
 
     def __init__(self, life: Lifetime, *, pool: ThreadPool | None = None, undo_s: float = _UNDO_S) -> None:
@@ -57,9 +57,9 @@ class ManagerCalls:
 
     @contextlib.contextmanager
     def on_this_thread(self) -> Generator[None]:
-        """In the block this thread makes its calls itself: for who is watched by others, and may be left behind.
+        """Make this thread's calls directly during the block: for threads that others watch, and may abandon.
 
-        A thread of the manager's own costs each call two hand-overs, more than a small one takes on a disk.
+        A separate thread costs each call two hand-overs, more than a small call takes on a disk.
         """
         before, self._here.is_so = self._here.is_so, True
         try:
@@ -68,25 +68,25 @@ class ManagerCalls:
             self._here.is_so = before
 
     def run(self, call: Callable[[], _Result]) -> _Result:
-        """What ``call`` returns or raises; AlreadyClosedError at once when the manager is closed, while the call goes
-        on."""
+        """Return the result of ``call``; raise AlreadyClosedError at once when the manager is closed, while the call
+        runs on.
+        """
         if self._here.is_so:
             return self.life.during(call)
         return outcome(self._bound.submit(call))
 
     def run_writing(self, what: str, write: Callable[[Callable[[], None]], _Result]) -> _Result:
-        """The same for a call of several steps that leaves nothing half done; ``what`` it writes.
+        """Run a call of several steps that leaves nothing half done; ``what`` names its objects.
 
-        ``write`` is given a function to call between its steps: it raises once nobody waits any more, since the manager
-        was closed or the caller interrupted, and then ``write`` undoes what it did. An interrupt waits for that.
-        After Interrupted it waits until the process ends: Interruption, which raised it, ends the process after a
-        moment and names what is left. Nobody does that after a KeyboardInterrupt: it waits ``undo_s`` and then names
-        here what is left.
+        ``write`` gets a function to call between its steps: it raises once the caller has gone, because the manager was
+        closed or the caller interrupted, and then ``write`` rolls back. An interrupt waits for that. After Interrupted
+        it waits until the process ends: Interruption, which raised it, ends the process after a moment and names the
+        leftovers. A KeyboardInterrupt has no such end: it waits ``undo_s`` and then names the leftovers here.
         """
         if self._here.is_so:
             return self.life.during(lambda: write(self.life.check))
         is_interrupted = threading.Event()
-        # The interrupt may come before submit has returned its future: this one is there before.
+        # The interrupt may come before submit has returned its future: this one exists before.
         ended: Future[None] = Future()
 
         def check() -> None:
@@ -109,7 +109,7 @@ class ManagerCalls:
         except BaseException as interrupt:
             is_interrupted.set()
             wait_s = None if isinstance(interrupt, Interrupted) else self._undo_s
-            # What has not begun never does, once this is cancelled.
+            # Cancelling prevents a call that has not begun.
             if not ended.cancel() and not is_done(ended, wait_s):
                 _logger.warning(
                     "%s: the copy was interrupted, and what it wrote is not taken back yet; what may stay of it "
@@ -119,14 +119,14 @@ class ManagerCalls:
             raise
 
     def shutdown(self, wait: bool) -> None:
-        """End the threads when their calls end; ``wait`` for that, or leave them behind."""
+        """End the threads when their calls end; ``wait`` for that, or abandon them."""
         self._pool.shutdown(wait, cancel_futures=True)
 
 
 class ManagedStore(DelegatingStore):
-    """Passes every call on, until the manager is closed; AlreadyClosedError from then on. The store itself stays open.
+    """Passes every call on until the manager is closed, then raises AlreadyClosedError. The store itself stays open.
 
-    Pickled it is the store itself. In a forked child a listing goes on behind the last object that it gave.
+    Pickled, it is the store itself. In a forked child a listing continues after its last object.
     """
 
     def __init__(self, inner: ObjectStore, calls: ManagerCalls) -> None:
@@ -140,19 +140,19 @@ class ManagedStore(DelegatingStore):
         return f"ManagedStore({self.inner!r})"
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """A body that comes in pieces is given up when the manager is closed, and with it the write."""
+        """Write an object; closing the manager stops a body of several pieces, and with it the write."""
         self._send(body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:
-        """As the store within."""
+        """Call the inner store."""
         self._calls.run(lambda: self.inner.put_once(key, body, mark))
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """As ``put``."""
+        """Prepare as ``put`` writes."""
         return self._send(body, lambda taken: self.inner.prepare(key, taken, staging_prefix=staging_prefix))
 
     def publish(self, prepared: Prepared) -> None:
-        """As the store within."""
+        """Call the inner store."""
         self._calls.run(lambda: self.inner.publish(prepared))
 
     def _send(self, body: Body, send: Callable[[Body], _Sent]) -> _Sent:
@@ -164,26 +164,26 @@ class ManagedStore(DelegatingStore):
             _end(body)
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """As the store within."""
+        """Call the inner store."""
         return self._calls.run(lambda: self.inner.get(key, start, stop))
 
     def get_small(self, key: str, most: int) -> bytes | None:
-        """As the store within."""
+        """Call the inner store."""
         return self._calls.run(lambda: self.inner.get_small(key, most))
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
-        """As the store within, in one visit to a thread of the manager's."""
+        """Call the inner store, in one visit to the manager's thread."""
         return self._calls.run(lambda: self.inner.get_small_batch(keys, most))
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """By way of memory of its own: nobody writes into the buffer once this has ended."""
+        """Read through separate memory: after the call no thread writes into the buffer."""
         target = memoryview(buffer).cast("B")
         own = bytearray(len(target))
         self._calls.run(lambda: self.inner.get_into(key, start, own))
         target[:] = own
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """As the store within; of a page of its no more is taken ahead than was asked for before."""
+        """List the inner store; take no more of a page ahead than was read before."""
         last, process = start_after, os.getpid()
         batches, check = _batches(self._calls, self.inner.list(prefix, start_after)), self._calls.life.check
         while batch := next(batches, None):
@@ -191,49 +191,49 @@ class ManagedStore(DelegatingStore):
                 check()
                 yield info
             last = batch[-1].key
-            if os.getpid() != process:  # what the parent's thread is at does not come here
+            if os.getpid() != process:  # the parent's thread never answers here
                 process = os.getpid()
                 batches = _batches(self._calls, self.inner.list(prefix, last))
 
     def delete(self, keys: Iterable[str]) -> None:
-        """As the store within; keys that are not yet asked for when the manager is closed stay."""
+        """Delete in the inner store; keys not yet sent when the manager is closed stay."""
         self._calls.run(lambda: self.inner.delete(self._while_open(keys)))
 
     def head(self, key: str) -> ObjectInfo:
-        """As the store within."""
+        """Call the inner store."""
         return self._calls.run(lambda: self.inner.head(key))
 
     def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """As the store within."""
+        """Call the inner store."""
         return self._calls.run(lambda: self.inner.replace(key, body, etag))
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:
-        """As the store within."""
+        """Call the inner store."""
         writes = super().abandoned_writes(prefix)
         return None if writes is None else self._list_objects(writes)
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
-        """As the store within."""
+        """Call the inner store."""
         return self._calls.run(lambda: self.inner.discard(write))
 
     def now_ms(self) -> int | None:
-        """As the store within."""
+        """Call the inner store."""
         return self._calls.run(super().now_ms)
 
     def kept_after_delete(self) -> Sequence[str]:
-        """As the store within."""
+        """Call the inner store."""
         return self._calls.run(super().kept_after_delete)
 
     def rules_on(self, prefix: str) -> Sequence[str] | None:
-        """As the store within."""
+        """Call the inner store."""
         return self._calls.run(partial(super().rules_on, prefix))
 
     def caller(self) -> str:
-        """As the store within."""
+        """Call the inner store."""
         return self._calls.run(super().caller)
 
     def close(self) -> None:
-        """Nothing: the manager's owner closes the manager, and that the store if it is its own."""
+        """Do nothing: the manager's owner closes the manager, and the manager its own store."""
 
     def _while_open(self, items: Iterable[_Listed]) -> Generator[_Listed]:
         for item in items:
@@ -241,14 +241,14 @@ class ManagedStore(DelegatingStore):
             yield item
 
     def _list_objects(self, objects: Iterator[_Listed]) -> Generator[_Listed]:
-        """The same, taken on a thread of the manager's."""
+        """Take objects on a thread of the manager."""
         with contextlib.closing(_batches(self._calls, objects)) as batches:
             for batch in batches:
                 yield from self._while_open(batch)
 
 
 def _batches(calls: ManagerCalls, objects: Iterator[_Listed]) -> Generator[list[_Listed]]:
-    """The same, taken on a thread of the manager's: one object, then twice as many each time; none is empty."""
+    """Take objects on a thread of the manager: one, then twice as many each time; no batch is empty."""
     size = 1
     try:
         while True:
@@ -265,7 +265,7 @@ def _batches(calls: ManagerCalls, objects: Iterator[_Listed]) -> Generator[list[
 
 
 def _take(objects: Iterator[_Listed], count: int) -> tuple[list[_Listed], Exception | None]:
-    """The next objects, and the error that ended them."""
+    """Return the next objects, and the error that ended them."""
     batch: list[_Listed] = []
     try:
         batch.extend(islice(objects, count))
@@ -276,7 +276,7 @@ def _take(objects: Iterator[_Listed], count: int) -> tuple[list[_Listed], Except
 
 def _end(items: Iterable[object]) -> None:
     if isinstance(items, Generator):
-        with contextlib.suppress(ValueError):  # a thread that was left behind is at it
+        with contextlib.suppress(ValueError):  # an abandoned thread is still in it
             items.close()
 
 

@@ -44,18 +44,18 @@ if TYPE_CHECKING:
 
 
 CLOSE_S: Final = 2.0
-"""Seconds that closing a manager takes at most."""
+"""The longest time of closing a manager, in seconds."""
 
 _REST_S: Final = 0.7
-"""Seconds that closing waits for what is under way: a copy undoes what it wrote."""
+"""Seconds that closing waits for running work: a copy rolls back its writes."""
 
 
 class RemoteStorageManager(RemoteStorageManagerBase, Closing):
     """Copies, fetches and deletes segments, byte-compatible with Aiven's plugin. Safe from several threads.
 
-    Holds thread pools and caches: close it, or use it as a context manager. From then on everything that was asked of
-    it, through its streams and its store too, raises AlreadyClosedError, and so does what is under way, at once.
-    It has more than twelve fields since it puts the parts together: only ``_is_at_rest`` changes.
+    Holds thread pools and caches: close it, or use it as a context manager. After that its methods, its streams and its
+    store raise AlreadyClosedError, and so do running calls, at once. It has more than twelve fields because it
+    assembles the parts: only ``_is_at_rest`` changes.
     """
 
     def __init__(
@@ -67,17 +67,16 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         pools: Pools | None = None,
         shares_read_ahead: bool = False,
     ) -> None:
-        """``source`` names the store in any way that people have it; ``store`` is in place of the settings' own.
-        ``random_bytes`` makes keys and IVs.
+        """Open the store of ``source``, in any form that :func:`tieredstore.open` takes.
 
-        ``pools`` are the threads to use in place of those of the settings. A store and pools that are given remain
-        their owner's: ``close`` leaves them alone. With ``shares_read_ahead`` what the settings have loaded ahead is
-        for all readers of this manager together, not for each of them.
+        ``store`` replaces the settings' own; ``random_bytes`` makes keys and IVs. ``pools`` replaces the threads of the
+        settings. The owner of a given store and given pools closes them; ``close`` does not. With ``shares_read_ahead``
+        the settings' limit of read-ahead is for all readers of this manager together, not for each.
         """
         settings, named = resolve_store(source)
         self.settings: Settings = settings
         self.named: NamedStore | None = named
-        """Where the settings come from; None where they were read already."""
+        """The origin of the settings; None if they were given as an object."""
         self.layout: KeyLayout = KeyLayout(
             settings.key_prefix,
             settings.key_prefix_mask,
@@ -86,18 +85,18 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         self.manifest_rules: ManifestRules = rules_of(settings)
         self.key_ring: KeyRing | None = key_ring_of(settings)
         self._fields = tuple(CustomMetadataField[name] for name in settings.custom_metadata_fields)
-        with contextlib.ExitStack() as opened:  # what was opened is closed again if the rest of it fails
+        with contextlib.ExitStack() as opened:  # closes again if a later step fails
             owns_store = store is None
             if store is None:
                 store = opened.enter_context(contextlib.closing(open_places(settings)))
             self._life = Lifetime("the remote storage manager")
             self._calls = ManagerCalls(self._life)
-            self._is_at_rest = True  # as long as nothing was begun
+            self._is_at_rest = True  # until a copy begins
             opened.callback(lambda: self._calls.shutdown(self._is_at_rest))
             self._store = store
             self._owns_store = owns_store
             self.store: ObjectStore = ManagedStore(store, self._calls)
-            """The objects, for as long as the manager is open."""
+            """The objects, while the manager is open."""
             threads = settings.transform_thread_pool_size or os.cpu_count() or 1
             if pools is None:
                 pools = Pools.of_threads(
@@ -132,9 +131,9 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         *,
         on_progress: Callable[[int], None] | None = None,
     ) -> bytes | None:
-        """Copy a closed segment; its custom metadata, or None if ``custom.metadata.fields.include`` is empty.
+        """Copy a closed segment; return its custom metadata, or None if ``custom.metadata.fields.include`` is empty.
 
-        As :meth:`copy_segment`, by Kafka's name and with what Kafka asks for alone.
+        :meth:`copy_segment` under Kafka's name and with Kafka's parameters alone.
         """
         return self.copy_segment(metadata, log_segment_data, on_progress=on_progress).custom_metadata
 
@@ -145,12 +144,11 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         *,
         on_progress: Callable[[int], None] | None = None,
     ) -> CopiedSegment:
-        """Copy a closed segment; how much is stored of it, and its custom metadata.
+        """Copy a closed segment; return its stored size and its custom metadata.
 
         The manifest is written last and commits. ``on_progress`` is called with the stored bytes of each chunk, on
-        another thread.
-        SegmentAlreadyExistsError if the id was used before; InvalidSegmentError and SegmentTooLargeError before
-        anything is written. After any error nothing of the attempt is visible.
+        another thread. Raise SegmentAlreadyExistsError if the id was used before; InvalidSegmentError and
+        SegmentTooLargeError before anything is written. After any error nothing of the attempt is visible.
         """
         with metrics.SEGMENT_COPY_ERRORS.count_exceptions():
             started = perf_counter()
@@ -168,46 +166,45 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         *,
         next_segment: NextSegment | None = None,
     ) -> SegmentStream:
-        """The log's bytes ``start_position..end_position``, the end **inclusive** and clamped to the last byte.
+        """Open the log's bytes ``start_position..end_position``, the end **inclusive** and clamped to the last byte.
 
-        InvalidRangeError if that is empty (but for an empty log), SegmentNotFoundError without a manifest,
-        SegmentCorruptError, here or out of the stream's reads, for bytes that are not what was written.
-        ``next_segment`` says which segment the caller will fetch after this one: reading ahead goes on into its first
-        bytes.
+        Raise InvalidRangeError if that is empty (unless the log is), SegmentNotFoundError without a manifest,
+        SegmentCorruptError, here or in the stream's reads, for damaged bytes. ``next_segment`` names the segment that
+        the caller will fetch next: reading ahead continues into its first bytes.
         """
         log_range = range_of_request(metadata, start_position, end_position)
         metrics.SEGMENT_FETCH_REQUESTED_BYTES.add(len(log_range))
         return self._fetcher.logs.open(metadata, log_range, next_segment)
 
     def open(self, metadata: RemoteLogSegmentMetadata) -> SegmentStream:
-        """The whole log as a seekable, read-only file."""
+        """Open the whole log as a seekable, read-only file."""
         return self._fetcher.logs.open(metadata)
 
     def fetch_manifest(self, metadata: RemoteLogSegmentMetadata) -> SegmentManifest:
-        """The segment's manifest; needs no private key."""
+        """Fetch the segment's manifest; needs no private key."""
         return self._fetcher.manifests.get(metadata).manifest
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
-        """One index, opened; IndexNotRecordedError if the segment was copied without it."""
+        """Fetch one index; raise IndexNotRecordedError if the segment was copied without it."""
         return self._indexes.one(metadata, index_type)
 
     def fetch_indexes(
         self, metadata: RemoteLogSegmentMetadata, index_types: Iterable[IndexType]
     ) -> dict[IndexType, BinaryIO]:
-        """The indexes asked for by one request beside the manifest's; one not recorded is absent from the map."""
+        """Fetch the requested indexes by one request beside the manifest's; one not recorded is absent from the map."""
         return self._indexes.get(metadata, index_types)
 
     @property
     def fetch_stats(self) -> FetchStats:
-        """What was fetched through this manager so far."""
+        """The fetches through this manager so far."""
         return self._fetcher.counters.snapshot()
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Delete the manifest, then the rest, so that a half deleted segment is never visible. Idempotent.
 
-        As in the plugin, the keys are those of the current prefix; custom metadata is not looked at.
+        As in the plugin, the keys are those of the current prefix; custom metadata is ignored.
         """
-        # First, so that memory does not keep a segment visible that is going.
+        # First, so that cached entries do not keep a deleted segment visible.
         self._fetcher.forget(metadata)
         with metrics.SEGMENT_DELETE_ERRORS.count_exceptions():
             started = perf_counter()
@@ -217,22 +214,22 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         metrics.SEGMENT_DELETE_BYTES.add(metadata.segment_size_in_bytes)
 
     def on_this_thread(self) -> contextlib.AbstractContextManager[None]:
-        """In the block this thread makes its copies and calls of the store itself, without a hand-over for each.
+        """Make this thread's copies and store calls directly during the block, without a hand-over for each.
 
-        A call that the store does not answer then keeps the thread, also when the manager is closed: for one that
-        somebody else watches.
+        A call that the store does not answer then blocks the thread, even after the manager is closed: for threads that
+        others watch.
         """
         return self._calls.on_this_thread()
 
     def check_open(self) -> None:
-        """AlreadyClosedError if it was closed."""
+        """Raise AlreadyClosedError if it was closed."""
         self._life.check()
 
     def close(self) -> None:
-        """End what is under way, close the caches, and the store unless it was given. Idempotent.
+        """End running work, close the caches, and the store unless it was given. Idempotent.
 
-        It takes about two seconds at most: a call that the store does not answer is left behind, with its thread. May
-        be called by several threads and by a signal's handler.
+        Takes at most about two seconds: a call that the store does not answer is abandoned with its thread. Several
+        threads and a signal handler may call it.
         """
         self._closer.close(CLOSE_S)
 
@@ -241,7 +238,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         self._opened.close()
         if not self._is_at_rest and self._owns_store:
             self._life.rest(None)
-            self._store.close()  # which what was left behind may have opened again
+            self._store.close()  # abandoned work may have opened it again
 
     def _segment_writer(self) -> SegmentWriter | RawSegmentWriter:
         if not self.settings.endpoint.is_raw:

@@ -1,4 +1,4 @@
-"""A segment's manifest as an object: what commits the segment, is read first and is deleted first."""
+"""A segment's manifest as an object: it commits the segment, is read first and deleted first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def rules_of(settings: Settings) -> ManifestRules:
-    """What the settings demand of manifests; chunks as small as these settings would write are always read."""
+    """Return the settings' demands on manifests; chunks as small as these settings would write are always read."""
     encryption = settings.encryption
     return ManifestRules(
         min(settings.fetch.min_chunk_size, settings.chunk_size), encryption is not None and encryption.required
@@ -26,22 +26,26 @@ def rules_of(settings: Settings) -> ManifestRules:
 def read_manifest(
     store: ObjectStore, key: str, shown: str, known: KnownSegment, rules: ManifestRules
 ) -> SegmentManifest:
-    """The manifest under ``key``, by one request: the errors are those of the two functions below.
+    """Read the manifest under ``key``, by one request; errors as in the two functions below.
 
-    All who read one come through here, or take its text in between.
+    Every reader of a manifest uses this function, or the two below.
     """
     return parse_manifest(read_manifest_text(store, key, shown), shown, known, rules)
 
 
 def read_manifest_text(store: ObjectStore, key: str, shown: str) -> bytes:
-    """The manifest as it is stored, by one request. ObjectNotFoundError; ManifestCorruptError, naming it as ``shown``,
-    for an object with more bytes than any manifest, which is not read."""
+    """Read the stored manifest by one request.
+
+    Raise ObjectNotFoundError; ManifestCorruptError, naming it as ``shown``, for an object larger than any manifest,
+    which is not read.
+    """
     return manifest_text(store.get_small(key, MAX_MANIFEST_SIZE), shown)
 
 
 def manifest_text(raw: bytes | None, shown: str) -> bytes:
-    """What a small read gave, unless that is None for an object with more bytes than any manifest:
-    ManifestCorruptError."""
+    """Return the result of a small read; raise ManifestCorruptError if it is None, for an object larger than any
+    manifest.
+    """
     if raw is None:
         raise ManifestCorruptError(
             f"{shown} is damaged: it has more than {MAX_MANIFEST_SIZE} bytes, which no manifest has"
@@ -50,8 +54,9 @@ def manifest_text(raw: bytes | None, shown: str) -> bytes:
 
 
 def parse_manifest(raw: bytes, shown: str, known: KnownSegment, rules: ManifestRules) -> SegmentManifest:
-    """What the text says. ManifestCorruptError, naming it as ``shown``; SegmentCorruptError if it is not that of the
-    ``known`` segment, or breaks the ``rules``."""
+    """Parse the text. Raise ManifestCorruptError, naming it as ``shown``; SegmentCorruptError if it is not the
+    ``known`` segment's, or breaks the ``rules``.
+    """
     try:
         return SegmentManifest.from_bytes(raw, known, rules)
     except ManifestCorruptError as error:
@@ -61,10 +66,10 @@ def parse_manifest(raw: bytes, shown: str, known: KnownSegment, rules: ManifestR
 
 
 def delete_manifest_first(store: ObjectStore, keys: Iterable[str]) -> None:
-    """Delete these objects of one segment: the manifest, then the rest, two requests at most.
+    """Delete these objects of one segment: the manifest, then the rest, by at most two requests.
 
-    While a manifest stands, what it points to must: so a half deleted segment is never seen. If the manifest cannot be
-    deleted, nothing is. Deleting what is not there succeeds.
+    While a manifest exists, its objects must: so a half deleted segment is never visible. If the manifest cannot be
+    deleted, nothing is. Deleting absent objects succeeds.
     """
     ending = f".{Suffix.MANIFEST.value}"
     every = list(keys)

@@ -21,21 +21,21 @@ class Pools:
 
     @classmethod
     def of_threads(cls, *, transform: int, fetch: int, lookup: int) -> Pools:
-        """Pools of so many threads at most; 0 means as many as there are processors. Threads start when needed."""
+        """Make pools of at most this many threads; 0 means one per processor. Threads start on demand."""
         sizes = {"transform": transform, "fetch": fetch, "lookup": lookup}
         return cls(
             **{name: ThreadPool(size or os.cpu_count() or 1, f"tieredstore-{name}") for name, size in sizes.items()}
         )
 
     def of_this_process(self) -> Pools:
-        """The same threads, which may be of any kind, refused in a forked child."""
+        """Wrap the threads, of any kind, so that a forked child refuses them."""
         return Pools(*(ThreadsOfProcess(pool) for pool in (self.transform, self.fetch, self.lookup)))
 
     def bound(self, life: Lifetime) -> Pools:
-        """The same threads, for work whose futures end with ``life``."""
+        """Wrap the threads so that the futures of work end with ``life``."""
         return Pools(life.bound(self.transform), life.bound(self.fetch), life.bound(self.lookup))
 
     def shutdown(self, wait: bool) -> None:
-        """Drop what waits; ``wait`` for what runs, or leave it behind."""
+        """Drop queued work; ``wait`` for running work, or abandon it."""
         for pool in (self.lookup, self.fetch, self.transform):
             pool.shutdown(wait, cancel_futures=True)

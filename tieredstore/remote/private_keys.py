@@ -1,6 +1,6 @@
-"""Where a private key comes from: a file, a variable, or a descriptor; plain, protected by a passphrase, or sealed.
+"""Private keys, from a file, a variable, or a descriptor; plain, protected by a passphrase, or sealed.
 
-Only its bytes are held, by this process, and nothing of them is in a message.
+Only this process holds their bytes, and no message shows them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def key_pair_of(pair: KeyPairSettings) -> KeyPair:
-    """The pair that the settings describe; KeyRingError or KeyServiceError as in ``key_ring_of``."""
+    """Open the pair that the settings describe; raise KeyRingError or KeyServiceError as ``key_ring_of`` does."""
     return open_pair(pair)[0]
 
 
 def open_pair(pair: KeyPairSettings) -> tuple[KeyPair, bytes]:
-    """The same, with its private key (PKCS#8, DER): a service is asked, or a passphrase tried, once for both."""
+    """Open the pair and its private key (PKCS#8, DER), with one request to a service or one passphrase for both."""
     name, public = _name(pair), read_public_key(pair.public_key_file)
     der = _private_key_der(pair)
     return KeyPair.of(public, private_key(der, name), name, str(pair.public_key_file)), der
@@ -56,7 +56,7 @@ def _text(pair: KeyPairSettings) -> bytes:
         return variable_content(pair.private_key_env, f"private key of {pair.id}")
     if pair.private_key_fd is not None:
         return descriptor_content(pair.private_key_fd, f"private key of {pair.id}")
-    # The settings see to it that one of the three is there.
+    # The settings guarantee one of the three.
     assert pair.private_key_file is not None
     return key_file_content(pair.private_key_file)
 

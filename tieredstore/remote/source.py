@@ -1,4 +1,4 @@
-"""What readers of stored segments need of a remote storage manager, and no more."""
+"""The part of a remote storage manager that readers of stored segments need."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from tieredstore.remote.layout import KeyLayout
 
 NextSegment: TypeAlias = Callable[[], RemoteLogSegmentMetadata | None]
-"""Says which segment follows the one being read, None at the end. Called once, on the reading thread: be quick."""
+"""Returns the segment after the one being read, None at the end. Called once, on the reading thread: be quick."""
 
 
 class SegmentSource(Protocol):
-    """Where segments are listed and read; ``RemoteStorageManager`` is one. Safe from several threads.
+    """Lists and reads segments; ``RemoteStorageManager`` is one. Safe from several threads.
 
-    Whoever is given a source neither copies nor deletes, and leaves closing it to its owner.
+    A user of a source neither copies nor deletes; its owner closes it.
     """
 
     def check_open(self) -> None:
-        """AlreadyClosedError if its owner has closed it, as every read then says too."""
+        """Raise AlreadyClosedError if its owner has closed it, as every read then does."""
         ...
 
     @property
@@ -35,12 +35,12 @@ class SegmentSource(Protocol):
 
     @property
     def layout(self) -> KeyLayout:
-        """Which keys the objects of a segment have."""
+        """The keys of segments' objects."""
         ...
 
     @property
     def manifest_rules(self) -> ManifestRules:
-        """What the settings demand of manifests."""
+        """The settings' demands on manifests."""
         ...
 
     def fetch_log_segment(
@@ -51,23 +51,23 @@ class SegmentSource(Protocol):
         *,
         next_segment: NextSegment | None = None,
     ) -> SegmentStream:
-        """The log's bytes ``start_position..end_position``, the end **inclusive** and clamped to the last byte."""
+        """Open the log's bytes ``start_position..end_position``, the end **inclusive** and clamped to the last byte."""
         ...
 
     def open(self, metadata: RemoteLogSegmentMetadata) -> SegmentStream:
-        """The whole log as a seekable, read-only file."""
+        """Open the whole log as a seekable, read-only file."""
         ...
 
     def fetch_manifest(self, metadata: RemoteLogSegmentMetadata) -> SegmentManifest:
-        """The segment's manifest; needs no private key."""
+        """Fetch the segment's manifest; needs no private key."""
         ...
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
-        """One index, opened; IndexNotRecordedError if the segment was copied without it."""
+        """Fetch one index; raise IndexNotRecordedError if the segment was copied without it."""
         ...
 
     def fetch_indexes(
         self, metadata: RemoteLogSegmentMetadata, index_types: Iterable[IndexType]
     ) -> dict[IndexType, BinaryIO]:
-        """The indexes asked for; one that was not recorded is absent from the map."""
+        """Fetch the requested indexes; one that was not recorded is absent from the map."""
         ...

@@ -1,4 +1,4 @@
-"""What a reader has done so far, counted."""
+"""Counters of a reader."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tieredstore.process.forks import ForkSafeLock
 class FetchStats:
     """Totals since the reader was made.
 
-    ``bytes_asked`` left streams for their readers; ``bytes_fetched`` are stored bytes of logs that came by
-    ``requests`` ranged GETs; ``wait_seconds`` is how long readers stood still for them. ``chunk_*`` count chunks.
+    ``bytes_asked`` were returned by streams; ``bytes_fetched`` are stored bytes of logs from ``requests`` ranged GETs;
+    ``wait_seconds`` is the time that readers waited for them. ``chunk_*`` count chunks.
     """
 
     bytes_asked: int = 0

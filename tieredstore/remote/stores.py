@@ -30,16 +30,17 @@ class OfSettings(Protocol):
 
     @property
     def settings(self) -> Settings:
-        """Those of its store."""
+        """The settings of its store."""
         ...
 
 
 StoreLike: TypeAlias = "str | os.PathLike[str] | GivenProperties | Settings | OfSettings | None"
-"""A URL, a folder, a settings file (a broker's ``server.properties`` too), settings by name, settings that were read,
-or what was made from them; None is the file that :data:`SETTINGS_VARIABLE` names."""
+"""A URL, a folder, a settings file (a broker's ``server.properties`` too), a mapping of settings, loaded settings,
+or an object made from them; None is the file that :data:`SETTINGS_VARIABLE` names.
+"""
 
 SETTINGS_VARIABLE: Final = "TIEREDSTORE_SETTINGS"
-"""The environment's variable that names a settings file."""
+"""The environment variable that names a settings file."""
 
 _NOTHING: Final[GivenProperties] = MappingProxyType({})
 _ALMOST_A_URL: Final = re.compile(r"([a-z][a-z0-9+.-]+):/*(.*)", re.DOTALL)
@@ -48,9 +49,9 @@ _KINDS: Final = "a path, a URL, a mapping of settings, Settings, or what was ope
 
 @dataclass(frozen=True, slots=True)
 class NamedStore:
-    """Where settings come from: a file, ``properties`` that extend and override it, or both.
+    """The origin of settings: a file, ``properties`` that extend and override it, or both.
 
-    Another process can read them again for itself. Its repr shows no value.
+    Another process can load them again. Its repr shows no value.
     """
 
     file: Path | None
@@ -58,11 +59,11 @@ class NamedStore:
     source: str
 
     def load(self) -> Settings:
-        """The settings, read now; ConfigError with all that is wrong with them."""
+        """Load the settings now; raise ConfigError with all of their faults."""
         return settings_from(self._read(), base_dir=self._folder(), source=self.source)
 
     def load_uploader(self) -> UploaderSettings:
-        """The settings ``uploader.*`` that stand beside them; ConfigError likewise."""
+        """Load the settings ``uploader.*`` of the same file; raise ConfigError with all of their faults."""
         return uploader_settings_from(self._read(), base_dir=self._folder(), source=self.source)
 
     def _read(self) -> Properties:
@@ -81,9 +82,9 @@ class NamedStore:
 
 
 def settings_of(source: StoreLike, *, store: str | None = None, extra: GivenProperties = _NOTHING) -> Settings:
-    """The settings that ``source`` names, ``extra`` in place of what they say, for the store at the URL ``store``.
+    """Load the settings of ``source``, overridden by ``extra``, for the store at the URL ``store``.
 
-    Asks no store. ConfigError for what names none, in a sentence without a secret.
+    Asks no store. Raise ConfigError, in a sentence without a secret, if the source names no settings.
     """
     return resolve_store(source, store=store, extra=extra)[0]
 
@@ -91,7 +92,7 @@ def settings_of(source: StoreLike, *, store: str | None = None, extra: GivenProp
 def resolve_store(
     source: StoreLike, *, store: str | None = None, extra: GivenProperties = _NOTHING
 ) -> tuple[Settings, NamedStore | None]:
-    """The same settings, and where they come from; that is None for settings that were read."""
+    """Return the same settings and their origin; that is None for loaded settings."""
     found = find_store(source, store=store, extra=extra)
     return (found, named_store_of(source)) if isinstance(found, Settings) else (found.load(), found)
 
@@ -99,7 +100,9 @@ def resolve_store(
 def find_store(
     source: StoreLike, *, store: str | None = None, extra: GivenProperties = _NOTHING
 ) -> NamedStore | Settings:
-    """What ``source`` names, before it is read; settings that were read are what they are. ConfigError as above."""
+    """Return the origin that ``source`` names, not loaded; loaded settings are returned unchanged. Raise
+    ConfigError.
+    """
     match source:
         case Settings():
             return _as_they_are(source, store, extra)
@@ -116,13 +119,13 @@ def find_store(
 
 
 def named_store_of(source: object) -> NamedStore | None:
-    """Where the settings of what was opened come from; None where it was made from settings that somebody had read."""
+    """Return the origin of an opened object's settings; None if it was made from loaded settings."""
     named = getattr(source, "named", None)
     return named if isinstance(named, NamedStore) else None
 
 
 def manager_of(source: StoreLike | RemoteStorageManager) -> tuple[RemoteStorageManager, bool]:
-    """The manager of a store, and whether it was opened here, so that whoever asked closes it."""
+    """Return the manager of a store, and True if it was opened here, so that the caller closes it."""
     from tieredstore.remote.manager import RemoteStorageManager  # noqa: PLC0415  it takes settings by this module
 
     if isinstance(source, RemoteStorageManager):
@@ -133,7 +136,7 @@ def manager_of(source: StoreLike | RemoteStorageManager) -> tuple[RemoteStorageM
 
 
 def keyword_properties(given: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
-    """Settings given as keywords, under their names: ``chunk_size`` is ``chunk.size``."""
+    """Rename settings given as keywords: ``chunk_size`` is ``chunk.size``."""
     if not given:
         return {}
     names = {name.replace(".", "_").replace("-", "_"): name for name in known_names()}
@@ -141,7 +144,7 @@ def keyword_properties(given: Mapping[str, SettingValue]) -> dict[str, SettingVa
 
 
 def url_of(settings: Settings) -> str:
-    """Where the settings' store and prefix are, as a URL and without credentials; of a class of one's own its name."""
+    """Return the settings' store and prefix as a URL without credentials; for the user's own class its name."""
     prefix = settings.key_prefix
     if settings.s3 is not None:
         return f"s3://{settings.s3.bucket_name}/{prefix}"
@@ -188,14 +191,14 @@ def _of_text(text: str, store: str | None, extra: GivenProperties) -> NamedStore
 def _named(
     file: Path | None, texts: Properties, store: str | None, extra: GivenProperties, *, source: str | None
 ) -> NamedStore:
-    """``texts`` are those of the file, or all that there are."""
+    """Make the origin; ``texts`` are those of the file, or the only ones."""
     label = source or "settings"
     given = texts_of(extra, label)
     if file is None:
         prefix = own_properties(texts, label).prefix
         given = {**texts, **{prefix + name: text for name, text in given.items()}}
     if store is not None:
-        # What a URL stands for depends on what else is said: of the file's properties those that it changes are added.
+        # The meaning of a URL depends on other settings: those of the file's properties that affect it are added.
         own = {**own_properties(texts, label).texts, **given} if file is not None else given
         properties, label = properties_with(_url(store), own, source=source)
         given |= {name: text for name, text in properties.items() if own.get(name) != text}
@@ -203,21 +206,21 @@ def _named(
 
 
 def _url(store: str) -> str:
-    """What names a store alone: a URL, or a folder that may be empty or not there yet."""
-    if not store or "\0" in store:  # no text is not this folder
+    """Return the URL of a store: a URL, or a folder that may be empty or absent."""
+    if not store or "\0" in store:  # an empty text is not the working folder
         raise ConfigError(f"{store!r} names no store: give a URL or a folder")
     if "://" in store:
         return store
     if meant := _meant_url(store):
         raise ConfigError(meant)
     path = _local_path(store)
-    if path.name == store and not path.is_dir():  # a word alone may be a bucket's name
+    if path.name == store and not path.is_dir():  # a lone word may be a bucket's name
         raise ConfigError(_no_such(store))
     return str(path.absolute())
 
 
 def _local_path(text: str) -> Path:
-    """A path of this machine, ``~`` and ``~user`` at its beginning too; ConfigError for a user who has no home."""
+    """Expand a local path, including ``~`` and ``~user``; raise ConfigError for a user without a home."""
     try:
         return Path(text).expanduser()
     except RuntimeError:

@@ -1,1 +1,1 @@
-"""A segment up: log, indexes, manifest, and what one attempt has written."""
+"""A segment up: log, indexes, manifest, and the keys that one attempt has written."""

@@ -1,4 +1,4 @@
-"""One attempt to copy a segment: what it has written, whether that still stands, and how long it may take."""
+"""One attempt to copy a segment: the keys it has written, their verification, and its time limit."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class AttemptAge:
-    """How long an attempt may go on: what has no manifest after twice that, a clean-up takes for abandoned."""
+    """The time limit of an attempt: a clean-up treats objects without a manifest as abandoned after twice that."""
 
     def __init__(
         self, clock: Callable[[], float], most_s: float, metadata: RemoteLogSegmentMetadata, *, before_s: float = 0.0
     ) -> None:
-        """``before_s`` ago somebody else began it, and left what this one goes on with."""
+        """Begin now, or ``before_s`` ago if this attempt continues an earlier one."""
         self._clock = clock
         self._began_s = clock() - before_s
         self._most_s = most_s
         self._metadata = metadata
 
     def check(self) -> None:
-        """StoreUnavailableError if it is over."""
+        """Raise StoreUnavailableError if the time is over."""
         if self._clock() - self._began_s > self._most_s:
             raise StoreUnavailableError(
                 f"the copy of {self._metadata} has taken longer than {self._most_s:g} s (upload.max.age.ms), so it is "
@@ -58,9 +58,9 @@ class Attempt:
         self._written: list[str] = []
 
     def require(self, suffix: Suffix, size: int) -> None:
-        """StoreUnavailableError if the object is gone, StoreError if it has another size than ``size``; one request.
+        """Raise StoreUnavailableError if the object is absent, StoreError if its size is not ``size``; one request.
 
-        The last byte is read, since that is as cheap on every store: a folder's ``head`` reads the whole object.
+        Reads the last byte, which is cheap on every store: a folder's ``head`` reads the whole object.
         """
         key = self._layout.key(self._metadata, suffix)
         shown = self._layout.show(key)
@@ -77,15 +77,15 @@ class Attempt:
             raise StoreError(f"{shown} has not the {size} bytes that were written; {self._metadata} is not committed")
 
     def put(self, suffix: Suffix, body: Body) -> None:
-        """Write one object; SegmentAlreadyExistsError if its key is taken."""
+        """Write one object; raise SegmentAlreadyExistsError if its key is taken."""
         self._age.check()
         key = self._layout.key(self._metadata, suffix)
-        # Noted before the write: an answer that got lost does not tell whether the object is there.
+        # Noted before the write: after a lost answer the object may exist.
         self._written.append(key)
         try:
             self._store.put(key, body, if_absent=True)
         except PreconditionFailedError as error:
-            self._written.remove(key)  # somebody else's object
+            self._written.remove(key)  # another attempt's object
             raise SegmentAlreadyExistsError(
                 f"{self._layout.show(key)} exists: {self._metadata} is being copied by another process under the "
                 "same id; every attempt needs a new id"

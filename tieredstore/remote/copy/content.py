@@ -1,4 +1,4 @@
-"""What a copy reads of a segment: its log by position, and its indexes."""
+"""The content of a segment to copy: its log by position, and its indexes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tieredstore.transform.pipeline import ReadInto
 _logger: Final = logging.getLogger(__name__)
 
 _TURN_S: Final = 600.0
-"""Seconds that a read waits for the one before it: longer than a store keeps silent."""
+"""Seconds that a read waits for the one before it: longer than a store's silence."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentContent:
-    """A segment to be copied, wherever it lies.
+    """A segment to be copied, from any source.
 
-    ``name`` is that of the log in messages, ``size`` its bytes. ``read_into`` is called by several threads at once.
-    ``is_uncompressed`` tells whether the first batch is of records that nobody has compressed. ``indexes`` are the
-    plain ones in the order in which they are stored; the transaction index is the last one, where there is one.
+    ``name`` is that of the log in messages, ``size`` its bytes. Several threads call ``read_into``. ``is_uncompressed``
+    is True if the first batch has uncompressed records. ``indexes`` are the plain ones in their stored order; the
+    optional transaction index is the last.
     """
 
     name: str
@@ -40,7 +40,7 @@ class SegmentContent:
 
 @contextlib.contextmanager
 def content_of_files(data: LogSegmentData) -> Generator[SegmentContent]:
-    """The files of a broker's disk; InvalidSegmentError where one is missing."""
+    """Open the files on a broker's disk; raise InvalidSegmentError if one is missing."""
     with _open_file(data.log_segment) as log:
         size = os.fstat(log.fileno()).st_size
         yield SegmentContent(
@@ -49,9 +49,9 @@ def content_of_files(data: LogSegmentData) -> Generator[SegmentContent]:
 
 
 class InOrder:
-    """Reads of several threads at the places of one stream: each waits for the one before it.
+    """Reads by several threads at positions of one stream: each waits for the one before it.
 
-    Whoever begins them begins them in order, so that the first one of those that are under way never waits.
+    The caller begins them in order, so the first of the running ones never waits.
     """
 
     def __init__(self, read: Callable[[memoryview], int], name: str) -> None:
@@ -62,12 +62,12 @@ class InOrder:
         self._has_failed = False
 
     def read_into(self, position: int, buffer: memoryview) -> None:
-        """Fill the buffer; InvalidSegmentError where the stream ends within it."""
+        """Fill the buffer; raise InvalidSegmentError if the stream ends within it."""
         with self._turn:
             is_due = self._turn.wait_for(lambda: self._has_failed or self._position == position, _TURN_S)
             if self._has_failed or not is_due:
                 raise AlreadyClosedError(f"{self._name}: what comes before byte {position} was not read")
-            self._has_failed = True  # unless it goes well
+            self._has_failed = True  # unless it succeeds
             filled = 0
             try:
                 while filled < len(buffer):

@@ -1,4 +1,4 @@
-"""A segment up into the raw layout: index, time index, log last, and behind it what Pinterest's reader goes by."""
+"""A segment up into the raw layout: index, time index, the log last, and then the state for Pinterest's reader."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _TRIES: Final = 10
 class RawSegmentWriter:
     """Stores the three files of a segment, each once. Safe from several threads.
 
-    A file that is there already with the same bytes was written by another try, or another replica; so was an index
-    with other bytes that leads to the batches of this log. All else is SegmentConflictError, and nothing is
-    overwritten. Repeated, a copy goes on where it stopped.
+    An existing file with the same bytes is another attempt's, or another replica's; so is an existing index with other
+    bytes that fits the batches of this log. Anything else raises SegmentConflictError, and nothing is overwritten. A
+    repeated copy continues where the first one stopped.
     """
 
     def __init__(self, store: ObjectStore, layout: KeyLayout) -> None:
@@ -51,7 +51,7 @@ class RawSegmentWriter:
         on_progress: Callable[[int], None] | None,
         check: Callable[[], None],
     ) -> StoredSizes:
-        """Five writes: the log is what makes it a segment. ``check`` is called between them, and may raise."""
+        """Store a segment by five writes, of which the log commits it. ``check`` runs between them, and may raise."""
         path = f"{self._layout.prefix}{main_path(metadata.remote_log_segment_id, metadata.start_offset)}"
         sizes = 0
         for ending, file in ((INDEX, data.offset_index), (TIME_INDEX, data.time_index)):
@@ -65,7 +65,9 @@ class RawSegmentWriter:
         return StoredSizes(log_size, sizes, 0)
 
     def reach(self, segment_id: RemoteLogSegmentId, base_offset: int, modified_ms: int | None = None) -> None:
-        """Have ``offset.wm`` at a segment that is stored, at least, and all named: a try may have ended in between."""
+        """Move ``offset.wm`` to a stored segment at least, and name all: an earlier attempt may have ended in
+        between.
+        """
         folder = f"{self._layout.prefix}{main_path(segment_id, base_offset)}".rpartition("/")[0]
         self._move_watermark(f"{folder}/{WATERMARK}", base_offset)
         self._metadata.name_all(f"{folder}/", {} if modified_ms is None else {base_offset: modified_ms})
@@ -79,7 +81,7 @@ class RawSegmentWriter:
             stored = self._store.get_small(key, _MOST_INDEX)
             if stored == content:
                 return
-            # Each replica has an index of its own: entries depend on what was appended together.
+            # Each replica has its own index: entries depend on its appends.
             if stored is None or not _leads_into(stored, ending, metadata, log):
                 raise self._conflict(metadata, ending) from error
 
@@ -111,7 +113,7 @@ class RawSegmentWriter:
         return True
 
     def _move_watermark(self, key: str, base_offset: int) -> None:
-        """Have it at ``base_offset`` at least: others move it too, and it never goes back."""
+        """Move it to ``base_offset`` at least: others move it too, and it never moves back."""
         for _ in range(_TRIES):
             try:
                 info = self._store.head(key)
@@ -137,7 +139,7 @@ class RawSegmentWriter:
 
 
 def _offset_of(standing: bytes | None) -> int:
-    """What a watermark says; -1 for what is none, which is replaced."""
+    """Parse a watermark; -1 for an invalid one, which is replaced."""
     line = (standing or b"").partition(b"\n")[0].strip()
     return int(line) if line.isdigit() and len(line) <= 20 else -1
 
@@ -150,7 +152,7 @@ def _open_file(file: SegmentFile) -> BinaryIO:
 
 
 def _modification_ms(file: SegmentFile) -> int | None:
-    """When the broker last wrote to the log, by which Pinterest's index has it; None for what is no file."""
+    """Return the time of the broker's last write to the log, which Pinterest's index uses; None if it is no file."""
     with _open_file(file) as opened:
         try:
             return os.fstat(opened.fileno()).st_mtime_ns // 1_000_000
@@ -184,7 +186,7 @@ def _pieces(
 
 
 def _leads_into(stored: bytes, ending: str, metadata: RemoteLogSegmentMetadata, log: SegmentFile) -> bool:
-    """Whether an index of another replica is right for this log."""
+    """Return True if an index of another replica fits this log."""
     base, end = metadata.start_offset, metadata.end_offset
     with _open_file(log) as file:
         headers = list(_headers(file, metadata.segment_size_in_bytes))

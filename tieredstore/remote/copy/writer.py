@@ -38,9 +38,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How segments are written. ``chunk_size`` in bytes; ``compression_level`` None writes without compression;
-    ``heuristic`` leaves segments alone whose first batch is compressed already; ``key_ring`` None does not encrypt.
-    A copy that has taken ``max_age_s`` does not commit any more."""
+    """The way segments are written. ``chunk_size`` in bytes; ``compression_level`` None writes without compression;
+    ``heuristic`` skips segments whose first batch is compressed already; ``key_ring`` None does not encrypt. A
+    copy older than ``max_age_s`` does not commit.
+    """
 
     chunk_size: int
     compression_level: int | None = None
@@ -51,13 +52,13 @@ class WriteOptions:
 
     @classmethod
     def of_settings(cls, settings: Settings, key_ring: KeyRing | None, threads: int) -> Self:
-        """As the settings say, for so many threads that transform."""
+        """Make the options of the settings, for this many transform threads."""
         return cls(
             chunk_size=settings.chunk_size,
             compression_level=settings.compression_level if settings.compression_enabled else None,
             heuristic=settings.compression_heuristic_enabled,
             key_ring=key_ring,
-            # Some chunks more than threads keep the threads busy while the store takes one.
+            # More chunks than threads keep the threads busy while the store takes one.
             chunks_in_flight=threads + 2,
             max_age_s=settings.upload_max_age_ms / 1000,
         )
@@ -79,14 +80,14 @@ class StoredSizes:
 
 @dataclass(frozen=True, slots=True)
 class CopiedSegment:
-    """What came of a copy. ``custom_metadata`` is None if ``custom.metadata.fields.include`` is empty."""
+    """The result of a copy. ``custom_metadata`` is None if ``custom.metadata.fields.include`` is empty."""
 
     sizes: StoredSizes
     custom_metadata: bytes | None
 
 
 def _go_on() -> None:
-    """Nothing keeps a copy from its end."""
+    """Let a copy continue."""
 
 
 class SegmentWriter:
@@ -116,12 +117,12 @@ class SegmentWriter:
         on_progress: Callable[[int], None] | None = None,
         check: Callable[[], None] = _go_on,
     ) -> StoredSizes:
-        """Write the three objects; ``on_progress`` is given the stored bytes of each chunk as it goes out.
+        """Write the three objects; ``on_progress`` gets the stored bytes of each chunk as it is sent.
 
-        Store calls: one head, three puts, and before the last one a read of one byte of either object that stands: a
-        manifest is not written over what somebody has deleted, nor by an attempt older than ``max_age_s`` (that is
-        StoreUnavailableError). If one fails, what this attempt wrote is deleted, manifest first. ``check`` is called
-        before each chunk and each put, and behind the last: if it raises, the copy fails.
+        Store calls: one head, three puts, and before the last one a read of one byte of each written object, because a
+        manifest must not commit deleted objects; nor may an attempt older than ``max_age_s`` commit (both raise
+        StoreUnavailableError). If a call fails, the objects of this attempt are deleted, manifest first. ``check`` runs
+        before each chunk and each put, and after the last: if it raises, the copy fails.
         """
         with content_of_files(data) as content:
             return self.copy_content(metadata, content, on_progress, check)
@@ -133,17 +134,17 @@ class SegmentWriter:
         on_progress: Callable[[int], None] | None = None,
         check: Callable[[], None] = _go_on,
     ) -> StoredSizes:
-        """As :meth:`copy`, of a segment that lies anywhere."""
+        """Copy a segment from any source: see :meth:`copy`."""
         compress = self._decide(metadata, content)
-        # A key of its own for each copy: two objects never share a key and an IV.
+        # A new key for each copy: two objects never share a key and an IV.
         data_key = None if self._options.key_ring is None else DataKey.generate(self._random_bytes)
-        # Asked before the long upload of the log; the conditional puts decide in the end.
+        # Checked before the long upload of the log; the conditional puts decide in the end.
         self._refuse_existing(metadata)
         age = AttemptAge(self._clock, self._options.max_age_s, metadata)
         with Attempt(self._store, self._layout, metadata, age) as attempt:
             upload = _Upload(self._options, metadata, compress, data_key, self._random_bytes)
             chunks = upload.chunks(content, self._pool)
-            # In this order: what the manifest points to is there whole before the manifest is.
+            # In this order: the manifest's objects are complete before the manifest is written.
             attempt.put(Suffix.LOG, _count_chunks(chunks, metadata, on_progress, check))
             check()
             blobs, entries = upload.indexes(content.indexes())
@@ -153,14 +154,14 @@ class SegmentWriter:
             attempt.require(Suffix.LOG, sum(chunks.stored_sizes))
             attempt.require(Suffix.INDEXES, sum(map(len, blobs)))
             attempt.put(Suffix.MANIFEST, manifest)
-            # A write that took so long may have met a clean-up that found no manifest yet.
+            # During so long a write a clean-up may have found no manifest yet.
             age.check()
-            # Whoever was told meanwhile that this failed must not meet the segment.
+            # If the caller has already given up, roll back.
             check()
         return StoredSizes(sum(chunks.stored_sizes), sum(map(len, blobs)), len(manifest))
 
     def _decide(self, metadata: RemoteLogSegmentMetadata, content: SegmentContent) -> bool:
-        """Whether to compress; refuses, before any write, what could not be read back."""
+        """Decide if to compress; refuse, before any write, a segment that could not be read back."""
         size = content.size
         if size != metadata.segment_size_in_bytes:
             raise InvalidSegmentError(
@@ -232,7 +233,7 @@ class _Upload:
         )
 
     def indexes(self, plain: tuple[bytes, ...]) -> tuple[list[bytes], SegmentIndexes]:
-        """The stored indexes in their fixed order, and where each will lie."""
+        """Return the stored indexes in their fixed order, and the place of each."""
         blobs = [self._seal(index) for index in plain]
         entries: list[IndexEntry] = []
         position = 0
@@ -244,7 +245,7 @@ class _Upload:
 
     def _seal(self, index: bytes) -> bytes:
         if self._cipher is None or not index:
-            return index  # an empty index stays empty, even when encrypted
+            return index  # an empty index stays empty, even if encrypted
         return self._cipher.seal(self._random_bytes(IV_SIZE), index)
 
     def manifest(self, stored_sizes: array[int], indexes: SegmentIndexes) -> SegmentManifest:
@@ -277,7 +278,7 @@ def _count_chunks(
     on_progress: Callable[[int], None] | None,
     check: Callable[[], None],
 ) -> Iterator[Buffer]:
-    """The chunks, stopped where the stored size passes the format's limit."""
+    """Yield the chunks; stop where the stored size passes the format's limit."""
     total = 0
     with contextlib.closing(iter(chunks)) as stored_chunks:
         for stored in stored_chunks:

@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""The values of the disk cache out of their files: each piece is checksummed while the processor still has it near, and
-the interpreter's lock is given up once for all of them."""
+"""Reads values of the disk cache from their files: each piece is checksummed while it is still in the processor's
+cache, and the interpreter's lock is released once for all of them.
+"""
 
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
 from libc.errno cimport EINTR, errno
@@ -14,7 +15,7 @@ cdef extern from "<unistd.h>" nogil:
     Py_ssize_t pread(int descriptor, void* to, size_t size, Py_ssize_t at)
 
 cdef enum:
-    PIECE = 131072  # what fits beside other things into a core's own cache
+    PIECE = 131072  # fits into a core's own cache beside other data
 
 build_checksums()
 
@@ -22,7 +23,9 @@ build_checksums()
 cdef Py_ssize_t take(
     int descriptor, Py_ssize_t start, uint8_t* to, Py_ssize_t size, uint32_t* crc, int* trouble
 ) noexcept nogil:
-    """How many bytes came, fewer than ``size`` only where the file ends or there is ``trouble``, an error's number."""
+    """Return the number of bytes read, fewer than ``size`` only at the end of the file or with ``trouble``, an
+    errno.
+    """
     cdef Py_ssize_t done = 0, came
     trouble[0] = 0
     while done < size:
@@ -36,8 +39,10 @@ cdef Py_ssize_t take(
 
 
 def read_checked(int descriptor, Py_ssize_t start, uint8_t[::1] buffer not None, uint32_t crc):
-    """Fill ``buffer`` from a file's byte ``start`` on: how many bytes came, which are fewer where the file ends, and
-    the CRC-32C of these and of what lies before them, whose is ``crc``."""
+    """Fill ``buffer`` from a file's byte ``start`` on.
+
+    Return the number of bytes read, fewer at the end of the file, and the CRC-32C ``crc`` continued over them.
+    """
     cdef Py_ssize_t done = 0, size = buffer.shape[0]
     cdef int trouble = EINTR
     while done < size and trouble:

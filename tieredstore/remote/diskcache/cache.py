@@ -1,8 +1,8 @@
 """The cache on disk: chunks, and one entry with all indexes of a segment, in one folder that survives a restart.
 
-``<path>/tieredstore-v1`` holds a table (SQLite, by ``diskcache``) and one file for each entry. An entry is written to a
-file of its own and listed afterwards, so it is there wholly or not at all. Several processes may share the folder; it
-must be on a local disk.
+``<path>/tieredstore-v1`` holds a table (SQLite, by ``diskcache``) and one file for each entry. An entry is written to
+its file first and listed afterwards, so it is complete or absent. Several processes may share the folder; it must be on
+a local disk.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from tieredstore.remote.diskcache.table import DiskTable
 from tieredstore.remote.fetch.chunk_cache import CacheStats, ChunkCache, ChunkKey
 
 MAX_BLOB_SIZE: Final = 256 * 1024 * 1024
-"""The longest entry that is not a chunk, in bytes: all indexes of a segment, each 10 MiB at most by Kafka's default."""
+"""The largest entry except chunks, in bytes: all indexes of a segment, each at most 10 MiB by Kafka's default."""
 
 
 class DiskChunkCache(ChunkCache):
-    """Chunks in a folder within ``path``, which only this user can read. The least recently used go first.
+    """Chunks in a private folder within ``path``. The least recently used are evicted first.
 
-    ``size_bytes`` bounds the sum of the sizes of chunks and blobs, -1 without limit; an entry over it is not kept.
-    ``retention_ms`` counts from the last use, -1 is for ever. Others' transactions take a millisecond: a put waits
-    ``lock_timeout_s`` for them at most, and a hit never. Nothing is removed that the cache did not write.
-    Plaintext and ``encrypted`` chunks may lie in one folder: they have different keys. ConfigError if there cannot be
-    such a folder. Safe after fork and picklable: each process opens the folder for itself.
+    ``size_bytes`` bounds the sum of the sizes of chunks and blobs, -1 without limit; a larger entry is not kept.
+    ``retention_ms`` counts from the last use, -1 is for ever. Transactions of other processes take a millisecond: a put
+    waits for them at most ``lock_timeout_s``, a hit never. Only files of the cache are removed. Plaintext and
+    ``encrypted`` chunks may share a folder: their keys differ. Raise ConfigError if the folder cannot be made. Safe
+    after fork and picklable: each process opens the folder for itself.
     """
 
     is_worth_threads = True
@@ -62,7 +62,7 @@ class DiskChunkCache(ChunkCache):
         return self._copy, ()
 
     def get_into(self, key: ChunkKey, buffer: memoryview) -> bool:
-        """See the base class; one file is opened, and one pass made over the bytes for their checksum."""
+        """See the base class; opens one file, and reads the bytes once for their checksum."""
 
         def buffer_for(size: int) -> memoryview | None:
             return buffer if size == len(buffer) else None
@@ -72,7 +72,7 @@ class DiskChunkCache(ChunkCache):
         return is_hit
 
     def put(self, key: ChunkKey, data: Buffer) -> None:
-        """See the base class; written from where they are, without a copy, and not forced to the disk."""
+        """See the base class; written in place, without a copy, and not forced to the disk."""
         if len(data):
             self._table.keep(self._digest(key), data)
 
@@ -85,7 +85,7 @@ class DiskChunkCache(ChunkCache):
 
     @property
     def stats(self) -> CacheStats:
-        """See the base class; hits and misses are the chunks', all else is of chunks and blobs together."""
+        """See the base class; hits and misses are the chunks', all other counts are of chunks and blobs together."""
         entries, size = self._table.measure()
         return replace(self._table.counters.stats, entries=entries, bytes=size)
 
@@ -95,18 +95,18 @@ class DiskChunkCache(ChunkCache):
 
 
 class BlobCache:
-    """Small entries beside the chunks, by names of the user's own: atomic, checked, bounded and forgotten like them."""
+    """Small entries beside the chunks, under the user's names: atomic, checked, bounded and evicted like them."""
 
     def __init__(self, table: DiskTable) -> None:
         self._table = table
 
     def get(self, key: str) -> bytes | None:
-        """Return what was put; None if it is absent, expired or damaged (then dropped). Never raises for trouble."""
+        """Return the entry; None if it is absent, expired or damaged (then dropped). Never raises."""
         payload = self._table.read(_digest("blob", key), _blob_buffer)
         return None if payload is None else bytes(payload)
 
     def put(self, key: str, data: bytes) -> None:
-        """Keep ``data`` in place of an older entry; more than 256 MiB are not kept. Never raises for trouble."""
+        """Keep ``data`` in place of an older entry; more than 256 MiB are not kept. Never raises."""
         if len(data) <= MAX_BLOB_SIZE:
             self._table.keep(_digest("blob", key), data)
 
@@ -120,7 +120,7 @@ def _blob_buffer(size: int) -> memoryview:
 
 
 def _digest(*parts: str) -> bytes:
-    """Return the key under which an entry lies: no two lists of parts have the same."""
+    """Return the key of an entry: different lists of parts have different keys."""
     hashed = hashlib.blake2b(digest_size=32, person=b"disk cache key")
     for part in parts:
         raw = part.encode("utf-8", "surrogatepass")
@@ -130,10 +130,10 @@ def _digest(*parts: str) -> bytes:
 
 
 def _make_private_folder(path: Path) -> Path:
-    """Make the cache's own folder within ``path`` if need be, open to nobody but its owner.
+    """Make the cache's own folder within ``path``, accessible to its owner only.
 
-    ``path`` is made too, but left as it is if it exists: it may hold files of others. ConfigError if there is no way to
-    have such a folder.
+    ``path`` is made too if absent; an existing one stays unchanged, because it may hold other files. Raise ConfigError
+    if the folder cannot be made.
     """
     folder = path / "tieredstore-v1"
     try:

@@ -1,9 +1,9 @@
-"""The table of the disk cache: which values there are, when each was used last, and which have to go.
+"""The table of the disk cache: the values, their last use, and their eviction.
 
-It is ``diskcache.Cache``, by its public names alone. A table that cannot be used is removed, and a new one, empty,
-takes its place; other processes see that theirs is no longer there.
+It is ``diskcache.Cache``, through its public names alone. An unusable table is removed and replaced by an empty one;
+other processes notice that theirs no longer exists.
 
-Apart from ``cache``, which gives chunks and blobs their keys and raises for folders: here no call raises.
+Apart from ``cache``, which makes the keys of chunks and blobs and raises for folders: here no call raises.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _PASSING: Final = frozenset(
 _SETTINGS: Final = {
     "eviction_policy": "least-recently-used",
     "cull_limit": 1,
-    "sqlite_mmap_size": 0,  # a database that is cut short would end the process
+    "sqlite_mmap_size": 0,  # a truncated database would kill the process
 }
-_ROOM: Final = "room"  # no value's key
+_ROOM: Final = "room"  # not a value's key
 _MAX_NOTED: Final = 1024
 _WRITE_EVERY_S: Final = 1.0
 _SWEEP_EVERY_S: Final = 3600.0
-_UNLISTED_AGE_S: Final = 600.0  # a file is listed at once after it was written, or never
-_PAUSE_S: Final = 2.0  # for uses under way; their longest wait is for the table's lock
+_UNLISTED_AGE_S: Final = 600.0  # a file is listed right after its write, or never
+_PAUSE_S: Final = 2.0  # for running calls; their longest wait is for the table's lock
 
 Result = TypeVar("Result")
 
@@ -54,12 +54,12 @@ class DiskTable:
     """The values of one folder. Safe from several threads, in forked children, and beside other processes.
 
     ``size_bytes`` bounds the sum of the payloads, ``retention_ms`` the time since the last use; -1 is without limit. No
-    call raises: what the table cannot take is lost.
+    call raises: a value that the table cannot take is dropped.
 
-    A thread of its own has the only connection, and closes it before a fork. SQLite keeps its locks by process and
-    file: a child that has a connection of its parent open, even untouched, would take locks for its own that it does
-    not have. The child of a parent that could not close it in time has no table.
-    Connection, thread and notes begin again together in a child: so its 14 fields are those of one object.
+    A separate thread has the only connection, and closes it before a fork. SQLite's locks belong to process and file: a
+    child with an open connection of its parent, even untouched, would assume locks that it does not have. If the parent
+    could not close it in time, the child has no table. Connection, thread and notes are reset together in a child, so
+    one object has all 14 fields.
     """
 
     def __init__(self, folder: Path, size_bytes: int, retention_ms: int, lock_timeout_s: float) -> None:
@@ -74,7 +74,7 @@ class DiskTable:
         pause_during_fork(self)
 
     def begin_again(self) -> None:
-        """Start without connection and thread, with fresh locks and counters: for a forked child."""
+        """Reset to no connection and no thread, with fresh locks and counters: for a forked child."""
         self.is_closed = self.is_closed or self._cache is not None
         self._identity: tuple[int, int] | None = None
         self._gate = Gate()
@@ -86,7 +86,7 @@ class DiskTable:
         self.counters: Counters = Counters()
 
     def pause(self) -> None:
-        """Before a fork: write the noted uses, close the connection, and end its thread."""
+        """Write the noted uses, close the connection, and end its thread: before a fork."""
         if self._gate.shut(_PAUSE_S) and self._thread is not None:
             if self._noted:
                 self._thread.submit(self._attempt, self._write_uses)
@@ -95,11 +95,11 @@ class DiskTable:
             self._thread = None
 
     def go_on(self) -> None:
-        """After a fork, in the parent: the table is opened again when it is needed."""
+        """Allow the table to be opened again: after a fork, in the parent."""
         self._gate.open()
 
     def close(self) -> None:
-        """Close the table for good."""
+        """Close the table permanently."""
         self.pause()
         self.is_closed = True
         self.go_on()
@@ -120,14 +120,14 @@ class DiskTable:
     def read(self, key: bytes, buffer_for: Callable[[int], memoryview | None]) -> memoryview | None:
         """Read a value into the buffer for its size; None if there is none. A damaged one is dropped.
 
-        The table is not asked: a value's file tells when it was used last, and a read never waits for a lock.
+        Does not ask the table: a value's file has its last use, and a read never waits for a lock.
         """
         name = key.hex()
         try:
             with self._open_value(name) as file:
                 payload = read_value(file, key, buffer_for)
                 if self._retention is not None:
-                    with contextlib.suppress(OSError):  # it may be read only
+                    with contextlib.suppress(OSError):  # it may be read-only
                         os.utime(file.fileno())
         except FileNotFoundError:
             return None
@@ -144,7 +144,7 @@ class DiskTable:
         return payload
 
     def holds(self, key: bytes) -> bool:
-        """Whether there is a value: nothing of it is read, and it is no use of it."""
+        """Return True if there is a value: reads nothing of it, and does not count as a use."""
         try:
             self._open_value(key.hex()).close()
         except OSError:
@@ -152,7 +152,7 @@ class DiskTable:
         return True
 
     def _open_value(self, name: str) -> io.FileIO:
-        """Open a value's file; FileNotFoundError if there is none, or one that is too old."""
+        """Open a value's file; raise FileNotFoundError if there is none, or it is too old."""
         if self.is_closed:
             raise FileNotFoundError(name)
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -167,7 +167,7 @@ class DiskTable:
         return self._run(lambda cache: (len(cache), cache.volume())) or (0, 0)
 
     def _note_use(self, key: str) -> None:
-        """Note that a value was used now; written with a later use or value, and nobody waits for it."""
+        """Note that a value was used now; written with a later use or value, without a wait."""
         with self._lock:
             self._noted.pop(key, None)
             self._noted[key] = None
@@ -197,14 +197,16 @@ class DiskTable:
                 self._thread = ThreadPool(1, "disk-cache")
             return self._thread.submit(self._attempt, use)
 
-    # What follows runs on the table's thread.
+    # The methods below run on the table's thread.
 
     def _attempt(self, use: Callable[[_PayloadCache], Result]) -> Result | None:
         try:
             return use(self._open())
         except Exception as error:  # noqa: BLE001 - the library trusts what it reads: damage may raise anything
             self._suffer(error)
-            if not isinstance(error, Timeout):  # with the connection goes a transaction that a failed commit left open
+            if not isinstance(
+                error, Timeout
+            ):  # closing the connection ends a transaction that a failed commit left open
                 self._leave()
             if not _is_passing(error):
                 with contextlib.suppress(OSError):
@@ -216,7 +218,7 @@ class DiskTable:
         self._report(type(error).__name__, f"a call failed, which only costs a fetch: {error!r}")
 
     def _open(self) -> _PayloadCache:
-        if self._cache is not None and self._find() != self._identity:  # removed or replaced behind our back
+        if self._cache is not None and self._find() != self._identity:  # removed or replaced by another process
             self._leave()
         if self._cache is None:
             self._identity = self._find()
@@ -250,7 +252,12 @@ class DiskTable:
     def _remove(self) -> None:
         """Remove the database and the values, unless another process has made a new one."""
         if self._identity == self._find():
-            for name in ("cache.db-wal", "cache.db-shm", "cache.db-journal", "cache.db"):  # a log alone is nobody's
+            for name in (
+                "cache.db-wal",
+                "cache.db-shm",
+                "cache.db-journal",
+                "cache.db",
+            ):  # a lone log belongs to no database
                 (self._folder / name).unlink(missing_ok=True)
             for path in filter(is_own, self._folder.glob("??/*.val")):
                 path.unlink(missing_ok=True)
@@ -275,13 +282,13 @@ class DiskTable:
                 cache.expire()
             cache.set(key, written, self._retention)
             while cache.volume() > self._limit and len(cache) > 1:
-                cache.set(_ROOM, None)  # evicts one value more; the library's ``cull`` takes ten, which may be all
+                cache.set(_ROOM, None)  # evicts one more value; the library's ``cull`` takes ten, which may be all
                 cache.delete(_ROOM)
         self.counters.add(evictions=len(cache.disk.removed), evicted_bytes=sum(cache.disk.removed))
         return True
 
     def _sweep(self, cache: _PayloadCache) -> None:
-        """Bring files, rows and sums together, which killed processes and damage leave apart; once an hour."""
+        """Reconcile files, rows and sums after killed processes and damage; once an hour."""
         marker, now = self._folder / "swept", time.time()
         if marker.exists() and 0 <= now - marker.stat().st_mtime < _SWEEP_EVERY_S:
             return
@@ -300,12 +307,12 @@ class DiskTable:
                 if is_own(path) and now - path.lstat().st_mtime > _UNLISTED_AGE_S:
                     path.unlink()
         for name, found in (("count", listed), ("size", size)):
-            if abs(found - cache.reset(name)) > found / 8:  # more than others put or evicted meanwhile
+            if abs(found - cache.reset(name)) > found / 8:  # more than concurrent puts and evictions explain
                 cache.reset(name, found)
 
 
 class _PayloadCache(Cache):
-    """The library's cache, bounded by its payloads: by itself it counts the database too, at least 32 KiB."""
+    """The library's cache, bounded by its payloads: its own sum includes the database, at least 32 KiB."""
 
     def volume(self) -> int:
         """Return the sum of the payloads."""
@@ -313,7 +320,7 @@ class _PayloadCache(Cache):
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Whether the trouble is of the moment or of the machine, and not of what the table holds."""
-    if isinstance(error, Timeout) and error.__context__ is not None:  # why a transaction could not begin
+    """Return True for a transient error or one of the machine, not of the table's content."""
+    if isinstance(error, Timeout) and error.__context__ is not None:  # the reason why a transaction could not begin
         error = error.__context__
     return isinstance(error, OSError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING

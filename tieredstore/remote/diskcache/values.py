@@ -36,7 +36,7 @@ _BOUND: Final = struct.Struct(">8s32sQ")
 HEADER_SIZE: Final = _BOUND.size + 4
 _IN_FILE: Final = 2  # the library's mode of a row whose value is a file of bytes
 _NAME: Final = re.compile(r"[0-9a-f]{2}/[0-9a-f]{30}([0-9a-f]{32})?\.val|[0-9a-f]{32}\.new")
-"""Earlier versions drew 30 digits."""
+"""Earlier versions used 30 random digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,15 @@ def name_of(key: str) -> str:
 
 
 def is_own(path: Path) -> bool:
-    """Whether the cache gives such names to files, in a folder of two digits or, with ``.new``, in its own."""
+    """Return True for the cache's own file names, in a folder of two digits or, with ``.new``, in its own."""
     name = path.name if path.suffix == ".new" else f"{path.parent.name}/{path.name}"
     return _NAME.fullmatch(name) is not None
 
 
 def write_value(folder: Path, key: bytes, data: Buffer) -> Written:
-    """Write ``data`` and the header for ``key`` to a new file, wholly or not at all; it is not forced to the disk."""
+    """Write ``data`` and the header for ``key`` to a new file, completely or not at all; it is not forced to the
+    disk.
+    """
     payload = memoryview(data).cast("B")
     bound = _BOUND.pack(_MAGIC, key, len(payload))
     path = folder / f"{os.urandom(16).hex()}.new"
@@ -76,7 +78,7 @@ def write_value(folder: Path, key: bytes, data: Buffer) -> Written:
 def read_value(file: io.FileIO, key: bytes, buffer_for: Callable[[int], memoryview | None]) -> memoryview | None:
     """Read a value's file into the buffer for a payload of its length; None if there is no buffer for it.
 
-    CorruptDataError if it is not exactly what was written for ``key``; the buffer's content is undefined then.
+    Raise CorruptDataError if it is not exactly the value written for ``key``; the buffer's content is then undefined.
     """
     header = file.read(HEADER_SIZE)
     if len(header) != HEADER_SIZE:
@@ -96,9 +98,9 @@ def read_value(file: io.FileIO, key: bytes, buffer_for: Callable[[int], memoryvi
 
 
 class RawDisk(Disk):
-    """Rows of values that lie in files of their own. Nothing is pickled, and nothing unpickled (CVE-2025-69872).
+    """Rows whose values are in separate files. Nothing is pickled or unpickled (CVE-2025-69872).
 
-    No file is removed whose name the cache does not make. ``removed`` has the size of each payload that was removed.
+    Only files with the cache's names are removed. ``removed`` collects the size of each removed payload.
     """
 
     def __init__(self, directory: str, **_: object) -> None:
@@ -107,15 +109,15 @@ class RawDisk(Disk):
         self.removed: list[int] = []
 
     def get(self, key: object, raw: object) -> str:
-        """Return the key of a row; CorruptDataError unless it is text."""
+        """Return the key of a row; raise CorruptDataError unless it is text."""
         if not raw or not isinstance(key, str):
             raise CorruptDataError("the disk cache lists a key that is not text; nothing is unpickled")
         return key
 
     def store(self, value: object, read: bool, key: str) -> tuple[int, int, str | None, None]:  # noqa: ARG002 - the library passes it
-        """Give a written value the name of its key: its size, mode, name, and no value for the row.
+        """Name a written value by its key; return its size, mode, name, and no value for the row.
 
-        None becomes a row without a file; TypeError for anything else.
+        None becomes a row without a file; raise TypeError for anything else.
         """
         if value is None:
             return 0, _IN_FILE, None, None
@@ -127,10 +129,10 @@ class RawDisk(Disk):
         return value.size, _IN_FILE, name_of(key), None
 
     def fetch(self, mode: object, filename: object, value: object, read: bool) -> None:
-        """Give nothing: values are read from their files."""
+        """Return nothing: values are read from their files."""
 
     def remove(self, file_path: object) -> None:
-        """Remove a value's file if that can be done."""
+        """Remove a value's file if possible."""
         if isinstance(file_path, str) and file_path.endswith(".val") and _NAME.fullmatch(file_path):
             with contextlib.suppress(OSError):
                 size = (self._folder / file_path).lstat().st_size - HEADER_SIZE

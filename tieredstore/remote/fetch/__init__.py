@@ -1,1 +1,1 @@
-"""A range down: manifests, chunks, indexes, and the streams that put them in order."""
+"""A range down: manifests, chunks, indexes, and the streams that order them."""

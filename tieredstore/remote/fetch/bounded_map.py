@@ -1,4 +1,4 @@
-"""A map in memory that forgets: what was not used for long, and what there is no room for."""
+"""A map in memory, bounded by age and by weight."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Value = TypeVar("Value")
 
 @dataclass(slots=True)
 class MapStats:
-    """What a map holds now, and what happened to it since it was made.
+    """The present content of a map, and its history since it was made.
 
-    ``evictions`` counts entries that had to go for room or for their age, and ``evicted_weight`` what they weighed;
-    replaced and discarded entries are in neither.
+    ``evictions`` counts entries removed for space or age, and ``evicted_weight`` their weight; replaced and discarded
+    entries are in neither.
     """
 
     entries: int = 0
@@ -39,13 +39,13 @@ class _Entry(Generic[Value]):
 
 
 class BoundedMap(Generic[Key, Value]):
-    """A map bounded by the weight of its entries; the least recently used go first. Safe from several threads.
+    """A map bounded by the weight of its entries; the least recently used are evicted first. Safe from several threads.
 
-    ``limit`` bounds the sum of ``weigh(value)``, which is asked once for each value (without it every entry weighs 1);
-    -1 is without limit. An entry that outweighs the limit alone is not kept. ``entry_cost`` is what an entry weighs
-    besides its value, where there are more than ``free_entries``: of few heavy values it is nothing, and of millions of
-    light ones it is nearly all. Entries expire ``retention_ms`` after their last use, -1 never. ``clock`` tells seconds
-    and never goes back. In a forked child the map is empty.
+    ``limit`` bounds the sum of ``weigh(value)``, which is called once for each value (by default every entry weighs 1);
+    -1 is without limit. An entry that exceeds the limit alone is not kept. ``entry_cost`` is an entry's weight besides
+    its value, counted beyond ``free_entries``: it is negligible for a few heavy values, and nearly everything for
+    millions of light ones. Entries expire ``retention_ms`` after their last use, -1 never. ``clock`` returns monotonic
+    seconds. In a forked child the map is empty.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class BoundedMap(Generic[Key, Value]):
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Empty, and with nothing counted: for a forked child, where another thread may have left it half changed."""
+        """Reset to empty: for a forked child, where another thread may have left it half changed."""
         self._lock = threading.Lock()
         self._entries: OrderedDict[Key, _Entry[Value]] = OrderedDict()  # the least recently used first
         self._stats = MapStats()
 
     def get(self, key: Key) -> Value | None:
-        """The value, which counts as used now; None if there is none or it expired."""
+        """Return the value and count this as a use; None if there is none or it expired."""
         with self._lock:
             now = self._expire()
             entry = self._entries.get(key)
@@ -86,7 +86,7 @@ class BoundedMap(Generic[Key, Value]):
             return entry.value
 
     def put(self, key: Key, value: Value) -> None:
-        """Keep ``value``, in place of an older one, and make room for it."""
+        """Keep ``value`` in place of an older one, and evict others for it."""
         weight = 1 if self._weigh is None else self._weigh(value)
         with self._lock:
             now = self._expire()
@@ -103,18 +103,18 @@ class BoundedMap(Generic[Key, Value]):
                 self._evict_oldest()
 
     def discard(self, key: Key) -> None:
-        """Forget the entry, if there is one."""
+        """Remove the entry, if there is one."""
         with self._lock:
             self._drop(key)
 
     def clear(self) -> None:
-        """Forget all entries."""
+        """Remove all entries."""
         with self._lock:
             self._entries.clear()
             self._stats.weight = 0
 
     def __contains__(self, key: Key) -> bool:
-        """Whether ``get`` would find it now; this is no use of it."""
+        """Return True if ``get`` would find it now; does not count as a use."""
         with self._lock:
             self._expire()
             return key in self._entries
@@ -124,13 +124,13 @@ class BoundedMap(Generic[Key, Value]):
 
     @property
     def stats(self) -> MapStats:
-        """A snapshot."""
+        """Return a snapshot."""
         with self._lock:
             self._expire()
             return replace(self._stats, entries=len(self._entries))
 
     def _expire(self) -> float:
-        """Drop what is too old, which stands first; the time now."""
+        """Remove expired entries, which are the first ones; return the time now."""
         now = self._clock()
         if self._retention is not None:
             while self._entries and now - next(iter(self._entries.values())).used >= self._retention:

@@ -1,4 +1,4 @@
-"""The memory of streams: used again and again, and where it can be the reader's own."""
+"""The memory of streams, reused, and the reader's own where possible."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tieredstore.transform.chunks import fresh_memory
 _ROUNDED: Final = 1 << 20
 
 Original: TypeAlias = memoryview
-"""The original bytes of one chunk; read only, for whoever holds it."""
+"""The original bytes of one chunk; read-only for its holder."""
 
 
 class BufferPool:
-    """Memory that one stream uses again and again, since fresh memory costs more to fault in than to decode into.
+    """Memory that one stream reuses, because page faults in fresh memory cost more than the decoding into it.
 
-    With ``reuse`` off every buffer is fresh: what a cache's loads give is shared with other readers. Safe from several
+    With ``reuse`` off every buffer is fresh: other readers share the results of a cache's loads. Safe from several
     threads.
     """
 
@@ -30,28 +30,28 @@ class BufferPool:
         self._lock = threading.Lock()
 
     def take(self, size: int) -> memoryview:
-        """``size`` bytes, whatever they hold."""
+        """Return ``size`` bytes with undefined content."""
         with self._lock:
             fitting = [memory for memory in self._free if len(memory) >= size]
             if fitting:
                 smallest = min(fitting, key=len)
                 self._free = [memory for memory in self._free if memory is not smallest]
                 return smallest[:size]
-            # One that has become too small makes room. Rounded up, the next run of compressed chunks fits too.
+            # Drop one that is too small. Rounded up, so that the next run of compressed chunks fits too.
             del self._free[:1]
         return fresh_memory(-(-size // _ROUNDED) * _ROUNDED if size > _ROUNDED else size)[:size]
 
     def give(self, view: memoryview) -> None:
-        """Hand memory back that ``take`` gave out and that nobody looks at any more."""
+        """Return memory from ``take`` that is no longer referenced."""
         if self._reuse:
             with self._lock:
                 self._free.append(memoryview(view.obj))
 
 
 class StreamBuffers:
-    """A stream's memory: pools of their own for what comes and for what becomes of it, whose sizes differ.
+    """A stream's memory: separate pools for stored and for decoded bytes, whose sizes differ.
 
-    What is ``cached`` has been read for the stream alone, and its memory is used again whatever becomes of loads.
+    Buffers in ``cached`` were read for this stream alone, so their memory is always reused.
     """
 
     def __init__(self, *, reuse: bool) -> None:
@@ -61,9 +61,9 @@ class StreamBuffers:
 
 
 class Destination:
-    """A reader's own buffer, and which bytes of the log belong into it: chunks inside are decoded straight there.
+    """A reader's own buffer and its range of the log: chunks inside are decoded straight into it.
 
-    It is lent to whoever writes into it, until the reader takes it back. Safe from several threads.
+    It is lent to writers until the reader takes it back. Safe from several threads.
     """
 
     def __init__(self, buffer: memoryview, byte_range: ByteRange) -> None:
@@ -74,13 +74,14 @@ class Destination:
         self._is_back = False
 
     def holds(self, log_range: ByteRange) -> bool:
-        """Whether all of ``log_range`` belongs into it."""
+        """Return True if all of ``log_range`` belongs into it."""
         return self._range.start <= log_range.start and log_range.stop <= self._range.stop
 
     @contextmanager
     def lent(self, log_range: ByteRange) -> Generator[memoryview]:
-        """The part of the buffer where ``log_range`` belongs, for the block; AlreadyClosedError if it was taken
-        back."""
+        """Lend the part of the buffer for ``log_range`` during the block; raise AlreadyClosedError if it was taken
+        back.
+        """
         with self._changed:
             if self._is_back:
                 raise AlreadyClosedError("the read that this was fetched for has ended")
@@ -93,7 +94,7 @@ class Destination:
                 self._changed.notify_all()
 
     def take_back(self, timeout_s: float) -> bool:
-        """Lend it no more, and wait until nobody writes into it; False if somebody still does after the time-out."""
+        """Stop lending it, and wait for all writers; return False if one still writes after the timeout."""
         with self._changed:
             self._is_back = True
             return self._changed.wait_for(lambda: not self._writers, timeout_s)

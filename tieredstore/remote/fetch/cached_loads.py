@@ -1,4 +1,4 @@
-"""Small values that are asked for again and again: cached, and loaded once however many wait for them."""
+"""Small values that are needed often: cached, and loaded once for all waiting callers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Value = TypeVar("Value")
 
 
 class CachedLoads(Generic[Value]):
-    """A cache that runs one load a key, whoever waits for it. Safe from several threads.
+    """A cache that runs one load per key for all callers. Safe from several threads.
 
-    A caller that gives up does not cancel the load; failures are not kept. ``timeout_ms`` is how long a caller waits.
-    Once ``life`` has ended nothing is given any more, also of what is cached.
+    A caller that gives up does not cancel the load; failures are not cached. A caller waits at most ``timeout_ms``.
+    Once ``life`` has ended, nothing is returned, not even cached values.
     """
 
     def __init__(
@@ -35,12 +35,12 @@ class CachedLoads(Generic[Value]):
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """In a forked child: no load runs here, since those of the parent would never end."""
+        """Forget running loads: for a forked child, where the parent's would never end."""
         self._lock = threading.RLock()
         self._running: dict[str, Future[Value]] = {}
 
     def get(self, key: str, load: Callable[[], Value]) -> Value:
-        """The cached value, or what ``load`` returns or raises; StoreUnavailableError if that takes too long."""
+        """Return the cached value, or the result of ``load``; raise StoreUnavailableError if that takes too long."""
         self._life.check()
         cached = self._cache.get(key)
         if cached is not None:
@@ -53,23 +53,23 @@ class CachedLoads(Generic[Value]):
             raise StoreUnavailableError(f"{self._what} did not come within {waited}; it goes on loading") from error
 
     def discard(self, key: str) -> None:
-        """Forget a value."""
+        """Remove a value."""
         self._cache.discard(key)
 
     def close(self) -> None:
-        """Forget all: manifests come with their data keys."""
+        """Remove all: manifests include their data keys."""
         self._cache.clear()
 
     def _start(self, key: str, load: Callable[[], Value]) -> Future[Value]:
         with self._lock:
             if key in self._running:
                 return self._running[key]
-            # A load puts its value into the cache before it leaves `_running`: one that ended meanwhile is there.
+            # A load caches its value before it leaves `_running`, so a load that ended in between is found here.
             if (cached := self._cache.get(key)) is not None:
                 future: Future[Value] = Future()
                 future.set_result(cached)
                 return future
-            # On a thread of the pool, so that a caller who stops waiting leaves it to the others.
+            # On a thread of the pool, so that a caller that stops waiting leaves it to the others.
             future = self._pool.submit(self._run, key, load)
             if not future.done():  # an executor may run the task before submit returns
                 self._running[key] = future

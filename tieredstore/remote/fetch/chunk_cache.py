@@ -1,4 +1,4 @@
-"""Chunks that were fetched once: the contract of their caches, and the cache in memory."""
+"""The interface of caches of fetched chunks, and the cache in memory."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ LAYOUT_DIGEST_SIZE: Final = 16
 """The size of :func:`layout_digest`, in bytes."""
 
 _ENTRY_COST: Final = 512
-"""Bytes that a chunk in memory takes besides its own: key, entry and their places in the map, measured and rounded up.
-Nothing beside chunks as they are written, and hundreds of times their size for chunks of a byte."""
+"""Bytes that a chunk in memory takes besides its own: key, entry and their places in the map, measured and rounded
+up. Negligible for usual chunks, hundreds of times the size of a chunk of one byte.
+"""
 
 _FREE_ENTRIES: Final = 64
 """Chunks whose cost is not counted: 32 KiB."""
@@ -29,10 +30,10 @@ _FREE_ENTRIES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ChunkKey:
-    """Which chunk: of which object of which store, and under which layout.
+    """The identity of a chunk: its store, object and layout.
 
     ``store`` is the store's ``identity``, ``object_key`` the full key with its prefix, and ``layout`` the
-    :func:`layout_digest` of the segment's manifest, so that an object written anew in another way has other keys.
+    :func:`layout_digest` of the segment's manifest, so that an object rewritten in another way has other keys.
     """
 
     store: str
@@ -42,14 +43,14 @@ class ChunkKey:
 
 
 def layout_digest(manifest: SegmentManifest) -> bytes:
-    """A digest (BLAKE2b, 16 bytes) of what turns the stored object into chunks: chunk index, compression and AAD.
+    """Return a digest (BLAKE2b, 16 bytes) of everything that decodes the object: chunk index, compression and AAD.
 
-    The data key is not in it: a wrapping by another key pair leaves the chunks as they are.
+    It excludes the data key: wrapping that again leaves the chunks unchanged.
     """
     hashed = hashlib.blake2b(digest_size=LAYOUT_DIGEST_SIZE, person=b"chunk layout")
     aad = b"" if manifest.encryption is None else b"aad" + manifest.encryption.aad
     for part in (*_index_parts(manifest.chunk_index), str(manifest.compression).encode(), aad):
-        hashed.update(len(part).to_bytes(8, "big"))  # so that no two lists of parts read alike
+        hashed.update(len(part).to_bytes(8, "big"))  # so that different lists of parts differ
         hashed.update(part)
     return hashed.digest()
 
@@ -65,11 +66,11 @@ def _index_parts(index: ChunkIndex) -> tuple[bytes, ...]:
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """What a cache holds now, and what happened through this object since it was made.
+    """The present content of a cache, and the history of this object since it was made.
 
-    ``evictions`` and ``evicted_bytes`` count entries that went for room or age, ``damaged`` those that were dropped
-    because they were not what was put, ``failures`` calls that the disk or its database refused. ``entries`` and
-    ``bytes`` (of payload) are of the whole cache, whoever put them.
+    ``evictions`` and ``evicted_bytes`` count entries removed for space or age, ``damaged`` those dropped because their
+    content had changed, ``failures`` calls that the disk or its database refused. ``entries`` and ``bytes`` (of
+    payload) are of the whole cache, including other writers'.
     """
 
     hits: int = 0
@@ -83,14 +84,14 @@ class CacheStats:
 
 
 class Counters:
-    """The counting half of :class:`CacheStats`. Safe from several threads."""
+    """The counters of :class:`CacheStats`. Safe from several threads."""
 
     def __init__(self) -> None:
         self.begin_again()
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Nothing counted: for a forked child."""
+        """Reset to zero: for a forked child."""
         self._lock = threading.Lock()
         self._counted = dict.fromkeys((field.name for field in fields(CacheStats)), 0)
 
@@ -102,30 +103,32 @@ class Counters:
 
     @property
     def stats(self) -> CacheStats:
-        """A snapshot; ``entries`` and ``bytes`` are 0."""
+        """Return a snapshot; ``entries`` and ``bytes`` are 0."""
         with self._lock:
             return CacheStats(**self._counted)
 
 
 class ChunkCache(ABC):
-    """Chunks by :class:`ChunkKey`. It gives back exactly what was put, or nothing. Safe from several threads.
+    """Chunks by :class:`ChunkKey`. Returns exactly the bytes put, or nothing. Safe from several threads.
 
-    No call raises for trouble of the cache's own (a full disk, a locked database, damage): a ``put`` is then lost and
-    a ``get_into`` is a miss.
+    No call raises for the cache's own trouble (a full disk, a locked database, damage): a ``put`` is then lost and a
+    ``get_into`` is a miss.
     """
 
     encrypted: bool
-    """True: what is put are the chunks as stored, and who gets one decodes it. False: the chunks' own bytes."""
+    """True: entries are chunks as stored, and the caller decodes them. False: entries are the chunks' original
+    bytes.
+    """
 
     is_worth_threads: bool = False
-    """Whether several threads get several chunks sooner than one: a copy within memory keeps the interpreter's lock."""
+    """True if several threads get several chunks sooner than one. A copy within memory keeps the interpreter's lock."""
 
     @abstractmethod
     def get_into(self, key: ChunkKey, buffer: memoryview) -> bool:
-        """Fill all of ``buffer`` with the chunk, on the caller's thread, and say True.
+        """Fill all of ``buffer`` with the chunk, on the caller's thread, and return True.
 
         False is a miss: absent, expired, damaged (then dropped), or of another length than ``buffer``, whose content is
-        undefined then. An empty buffer is always a miss.
+        then undefined. An empty buffer is always a miss.
         """
 
     @abstractmethod
@@ -134,23 +137,25 @@ class ChunkCache(ABC):
 
     @abstractmethod
     def __contains__(self, key: ChunkKey) -> bool:
-        """Whether ``get_into`` would probably hit: cheap, nothing is read or checked, and no use of the chunk."""
+        """Return True if ``get_into`` would probably hit: cheap, reads and checks nothing, and does not count as a
+        use.
+        """
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of memory, files and connections; idempotent. What is on disk stays."""
+        """Release memory, files and connections; idempotent. Data on disk stay."""
 
     @property
     @abstractmethod
     def stats(self) -> CacheStats:
-        """A snapshot."""
+        """Return a snapshot."""
 
 
 class MemoryChunkCache(ChunkCache):
-    """Chunks in this process's memory, the least recently used out first.
+    """Chunks in this process's memory; the least recently used are evicted first.
 
-    ``size_bytes`` bounds the sum of their sizes, -1 without limit, and from the 64th chunk on what the cache needs to
-    know each of them, half a KiB. ``retention_ms`` counts from the last use, -1 is for ever. ``clock`` tells seconds.
+    ``size_bytes`` bounds the sum of their sizes, -1 without limit; from the 64th chunk on it includes the cache's own
+    cost of half a KiB each. ``retention_ms`` counts from the last use, -1 is for ever. ``clock`` returns seconds.
     """
 
     def __init__(
@@ -184,7 +189,7 @@ class MemoryChunkCache(ChunkCache):
         return True
 
     def put(self, key: ChunkKey, data: Buffer) -> None:
-        """See the base class; ``bytes`` are kept as they are, anything else is copied."""
+        """See the base class; ``bytes`` are kept without a copy, anything else is copied."""
         if len(data) and not self._is_closed:
             self._chunks.put(key, bytes(data))
 
@@ -192,7 +197,7 @@ class MemoryChunkCache(ChunkCache):
         return key in self._chunks
 
     def close(self) -> None:
-        """See the base class; what a load that was under way puts afterwards is not kept."""
+        """See the base class; later puts of running loads are not kept."""
         self._is_closed = True
         self._chunks.clear()
 

@@ -1,4 +1,4 @@
-"""Chunks come: from the cache, from a load that somebody else started, or by a ranged GET of ours."""
+"""Loads chunks: from the cache, from a load that another reader started, or by a ranged GET."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from tieredstore.remote.statistics import FetchCounters
 
 WORTH_A_THREAD: Final = 1 << 20
-"""Bytes of a chunk from which on another thread is woken for the next one: that takes as long as a quarter of it."""
+"""The chunk size from which another thread is woken for the next one: waking takes a quarter of its decoding time."""
 
 MAX_HELPERS: Final = (os.cpu_count() or 1) - 1
-"""Threads beside the reader's that one read wakes."""
+"""The most threads that one read wakes beside the reader's."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachedRead:
-    """Which chunks one reader wants of a cache that is said to have them, and where they belong.
+    """The chunks that one reader wants from a cache that claims to have them, and their destination.
 
-    A chunk comes into the ``destination`` if that holds all of it, else into memory of the reader's ``buffers``.
+    A chunk goes into the ``destination`` if that holds all of it, else into memory of the reader's ``buffers``.
     """
 
     segment: OpenSegment
@@ -53,11 +53,11 @@ class CachedRead:
     destination: Destination | None
 
     def is_direct(self, chunk: int) -> bool:
-        """Whether the chunk comes into the reader's own buffer."""
+        """Return True if the chunk goes into the reader's own buffer."""
         return self.destination is not None and self.destination.holds(self.segment.index.original_range(chunk))
 
     def memory(self, chunk: int) -> AbstractContextManager[memoryview]:
-        """Where the chunk is to be written."""
+        """Return the memory for the chunk."""
         chunk_range = self.segment.index.original_range(chunk)
         if self.destination is not None and self.is_direct(chunk):
             return self.destination.lent(chunk_range)
@@ -65,7 +65,7 @@ class CachedRead:
 
 
 class CachedChunks:
-    """Takes chunks out of a cache. Safe from several threads."""
+    """Reads chunks from a cache. Safe from several threads."""
 
     def __init__(self, cache: ChunkCache, store: str, helpers: Executor, life: Lifetime) -> None:
         self._cache = cache
@@ -74,9 +74,9 @@ class CachedChunks:
         self._life = life
 
     def read(self, wanted: CachedRead) -> dict[int, Original]:
-        """The original bytes of the chunks that are still there, and are what was put.
+        """Return the original bytes of the chunks that are still cached and intact.
 
-        After an error others may still be writing to where the chunks were to come.
+        After an error other threads may still write into the chunks' memory.
         """
         waiting, originals = deque(wanted.chunks), dict[int, Original]()
 
@@ -95,7 +95,7 @@ class CachedChunks:
             helping = self._woken(wanted, take_all)
             take_all()
             for help in helping:
-                # One that has not begun finds nothing to do.
+                # A task that has not begun would find nothing to do.
                 if not help.cancel():
                     outcome(help)
         finally:
@@ -103,14 +103,16 @@ class CachedChunks:
         return originals
 
     def _woken(self, wanted: CachedRead, work: Callable[[], None]) -> list[Future[None]]:
-        """Those who help with it."""
+        """Wake helpers for the work."""
         helping: list[Future[None]] = []
-        with suppress(AlreadyClosedError):  # these threads take no more, as a forked child's: the reader has one
+        with suppress(
+            AlreadyClosedError
+        ):  # these threads accept no more work, for example in a forked child: the reader's own remains
             helping.extend(self._helpers.submit(work) for _ in range(self._helper_count(wanted)))
         return helping
 
     def _helper_count(self, wanted: CachedRead) -> int:
-        """As many as there are processors and chunks for, where several threads are done sooner than one."""
+        """Count the helpers: limited by processors and chunks, none if one thread is as fast."""
         decoded = self._cache.encrypted and not wanted.segment.decoder.is_identity
         if not (decoded or self._cache.is_worth_threads):
             return 0
@@ -129,7 +131,7 @@ class CachedChunks:
                 if not self._cache.get_into(key, stored):
                     return None
                 segment.decoder.decode_into(stored, original)
-            except CorruptDataError:  # what the cache holds is not what was put in: a miss
+            except CorruptDataError:  # the cached bytes have changed: a miss
                 return None
             finally:
                 spare.give(stored)
@@ -137,14 +139,15 @@ class CachedChunks:
 
 
 MAX_IDLE_BUFFERS: Final = max(2, min(8, os.cpu_count() or 2))
-"""Closed streams whose memory is kept for the next ones: faulting it in anew cost a fifth of a whole read. As many as
-one process reads side by side."""
+"""Closed streams whose memory is kept for later ones: page faults in fresh memory cost a fifth of a whole read. As
+many as one process reads in parallel.
+"""
 
 
 class ChunkLoader:
-    """Gives chunks out of the cache, and loads those that it lacks. Thread-safe.
+    """Returns chunks from the cache, and loads missing ones. Thread-safe.
 
-    Loads are shared where there is a cache: a chunk is fetched once, however many readers wait for it.
+    With a cache, loads are shared: a chunk is fetched once, however many readers wait for it.
     """
 
     def __init__(
@@ -160,7 +163,7 @@ class ChunkLoader:
         self._life = life
         self._pools = pools.bound(life)
         self.cache = cache
-        self._identity = manifests.store.identity  # asked for once: it is part of every chunk's key
+        self._identity = manifests.store.identity  # read once: it is part of every chunk's key
         self._cached = None if cache is None else CachedChunks(cache, self._identity, self._pools.transform, life)
         self.coalesce_max_bytes = coalesce_max_bytes
         self.counters: FetchCounters = manifests.counters
@@ -168,30 +171,30 @@ class ChunkLoader:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """In a forked child: no load runs here, since those of the parent would never end."""
+        """Forget running loads: for a forked child, where the parent's would never end."""
         self._lock = threading.Lock()
         self._running: dict[ChunkKey, Load] = {}
-        # Without a lock: a stream may be closed by the garbage collector, wherever this thread is just then.
+        # Without a lock: the garbage collector may close a stream at any point of this thread.
         self._idle_buffers: deque[StreamBuffers] = deque(maxlen=MAX_IDLE_BUFFERS)
 
     @property
     def is_closed(self) -> bool:
-        """Whether the manager was closed."""
+        """True if the manager was closed."""
         return self._life.is_over
 
     def check_open(self) -> None:
-        """AlreadyClosedError once the manager was closed; what a cache holds is not given any more either."""
+        """Raise AlreadyClosedError once the manager was closed; cached bytes are not returned either."""
         self._life.check()
 
     def take_buffers(self) -> StreamBuffers:
-        """Memory for a stream: what an earlier one left, if there is any."""
+        """Take memory for a stream, an earlier stream's if possible."""
         try:
             return self._idle_buffers.pop()
         except IndexError:
             return StreamBuffers(reuse=self.cache is None)
 
     def give_buffers(self, buffers: StreamBuffers) -> None:
-        """Take back the memory of a stream of which nothing is under way any more."""
+        """Take back the memory of a stream without running loads."""
         self._idle_buffers.append(buffers)
 
     def schedule(
@@ -207,14 +210,13 @@ class ChunkLoader:
         is_awaited: bool = False,
         by_reader: bool = False,
     ) -> list[Scheduled]:
-        """Arrange for chunk ``first``, and for those before ``limit`` that come with the same request.
+        """Arrange for chunk ``first``, and for those before ``limit`` that the same request brings.
 
-        With a ``destination`` chunks inside it come there, and with an ``end`` nothing of the log behind it may come
-        (see :meth:`whole`). A chunk that comes alone is decoded by its reader if that waits for it: another thread
-        would have to be woken for it, and wake it; with ``by_reader`` so is each chunk. A cache leaves all of these
-        aside: it shares what it loads.
+        Chunks inside ``destination`` are decoded into it. With ``end``, bytes of the log after it may be left out (see
+        :meth:`whole`). The reader decodes a single chunk itself, because waking another thread would cost more; with
+        ``by_reader`` it decodes each chunk. With a cache none of this applies: it shares its loads.
         """
-        # Without a cache nothing is shared: the load is this reader's own, and its memory is used again.
+        # Without a cache nothing is shared: the load is this reader's own, and its memory is reused.
         if self.cache is None:
             run = greedy_run(first, limit, size_of=segment.index.original_size, max_bytes=max_bytes)
             by_reader = by_reader or (is_awaited and len(run) == 1 and not segment.decoder.is_identity)
@@ -222,8 +224,8 @@ class ChunkLoader:
             load = Load(run, self._pools.fetch.submit(self._fetch, job))
             return [Scheduled(chunk, load, owned=True, direct=job.is_direct(chunk)) for chunk in run]
         with self._lock:
-            # A load puts its chunk into the cache before it leaves `_running`, so that here, under the lock,
-            # a chunk that is in neither is really missing, and claiming it makes everybody else wait for us.
+            # A load caches its chunk before it leaves `_running`. So here, under the lock, a chunk in neither is really
+            # missing, and claiming it makes all other readers wait for this load.
             running = self._running.get(segment.key(self._identity, first))
             if running is not None:
                 return [Scheduled(first, running)]
@@ -239,9 +241,9 @@ class ChunkLoader:
         buffers: StreamBuffers,
         destination: Destination | None = None,
     ) -> list[Scheduled]:
-        """Chunks that the cache was said to hold, read out of it, whole ones into the ``destination`` that they fit.
+        """Read chunks that the cache claims to hold, whole ones into the ``destination`` if they fit.
 
-        A chunk that it does not give any more is loaded after all.
+        A chunk that it no longer has is loaded.
         """
         assert self._cached is not None
         wanted = CachedRead(segment, chunks, buffers, destination)
@@ -255,7 +257,7 @@ class ChunkLoader:
         ]
 
     def original(self, scheduled: Scheduled, timeout_s: float | None) -> Original:
-        """A scheduled chunk's original bytes, which were read out of the cache or are waited for."""
+        """Return a scheduled chunk's original bytes, read from the cache or awaited."""
         if scheduled.cached is not None:
             return scheduled.cached
         load = scheduled.load
@@ -269,7 +271,7 @@ class ChunkLoader:
     def whole(
         self, segment: OpenSegment, scheduled: Scheduled, buffers: StreamBuffers, timeout_s: float | None
     ) -> Original:
-        """All of a chunk that came in part, out of what its request has brought."""
+        """Decode all of a chunk that was decoded in part, from the bytes of its request."""
         load, chunk = scheduled.load, scheduled.chunk
         assert load is not None
         assert scheduled.owned
@@ -312,12 +314,12 @@ class ChunkLoader:
                 self._running.pop(segment.key(self._identity, chunk), None)
 
     def _fetch(self, job: Job) -> Arrived:
-        """One GET for the run; its chunks are decoded by the transform pool."""
+        """Fetch the run by one GET; the transform pool decodes its chunks."""
         segment, run = job.segment, job.run
         try:
             stored = self._read_stored(job)
         except RangeNotSatisfiableError as error:
-            # Of a run that reaches past the object's end the first chunks may still be there.
+            # If the run extends past the object's end, its first chunks may still exist.
             if len(run) > 1:
                 return self._fetch_one_by_one(job)
             raise self._manifests.why_missing(segment.metadata, segment.log_key, error, SegmentCorruptError) from error
@@ -330,13 +332,13 @@ class ChunkLoader:
         return Arrived([self._pools.transform.submit(decode, chunk) for chunk in run], kept)
 
     def _fetch_one_by_one(self, job: Job) -> Arrived:
-        """The object ends within the run: what lies before its end is still good."""
+        """Fetch each chunk alone: the object ends within the run, but earlier chunks are intact."""
         decoding: list[Future[Original]] = []
-        # Its readers were told which chunks come into their buffers: that must stay as it is for the run as a whole.
+        # Readers were told which chunks go into their buffers: that must not change for the run as a whole.
         copied = job.segment.decoder.is_identity and not job.fits(job.run)
         for chunk in job.run:
             destination = None if copied else job.destination
-            # Whole, since what was stored of it is not kept.
+            # Whole, because its stored bytes are not kept.
             alone = replace(job, run=range(chunk, chunk + 1), destination=destination, end=None, by_reader=False)
             try:
                 decoding.extend(self._fetch(alone).decoding)
@@ -348,7 +350,7 @@ class ChunkLoader:
         return Arrived(decoding)
 
     def _read_stored(self, job: Job) -> memoryview:
-        """The stored bytes of the job's run, by one request."""
+        """Read the stored bytes of the job's run, by one request."""
         self._life.check()
         segment, run = job.segment, job.run
         start, stop = segment.positions[run.start], segment.positions[run.stop]
@@ -360,7 +362,7 @@ class ChunkLoader:
         return stored
 
     def _decode_of(self, job: Job, stored: memoryview, chunk: int) -> Original:
-        """One chunk out of all that was stored for the job's run."""
+        """Decode one chunk from the stored bytes of the job's run."""
         positions = job.segment.positions
         start = positions[job.run.start]
         return self._decode(job, chunk, stored[positions[chunk] - start : positions[chunk + 1] - start])
@@ -386,7 +388,7 @@ class ChunkLoader:
         if job.segment.decoder.is_identity:
             return stored
         size, wanted = job.segment.index.original_size(chunk), job.size_to_decode(chunk)
-        # Memory for all of it: what is not written to costs nothing, and the next chunk finds it large enough.
+        # Memory for all of it: unwritten pages cost nothing, and the next chunk finds it large enough.
         with job.memory(range(chunk, chunk + 1), job.buffers.originals, size) as memory:
             job.segment.decoder.decode_into(stored, memory, wanted)
         return memory[:wanted]

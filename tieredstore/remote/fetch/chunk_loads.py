@@ -1,4 +1,4 @@
-"""Chunks on their way: what one ranged GET is asked for, and how its chunks are waited for."""
+"""Chunks being loaded: the content of one ranged GET, and the wait for its chunks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tieredstore.transform.chunks import ChunkDecoder
 
 @dataclass(frozen=True, slots=True)
 class OpenSegment:
-    """All that reading the chunks of one segment needs. ``layout`` is of the manifest, for the cache's keys."""
+    """Everything needed to read the chunks of one segment. ``layout`` is of the manifest, for the cache's keys."""
 
     metadata: RemoteLogSegmentMetadata
     log_key: str
@@ -29,16 +29,16 @@ class OpenSegment:
     layout: bytes
 
     def key(self, store: str, chunk: int) -> ChunkKey:
-        """Under which a cache has a chunk; ``store`` is the store's identity."""
+        """Return the cache's key of a chunk; ``store`` is the store's identity."""
         return ChunkKey(store, self.log_key, chunk, self.layout)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request to make: which chunks of which segment, and into which memory.
+    """One request: the chunks of a segment, and their memory.
 
-    What lies behind ``end`` of the original log nobody asks for, None if all of the last chunk may be wanted. With
-    ``by_reader`` whoever waits for a chunk decodes it.
+    Bytes after ``end`` of the original log are not needed, None if all of the last chunk may be. With ``by_reader`` the
+    waiting reader decodes each chunk.
     """
 
     segment: OpenSegment
@@ -49,22 +49,22 @@ class Job:
     by_reader: bool = False
 
     def size_to_decode(self, chunk: int) -> int:
-        """How many bytes of a chunk are decoded, from its beginning on."""
+        """Return the number of bytes to decode of a chunk, from its beginning."""
         chunk_range = self.segment.index.original_range(chunk)
         if self.end is None or not self.segment.decoder.stops_early:
             return len(chunk_range)
         return min(chunk_range.stop, self.end) - chunk_range.start
 
     def is_direct(self, chunk: int) -> bool:
-        """Whether the chunk ends up in the reader's buffer without a copy."""
+        """Return True if the chunk reaches the reader's buffer without a copy."""
         return self.fits(self.run if self.segment.decoder.is_identity else range(chunk, chunk + 1))
 
     def fits(self, run: range) -> bool:
-        """Whether the original bytes of these chunks belong into the reader's buffer, all of them."""
+        """Return True if all original bytes of these chunks belong into the reader's buffer."""
         return self.destination is not None and self.destination.holds(self._original_range(run))
 
     def memory(self, run: range, pool: BufferPool, size: int) -> AbstractContextManager[memoryview]:
-        """Where ``size`` bytes of these chunks are to be written: the reader's buffer if they fit, or the pool's."""
+        """Return the memory for ``size`` bytes of these chunks: the reader's buffer if they fit, else the pool's."""
         if self.destination is not None and self.fits(run):
             return self.destination.lent(self._original_range(run))
         return nullcontext(pool.take(size))
@@ -76,9 +76,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """What a GET brought: each chunk being decoded, out of ``stored`` (None where there is no one buffer of it).
+    """The result of a GET: each chunk being decoded, from ``stored`` (None without one buffer for all).
 
-    With ``decode``, which is told a chunk's number, none is: each is for its reader to decode.
+    With ``decode``, called with a chunk's number, the reader decodes each chunk.
     """
 
     decoding: list[Future[Original]]
@@ -87,7 +87,7 @@ class Arrived:
 
 
 class Load:
-    """One ranged GET under way, and the chunks that come of it."""
+    """One running GET, and its chunks."""
 
     def __init__(self, chunks: range, arrived: Future[Arrived]) -> None:
         self.chunks = chunks
@@ -95,8 +95,7 @@ class Load:
         self._unread = len(chunks)
 
     def chunk(self, number: int, timeout_s: float | None) -> Original:
-        """The original bytes of one of the chunks; raises what went wrong, or StoreUnavailableError after the
-        time-out."""
+        """Return the original bytes of a chunk; raise its error, or StoreUnavailableError after the timeout."""
         until = None if timeout_s is None else monotonic() + timeout_s
         try:
             arrived = outcome(self._arrived, timeout_s)
@@ -111,16 +110,16 @@ class Load:
             ) from error
 
     def stored_bytes(self, number: int, positions: Sequence[int]) -> memoryview:
-        """What came of the store for one of the chunks, which has been decoded."""
+        """Return the stored bytes of a decoded chunk."""
         stored = outcome(self._arrived).stored
         assert stored is not None
         start = positions[self.chunks.start]
         return stored[positions[number] - start : positions[number + 1] - start]
 
     def finish_one(self, original: Original | None, buffers: StreamBuffers) -> None:
-        """Its one reader is done with a chunk: memory that nobody looks at any more goes back.
+        """Note that the one reader has finished a chunk: return memory that is no longer referenced.
 
-        ``original`` is None for a chunk that lies in the reader's own buffer.
+        ``original`` is None for a chunk in the reader's own buffer.
         """
         self._unread -= 1
         stored = outcome(self._arrived).stored
@@ -130,16 +129,16 @@ class Load:
             buffers.stored.give(stored)
 
     def cancel(self) -> None:
-        """Do not start what has not started; what runs goes on into memory that nobody waits for."""
+        """Cancel tasks that have not started; running ones continue into abandoned memory."""
         self._arrived.cancel()
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """One chunk that a stream will need next: on its way by ``load``, or, without one, in the cache.
+    """One chunk that a stream will need next: being loaded by ``load``, or, without one, in the cache.
 
-    A ``load`` that is ``owned`` has no other reader; a chunk that is ``direct`` comes into the reader's buffer.
-    ``cached`` are its bytes once they were read out of the cache.
+    An ``owned`` ``load`` has no other reader; a ``direct`` chunk goes into the reader's buffer. ``cached`` are its
+    bytes once read from the cache.
     """
 
     chunk: int
@@ -150,5 +149,5 @@ class Scheduled:
 
     @property
     def is_unread(self) -> bool:
-        """Whether it is in the cache, and nobody has looked yet."""
+        """True if it is in the cache and was not read yet."""
         return self.load is None and self.cached is None

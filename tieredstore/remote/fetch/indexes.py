@@ -1,4 +1,4 @@
-"""The indexes of a store's segments: small, kept in memory, and on disk where there is a disk cache."""
+"""The indexes of a store's segments: small, cached in memory, and in the disk cache if there is one."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from tieredstore.transform.encryption import SegmentCipher
 
 INDEX_ENTRY_COST: Final = 512
-"""Bytes that an entry of the index cache takes beside its indexes, roughly."""
+"""Bytes of an entry in the index cache besides its indexes, roughly."""
 
 
 class BlobCache(Protocol):
     """Small values that outlive the process; a damaged one is None."""
 
     def get(self, key: str) -> bytes | None:
-        """The value, or None."""
+        """Return the value, or None."""
         ...
 
     def put(self, key: str, data: bytes) -> None:
@@ -41,7 +41,7 @@ class BlobCache(Protocol):
 
 
 class Indexes:
-    """The indexes of a store's segments: all of a segment's come by one request and are cached as one entry.
+    """The indexes of a store's segments: all of a segment's come by one request and are one cache entry.
 
     ``fetch.indexes.cache.*``; on disk too if ``blobs`` is given, as plaintext, or as stored if ``keep_stored``.
     """
@@ -60,11 +60,11 @@ class Indexes:
         self._keep_stored = keep_stored
 
     def get(self, metadata: RemoteLogSegmentMetadata, types: Iterable[IndexType]) -> dict[IndexType, BinaryIO]:
-        """Those of the indexes asked for that were recorded, by at most one request beside the manifest's."""
+        """Return the requested indexes that were recorded, by at most one request beside the manifest's."""
         opened = self._manifests.get(metadata)
         entries = dict(opened.manifest.segment_indexes.recorded())
         recorded = [kind for kind in types if kind in entries]
-        # Empty indexes have no bytes to ask the store for, encrypted segments included.
+        # Empty indexes have no bytes in the store, even in encrypted segments.
         if not any(entries[kind].size for kind in recorded):
             return {kind: io.BytesIO() for kind in recorded}
         key = self._manifests.layout.data_key(metadata, Suffix.INDEXES)
@@ -72,14 +72,14 @@ class Indexes:
         return {kind: io.BytesIO(indexes[kind]) for kind in recorded}
 
     def one(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
-        """One index; IndexNotRecordedError if the segment was copied without it."""
+        """Return one index; raise IndexNotRecordedError if the segment was copied without it."""
         recorded = self.get(metadata, [index_type])
         if index_type not in recorded:
             raise IndexNotRecordedError(f"{metadata} was copied without a {index_type.value} index")
         return recorded[index_type]
 
     def close(self) -> None:
-        """Forget all."""
+        """Empty the cache."""
         self._loads.close()
 
     def forget(self, metadata: RemoteLogSegmentMetadata) -> None:
@@ -91,7 +91,7 @@ class Indexes:
         indexes = self._from_blob(blob_key, metadata, opened)
         if indexes is None:
             stored = self._fetch(key, metadata, opened.manifest)
-            # All of the segment's indexes lie in one object: one request brings them, and they are kept as one.
+            # One object holds all of the segment's indexes: one request brings them, and they are one entry.
             indexes = _open_indexes(stored, opened, metadata)
             if self._blobs is not None:
                 self._blobs.put(blob_key, stored if self._keep_stored else b"".join(indexes.values()))
@@ -107,7 +107,7 @@ class Indexes:
     def _from_blob(
         self, blob_key: str, metadata: RemoteLogSegmentMetadata, opened: OpenManifest
     ) -> dict[IndexType, bytes] | None:
-        """What the disk holds; None sends the caller to the store for the whole set."""
+        """Return the disk cache's indexes; None if the whole set must come from the store."""
         blob = None if self._blobs is None else self._blobs.get(blob_key)
         if blob is None:
             return None
@@ -118,14 +118,14 @@ class Indexes:
         return _open_indexes(blob, opened, metadata)
 
     def _blob_key(self, key: str, manifest: SegmentManifest) -> str:
-        """Never the same for two segments, two stores, or two ways of keeping."""
+        """Return a key that differs for each segment, store, and form."""
         aad = b"" if manifest.encryption is None else manifest.encryption.aad
         parts = (self._manifests.store.identity, key, repr(manifest.segment_indexes), aad.hex(), str(self._keep_stored))
         return hashlib.blake2b("\0".join(parts).encode(), digest_size=20).hexdigest()
 
 
 def _open_indexes(stored: bytes, opened: OpenManifest, metadata: RemoteLogSegmentMetadata) -> dict[IndexType, bytes]:
-    """The plaintext of every recorded index."""
+    """Return the plaintext of every recorded index."""
     return {
         kind: _open_index(opened.cipher, stored, entry, f"{kind.value} index of {metadata}")
         for kind, entry in opened.manifest.segment_indexes.recorded()
@@ -143,7 +143,7 @@ def _open_index(cipher: SegmentCipher | None, stored: bytes, entry: IndexEntry, 
 
 
 def _split(plain: bytes, manifest: SegmentManifest) -> dict[IndexType, bytes] | None:
-    """The indexes out of their plaintexts in a row; None if that is not as long as they are together."""
+    """Split the concatenated plaintexts; None if their length is not the sum of the indexes'."""
     overhead = 0 if manifest.encryption is None else ENCRYPTION_OVERHEAD
     indexes: dict[IndexType, bytes] = {}
     position = 0
@@ -155,5 +155,5 @@ def _split(plain: bytes, manifest: SegmentManifest) -> dict[IndexType, bytes] | 
 
 
 def weight_of_indexes(indexes: dict[IndexType, bytes]) -> int:
-    """Bytes that a segment's indexes take in memory."""
+    """Return the bytes that a segment's indexes take in memory."""
     return INDEX_ENTRY_COST + sum(len(content) for content in indexes.values())

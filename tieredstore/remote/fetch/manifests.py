@@ -1,4 +1,4 @@
-"""The manifests of a store: read, checked, their data keys opened, and kept."""
+"""The manifests of a store: read, checked, their data keys opened, and cached."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 _MANIFEST_COST: Final = 64 << 10
-"""Bytes that a manifest in the cache may take for one entry; that of 20,000 chunks takes as many."""
+"""Bytes in the cache that count as one manifest; one of 20,000 chunks takes as many."""
 
 _EPOCH_COST: Final = 128
 """Bytes that a leader epoch takes in memory, roughly."""
@@ -39,21 +39,21 @@ _EPOCH_COST: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class OpenManifest:
-    """A manifest and what its data key opens. ``cipher`` raises if the key ring does not hold the pair."""
+    """A manifest and its opened data key. ``cipher`` raises if the key ring lacks the pair."""
 
     manifest: SegmentManifest
     opened: SegmentCipher | UnknownKeyError | WrongKeyError | None
 
     @property
     def cipher(self) -> SegmentCipher | None:
-        """What opens the segment's units; None for a segment that is not encrypted."""
+        """The cipher of the segment's units; None for an unencrypted segment."""
         if isinstance(self.opened, UnknownKeyError | WrongKeyError):
             raise self.opened.with_traceback(None)
         return self.opened
 
 
 def weight_of_manifest(opened: OpenManifest) -> int:
-    """How many ordinary manifests take as much memory: 1 but for hostile ones, which may take a thousand times more."""
+    """Return the memory in ordinary manifests: 1, except for hostile ones, which may take a thousand times more."""
     manifest = opened.manifest
     held = 0
     if isinstance(manifest.chunk_index, VariableChunkIndex):
@@ -66,9 +66,9 @@ def weight_of_manifest(opened: OpenManifest) -> int:
 
 
 class Manifests:
-    """The manifests of a store, cached by key: ``fetch.manifest.cache.*``. What is absent is asked for each time.
+    """The manifests of a store, cached by key: ``fetch.manifest.cache.*``. Absence is not cached.
 
-    Indexes and logs are found by them: in the same ``store``, by the same ``layout``, and counted beside them.
+    Indexes and logs are found through them: in the same ``store``, by the same ``layout``, and counted beside them.
     """
 
     def __init__(
@@ -88,17 +88,19 @@ class Manifests:
         self._rules = rules
 
     def get(self, metadata: RemoteLogSegmentMetadata) -> OpenManifest:
-        """The segment's manifest, by at most one request; SegmentNotFoundError without one, SegmentCorruptError for
-        another's."""
+        """Return the segment's manifest, by at most one request.
+
+        Raise SegmentNotFoundError without one, SegmentCorruptError for another segment's.
+        """
         key = self.layout.key(metadata, Suffix.MANIFEST)
         opened = self._loads.get(key, lambda: self._load(key, metadata))
         if isinstance(opened.opened, UnknownKeyError | WrongKeyError):
-            # Not kept: its data key may be wrapped by another pair soon, one that is on the ring.
+            # Not cached: its data key may soon be wrapped by another pair that is on the ring.
             self._loads.discard(key)
         return opened
 
     def close(self) -> None:
-        """Forget all."""
+        """Empty the cache."""
         self._loads.close()
 
     def forget(self, metadata: RemoteLogSegmentMetadata) -> None:
@@ -112,8 +114,8 @@ class Manifests:
         error: ObjectNotFoundError | RangeNotSatisfiableError,
         corrupt: type[CorruptDataError],
     ) -> CorruptDataError | SegmentNotFoundError:
-        """Why an object that a manifest points to is missing or short: corruption, unless a delete went by."""
-        # A cached manifest may be one of a segment that is deleted by now.
+        """Return the reason why a manifest's object is missing or short: corruption, unless the segment was deleted."""
+        # The cached manifest may be that of a deleted segment.
         self.forget(metadata)
         try:
             self.store.head(self.layout.key(metadata, Suffix.MANIFEST))
@@ -145,4 +147,4 @@ class Manifests:
         try:
             return SegmentCipher(DataKey(self._key_ring.unwrap(wrapped.key_id, wrapped.wrapped), wrapped.aad))
         except (UnknownKeyError, WrongKeyError) as error:
-            return error  # who only looks at the manifest needs no key
+            return error  # a reader of the manifest alone needs no key

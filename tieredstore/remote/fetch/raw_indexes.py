@@ -1,4 +1,4 @@
-"""What the raw layout does not store of a segment: transactions, open producers and leader epochs, made of the logs."""
+"""Indexes that the raw layout does not store (transactions, open producers, leader epochs), made from the logs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _MADE: Final = frozenset({IndexType.TRANSACTION, IndexType.PRODUCER_SNAPSHOT, In
 
 
 class RawIndexes:
-    """Stored indexes come from ``stored``; the others are made when they are asked for.
+    """Returns stored indexes from ``stored``, and makes the others on demand.
 
-    The transaction index and the producer snapshot cost a reading of the log, once a segment. A transaction that began
-    in an earlier segment is known if that was read for its transactions too, as readers do who read it at all.
+    The transaction index and the producer snapshot cost one read of the log per segment. A transaction that began in an
+    earlier segment is known if that was read for its transactions too, as readers do.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class RawIndexes:
     ) -> None:
         self._stored, self._open_log, self._manifests = stored, open_log, manifests
         self._steps = BoundedMap[str, tuple[TransactionStep, ...]](_MOST)
-        # Of each place in a log only a part of what is open there may be known; what is known is true.
+        # Possibly incomplete for each place in a log, but never wrong.
         self._open = BoundedMap[tuple[TopicIdPartition, int], dict[int, int]](_MOST)
 
     def get(self, metadata: RemoteLogSegmentMetadata, types: Iterable[IndexType]) -> dict[IndexType, BinaryIO]:
-        """Those asked for; of the raw layout there is none that is not recorded."""
+        """Return the requested indexes; in the raw layout all are recorded."""
         wanted = list(types)
         indexes = self._stored.get(metadata, [kind for kind in wanted if kind not in _MADE])
         for kind in wanted:
@@ -53,7 +53,7 @@ class RawIndexes:
         return indexes
 
     def one(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
-        """One index."""
+        """Return one index."""
         indexes = self.get(metadata, [index_type])
         if index_type not in indexes:
             raise IndexNotRecordedError(f"{metadata} was stored without a {index_type.value} index")
@@ -90,9 +90,9 @@ class RawIndexes:
         return steps
 
     def _history(self, metadata: RemoteLogSegmentMetadata) -> LeaderEpochs:
-        """The leader epochs of the partition up to the segment's end, of all segments that begin before it.
+        """Return the leader epochs of the partition up to the segment's end, of all segments that begin before it.
 
-        Where segments contradict each other the later epoch is right about where it began.
+        If segments contradict each other, the later epoch is right about its own start.
         """
         starts: dict[int, int] = {}
         for segment in self._before(metadata):

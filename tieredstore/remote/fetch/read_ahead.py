@@ -1,4 +1,4 @@
-"""How much of the logs may be on its way before it is asked for."""
+"""The limit of bytes that are read ahead."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tieredstore.process.forks import begin_again_after_fork
 
 
 class ReadAhead:
-    """So many bytes of each reader; or, if ``is_shared``, of all readers together. Safe from several threads.
+    """A limit in bytes for each reader; or, if ``is_shared``, for all readers together. Safe from several threads.
 
-    Of what is shared each reader has an equal part at the most, and no more than the others leave at the moment. What a
-    read itself needs is not counted as ahead: beyond the limit each reader may have the chunk that it stands in.
+    A reader gets at most an equal part of a shared limit, and no more than the others leave at the moment. The bytes of
+    the read itself do not count: each reader may always have the chunk at its position.
     """
 
     def __init__(self, limit_bytes: int, *, is_shared: bool = False) -> None:
@@ -22,13 +22,13 @@ class ReadAhead:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """In a forked child: its readers begin again too, and have nothing on its way."""
-        # Reentrant: the garbage collector may close a reader within this very lock.
+        """Reset: for a forked child, whose readers begin again too, with nothing being loaded."""
+        # Reentrant: the garbage collector may close a reader inside this very lock.
         self._lock = threading.RLock()
         self._held: WeakKeyDictionary[object, int] = WeakKeyDictionary()
 
     def grant(self, reader: object) -> int:
-        """How many bytes from its position on a reader may have on their way now."""
+        """Return how many bytes from its position on a reader may load now."""
         if not self._is_shared:
             return self.limit_bytes
         with self._lock:
@@ -37,13 +37,13 @@ class ReadAhead:
             return max(0, min(self.limit_bytes // len(self._held), self.limit_bytes - others))
 
     def hold(self, reader: object, byte_count: int) -> None:
-        """A reader has so many bytes on their way, or there and not read."""
+        """Note how many bytes of a reader are being loaded, or loaded and not read."""
         if self._is_shared:
             with self._lock:
                 self._held[reader] = byte_count
 
     def release(self, reader: object) -> None:
-        """A reader reads no further."""
+        """Note that a reader has finished."""
         if self._is_shared:
             with self._lock:
                 self._held.pop(reader, None)

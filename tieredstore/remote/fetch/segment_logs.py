@@ -29,7 +29,7 @@ _MOST_LISTED: Final = 1024
 """Positions of a segment's chunks that are kept as numbers."""
 
 MAX_PREPARED: Final = 4
-"""Segments that were prepared and not yet opened; the oldest gives way."""
+"""Segments prepared and not yet opened; the oldest is dropped."""
 
 
 class SegmentLogs:
@@ -52,8 +52,8 @@ class SegmentLogs:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """In a forked child: nothing is prepared, since what the parent prepares never ends here."""
-        # Reentrant: the garbage collector may close a stream, which drops what it prepared, within this very lock.
+        """Drop prepared segments: for a forked child, where the parent's preparation never ends."""
+        # Reentrant: the garbage collector may close a stream, which drops its prepared segment, inside this very lock.
         self._lock = threading.RLock()
         self._prepared: OrderedDict[RemoteLogSegmentId, PreparedSegment] = OrderedDict()
 
@@ -63,9 +63,9 @@ class SegmentLogs:
         byte_range: ByteRange | None = None,
         next_segment: NextSegment | None = None,
     ) -> SegmentStream:
-        """The bytes of ``byte_range`` (all without one). The manifest is read here, chunks when they are read.
+        """Open the bytes of ``byte_range`` (default: all). Reads the manifest now, chunks on demand.
 
-        A segment that an earlier stream prepared is taken over with what is already on its way.
+        Takes over a segment that an earlier stream prepared, with its running loads.
         """
         stream = self._take_prepared(metadata, byte_range) or self._open(metadata, byte_range)
         if next_segment is not None:
@@ -73,7 +73,7 @@ class SegmentLogs:
         return stream
 
     def prepare(self, metadata: RemoteLogSegmentMetadata) -> PreparedSegment:
-        """Open a segment in the background, for an ``open`` to come."""
+        """Open a segment in the background, for a later ``open``."""
         prepared = PreparedSegment(self._pools.fetch.submit(self._open, metadata, None))
         with self._lock:
             self._prepared[metadata.remote_log_segment_id] = prepared
@@ -83,14 +83,14 @@ class SegmentLogs:
         return prepared
 
     def drop(self, segment_id: RemoteLogSegmentId) -> None:
-        """Nobody will open what was prepared."""
+        """Drop a prepared segment that will not be opened."""
         with self._lock:
             prepared = self._prepared.pop(segment_id, None)
         if prepared is not None:
             prepared.drop()
 
     def close(self) -> None:
-        """Drop all that was prepared."""
+        """Drop all prepared segments."""
         for segment_id in list(self._prepared):
             self.drop(segment_id)
 
@@ -99,7 +99,7 @@ class SegmentLogs:
             prepared = self._prepared.pop(metadata.remote_log_segment_id, None)
         if prepared is None:
             return None
-        # What was prepared begins at the first byte; another range has to be planned anew.
+        # A prepared segment begins at its first byte; another range must be planned again.
         if byte_range is not None and byte_range != ByteRange(0, metadata.segment_size_in_bytes):
             prepared.drop()
             return None
@@ -115,7 +115,7 @@ class SegmentLogs:
                 f"{metadata} has {size} bytes by its manifest and {metadata.segment_size_in_bytes} by its metadata"
             )
         positions = manifest.chunk_index.positions()
-        # Worked out once where they are few: each is asked for several times while its chunk comes.
+        # Computed once if they are few: each is needed several times while its chunk is loaded.
         if len(positions) <= _MOST_LISTED:
             positions = tuple(positions)
         segment = OpenSegment(
@@ -130,46 +130,46 @@ class SegmentLogs:
 
 
 class PreparedSegment:
-    """A segment that is being opened, and how much of it should be on its way when it is."""
+    """A segment that is being opened, and the bytes of it to prefetch."""
 
     def __init__(self, opening: Future[SegmentStream]) -> None:
         self._opening = opening
         self._byte_count = 0
         self._is_over = False
-        # Reentrant: the garbage collector may close a stream, which drops what it prepared, within this very lock.
+        # Reentrant: the garbage collector may close a stream, which drops its prepared segment, inside this very lock.
         self._lock = threading.RLock()
 
     def prefetch(self, byte_count: int) -> None:
-        """Have at least so many first bytes on their way. Called by one thread at a time; never waits."""
+        """Prefetch at least this many first bytes. Called by one thread at a time; never waits."""
         self._byte_count = max(self._byte_count, byte_count)
         self._opening.add_done_callback(self._prefetch)
 
     def take(self) -> SegmentStream | None:
-        """The stream; None if it could not be opened: who opens it now is told why."""
+        """Return the stream; None if opening failed, so that the caller opens it again and gets the error."""
         try:
             stream = outcome(self._opening)
-        # The caller opens the segment itself then, and meets the error where it can be handled.
+        # The caller then opens the segment itself, and can handle the error.
         except TieredStoreError:
             return None
         self._end()
         return stream
 
     def drop(self) -> None:
-        """Nobody will take it."""
+        """Drop it unused."""
         self._end()
         if not self._opening.cancel():
             self._opening.add_done_callback(_close)
 
     def _end(self) -> None:
-        """The stream is somebody else's from here on."""
+        """Give up the stream to its new owner."""
         with self._lock:
             self._is_over = True
 
     def _prefetch(self, opening: Future[SegmentStream]) -> None:
-        # Who waits for the opening is woken before this is called, and a stream is for one thread at a time.
+        # Waiters are woken before this is called, and a stream is for one thread at a time.
         with self._lock:
             if not self._is_over and not opening.cancelled() and opening.exception() is None:
-                with contextlib.suppress(AlreadyClosedError):  # nobody will read on
+                with contextlib.suppress(AlreadyClosedError):  # no later read follows
                     outcome(opening).prefetch(self._byte_count)
 
 
@@ -203,7 +203,7 @@ class _NextSegment:
 
 
 def range_of_request(metadata: RemoteLogSegmentMetadata, start: int, end: int | None) -> ByteRange:
-    """Kafka's inclusive ``start..end``, clamped to the segment's last byte, as a half-open range."""
+    """Return Kafka's inclusive ``start..end``, clamped to the segment's last byte, as a half-open range."""
     size = metadata.segment_size_in_bytes
     stop = size if end is None else min(end + 1, size)
     if size == 0 and start == 0:

@@ -1,4 +1,4 @@
-"""The bytes of a range, in order, as a file: a bounded number of chunks is always on its way."""
+"""The bytes of a range, in order, as a file, with a bounded number of chunks always being loaded."""
 
 from __future__ import annotations
 
@@ -24,39 +24,40 @@ if TYPE_CHECKING:
     from tieredstore.remote.fetch.chunk_loads import Load, OpenSegment, Scheduled
 
 _TAKE_BACK_S: Final = 0.5
-"""Seconds that a read which ends early waits for those who write into its buffer, until it looks whether to go on."""
+"""Seconds that a failed read waits for writers into its buffer before it checks whether to go on waiting."""
 
 _POOLED: Final = range(1 << 20, (4 << 20) + 1)
-"""Bytes of a read that go through memory that is used again: to fault it in took a sixth of a read of 1 MiB."""
+"""Sizes of reads that use pooled memory: page faults took a sixth of a read of 1 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """``read_ahead``: original data on their way beyond what is asked for; ``timeout_s`` is how long a read waits for
-    one chunk, None for as long as the store takes."""
+    """``read_ahead`` limits original data loaded beyond the request; ``timeout_s`` bounds the wait for one chunk,
+    None for as long as the store takes.
+    """
 
     read_ahead: ReadAhead
     timeout_s: float | None = None
 
 
 class Continuation(Protocol):
-    """What comes after the end of a segment, told to prepare while the end is still being read."""
+    """The part after the end of a segment, prepared while the end is still being read."""
 
     def prepare(self, byte_count: int) -> None:
-        """Have so many of the next segment's first bytes on their way. Returns at once."""
+        """Load this many of the next segment's first bytes. Returns at once."""
         ...
 
     def drop(self) -> None:
-        """Nobody will go on reading."""
+        """Drop it: no read follows."""
         ...
 
 
 class SegmentStream(io.RawIOBase):
     """A readable, seekable file over a range of a segment's log; position 0 is the range's first byte.
 
-    Reading in sequence keeps what ``read_ahead`` grants and one request's chunks ahead; a seek ends that, and a second
-    read in a row starts it again. A failed read consumes nothing and can be repeated. Memory: the bytes ahead, twice
-    if they are encoded. For one thread at a time; close it when done, also early.
+    Sequential reads keep the bytes that ``read_ahead`` grants and one request's chunks ahead; a seek ends that, and two
+    consecutive reads start it again. A failed read consumes nothing and can be repeated. Memory: the bytes ahead, twice
+    if they are encoded. For one thread at a time; close it, even early.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class SegmentStream(io.RawIOBase):
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """In a forked child: the same position, and nothing on its way; what the parent loads never comes here."""
+        """Keep the position and forget running loads: for a forked child, where the parent's never end."""
         self._scheduled = deque()
         self._head = None
         self._buffers = StreamBuffers(reuse=self._loader.cache is None)
@@ -97,7 +98,7 @@ class SegmentStream(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """The position within the range."""
+        """Return the position within the range."""
         return self._position - self._range.start
 
     @property
@@ -119,13 +120,13 @@ class SegmentStream(io.RawIOBase):
         return self.tell()
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Up to ``size`` bytes (all that remain if negative): as many as there are, ``b""`` only at the end."""
+        """Read up to ``size`` bytes (all that remain if negative): fewer only at the end."""
         self._check_open()
         size = self.remaining if size is None or size < 0 else min(size, self.remaining)
-        # Large ones take no memory until they are written: a manifest may claim 2 GiB of which there is nothing.
+        # Large ones take no memory until written: a manifest may claim 2 GiB that do not exist.
         buffers, is_pooled = self._buffers.originals, size in _POOLED
         data = buffers.take(size) if is_pooled else fresh_memory(size)
-        # After an error nobody waits for what may still be written into it: nobody will look at it.
+        # After an error a load may still write into it, but it is no longer read.
         self._fill(data, Destination(data, ByteRange(self._position, self._position + size)))
         read = bytes(data)
         if is_pooled:
@@ -133,13 +134,14 @@ class SegmentStream(io.RawIOBase):
         return read
 
     def readall(self) -> bytes:
-        """All bytes that remain."""
+        """Read all bytes that remain."""
         return self.read()
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Fill ``buffer`` as far as the range goes; the number of bytes, 0 only at the end.
+        """Fill ``buffer`` as far as the range goes; return the number of bytes, 0 only at the end.
 
-        After AlreadyClosedError or an interrupt a call that the store does not answer may still write into the buffer.
+        After AlreadyClosedError or an interrupt, a call that the store has not answered may still write into the
+        buffer.
         """
         self._check_open()
         target = memoryview(buffer).cast("B")[: self.remaining]
@@ -151,12 +153,12 @@ class SegmentStream(io.RawIOBase):
             raise
 
     def chunks(self, *, decode_ahead: bool = True) -> Iterator[memoryview]:
-        """The bytes that remain, a chunk at a time, without a copy; each is valid until the next is asked for or the
-        stream is closed: its memory is used again then.
+        """Yield the remaining bytes chunk by chunk, without a copy.
 
-        Unless they are decoded ahead, by other threads, each is decoded here when it is asked for. That takes a tenth
-        less processor time, since its bytes are then where they are looked at, and a fraction of the memory: for
-        streams that are read side by side, as many as there are processors.
+        Each is valid until the next is requested or the stream is closed: then its memory is reused. Without
+        ``decode_ahead`` each is decoded here on demand, not by other threads. That takes a tenth less processor time,
+        because its bytes are then in the reader's cache, and a fraction of the memory: for as many parallel streams as
+        there are processors.
         """
         self._check_open()
         self._decodes_ahead = decode_ahead
@@ -177,15 +179,16 @@ class SegmentStream(io.RawIOBase):
             self._after_read(size)
 
     def prefetch(self, byte_count: int) -> None:
-        """Have so many bytes from here on their way, without waiting for them."""
+        """Load this many bytes from here, without waiting for them."""
         most = min(self._loader.coalesce_max_bytes, max(self._options.read_ahead.limit_bytes, 1))
         self._start_loads(self._position + byte_count, self._range.stop, most)
         self._hold()
 
     def close(self) -> None:
-        """Stop loading; what was not started never is."""
+        """Stop loading; requests not yet started never start."""
         if not self.closed:
-            # Whoever knows that a log ends where it stands asks for no more, and is done with the last chunk.
+            # The reader may stop exactly at the end of the last chunk without asking for more: return that chunk's
+            # memory.
             if self._head is not None and self._scheduled:
                 self._drop_first()
             # Memory that a load may still write into is left to that load.
@@ -212,7 +215,7 @@ class SegmentStream(io.RawIOBase):
                 self._read_cached(len(target) - filled, destination)
                 filled += self._take(target[filled:])
         except BaseException:
-            # Nothing was consumed: the same read may be tried again.
+            # Nothing was consumed: the same read can be repeated.
             self._position = start
             self._forget()
             raise
@@ -220,9 +223,9 @@ class SegmentStream(io.RawIOBase):
         return filled
 
     def _take_back(self, destination: Destination, error: BaseException) -> None:
-        """After an error: the buffer is the reader's again, so what writes into it is waited for.
+        """Wait, after an error, for the writers into the buffer, which the caller gets back.
 
-        That ends by the store's own deadlines; whoever closed the manager, or wants to be gone, waits for a moment.
+        The store's own deadlines end that; a closed manager or an interrupt shortens it to a moment.
         """
         is_hurried = not isinstance(error, Exception)
         while not destination.take_back(_TAKE_BACK_S):
@@ -232,16 +235,16 @@ class SegmentStream(io.RawIOBase):
     def _after_read(self, count: int) -> None:
         self._loader.counters.add(bytes_asked=count)
         if self._sequential:
-            with contextlib.suppress(AlreadyClosedError):  # the next read tells
+            with contextlib.suppress(AlreadyClosedError):  # the next read raises it
                 self._schedule(0)
-        self._sequential = True  # the next read goes on from here, unless a seek comes between
+        self._sequential = True  # the next read continues here, unless a seek comes first
 
     def _schedule(self, needed: int, destination: Destination | None = None) -> None:
-        """Start the loads that this read needs, and those that the next reads will need."""
+        """Start the loads that this read needs, and those for the next reads."""
         most = self._loader.coalesce_max_bytes
         ahead = self._options.read_ahead.grant(self) if self._sequential else 0
         horizon = self._position + max(min(needed, most), ahead)
-        # After a seek: what is asked for and no more, since the next read may be anywhere.
+        # After a seek: only the requested bytes, because the next read may be anywhere.
         if not ahead:
             self._start_loads(horizon, self._position + needed, most, destination)
             self._hold()
@@ -254,14 +257,14 @@ class SegmentStream(io.RawIOBase):
             self.continuation.prepare(past_the_end)
 
     def _start_loads(self, horizon: int, limit: int, most: int, destination: Destination | None = None) -> None:
-        """Start requests of at most ``most`` bytes while the next one's first byte lies before ``horizon``."""
+        """Start requests of at most ``most`` bytes while the next one's first byte is before ``horizon``."""
         index = self._segment.index
         end = min(limit, self._range.stop)
         if end <= self._position:
             return
         stop = index.chunk_at(end - 1) + 1
         following = self._scheduled[-1].chunk + 1 if self._scheduled else index.chunk_at(self._position)
-        # By count as well as by bytes: somebody may have made chunks of a byte.
+        # By count as well as by bytes: a segment may have chunks of one byte.
         while (
             following < stop
             and following * index.original_chunk_size < horizon
@@ -281,7 +284,7 @@ class SegmentStream(io.RawIOBase):
         self._options.read_ahead.hold(self, max(0, min(end, self._range.stop) - self._position))
 
     def _read_cached(self, needed: int, destination: Destination | None = None) -> None:
-        """Have those chunks read that the next bytes lie in and the cache has, together."""
+        """Read the cached chunks that hold the next bytes, together."""
         if self._head is not None or not self._scheduled[0].is_unread:
             return
         chunk_size, end = self._segment.index.original_chunk_size, self._position + needed
@@ -294,7 +297,7 @@ class SegmentStream(io.RawIOBase):
             self._scheduled[unread[one.chunk]] = one
 
     def _take(self, target: memoryview) -> int:
-        """Copy what the current chunk has for ``target``; how much that was."""
+        """Copy the current chunk's bytes into ``target``; return their number."""
         first = self._scheduled[0]
         chunk_range = self._segment.index.original_range(first.chunk)
         size = min(chunk_range.stop - self._position, len(target))
@@ -306,13 +309,13 @@ class SegmentStream(io.RawIOBase):
         return size
 
     def _current(self, size: int) -> Original:
-        """The original bytes of the first scheduled chunk, so far that ``size`` of them lie behind the position."""
+        """Return the first scheduled chunk's original bytes, at least ``size`` of them after the position."""
         first, timeout_s = self._scheduled[0], self._options.timeout_s
         if self._head is None:
             self._head = self._loader.original(first, timeout_s)
         begin = self._position - self._segment.index.original_range(first.chunk).start
         if begin + size > len(self._head):
-            # The read before this one ended within the chunk, and it was decoded no further than that.
+            # The previous read ended within the chunk, and it was decoded only up to there.
             whole = self._loader.whole(self._segment, first, self._buffers, timeout_s)
             self._buffers.originals.give(self._head)
             self._head = whole
@@ -320,10 +323,10 @@ class SegmentStream(io.RawIOBase):
 
     def _advance(self, size: int) -> None:
         self._position += size
-        if not self._scheduled:  # the process was forked while somebody looked at the chunk
+        if not self._scheduled:  # the process was forked while another thread used the chunk
             return
         chunk = self._scheduled[0].chunk
-        # The last chunk of a range may be wanted in part only: its memory is not needed any longer either.
+        # The last chunk of a range may be needed in part only: its memory is free then too.
         if self._position >= min(self._segment.index.original_range(chunk).stop, self._range.stop):
             self._drop_first()
 
@@ -336,7 +339,7 @@ class SegmentStream(io.RawIOBase):
             self._buffers.cached.give(head)
 
     def _keep_what_follows(self) -> None:
-        """After a seek: forward within what is scheduled, what was loaded is still good."""
+        """Keep loaded chunks after a seek forward within the scheduled ones."""
         chunk = self._position // self._segment.index.original_chunk_size
         if not self._scheduled or not self._scheduled[0].chunk <= chunk <= self._scheduled[-1].chunk:
             self._forget()
@@ -345,10 +348,10 @@ class SegmentStream(io.RawIOBase):
 
     def _forget(self) -> None:
         if self._cancel_loads():
-            self._buffers = self._loader.take_buffers()  # loads that run on still write into the old memory
+            self._buffers = self._loader.take_buffers()  # running loads still write into the old memory
 
     def _cancel_loads(self) -> bool:
-        """Expect nothing any more; whether something may still be on its way into this stream's memory."""
+        """Forget all loads; return True if one may still write into this stream's memory."""
         if not self._scheduled:
             return False
         is_under_way = any(entry.load is not None for entry in self._scheduled)

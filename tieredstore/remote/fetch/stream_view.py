@@ -1,4 +1,4 @@
-"""A stored log seen batch by batch, header after header."""
+"""A stored log read batch by batch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StreamView:
         self._piece, self._begin = b"", start
 
     def at(self, position: int) -> memoryview:
-        """The bytes from ``position`` on: a header's and a marker's at least, unless the log ends before."""
+        """Return the bytes from ``position`` on: at least a header and a marker, unless the log ends before."""
         needed = min(_HEAD, self._size - position)
         if not self._begin <= position <= self._begin + len(self._piece) - needed:
             self._stream.seek(position - self._start)
@@ -30,9 +30,9 @@ class StreamView:
         return memoryview(self._piece)[position - self._begin :]
 
     def marker(self, header: BatchHeader) -> bytes:
-        """What the records of a control batch begin with; BatchCorruptError for a marker that is damaged."""
+        """Return the first bytes of a control batch's records; raise BatchCorruptError for a damaged marker."""
         head = self.at(header.position)
-        # As all that end a transaction are.
+        # True of all markers that end a transaction.
         if header.size_in_bytes <= _HEAD:
             check_batch_crc(head[: header.size_in_bytes], header)
         return bytes(head[HEADER_SIZE : min(header.size_in_bytes, _HEAD)])
