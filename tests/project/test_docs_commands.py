@@ -130,10 +130,10 @@ def test_what_a_page_shows_runs_on_the_sample(page: Path, tmp_path: Path) -> Non
                     if not any(words in command for words in NEEDS_MORE):
                         printed = run(["sh", "-c", f'PATH="{Path(sys.executable).parent}:$PATH"; {command}'], folder)
                         assert not shown or lines_of(printed) == lines_of(shown), command
+            case "python" | "properties" if named := re.match(r"# (\S+\.(?:py|properties))\n", code):
+                (folder / named[1]).write_text(code)
             case "python" if "spark" not in code and ":9092" not in code and "://" not in code:
                 assert run([sys.executable, "-W", "error", "-c", code], folder), "the program prints nothing"
-            case "properties" if named := re.match(r"# (\S+)\n", code):
-                (folder / named[1]).write_text(code)
             case _:
                 pass
 

@@ -7,6 +7,12 @@ classes of pytest tests; ``batches`` and ``segments`` make records and segments 
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tieredstore.testing import batches, notification_queue_tests, object_store_tests, output_format_tests, segments
+
+__all__ = ["batches", "notification_queue_tests", "object_store_tests", "output_format_tests", "segments"]
 
 if "pytest" in sys.modules:
     # The asserts of the shipped tests explain themselves as those of a test file do.
