@@ -10,7 +10,13 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tieredstore.testing import batches, notification_queue_tests, object_store_tests, output_format_tests, segments
+    from tieredstore.testing import (  # noqa: TC004  the modules themselves, each imported by whom it serves
+        batches,
+        notification_queue_tests,
+        object_store_tests,
+        output_format_tests,
+        segments,
+    )
 
 __all__ = ["batches", "notification_queue_tests", "object_store_tests", "output_format_tests", "segments"]
 
