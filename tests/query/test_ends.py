@@ -21,6 +21,7 @@ from tieredstore.duckdb import attach
 from tieredstore.model import Uuid
 from tieredstore.polars import scan
 from tieredstore.query import read_topic
+from tieredstore.query.writers import WRITERS
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION, write_segment
 
@@ -152,7 +153,7 @@ def test_a_lost_or_damaged_segment_is_one_sentence_in_each_of_them(tmp_path: Pat
         assert "Traceback" not in str(caught.value)
 
 
-FORMATS = "parquet", "arrow", "csv", "jsonl"
+FORMATS = tuple(WRITERS)
 
 
 @pytest.mark.parametrize("name", ["lost", "damaged"])

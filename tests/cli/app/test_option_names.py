@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from typing import Final
 
 from tests.support.cli.screens import commands_below
 from tieredstore.cli.app.main import program
+from tieredstore.query.writers import WRITERS
 
 GONE: Final = {
     "--text", "--csv", "--json-bytes", "--count", "--exit-eof", "--mode", "--topic", "--metadata-topic", "--before",
@@ -33,6 +35,12 @@ def declarations() -> dict[str, set[tuple[str, str]]]:
 
 def test_an_option_means_the_same_in_every_command() -> None:
     assert {name for name, said in declarations().items() if len(said) > 1} <= SEVERAL_MEANINGS
+
+
+def test_the_help_of_format_names_every_format() -> None:
+    helps = [text for text, metavar in declarations()["--format"] if metavar == "FORMAT"]
+    assert helps
+    assert [name for text in helps for name in WRITERS if not re.search(rf"\b{name}\b", text)] == []
 
 
 def test_nothing_is_left_of_the_options_that_went() -> None:
