@@ -1,6 +1,7 @@
-"""Object stores: the contract (``base``), the stores, and the table that opens them (``registry``).
+"""Object stores: the interface (``base``), the stores, and the table that opens them (``registry``).
 
-The names here are what a store of your own needs: the contract, and what every store does with keys, ranges and bodies.
+The names here are those that your own store needs: the interface, and the treatment of keys, ranges and bodies that all
+stores share.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Azure's client of one container, on a session of ours: its time-outs, pool, proxy and credentials.
+"""Azure's client of one container, on a session of ours with its timeouts, pool, proxy and credentials.
 
-It asks with the identity that the settings name, and never another. Apart from the store, which alone uses it: together
-they would come to 600 lines.
+It uses only the identity that the settings name. Apart from the store, its only user: together they would come to 600
+lines.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tieredstore.errors import ConfigError
 
 
 class Transport(Protocol):
-    """``azure.core.pipeline.transport.RequestsTransport``: what sends the SDK's requests."""
+    """``azure.core.pipeline.transport.RequestsTransport``: it sends the SDK's requests."""
 
     def close(self) -> None:
         """Close its session."""
@@ -38,7 +38,7 @@ class Transport(Protocol):
 
 
 def describe_credentials(credentials: Credentials) -> str:
-    """Whose requests they are, without any secret."""
+    """Describe the identity of requests, without any secret."""
     match credentials:
         case ConnectionString():
             return "the connection string of the settings"
@@ -53,12 +53,12 @@ def describe_credentials(credentials: Credentials) -> str:
 def sdk_credential(
     credentials: Credentials, login: Transport
 ) -> AzureNamedKeyCredential | AzureSasCredential | TokenCredential:
-    """What the SDK signs with; not for a connection string, which it reads itself."""
+    """Return the credential that the SDK signs with; not for a connection string, which it reads itself."""
     if isinstance(credentials, AccountKey):
         return AzureNamedKeyCredential(credentials.account, credentials.key)
     if isinstance(credentials, SasToken):
         return AzureSasCredential(credentials.token.lstrip("?"))
-    # Not needed, and slow to import, where there is a key or a token.
+    # Slow to import, and not needed with a key or a token.
     from azure.identity import DefaultAzureCredential  # noqa: PLC0415
 
     return DefaultAzureCredential(transport=login)
@@ -67,7 +67,7 @@ def sdk_credential(
 _logger: Final = logging.getLogger(__name__)
 
 _ANY_SIZE: Final = 1 << 50
-"""The SDK cuts downloads over a size of its own into several requests, one after the other; never ours."""
+"""The SDK splits larger downloads into several requests, one after the other; this disables it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class AzureClient:
     _transports: tuple[Transport, ...]
 
     def blob(self, key: str) -> BlobClient:
-        """The SDK's handle of a blob; no request is made."""
+        """Return the SDK's handle of a blob; makes no request."""
         return self.container.get_blob_client(key)
 
     def close(self) -> None:
@@ -88,18 +88,18 @@ class AzureClient:
 
 
 def container_url(options: AzureOptions) -> str:
-    """Where the container is, without credentials; ConfigError for a connection string that cannot be understood."""
+    """Return the container's URL without credentials; raise ConfigError for an invalid connection string."""
     if options.account_url is not None:
         return f"{options.account_url.rstrip('/')}/{options.container}"
     return _of_connection_string(options, None).url.partition("?")[0]
 
 
 def open_client(options: AzureOptions) -> AzureClient:
-    """A new client; AccessDeniedError or ConfigError if its credentials cannot be had."""
+    """Open a new client; raise AccessDeniedError or ConfigError if its credentials are not available."""
     connections = options.concurrency + options.upload_parallelism
     limits = HttpLimits(connections, options.connect_timeout_s, options.read_timeout_s)
     transport = _transport(StoreAdapter(limits), options)
-    # A session of its own for tokens: here a failed request makes the SDK look elsewhere.
+    # A separate session for tokens: here a failed request makes the SDK try another source.
     login = _transport(BoundedAdapter(limits), options)
     with translate_errors(f"opening the container {options.container}"):
         container = _container(options, transport, login)
@@ -111,7 +111,7 @@ def _transport(adapter: BoundedAdapter, options: AzureOptions) -> Transport:
     session = configure(requests.Session(), adapter, options.proxy)
     if isinstance(adapter, StoreAdapter):
         session.hooks["response"].append(_close_unless_understood)
-    # The SDK passes this on with every request, and would overrule the session's.
+    # The SDK passes this on with every request, and would override the session's.
     module: Any = untyped_transport
     transport: Transport = module.RequestsTransport(
         session=session, connection_verify=certificates() if options.proxy else True
@@ -120,7 +120,7 @@ def _transport(adapter: BoundedAdapter, options: AzureOptions) -> Transport:
 
 
 def _close_unless_understood(response: requests.Response, **_: object) -> None:
-    """The SDK calculates with these before anybody gets the answer, and leaves its connection open if it cannot."""
+    """The SDK calculates with these before it returns the answer, and leaves the connection open if that fails."""
     if response.status_code < HTTPStatus.MULTIPLE_CHOICES:
         try:
             check_lengths(response.headers)
@@ -146,12 +146,12 @@ def _of_connection_string(options: AzureOptions, transport: Transport | None) ->
     try:
         return ContainerClient.from_connection_string(text, options.container, **_client_options(transport))
     except (ValueError, KeyError):
-        # The cause is not told: it may quote the text.
+        # The cause stays hidden: it may quote the text.
         raise ConfigError("storage.azure.connection.string is malformed: copy it again from the account") from None
 
 
 def _client_options(transport: Transport | None) -> dict[str, Any]:
-    # No retries of the SDK's: ours are around each call. A redirection would take body and signature elsewhere.
+    # No retries by the SDK: ours are around each call. A redirection would send body and signature elsewhere.
     return {
         "transport": transport,
         "retry_total": 0,

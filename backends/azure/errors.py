@@ -1,4 +1,4 @@
-"""Every error of Azure's SDK as one of ours."""
+"""Translation of every error of Azure's SDK into one of ours."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tieredstore.errors import (
 )
 from tieredstore.redaction import redacted
 
-# By the service's error code first: several of them share a status.
+# By the service's error code first, because several codes share a status.
 _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "BlobNotFound": ObjectNotFoundError,
     "ContainerNotFound": StoreError,
@@ -32,13 +32,13 @@ _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "ConditionNotMet": PreconditionFailedError,
     "InvalidRange": RangeNotSatisfiableError,
     "InvalidBlockList": PartsGoneError,
-    # Of status 400, but passing: damaged or cut short on the way.
+    # Status 400, but transient: damaged or truncated in transit.
     "Md5Mismatch": StoreUnavailableError,
     "IncompleteBody": StoreUnavailableError,
-    # Of status 409, but about who asks.
+    # Status 409, but about the caller.
     "AccountIsDisabled": AccessDeniedError,
     "InsufficientAccountPermissions": AccessDeniedError,
-    # Of status 412, but nothing that the caller asked for: the blob is leased.
+    # Status 412, but not a condition of the caller's: the blob is leased.
     "LeaseIdMissing": AccessDeniedError,
 }
 _NO_CONTAINER: Final = frozenset({"ContainerNotFound", "ContainerBeingDeleted", "ContainerDisabled"})
@@ -46,11 +46,11 @@ _NO_CONTAINER: Final = frozenset({"ContainerNotFound", "ContainerBeingDeleted", 
 
 @contextmanager
 def translate_errors(what: str) -> Generator[None]:
-    """Raise errors of the SDK and of the network as ours; the only place that knows their classes."""
+    """Raise errors of the SDK and of the network as ours. Only this function knows their classes."""
     try:
         yield
     except azure.DecodeError as error:
-        # An answer without a length that was cut short: it is not whole XML.
+        # A truncated answer without a length is incomplete XML.
         raise StoreUnavailableError(f"{what}: the answer could not be read: {error.message[:300]}") from error
     except azure.HttpResponseError as error:
         raise _error_of_response(what, error) from error
@@ -62,13 +62,13 @@ def translate_errors(what: str) -> Generator[None]:
 
 
 def answer_error(what: str, status: int, code: str, message: str) -> TieredStoreError:
-    """The error for an answer with this status and error code (empty where the service gives none)."""
+    """Return the error for an answer with this status and error code (empty if the service gives none)."""
     if code in _NO_CONTAINER:
         return StoreError(
             f"{what}: the container does not exist, or is being deleted; create it, or correct "
             "storage.azure.container.name"
         )
-    # A success that the operation does not have says nothing of what was done.
+    # A success that the operation does not have proves nothing.
     error_class = _BY_CODE.get(code) or BY_STATUS.get(status, MalformedAnswerError if status < 300 else StoreError)
     reason = " ".join(part for part in (excerpt(code), f"({excerpt(message, 300)})" if message else "") if part)
     return error_class(f"{what}: the store answered with status {status}{f', {reason}' if reason else ''}")

@@ -1,4 +1,4 @@
-"""How a container of Azure Blob Storage is reached: everything that the client is made of, frozen and picklable."""
+"""The connection to a container of Azure Blob Storage: everything that makes the client, frozen and picklable."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ Credentials = ConnectionString | AccountKey | SasToken | AzureDefault
 
 @dataclass(frozen=True, slots=True)
 class AzureOptions(CloudOptions):
-    """The connection to one container; see ``CloudOptions`` for bounds and time-outs.
+    """The connection to one container; see ``CloudOptions`` for limits and timeouts.
 
-    ``account_url`` is needed unless there is a connection string, which holds it. One ``put`` holds at most
-    ``upload_parallelism + 1`` parts (blocks) in memory. The service gives pages of up to 5,000. ``send_md5`` sends an
+    ``account_url`` is required without a connection string, which contains it. One ``put`` holds at most
+    ``upload_parallelism + 1`` parts (blocks) in memory. The service returns pages of up to 5,000. ``send_md5`` sends an
     MD5 with each body, which the service checks: about 1.5 ms of a core for each MB.
     """
 
@@ -67,7 +67,7 @@ class AzureOptions(CloudOptions):
 
     @classmethod
     def from_settings(cls, settings: Settings) -> AzureOptions:
-        """The options that ``storage.azure.*`` and ``storage.proxy.*`` give."""
+        """Make the options of ``storage.azure.*`` and ``storage.proxy.*``."""
         if settings.azure is None:
             raise ConfigError("storage.azure.container.name is missing: the settings do not select Azure Blob Storage")
         azure = settings.azure
@@ -81,7 +81,7 @@ class AzureOptions(CloudOptions):
 
 
 def _credentials(azure: AzureSettings) -> Credentials:
-    """As the plugin: the key wins over the token, and with neither the default credentials are used."""
+    """Choose credentials as the plugin does: the key before the token, and with neither the default credentials."""
     if azure.connection_string is not None:
         return ConnectionString(azure.connection_string.get_secret_value())
     key, token = secret_text(azure.account_key), secret_text(azure.sas_token)

@@ -46,24 +46,24 @@ Result = TypeVar("Result")
 
 
 class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
-    """One container. The etag of an object is the service's own, without quotes; conditions are on it.
+    """One container. The etag of an object is the service's own, without quotes; conditions use it.
 
-    The service checks an MD5 of what is written, unless that is switched off; a whole object that is read is checked
-    here, where the service keeps an MD5 of it (it does of objects below a block's size). Blocks of a failed
-    upload are not visible, and the service drops them after a week, or when the object is written again; nothing can
-    drop them before, though ``abandoned_writes`` shows those of objects that do not exist.
+    The service checks an MD5 of written bodies, unless that is switched off. A whole object is checked on reading if
+    the service keeps an MD5 of it (as for objects below a block's size). Blocks of a failed upload are invisible, and
+    the service drops them after a week, or when the object is written again. They cannot be dropped earlier, though
+    ``abandoned_writes`` shows those of objects that do not exist.
     """
 
     keys_per_deletion: ClassVar = 256
 
     def __init__(self, options: AzureOptions, *, retries: RetryPolicy | None = None) -> None:
-        """ConfigError for a connection string that cannot be understood."""
+        """Make the store; raise ConfigError for an invalid connection string."""
         super().__init__(options, retries=retries)
         self._url = container_url(options)
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """The store of ``storage.azure.*`` and ``storage.proxy.*``."""
+        """Make the store of ``storage.azure.*`` and ``storage.proxy.*``."""
         return cls(AzureOptions.from_settings(settings))
 
     @property
@@ -80,8 +80,8 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         return translate_errors(what)
 
     def _check_key(self, key: str) -> None:
-        # On the way to the service, ``.`` and ``..`` are resolved as in a path, and could leave the container; the
-        # service takes a backslash for a slash, and its listings cannot hold control characters.
+        # On the way to the service, ``.`` and ``..`` are resolved as in a path, and could leave the container. The
+        # service treats a backslash as a slash, and its listings cannot contain control characters.
         checked_key(key)
         if any(part in {".", ".."} for part in key.split("/")) or "\\" in key or any(map(_is_not_xml, key)):
             raise InvalidKeyError(f"{key!r} cannot be the name of a blob in Azure")
@@ -100,11 +100,11 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         return kept_sentences(client)
 
     def _rules(self, _client: AzureClient, _prefix: str, /) -> None:
-        # They are the account's, which only the management plane tells.
+        # They belong to the account, and only the management API lists them.
         return None
 
     def lifecycle(self) -> str:
-        """They cannot be asked for where blobs are read and written."""
+        """Return the reason why they cannot be read with the data API."""
         return (
             f"the lifecycle rules of {self.identity} are its account's, which only Azure's management plane tells and "
             "changes (az storage account management-policy); blocks that no blob has the service drops after a week"
@@ -125,7 +125,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         return info
 
     def _list_objects(self, prefix: str, _: str | None, /) -> Iterator[ObjectInfo]:
-        # The service starts at no key: the pages before it are asked for as well.
+        # The service cannot start at a key: earlier pages are requested too.
         listing = partial(info_page, prefix=prefix, size=self.options.page_size)
         return in_key_order(self.pages(self.identity, listing))
 
@@ -141,7 +141,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
             failures[:] = deletion_failures(client, keys, self.named)
             passing = next((failure for failure in failures if failure.retryable), None)
             if passing is not None:
-                # Deleting the others of the batch again does no harm.
+                # Repeating the other deletions of the batch does no harm.
                 raise passing
 
         try:
@@ -151,10 +151,10 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         return failures
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
-        """Blocks without a blob, of writers that live or not; one more request for each blob that shows no bytes.
+        """Yield blocks without a blob, of live or dead writers; one more request for each blob that shows no bytes.
 
-        Blocks beside a blob, of a failed write over it, are in no listing. None of them is removable: a blob made of
-        them would be seen, so only the service drops them, after a week.
+        Blocks beside a blob, of a failed write over it, are in no listing. None of them is removable, because
+        completing them would make a visible blob: only the service drops them, after a week.
         """
         listing = partial(page, prefix=prefix, size=self.options.page_size, with_uncommitted=True)
         for blob in self.pages(self.identity, listing):
@@ -169,12 +169,12 @@ def _is_not_xml(character: str) -> bool:
 
 
 def download(blob: BlobClient, what: str, start: int, stop: int | None, take: Callable[[HttpAnswer], Result]) -> Result:
-    """What ``take`` makes of the answer for ``start:stop``."""
+    """Return the result of ``take`` for the answer to ``start:stop``."""
     taken: list[Result] = []
 
     def read(response: PipelineResponse[Any, Any]) -> None:
         answer: Any = response.http_response
-        # An error is the SDK's to raise; an empty blob, which has no range, is asked for again without one.
+        # The SDK raises errors; an empty blob, which has no range, is requested again without one.
         if answer.status_code not in {200, 206}:
             return
         headers = cast("Mapping[str, str]", answer.headers)
@@ -199,8 +199,9 @@ def download(blob: BlobClient, what: str, start: int, stop: int | None, take: Ca
 
 
 def _check_md5(what: str, headers: Mapping[str, str], data: bytes | memoryview) -> None:
-    """StoreUnavailableError if ``data`` is a whole blob, but not what the service's MD5 is of; it has none of many
-    blobs."""
+    """Raise StoreUnavailableError if ``data`` is a whole blob with another MD5 than the service's; many blobs have
+    none.
+    """
     expected = headers.get("x-ms-blob-content-md5") or headers.get("Content-MD5")
     if expected is None or not is_whole(headers):
         return
@@ -214,7 +215,7 @@ _NUMBER: Final = re.compile(rb"^Content-ID:\s*(\d{1,9})\s*$", re.IGNORECASE | re
 def deletion_failures(
     client: AzureClient, keys: Sequence[str], named: Callable[[str], str]
 ) -> Sequence[TieredStoreError]:
-    """Delete a batch; an error for each key that still stands, an absent one not among them."""
+    """Delete a batch; return an error for each key that still exists, none for an absent one."""
     untyped: Any = client.container
     failures: list[TieredStoreError] = []
     check = partial(_check_numbers, len(keys))
@@ -227,7 +228,7 @@ def deletion_failures(
 
 
 def _check_numbers(count: int, response: PipelineResponse[Any, Any]) -> None:
-    """MalformedAnswerError unless each request of the batch has its answer, in their order, by which the SDK goes."""
+    """Raise MalformedAnswerError unless each request of the batch has its answer, in order, as the SDK assumes."""
     answer: Any = response.http_response
     if answer.status_code >= 300:
         return
@@ -240,7 +241,7 @@ def _check_numbers(count: int, response: PipelineResponse[Any, Any]) -> None:
 
 
 def kept_sentences(client: AzureClient) -> list[str]:
-    """Say what keeps deleted blobs, a sentence each; of versioning only Azure's management interface tells."""
+    """Describe what keeps deleted blobs, one sentence each; versioning is visible in Azure's management API only."""
     untyped: Any = client.container
     kept: list[str] = []
     container = untyped.get_container_properties()
@@ -261,7 +262,7 @@ _FIRST_SURROGATE: Final = 0xD800
 def page(
     client: AzureClient, token: str | None, *, prefix: str, size: int, with_uncommitted: bool = False
 ) -> tuple[Sequence[BlobProperties], str | None]:
-    """One page of a listing, and the token of the next one; ``with_uncommitted``: names that have only blocks too."""
+    """Return one page of a listing, and the next one's token; ``with_uncommitted``: names that have only blocks too."""
     untyped: Any = client.container
     include = ["uncommittedblobs"] if with_uncommitted else None
     listing = untyped.list_blobs(
@@ -278,13 +279,13 @@ def page(
 def info_page(
     client: AzureClient, token: str | None, *, prefix: str, size: int
 ) -> tuple[Sequence[ObjectInfo], str | None]:
-    """One page of objects, and the token of the next one."""
+    """Return one page of objects, and the token of the next one."""
     blobs, following = page(client, token, prefix=prefix, size=size)
     return [object_info(blob, blob.name or "") for blob in blobs], following
 
 
 def listing_date(client: AzureClient) -> str | None:
-    """The ``Date`` of a listing of one blob."""
+    """Return the ``Date`` of a listing of one blob."""
     dates: list[str | None] = []
 
     def note(response: PipelineResponse[Any, Any]) -> None:
@@ -298,7 +299,9 @@ def listing_date(client: AzureClient) -> str | None:
 
 
 def _check_document(response: PipelineResponse[Any, Any]) -> None:
-    """MalformedAnswerError for a success that is not a page of a listing: the SDK takes any XML for an empty one."""
+    """Raise MalformedAnswerError for a success that is not a page of a listing: the SDK takes any XML for an empty
+    one.
+    """
     answer: Any = response.http_response
     body: bytes = answer.body()
     if answer.status_code >= 300 or breaks_off(body):
@@ -311,13 +314,13 @@ def _check_document(response: PipelineResponse[Any, Any]) -> None:
 
 
 def object_info(blob: BlobProperties, key: str) -> ObjectInfo:
-    """What an answer tells of a blob, whether a listing's entry or a HEAD."""
+    """Return the facts about a blob from a listing's entry or a HEAD."""
     modified_ms = stated_ms(cast("object", blob.last_modified))
     return ObjectInfo(key, stated_size(blob.size), plain_etag(blob.etag or "") or None, modified_ms)
 
 
 def abandoned_at(client: AzureClient, blob: BlobProperties) -> AbandonedWrite | None:
-    """The blocks of a name that no list has made a blob of; None if there are none, or if there is a blob."""
+    """Return the uncommitted blocks of a name; None if there are none, or if there is a blob."""
     name = blob.name or ""
     untyped: Any = client.blob(name)
     try:
@@ -327,24 +330,24 @@ def abandoned_at(client: AzureClient, blob: BlobProperties) -> AbandonedWrite | 
         return None
     if committed or not uncommitted:
         return None
-    # The SDK's type has it always; of a name without a blob not every server tells it.
+    # Always present by the SDK's type, but some servers omit it for a name without a blob.
     modified: Any = blob.last_modified
     started_ms = None if modified is None else round(modified.timestamp() * 1000)
     return AbandonedWrite(name, sum(block.size for block in uncommitted), started_ms, name, removable=False)
 
 
 def in_key_order(infos: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
-    """A listing in the order of UTF-8, of one in that or in the order of UTF-16, which Azurite and .NET sort by.
+    """Sort a listing by UTF-8 that is in that order or by UTF-16, as in Azurite and .NET.
 
-    The two differ only in what follows a key's first character from U+D800 on, and keys that are alike up to there come
-    one after the other in both: so only these are held together.
+    The two orders differ only after a key's first character from U+D800 on, and keys that are equal up to there are
+    adjacent in both: so only these are held together.
     """
     for _, alike in groupby(infos, key=lambda info: _before_surrogates(info.key)):
         yield from sorted(alike, key=lambda info: info.key)
 
 
 def _before_surrogates(key: str) -> str:
-    """``key`` up to its first character that UTF-16 and UTF-8 may sort differently."""
+    """Return ``key`` up to its first character that UTF-16 and UTF-8 may sort differently."""
     at = next((at for at, character in enumerate(key) if ord(character) >= _FIRST_SURROGATE), len(key))
     return key[:at]
 
@@ -352,20 +355,20 @@ def _before_surrogates(key: str) -> str:
 _logger: Final = logging.getLogger(__name__)
 
 WRITE_MARK: Final = "tieredstore_write"
-"""As that of the other clouds; here the names of metadata are identifiers."""
+"""As in the other clouds; here names of metadata are identifiers."""
 
 
 class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
     """One write to Azure Blob Storage.
 
-    After any failure there is no blob, or the old one; the service drops blocks that no list named after a week.
+    After any failure the blob is absent or the old one; the service drops uncommitted blocks after a week.
     """
 
-    # Any write that ends discards the blocks of all others that are under way to the same blob.
+    # Any completed write discards the blocks of all concurrent writes to the same blob.
     parts_gone: ClassVar[str] = "another write to it ended during this one"
 
     def write_whole(self, data: memoryview) -> str:
-        """By one request; then, if only blocks of a failed upload stand in the way, as a list of one block."""
+        """Write by one request; if only blocks of a failed upload conflict, by a list of one block."""
         try:
             return self._by_one_request(bytes(data))
         except PreconditionFailedError:
@@ -375,28 +378,28 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
         return self._commit([] if not data else [self._stage(Part(0, data, is_last=True))[0]], len(data))
 
     def write_parts(self, cutter: PartCutter, first: Part) -> str:
-        """Block by block, several at a time."""
+        """Write block by block, several in parallel."""
         staged = send_parts(cutter, self._stage, self.options.upload_parallelism, first=first)
         return self._commit([block for block, _ in staged], sum(size for _, size in staged))
 
     def prepare(self, cutter: PartCutter) -> tuple[str, tuple[str, ...]]:
-        """Blocks that no list names yet. The service drops them after a week, or when any write to the blob ends."""
+        """Send uncommitted blocks. The service drops them after a week, or when any write to the blob completes."""
         staged = send_parts(cutter, self._stage_if_any, self.options.upload_parallelism)
         return "", tuple(name for name in staged if name)
 
     def publish(self, prepared: Prepared) -> None:
-        """By a list of the blocks."""
+        """Commit the list of blocks."""
         self._commit([BlobBlock(name) for name in prepared.parts], prepared.size, is_publication=True)
 
     def stored(self, client: AzureClient) -> Stored:
-        """By a HEAD."""
+        """Read it by a HEAD."""
         properties = client.blob(self.key).get_blob_properties()
         mark = cast("Mapping[str, str]", properties.metadata or {}).get(WRITE_MARK)
         digest = base64.b64encode(bytes(properties.content_settings.content_md5 or b"")).decode()
         return Stored(plain_etag(properties.etag or ""), stated_size(properties.size), digest, mark)
 
     def take_back(self, client: AzureClient, stored: Stored) -> None:
-        """By its etag."""
+        """Delete it by its etag."""
         try:
             with translate_errors(self.what):
                 client.blob(self.key).delete_blob(**_condition(Condition(etag=stored.etag)))
@@ -421,14 +424,14 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
         return self.finish(send, len(whole), is_content).etag
 
     def _stage_if_any(self, part: Part) -> str:
-        # A block has a byte at least.
+        # A block has at least one byte.
         return str(self._stage(part)[0].id) if part.data else ""
 
     def _stage(self, part: Part) -> tuple[BlobBlock, int]:
-        """What the list of blocks says of a block, and its size."""
-        # As long as all others of the blob, and unlike those of any other write.
+        """Send a block; return its entry in the list of blocks, and its size."""
+        # As long as all others of the blob, and different from those of any other write.
         name = f"{self.mark}{part.number:08}"
-        # What the SDK would send, but it computes it from bytes only.
+        # The SDK could send it too, but computes it from bytes only.
         headers = {"Content-MD5": md5_text(part.data)} if self.options.send_md5 else {}
         data: Any = part.data
         self.step(lambda client: client.blob(self.key).stage_block(name, data, length=len(part.data), headers=headers))
@@ -442,7 +445,7 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
             return Stored(plain_etag(stated("the etag", answer["etag"])))
 
         def is_content(client: AzureClient, _: Stored) -> bool:
-            # The names of our blocks hold the mark.
+            # The names of our blocks contain the mark.
             committed = client.blob(self.key).get_block_list("committed")[0]
             return [block.id for block in committed] == [block.id for block in blocks]
 
@@ -450,17 +453,17 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
 
 
 def plain_etag(etag: str) -> str:
-    """An etag without its quotes: answers have them, listings have not."""
+    """Remove an etag's quotes: answers have them, listings do not."""
     return etag.strip('"')
 
 
 def md5_text(data: bytes | memoryview) -> str:
-    """The MD5 of ``data`` as Azure writes it, in base64."""
+    """Return the MD5 of ``data`` in base64, as Azure writes it."""
     return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
 
 
 def _condition(condition: Condition) -> dict[str, Any]:
-    """The condition as arguments of the SDK."""
+    """Return the condition as arguments of the SDK."""
     if condition.is_absent:
         return {"match_condition": MatchConditions.IfMissing}
     if condition.etag is None:

@@ -1,1 +1,1 @@
-"""What the clouds' stores share: one skeleton of a store, bodies in parts, credentials that rotate."""
+"""The common parts of the clouds' stores: one skeleton of a store, bodies in parts, rotated credentials."""

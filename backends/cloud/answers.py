@@ -1,7 +1,8 @@
-"""What an answer of a cloud must be, and what becomes of one that is not: told in one place for all of them.
+"""Checks of a cloud's answers, and the error for a malformed one.
 
-An SDK believes its service: an answer without a field gives a KeyError somewhere, or nothing at all, and an empty page
-is an empty listing. So what a caller relies on is asked for here, and what then goes wrong is one error of ours.
+An SDK trusts its service: an answer without a field gives a KeyError somewhere, or nothing at all, and an empty page
+looks like an empty listing. So the fields that a caller relies on are required here, and their absence is one error of
+ours.
 """
 
 from __future__ import annotations
@@ -24,50 +25,52 @@ _BROKEN_OFF: Final = re.compile(rb"\s*(?:\xef\xbb\xbf)?<(?:\?xml[^>]*(?:>\s*(?:<
 
 @contextmanager
 def understood(what: str) -> Generator[None]:
-    """MalformedAnswerError for what fails in the block because an answer is not as its protocol says.
+    """Raise MalformedAnswerError if the block fails because an answer breaks its protocol.
 
-    The SDKs and what is made of their results raise these without any plan; none of them is raised by a body or by a
-    caller's function here, since those run outside of requests.
+    The SDKs and the users of their results raise these errors unplanned. Bodies and callers' functions cannot raise
+    them here, because they run outside of requests.
     """
     try:
         yield
     except ConfigError:
         raise
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        # A sentence of the SDK's may hold the whole answer.
+        # A sentence of the SDK's may contain the whole answer.
         text = excerpt(f"{type(error).__name__}: {error}", _SHOWN)
         raise MalformedAnswerError(f"{what}: the store's answer is not what its protocol says ({text})") from error
 
 
 def shown_body(body: bytes) -> str:
-    """An answer as a message shows it."""
+    """Return an answer as a message shows it."""
     return quoted(body, _SHOWN) if body else "an empty body"
 
 
 def breaks_off(body: bytes) -> bool:
-    """Whether an XML document ends before its root has begun: its connection was lost, where no length tells it.
+    """Return True if an XML document ends before its root begins: its connection broke, and no length shows it.
 
-    The SDKs fail to parse it then, which is a passing failure; whatever else is no document was never meant as one.
+    The SDKs then fail to parse it, a transient failure; any other invalid document was never meant as one.
     """
     return _BROKEN_OFF.fullmatch(body) is not None
 
 
 def stated(name: str, value: object) -> str:
-    """The text that an answer gives as ``name``; a ValueError, for ``understood``, if it gives none."""
+    """Return the text of an answer's field ``name``; raise ValueError, for ``understood``, if it is missing."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name} is {value!r:.80}, and no text")
     return value
 
 
 def stated_size(value: object) -> int:
-    """The number of bytes that an answer gives; a ValueError, for ``understood``, if it gives none."""
+    """Return an answer's number of bytes; raise ValueError, for ``understood``, if it is missing."""
     if not isinstance(value, int) or not 0 <= value <= MAX_INT64:
         raise ValueError(f"the size is {value!r:.80}, and no number of bytes")
     return value
 
 
 def stated_ms(value: object) -> int | None:
-    """A time in ms since the epoch, None where the answer has none; a ValueError, for ``understood``, for no time."""
+    """Return an answer's time in ms since the epoch, None without one; raise ValueError, for ``understood``, if
+    invalid.
+    """
     if value is None:
         return None
     if not isinstance(value, datetime):
@@ -76,7 +79,7 @@ def stated_ms(value: object) -> int | None:
 
 
 def stated_date(value: object) -> datetime | None:
-    """The moment of a ``Date`` header, None where there is none; a ValueError, for ``understood``, for no moment."""
+    """Parse a ``Date`` header, None without one; raise ValueError, for ``understood``, if invalid."""
     if value is None:
         return None
     date = parsedate_to_datetime(stated("the Date", value))
@@ -86,9 +89,9 @@ def stated_date(value: object) -> datetime | None:
 
 
 def in_order(what: str, infos: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
-    """The objects of a listing; StoreError where a key does not come after the one before it.
+    """Yield the objects of a listing; raise StoreError if a key does not come after the one before it.
 
-    Whoever reads a listing relies on its order: with another, objects would be overlooked in silence.
+    Readers of a listing rely on its order: otherwise they would silently miss objects.
     """
     last = ""
     for info in infos:

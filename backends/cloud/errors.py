@@ -1,4 +1,4 @@
-"""What the clouds' errors have in common: classes by HTTP status, and two that only a store's inside knows."""
+"""The common errors of the clouds: classes by HTTP status, and two that only stores use internally."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ BY_STATUS: Final[dict[int, type[TieredStoreError]]] = {
     503: StoreThrottledError,
     504: StoreUnavailableError,
 }
-"""The class of error for an answer's status, where a cloud's own error code does not say it better."""
+"""The class of error by status, unless a cloud's own error code is more precise."""
 
 
 class MaybeNoBucketError(ObjectNotFoundError):
-    """An answer that does not tell whether the object is absent, or its bucket."""
+    """Either the object or its bucket is absent: the answer does not say which."""
 
 
 class MalformedAnswerError(StoreError):
-    """An answer that is not what the service's protocol says: it tells nothing of what was done.
+    """An answer that breaks the service's protocol: it proves nothing about the operation.
 
-    Of a write the object itself is looked at then; everything else ends in it, told as a StoreError.
+    After a write the object itself is examined; every other operation fails with this StoreError.
     """
 
 
 class PartsGoneError(StoreError):
-    """The service does not hold the parts of an upload (any more): it was completed, aborted, or overtaken."""
+    """The service no longer holds the parts of an upload: it was completed, aborted, or overtaken."""
 
 
 def no_bucket(what: str, setting: str) -> StoreError:
-    """The error for a bucket that is not there; ``setting`` is what names it."""
+    """Return the error for an absent bucket; ``setting`` names it."""
     return StoreError(f"{what}: the bucket does not exist; create it, or correct {setting}")

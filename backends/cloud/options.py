@@ -1,4 +1,4 @@
-"""What the connections to all clouds have: bounds of size, of number and of time, and a proxy."""
+"""The common options of connections to clouds: limits of size, number and time, and a proxy."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _NO_NAME: Final = re.compile(r"[@?#\s]|//")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudOptions:
-    """The connection to one bucket, without the cloud's own part of it.
+    """The connection to one bucket, without the cloud's own options.
 
-    Bodies above ``part_size`` are written in parts of that size; a listing comes by pages of ``page_size`` objects.
-    ``concurrency`` is how many requests the store's users run at once: the size of the connection pool.
+    Bodies above ``part_size`` are written in parts of that size; a listing comes in pages of ``page_size`` objects.
+    ``concurrency`` is the number of parallel requests by the store's users: the size of the connection pool.
 
-    Of the time-outs ``call_timeout_s`` bounds one request with all its retries, ``attempt_timeout_s`` one try of it
-    (no limit of its own if None), ``stall_timeout_s`` the time in which an upload's requests get no byte to the store,
-    however long it takes as a whole; ``connect_timeout_s`` and ``read_timeout_s`` bound each wait for the network.
+    ``call_timeout_s`` bounds one request with all its retries, ``attempt_timeout_s`` one attempt (None: no separate
+    limit), ``stall_timeout_s`` the time in which an upload sends no byte to the store, however long it takes as a
+    whole. ``connect_timeout_s`` and ``read_timeout_s`` bound each wait for the network.
     """
 
     part_size: int = 26214400
@@ -45,9 +45,9 @@ class CloudOptions:
 
     @classmethod
     def of_group(cls, settings: Settings, group: S3Settings | GcsSettings | AzureSettings, **own: object) -> Self:
-        """Return the options that ``settings`` give, of which ``group`` are those of the store's own cloud.
+        """Return the options that ``settings`` give; ``group`` are those of the store's own cloud.
 
-        Settings of the group that have an option's name are that option; ``own`` are the options that they are not.
+        Settings of the group with an option's name become that option; ``own`` are the other options.
         """
         options: dict[str, Any] = {name: getattr(group, name) for name in type(group).model_fields}
         names = {field.name for field in fields(cls)}
@@ -63,7 +63,7 @@ class CloudOptions:
 
     @staticmethod
     def check_name(what: str, name: str) -> None:
-        """ConfigError for a name that is empty, or that is no name: a URL may hold credentials, which errors repeat."""
+        """Raise ConfigError for an empty or invalid name: a URL may contain credentials, which errors would repeat."""
         if not name:
             raise ConfigError(f"{what} is empty")
         if _NO_NAME.search(name):
@@ -71,16 +71,16 @@ class CloudOptions:
 
     @staticmethod
     def check_url(what: str, url: str | None) -> None:
-        """ConfigError for a URL with what may be credentials."""
+        """Raise ConfigError for a URL that may contain credentials."""
         if url is not None and any(mark in url for mark in "@?#"):
             raise ConfigError(f"the {what}'s URL must not hold credentials; set them by themselves")
 
     def check_at_least_one(self, *names: str) -> None:
-        """ConfigError, naming all of them, if one of these numbers is below 1."""
+        """Raise ConfigError, naming all of them, if one of these numbers is below 1."""
         if any(getattr(self, name) < 1 for name in names):
             raise ConfigError(f"{', '.join(names[:-1])} and {names[-1]} must be at least 1")
 
 
 def secret_text(secret: SecretStr | None) -> str | None:
-    """Return what a secret setting holds, None if it is not set."""
+    """Return the content of a secret setting, None if it is not set."""
     return None if secret is None else secret.get_secret_value()

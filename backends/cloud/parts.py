@@ -27,7 +27,7 @@ _NOTHING: Final = memoryview(b"")
 class Part:
     """Part ``number`` (from 0) of a body; ``data`` is valid until the part is given back.
 
-    All parts but the last have exactly the part size. The last one is shorter, full, or (of an empty body) empty.
+    All parts except the last have exactly the part size. The last one is shorter, full, or (of an empty body) empty.
     """
 
     number: int
@@ -38,8 +38,8 @@ class Part:
 
 @contextmanager
 def cut(body: Body, part_size: int) -> Generator[PartCutter, None, None]:
-    """The parts of ``body``; at the end of the block a body that is a generator is closed."""
-    # The parts of a single buffer are slices of it; of a stream of buffers each dies when the next is asked for.
+    """Cut ``body`` into parts; close a generator at the end of the block."""
+    # The parts of a single buffer are slices of it; each buffer of a stream ends when the next is requested.
     copies = not isinstance(body, bytes | bytearray | memoryview)
     with open_body(body) as buffers:
         cutter = PartCutter(buffers, part_size, copies=copies)
@@ -50,11 +50,10 @@ def cut(body: Body, part_size: int) -> Generator[PartCutter, None, None]:
 
 
 class PartCutter(Iterator[Part]):
-    """Cuts buffers into parts. At least one part comes out, so that an empty body makes an (empty) object.
+    """Cuts buffers into parts, at least one, so that an empty body makes an (empty) object.
 
-    One source buffer is looked at ahead, to tell which part is the last. Parts that were copied into buffers of the
-    cutter's own take a new buffer unless one was given back: at most one more exists than parts are out.
-    Not thread-safe, but for ``give_back``.
+    It reads one source buffer ahead to know which part is the last. Copied parts take a new buffer unless one was given
+    back: at most one more exists than parts are in use. Not thread-safe, except ``give_back``.
     """
 
     def __init__(self, buffers: Iterator[memoryview], part_size: int, *, copies: bool) -> None:
@@ -75,12 +74,12 @@ class PartCutter(Iterator[Part]):
         return part
 
     def give_back(self, part: Part) -> None:
-        """Let the memory of ``part`` be used for another one."""
+        """Make the memory of ``part`` available for another one."""
         if part.pages is not None:
             self._free.append(part.pages)
 
     def close(self) -> None:
-        """Let later uploads have the memory that was given back."""
+        """Leave the returned memory to later uploads."""
         while self._free:
             POOL.give(self._free.pop())
 
@@ -94,7 +93,7 @@ class PartCutter(Iterator[Part]):
         buffer = pages.view
         filled = 0
         while filled < self._part_size and self._has_more():
-            # No view of the source stays: its owner may resize it as soon as the next buffer is asked for.
+            # Keep no view of the source: its owner may resize it as soon as the next buffer is requested.
             with self._rest[: self._part_size - filled] as taken:
                 count = len(taken)
                 buffer[filled : filled + count] = taken
@@ -103,13 +102,13 @@ class PartCutter(Iterator[Part]):
         return Part(self._number, buffer[:filled], is_last=not self._has_more(), pages=pages)
 
     def _has_more(self) -> bool:
-        """Whether bytes are left; the next source buffer is asked for only when the last one is used up."""
+        """Return True if bytes remain; requests the next source buffer only when the last one is used up."""
         while not self._rest:
             self._rest = _NOTHING
             following = next(self._buffers, None)
             if following is None:
                 return False
-            # A view of our own: theirs is released when the next is asked for.
+            # A separate view: theirs is released when the next is requested.
             self._rest = following[:]
         return True
 
@@ -117,12 +116,11 @@ class PartCutter(Iterator[Part]):
 def send_parts(
     cutter: PartCutter, send: Callable[[Part], Result], parallelism: int, *, first: Part | None = None
 ) -> list[Result]:
-    """``send`` every part (``first``, if one was taken already, before the others); the results in the parts' order.
+    """``send`` every part (``first``, if already taken, before the others); return the results in the parts' order.
 
-    At most ``parallelism`` parts are being sent while one more is filled: this bounds the memory at
-    ``(parallelism + 1)`` parts. After any failure, of the body, of a part, or an interrupt from the keyboard, no
-    other part is begun, those on their way are waited for, and the failure is raised: nothing is sent after it. Only
-    a signal that ends the process does not wait for them.
+    At most ``parallelism`` parts are being sent while one more is filled: memory is at most ``(parallelism + 1)``
+    parts. After any failure, of the body, of a part, or a KeyboardInterrupt, no further part begins, running ones are
+    awaited, and the failure is raised. Only a signal that ends the process does not wait for them.
     """
 
     def send_one(part: Part) -> tuple[int, Result]:
@@ -135,11 +133,11 @@ def send_parts(
         parts = _chain(first, cutter)
         results = dict(in_parallel(pool, send_one, parts, at_once=parallelism, ordered=False))
     except Interrupted:
-        # The process ends, and these with it: what time it has is for taking back what was sent.
+        # The process ends, and these with it: its time is needed to roll back.
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     except BaseException:
-        pool.shutdown()  # after an interrupt too it waits for the parts that are on their way
+        pool.shutdown()  # waits for running parts, after an interrupt too
         raise
     pool.shutdown()
     return [results[number] for number in sorted(results)]
@@ -158,29 +156,31 @@ _MOST_KEPT: Final = 256 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pages:
-    """One piece of memory. ``view`` has exactly the size that was asked for."""
+    """One piece of memory. ``view`` has exactly the requested size."""
 
     view: memoryview
     _mapped: mmap.mmap | None = field(default=None, repr=False)
 
     @classmethod
     def new(cls, size: int) -> Pages:
-        """Memory that nobody has used. Only what is touched of it takes any.
+        """Allocate fresh memory. Only touched pages take any.
 
-        For a large piece the system is asked for huge pages: to touch it for the first time then takes a fifth of the
-        time, since there is a fault for each 2 MiB and not for each 4 KiB.
+        For a large piece the system is asked for huge pages: the first touch then takes a fifth of the time, because
+        there is one fault for each 2 MiB, not for each 4 KiB.
         """
         if size < _LARGE or sys.platform != "linux":
             return cls(memoryview(bytearray(size)))
-        # Whole huge pages: the end of one that is cut off would be small pages.
+        # Whole huge pages: the end of a partial one would be small pages.
         whole = -(-size // _HUGE_PAGE) * _HUGE_PAGE
         mapped = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with contextlib.suppress(OSError):  # a kernel that was built without them
+        with contextlib.suppress(OSError):  # the kernel was built without huge pages
             mapped.madvise(mmap.MADV_HUGEPAGE)
         return cls(memoryview(mapped)[:size], mapped)
 
     def put_by(self) -> bool:
-        """Let the system take the memory if it runs short; what it holds is lost. False if that is not possible."""
+        """Let the system take the memory if it runs short, and lose its content. Return False if that is not
+        possible.
+        """
         if self._mapped is None or sys.platform != "linux":
             return False
         try:
@@ -191,10 +191,10 @@ class Pages:
 
 
 class PagePool:
-    """Pieces of memory that uploads have done with, for the next ones. Thread-safe.
+    """Memory of finished uploads for later ones. Thread-safe.
 
-    New pages cost more than all else that a process does for an upload. What is kept here the system may take at any
-    time, and it counts as free (not in a container's working set); no more than ``most_kept`` bytes are kept.
+    New pages cost more than everything else that a process does for an upload. The system may take kept memory at any
+    time, and it counts as free (not in a container's working set); at most ``most_kept`` bytes are kept.
     """
 
     def __init__(self, most_kept: int = _MOST_KEPT) -> None:
@@ -203,26 +203,26 @@ class PagePool:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Nothing kept: a forked child would copy every page of its parent's that it writes to."""
+        """Drop everything: a forked child would copy each page that it writes to."""
         self._kept: deque[Pages] = deque()
 
     def take(self, size: int) -> Pages:
-        """A piece of ``size`` bytes; what is in it is not defined."""
+        """Take a piece of ``size`` bytes with undefined content."""
         try:
             pages = self._kept.pop()
         except IndexError:
             return Pages.new(size)
-        # Of another size there is nothing to be had here: the uploads of a process have one.
+        # Other sizes are rare: the uploads of a process have one.
         return pages if len(pages.view) == size else Pages.new(size)
 
     def give(self, pages: Pages) -> None:
-        """Take a piece back that nobody looks at any more."""
+        """Take back a piece that is no longer referenced."""
         room = self._most_kept // max(1, len(pages.view))
         if len(self._kept) < room and pages.put_by():
             self._kept.append(pages)
 
     def clear(self) -> None:
-        """Give everything back to the system."""
+        """Return everything to the system."""
         self._kept.clear()
 
 

@@ -1,4 +1,4 @@
-"""The skeleton of a cloud's store: everything that is not the cloud's own way of saying it."""
+"""The skeleton of a cloud's store: everything except the cloud's own protocol."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class ClosableClient(Protocol):
-    """What a cloud's client has to have, beside what its store asks of it."""
+    """The common interface of clouds' clients."""
 
     def close(self) -> None:
         """Close all connections."""
@@ -49,28 +49,28 @@ class ClosableClient(Protocol):
 
 
 class Answer(Protocol):
-    """The answer to a request for bytes, of which only the headers were read; either method checks what it reads."""
+    """The answer to a request for bytes, with only its headers read; either method checks the body."""
 
     @property
     def size(self) -> int:
-        """How many bytes the body has."""
+        """The size of the body in bytes."""
         ...
 
     def read(self) -> bytes:
-        """The body."""
+        """Return the body."""
         ...
 
     def fill(self, buffer: memoryview) -> None:
-        """The body, which is as long as ``buffer``, into it."""
+        """Read the body into ``buffer``, which has its size."""
         ...
 
 
 BUCKET_REMEMBERED_S: Final = 60.0
-"""For how long nobody asks again whether the bucket is there."""
+"""The time for which the bucket's existence is remembered."""
 
 
 _HAIR_S: Final = 0.01
-"""A time-out that ends with the deadline may be over so much before it."""
+"""A timeout that ends with the deadline may fire this much before it."""
 
 
 Client = TypeVar("Client", bound=ClosableClient)
@@ -82,24 +82,24 @@ UploadKind = TypeVar("UploadKind", bound=Upload[Any, Any])
 
 
 class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
-    """One bucket of a cloud. Thread-safe, picklable and safe to fork: each process makes a client of its own.
+    """One bucket of a cloud. Thread-safe, picklable and safe to fork: each process makes its own client.
 
-    A cloud's class has the verbs (each abstract method is one request, or one way of writing or deleting), and says
-    below what its service is like. Around each request this class has the retries, the deadlines and the translation of
-    errors, and it does all that the contract asks for without asking the service.
+    A cloud's class has the verbs (each abstract method is one request, or one way of writing or deleting), and states
+    its service's properties below. This class adds retries, deadlines and translation of errors around each request,
+    and everything in the interface that needs no request.
     """
 
     keys_per_deletion: ClassVar[int] = 1000
-    """How many keys of a ``delete`` are taken at once."""
+    """The keys of a ``delete`` taken together."""
 
     replaces_whole: ClassVar[bool] = False
-    """Whether a replacement is one request, however long: the service's uploads in parts know no such condition."""
+    """True if a replacement is one request, however long: the service's uploads in parts lack that condition."""
 
     bucket_setting: ClassVar[str] = "the bucket's name"
-    """What to correct where the bucket does not exist."""
+    """The setting to correct if the bucket does not exist."""
 
     def __init__(self, options: Options, *, retries: RetryPolicy | None = None) -> None:
-        """``retries`` replaces the policy that ``options`` describe: for tests that count without waiting."""
+        """Make the store; ``retries`` replaces the policy of ``options``, for tests that count without waiting."""
         self.options = options
         policy = retries or RetryPolicy(attempts=options.attempts, timeout_s=options.call_timeout_s)
         self._retries = replace(policy, attempt_timeout_s=options.attempt_timeout_s)
@@ -109,71 +109,77 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     @classmethod
     @abstractmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """The store of ``storage.*``; ConfigError if a setting is missing or wrong."""
+        """Make the store of ``storage.*``; raise ConfigError if a setting is missing or invalid."""
 
-    # What a cloud says of itself
+    # The parts that differ between clouds
 
     @staticmethod
     @abstractmethod
     def _open(options: Options) -> Client:
-        """A new client; AccessDeniedError or ConfigError if its credentials cannot be had."""
+        """Open a client; raise AccessDeniedError or ConfigError if its credentials are not available."""
 
     @staticmethod
     @abstractmethod
     def _translate_errors(what: str) -> AbstractContextManager[None]:
-        """Raises errors of the SDK and of the network as ours, about ``what``."""
+        """Raise errors of the SDK and of the network as ours, about ``what``."""
 
     @abstractmethod
     def _check_key(self, key: str) -> None:
-        """InvalidKeyError for what the service does not take as a name, or would not give back as it was."""
+        """Raise InvalidKeyError for a key that the service would refuse or change."""
 
     @abstractmethod
     def _is_etag(self, text: str) -> bool:
-        """Whether an object can have the etag ``text``; what others would mean as a condition is not asked."""
+        """Return True if an object can have the etag ``text``; any other would change the meaning of a condition."""
 
     @abstractmethod
     def _read(
         self, client: Client, key: str, start: int, stop: int | None, take: Callable[[Answer], Result], what: str
     ) -> Result:
-        """What ``take`` makes of the answer for ``start:stop``; the answer's range and size are checked before."""
+        """Return the result of ``take`` for the answer to ``start:stop``; its range and size are checked before."""
 
     @abstractmethod
     def _head(self, client: Client, key: str) -> ObjectInfo:
-        """One object's metadata."""
+        """Return one object's metadata."""
 
     @abstractmethod
     def _list_objects(self, prefix: str, start_after: str | None, /) -> Iterator[ObjectInfo]:
-        """The objects below ``prefix`` in the order of their keys; some before ``start_after`` do no harm."""
+        """Yield the objects below ``prefix`` in the order of their keys; some before ``start_after`` do no harm."""
 
     @abstractmethod
     def _deletion(self) -> Callable[[Sequence[str]], Sequence[TieredStoreError]]:
-        """For one ``delete``: what deletes a batch of valid keys, and returns an error for each that still stands."""
+        """Return, for one ``delete``, a function that deletes a batch of valid keys and returns an error for each
+        remaining one.
+        """
 
     @property
     @abstractmethod
     def _upload(self) -> type[Upload[Client, Options]]:
-        """How objects are written."""
+        """Return the class that writes objects."""
 
     def _ask_for_bucket(self, client: Client) -> None:
-        """ObjectNotFoundError if there is no bucket. Asked where an answer was a ``MaybeNoBucketError``, else never."""
+        """Raise ObjectNotFoundError if there is no bucket. Called after a ``MaybeNoBucketError``."""
 
     @abstractmethod
     def _date(self, client: Client) -> str | None:
-        """The ``Date`` of an answer to a listing of one key: of the service itself, since a listing was checked."""
+        """Return the ``Date`` of the answer to a listing of one key: the service's own, because a listing was
+        checked.
+        """
 
     @abstractmethod
     def _ask_what_stays(self, client: Client) -> list[str]:
-        """What of a deleted object the bucket keeps, a sentence each."""
+        """Return what the bucket keeps of a deleted object, one sentence each."""
 
     @abstractmethod
     def _rules(self, client: Client, prefix: str, /) -> list[str] | None:
-        """The bucket's rules that take away what is under ``prefix``, a sentence each; None if that cannot be asked."""
+        """Return the bucket's rules that remove objects under ``prefix``, one sentence each; None if that cannot be
+        asked.
+        """
 
     @abstractmethod
     def _caller(self, client: Client, /) -> str:
-        """Whose requests these are, without any secret."""
+        """Return the identity of requests, without any secret."""
 
-    # The contract
+    # The interface
 
     def __reduce__(
         self,
@@ -188,19 +194,19 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         self._clients.close()
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """One request up to the size of a part; else one for each part, and what the cloud needs around them."""
+        """Write by one request up to the size of a part, else by one for each part and the cloud's own around them."""
         with cut(body, self.options.part_size) as cutter:
             self._check_key(key)
             self._writing(key, IF_ABSENT if if_absent else ANY).write(cutter)
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:
-        """As ``put``; where the key is taken, a HEAD tells whose the object is."""
+        """Write as ``put`` does; if the key is taken, a HEAD shows whose object it is."""
         self._check_key(key)
         with byte_view(body) as view, cut(view, self.options.part_size) as cutter:
             replace(self._writing(key, IF_ABSENT), mark=check_mark(mark), is_shared=True).write(cutter)
 
     def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """As ``put``."""
+        """Write as ``put`` does."""
         self._check_key(key)
         if not self._is_etag(etag):
             raise PreconditionFailedError(f"{self.named(key)}: {excerpt(etag)!r} is not the etag of any object")
@@ -228,14 +234,14 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         return True
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """As the contract says; an answer that breaks off, or is damaged, is asked for again."""
+        """Read the range; a truncated or damaged answer is requested again."""
         self._check_key(key)
         if is_empty_request(start, stop):
             return b""
         return self._get(key, start, stop)
 
     def get_small(self, key: str, most: int) -> bytes | None:
-        """As ``get``; of a larger object only the headers of the answer are read."""
+        """Read as ``get`` does; of a larger object only the answer's headers."""
         self._check_key(key)
         try:
             return self._get(key, 0, None, most)
@@ -252,19 +258,19 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         return self.call("get", what, lambda client: self._read(client, key, start, stop, take, what))
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """As ``get``, from the connection into ``buffer``."""
+        """Read as ``get`` does, from the connection into ``buffer``."""
         self._check_key(key)
         stop = start + memoryview(buffer).nbytes
         if not is_empty_request(start, stop):
             self._fill(key, start, stop, buffer)
 
     def get_whole(self, key: str, buffer: bytearray | memoryview) -> None:
-        """As ``get_into``."""
+        """Read as ``get_into`` does."""
         self._check_key(key)
         self._fill(key, 0, None, buffer)
 
     def _fill(self, key: str, start: int, stop: int | None, buffer: bytearray | memoryview) -> None:
-        def take(answer: Answer) -> None:  # each try fills the buffer anew
+        def take(answer: Answer) -> None:  # each attempt fills the buffer again
             check_whole(key, answer.size, len(view))
             answer.fill(view)
 
@@ -273,8 +279,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             self.call("get", what, lambda client: self._read(client, key, start, stop, take, what))
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """One request for each page."""
-        # Some services begin at the key itself, or know no beginning at all; some servers do not keep to the prefix.
+        """List by one request for each page."""
+        # Some services begin at the key itself, or cannot begin at a key; some servers ignore the prefix.
         infos = self._list_objects(prefix, start_after)
         wanted = (
             info for info in infos if info.key.startswith(prefix) and (start_after is None or info.key > start_after)
@@ -285,12 +291,12 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             raise StoreError(str(error)) from error
 
     def delete(self, keys: Iterable[str]) -> None:
-        """A batch at a time; a key that cannot be deleted does not keep the others."""
+        """Delete batch by batch; a key that cannot be deleted does not stop the others."""
         failures: list[TieredStoreError] = []
         delete_batch = self._deletion()
         remaining = iter(keys)
         while batch := list(islice(remaining, self.keys_per_deletion)):
-            # A key twice in one request is an error on some servers.
+            # A repeated key in one request is an error on some servers.
             valid: dict[str, None] = {}
             for key in batch:
                 try:
@@ -305,7 +311,9 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         raise_failures(failures)
 
     def head(self, key: str) -> ObjectInfo:
-        """One request; of an absent object one more, where the answer cannot say whether the bucket is there."""
+        """Return metadata by one request; for an absent object one more, if the answer cannot say if the bucket
+        exists.
+        """
         self._check_key(key)
 
         def ask(client: Client) -> ObjectInfo:
@@ -315,15 +323,17 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
 
         return self.call("head", self.named(key), ask)
 
-    # What tools ask about the bucket
+    # Questions of tools about the bucket
 
     def now_ms(self) -> int | None:
-        """The service's ``Date``, in whole seconds, as its times of writes are."""
+        """Return the service's ``Date``, in whole seconds, like its times of writes."""
         date = self.call("list", self.identity, lambda client: stated_date(self._date(client)))
         return None if date is None else round(date.timestamp() * 1000)
 
     def kept_after_delete(self) -> Sequence[str]:
-        """Ask the bucket, by one or two requests; a refusal is a sentence too: not everybody may ask."""
+        """Ask the bucket, by one or two requests; a refusal is a sentence too, because the caller may lack the
+        permission.
+        """
         try:
             return self.call("look", self.identity, self._ask_what_stays)
         except StoreUnavailableError:
@@ -332,7 +342,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             return [f"whether the bucket keeps what is deleted could not be asked: {error}"]
 
     def rules_on(self, prefix: str) -> Sequence[str] | None:
-        """A request about the bucket; None as well where it is refused, as it may be to who may read and write."""
+        """Ask the bucket by one request; None also if it is refused: a reader or writer may lack the permission."""
         try:
             return self.call("look", self.identity, lambda client: self._rules(client, prefix))
         except StoreUnavailableError:
@@ -341,22 +351,22 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             return None
 
     def caller(self) -> str:
-        """What was chosen by the settings, or found by the SDK's own chain, when the client was opened."""
+        """Return the identity from the settings, or from the SDK's own chain when the client was opened."""
         return self.call("look", self.identity, self._caller)
 
-    # What the verbs need
+    # Helpers of the verbs
 
     def named(self, key: str) -> str:
-        """The object, as errors name it."""
+        """Name the object in errors."""
         return f"{key!r} of {self.identity}"
 
     def call(
         self, operation: str, what: str, request: Callable[[Client], Result], *, deadline: Deadline | None = None
     ) -> Result:
-        """``request`` on this process's client, tried again after passing failures; all errors are ours.
+        """Run ``request`` on this process's client, with retries after transient failures; all errors are ours.
 
-        ``operation`` names it where tries are counted, ``what`` is what it is about. ``deadline`` is that of a larger
-        operation that this is a part of.
+        ``operation`` names it in the counts of attempts, ``what`` is its object. ``deadline`` is that of an enclosing
+        operation.
         """
         self._have_client(operation)
         end = Deadline.after(self._retries.timeout_s, self._retries.monotonic).sooner(deadline)
@@ -377,7 +387,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
                     with understood(what), self._translate_errors(what):
                         return request(client)
                 except StoreUnavailableError as error:
-                    # The network's own words ("timed out") do not say which time was up.
+                    # The network's own words ("timed out") do not say which limit was reached.
                     reason = attempt.deadline.reason
                     if attempt.deadline.remaining_s() > _HAIR_S or reason in str(error):
                         raise
@@ -386,9 +396,9 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         return self._retries.call(operation, once, deadline=deadline)
 
     def _have_client(self, operation: str) -> None:
-        """Open this process's client, if need be, by a deadline of its own: it may take longer than a short call may.
+        """Open this process's client, if needed, within a separate deadline: that may take longer than a short call.
 
-        To import an SDK takes time, and to open its client may be to ask for a token.
+        Importing an SDK takes time, and opening its client may request a token.
         """
 
         def opened(attempt: Attempt) -> None:
@@ -396,7 +406,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
                 try:
                     self._clients.get()
                 except AccessDeniedError as error:
-                    # An SDK that is not answered in time says that there are no credentials.
+                    # An SDK that gets no answer in time reports missing credentials.
                     if attempt.deadline.remaining_s() > _HAIR_S:
                         raise
                     raise StoreUnavailableError(f"{error}; the look-up {attempt.deadline.reason}") from error
@@ -405,9 +415,9 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             self._retries.call(operation, opened)
 
     def _absence(self, error: MaybeNoBucketError, deadline: Deadline) -> TieredStoreError:
-        """Whether the object is absent or its bucket: StoreError for the latter, which no other key would mend.
+        """Decide if the object is absent or its bucket: StoreError for the latter, which no other key would solve.
 
-        That the bucket is there is remembered for a minute: who looks for many absent objects asks for it once.
+        The bucket's existence is remembered for a minute: a search for many absent objects asks once.
         """
         now = self._retries.monotonic()
         if now >= self._bucket_stands_until_s:
@@ -416,22 +426,22 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             except ObjectNotFoundError:
                 return no_bucket(self.identity, self.bucket_setting)
             except AccessDeniedError:
-                # Not allowed to ask: then the object is what is known to be absent.
+                # Not allowed to ask: then the object is known to be absent.
                 pass
             self._bucket_stands_until_s = now + BUCKET_REMEMBERED_S
         return ObjectNotFoundError(str(error))
 
     def stall(self) -> Stall:
-        """How long a verb of several requests, one that begins now, may get nothing new: as long as a call lasts."""
+        """Return the limit of silence for an operation of several requests that begins now: a call's timeout."""
         return Stall(self._retries.timeout_s, self._retries.monotonic)
 
     def pages(
         self, what: str, page: Callable[[Client, Token | None], tuple[Sequence[Item], Token | None]]
     ) -> Iterator[Item]:
-        """The items of all pages, lazily; ``page`` asks for one by the token that came with the one before it.
+        """Yield the items of all pages, lazily; ``page`` requests one by the token of the page before.
 
-        Pages without items have one deadline together, and a token that comes again is a StoreError: a listing brings
-        something new, or ends.
+        Pages without items share one deadline, and a repeated token is a StoreError: a listing brings something new, or
+        ends.
         """
         self._have_client("list")
         stall = self.stall()
@@ -446,7 +456,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
                 return
             if token == landmark:
                 raise StoreError(f"{what}: the store's listing goes in a circle: it gave a continuation token again")
-            # A circle of any length is noticed by a token that is kept for as many pages as came before it.
+            # A token kept for as many pages as came before it reveals a cycle of any length.
             if number.bit_count() == 1:
                 landmark = token
 
@@ -468,15 +478,15 @@ def _close(client: ClosableClient) -> None:
 
 
 class HoldingStore(CloudStore[Client, Options]):
-    """A bucket of such a cloud."""
+    """A bucket of a cloud that can hold a write back."""
 
     @property
     @abstractmethod
     def _upload(self) -> type[HeldUpload[Client, Options]]:
-        """How objects are written."""
+        """Return the class that writes objects."""
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:  # noqa: ARG002  the cloud holds it back
-        """A request for each part, and one to begin where the cloud needs it."""
+        """Send a request for each part, and one to begin if the cloud needs it."""
         digest = Digest()
         with closing_body(body), cut(digest.of(body), self.options.part_size) as cutter:
             self._check_key(key)
@@ -485,7 +495,7 @@ class HoldingStore(CloudStore[Client, Options]):
         return Prepared(key, digest.size, digest.sha256, place, parts, upload.mark)
 
     def publish(self, prepared: Prepared) -> None:
-        """One request; what it refuses is looked at by one more."""
+        """Publish by one request; examine a refusal by one more."""
         self._check_key(prepared.key)
         upload = self._upload_of(self._upload, prepared.key, IF_ABSENT)
         replace(upload, mark=prepared.mark).publish(prepared)
@@ -494,9 +504,9 @@ class HoldingStore(CloudStore[Client, Options]):
 def delete_singly(
     keys: Sequence[str], delete: Callable[[str, Deadline], object], parallelism: int, stall: Stall
 ) -> Sequence[TieredStoreError]:
-    """``delete`` each of the keys; the errors of those that still stand, an absent one not among them.
+    """``delete`` each of the keys; return the errors of those that still exist, none for an absent one.
 
-    Once the store has given no answer about any key for as long as ``stall`` allows, the rest is given up at once.
+    If the store has not answered about any key for as long as ``stall`` allows, give up the rest at once.
     """
 
     def failure(key: str) -> TieredStoreError | None:
@@ -518,6 +528,6 @@ def delete_singly(
 
 
 def concerns(prefix: str, of_rule: Iterable[str]) -> bool:
-    """Whether a rule for these prefixes (none: for all objects) takes some of those under ``prefix``."""
+    """Return True if a rule for these prefixes (none: for all objects) applies to some keys under ``prefix``."""
     prefixes = list(of_rule)
     return not prefixes or any(one.startswith(prefix) or prefix.startswith(one) for one in prefixes)

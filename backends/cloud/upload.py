@@ -1,4 +1,4 @@
-"""The skeleton of a write to a cloud: one request or parts, conditions, and answers that are lost on the way."""
+"""The skeleton of a write to a cloud: one request or parts, conditions, and lost answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Options = TypeVar("Options")
 Result = TypeVar("Result")
 
 WRITE_MARK: Final = "tieredstore-write"
-"""The user metadata that says which write made an object: how a write whose answer was lost recognises itself."""
+"""The user metadata that identifies the write of an object, so that a write with a lost answer recognizes it."""
 
 
 class Call(Protocol[Client_co]):
@@ -45,20 +45,20 @@ class Call(Protocol[Client_co]):
         *,
         deadline: Deadline | None = None,
     ) -> Result:
-        """What ``request`` returns."""
+        """Return the result of ``request``."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What must hold for a write to take effect: there is no object, or it has this etag; by default nothing."""
+    """The condition of a write: there is no object, or it has this etag; by default none."""
 
     is_absent: bool = False
     etag: str | None = None
 
     @property
     def broken(self) -> str:
-        """What is the case if the condition does not hold, said of the object."""
+        """Describe the object if the condition does not hold."""
         if self.is_absent:
             return "exists already"
         return f"is gone, or it is not the one of etag {self.etag}"
@@ -72,10 +72,10 @@ IF_ABSENT: Final = Condition(is_absent=True)
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An object that stands under a key, as far as the store tells.
+    """The object under a key, as far as the store describes it.
 
-    ``mark`` is that of the write that made it, None on a server that drops metadata. ``digest`` is what the cloud has
-    of the content, in its own form. ``is_earlier``: another try than the last one has made it.
+    ``mark`` is that of its write, None on a server that drops metadata. ``digest`` is the cloud's digest of the
+    content, in its own form. ``is_earlier``: an attempt before the last one made it.
     """
 
     etag: str
@@ -87,13 +87,13 @@ class Stored:
 
 @dataclass(frozen=True)
 class Upload(ABC, Generic[Client, Options]):
-    """One ``put`` or ``replace``: of which object, under which condition, and how long it may stand still.
+    """One ``put`` or ``replace``: its object, its condition, and its limit of silence.
 
-    ``call`` and ``translated`` are the store's; ``exists`` asks whether the object is there; ``call_deadline`` is that
-    of a call that begins now. Each write bears a ``mark`` of its own: when a request is refused, the object tells
-    whether it is ours, since an earlier try's answer may have been lost, or a proxy may have sent the request twice.
-    One that bears no mark at all counts as ours if its content is, but only after a lost answer: two writers of equal
-    bytes would both win. ``is_shared``: others may write under the same mark, before and meanwhile.
+    ``call`` and ``translated`` are the store's; ``exists`` asks for the object; ``call_deadline`` is that of a call
+    that begins now. Each write has its own ``mark``: if a request is refused, the object shows if it is ours, because
+    an earlier attempt's answer may have been lost, or a proxy may have sent the request twice. An object without any
+    mark counts as ours by its content, but only after a lost answer: otherwise two writers of equal bytes would both
+    win. ``is_shared``: others may write under the same mark, before and concurrently.
     """
 
     options: Options
@@ -109,43 +109,43 @@ class Upload(ABC, Generic[Client, Options]):
     is_shared: bool = False
 
     parts_gone: ClassVar[str] = "the upload is gone before it was completed"
-    """What it means that the service does not hold the parts."""
+    """The meaning of parts that the service no longer holds."""
 
     looks_first: ClassVar[bool] = True
-    """Whether to ask for the object before many bytes are sent under the condition that it is absent."""
+    """True to ask for the object before many bytes are sent under the condition that it is absent."""
 
     def write(self, cutter: PartCutter) -> str:
-        """Write all parts of ``cutter``; the object's etag."""
+        """Write all parts of ``cutter``; return the object's etag."""
         first = next(cutter)
         if first.is_last:
             return self.write_whole(first.data)
         if self.looks_first and self.condition.is_absent and not self.is_shared and self.exists():
-            # The service says so as well, but only when everything has been sent.
+            # The service refuses too, but only after everything has been sent.
             raise PreconditionFailedError(f"{self.what} exists already")
         return self.write_parts(cutter, first)
 
     @abstractmethod
     def write_whole(self, data: memoryview) -> str:
-        """Write the object by one request; its etag."""
+        """Write the object by one request; return its etag."""
 
     @abstractmethod
     def write_parts(self, cutter: PartCutter, first: Part) -> str:
-        """Write the object part by part; its etag. After any failure nothing stays that could be taken back."""
+        """Write the object part by part; return its etag. After any failure nothing removable stays."""
 
     @abstractmethod
     def stored(self, client: Client) -> Stored:
-        """The object that stands under the key, by one request that has no body to read."""
+        """Return the object under the key, by one request without a body."""
 
     @abstractmethod
     def take_back(self, client: Client, stored: Stored) -> None:
-        """Delete the object if it is still this one; one that is gone is no error."""
+        """Delete the object if it is still this one; an absent one is no error."""
 
     def step(
         self, request: Callable[[Client], Result], what: str | None = None, deadline: Deadline | None = None
     ) -> Result:
-        """One request of the write, tried again after passing failures; a broken condition is told as such.
+        """Run one request of the write, with retries after transient failures; report a failed condition as such.
 
-        ``deadline`` is that of several requests that are one step together.
+        ``deadline`` is that of several requests that form one step.
         """
         what = what or self.what
         try:
@@ -169,14 +169,14 @@ class Upload(ABC, Generic[Client, Options]):
         *,
         is_publication: bool = False,
     ) -> Stored:
-        """The object of ``size`` bytes that ``send``, the last request of the write, makes.
+        """Make the object of ``size`` bytes by ``send``, the last request of the write.
 
-        ``send`` returns what an answer proves, and raises for one that proves nothing (``understood``): then the object
-        is looked at, and it must be there and be ours. So it is where the request is refused. ``is_content`` tells
-        whether an object holds what the write sends.
+        ``send`` returns the facts that an answer proves, and raises for one that proves nothing (``understood``): then
+        the object is examined, and must exist and be ours. A refusal is treated the same. ``is_content`` compares an
+        object with the written content.
 
-        With ``is_publication`` an earlier process may have lost its answer, and PreparedGoneError is raised for parts
-        that are gone while there is no object.
+        With ``is_publication`` an earlier process may have lost its answer, and PreparedGoneError is raised if the
+        parts are gone and there is no object.
         """
         is_lost = is_publication or self.is_shared
         can_take_back = not is_lost
@@ -226,7 +226,7 @@ class Upload(ABC, Generic[Client, Options]):
         *,
         can_take_back: bool,
     ) -> Stored | None:
-        """By its mark, or where it bears none by ``is_content``, if that is given."""
+        """Recognize it by its mark, or without one by ``is_content``, if given."""
         try:
             with understood(self.what), self.translated(self.what):
                 stored = self.stored(client)
@@ -234,7 +234,7 @@ class Upload(ABC, Generic[Client, Options]):
             return None
         is_marked = stored.mark == self.mark
         if is_marked and stored.size != size and stored.etag and can_take_back:
-            # Nobody else would: each later write under the condition that it is absent would be refused.
+            # Otherwise each later write under the condition that it is absent would be refused.
             with understood(self.what), self.translated(self.what):
                 self.take_back(client, stored)
             raise StoreUnavailableError(
@@ -245,13 +245,12 @@ class Upload(ABC, Generic[Client, Options]):
 
 
 class HeldUpload(Upload[Client, Options]):
-    """A write that may end in two steps, of two processes."""
+    """A write that may end in two steps, by two processes."""
 
     @abstractmethod
     def prepare(self, cutter: PartCutter) -> tuple[str, tuple[str, ...]]:
-        """Send all parts: place and parts of a ``Prepared``. After any failure nothing stays that could be taken
-        back."""
+        """Send all parts; return place and parts of a ``Prepared``. After any failure nothing removable stays."""
 
     @abstractmethod
     def publish(self, prepared: Prepared) -> None:
-        """Make what was prepared, by a write of this mark, the object."""
+        """Publish a prepared object under this write's mark."""

@@ -1,4 +1,4 @@
-"""A file that is read again when it changes: credentials are rotated under a running process."""
+"""A file that is read again when it changes: credentials are rotated while a process runs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tieredstore.process.forks import ForkSafeLock
 Value = TypeVar("Value")
 
 MAX_FILE_BYTES = 1 << 20
-"""A credentials file has a few KiB; this bounds what a wrong path can make us read."""
+"""A limit for a wrong path; a credentials file has a few KiB."""
 
 _Stamp = tuple[int, int, int]
 
 
 class WatchedFile(Generic[Value]):
-    """The parsed content of a file, looked at again when it is asked for after ``interval_s``. Thread-safe.
+    """The parsed content of a file, checked again on access after ``interval_s``. Thread-safe.
 
-    A changed file that is unreadable or half written is an error, never the old content: credentials that were taken
-    away must not live on. ``parse`` raises ConfigError for a content it cannot use; it must not quote it.
+    A changed file that is unreadable or half written is an error, never the old content: revoked credentials must not
+    stay in use. ``parse`` raises ConfigError for an invalid content, without quoting it.
     """
 
     def __init__(
@@ -46,7 +46,9 @@ class WatchedFile(Generic[Value]):
         self.version = 0
 
     def get(self) -> Value:
-        """The content now; ConfigError if the file cannot be read or parsed. ``version`` grows when it changes."""
+        """Return the content now; raise ConfigError if the file cannot be read or parsed. ``version`` grows when it
+        changes.
+        """
         with self._lock:
             now = self._monotonic()
             if self._read is None or now - self._looked_at_s >= self._interval_s:
@@ -58,7 +60,7 @@ class WatchedFile(Generic[Value]):
         stamp = self._stamp()
         if self._read is not None and self._read[0] == stamp:
             return self._read
-        # Forgotten first: if the new content is bad, the next call must not get the old one.
+        # Forget it first: if the new content is invalid, the next call must not get the old one.
         self._read = None
         try:
             with self.path.open("rb") as file:

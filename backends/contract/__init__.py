@@ -1,1 +1,1 @@
-"""What every store does with the contract's arguments: keys, ranges, bodies, URLs, the outcome of a delete."""
+"""The treatment of arguments that all stores share: keys, ranges, bodies, URLs, the outcome of a delete."""

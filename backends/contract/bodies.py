@@ -1,4 +1,4 @@
-"""The body of a ``put``, seen as plain bytes, whatever it was given as."""
+"""The body of a ``put``, as plain bytes from any input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tieredstore.backends.values import Body, Buffer
 
 
 def byte_view(buffer: Buffer | memoryview[Any]) -> memoryview:
-    """``buffer`` as a flat view of bytes, without a copy where its memory is contiguous."""
+    """Return ``buffer`` as a flat view of bytes, without a copy if its memory is contiguous."""
     view = memoryview(buffer)
     if not view.c_contiguous:
         return memoryview(view.tobytes())
@@ -20,10 +20,10 @@ def byte_view(buffer: Buffer | memoryview[Any]) -> memoryview:
 
 @contextmanager
 def open_body(body: Body) -> Generator[Iterator[memoryview]]:
-    """The buffers of ``body``, one by one; each is released as soon as the next is asked for.
+    """Open ``body`` as buffers; each is released as soon as the next is requested.
 
-    A body that is a generator is closed at the end of the block, also if nothing was taken from it, so that what it
-    holds (threads, files) is given back at once.
+    A generator is closed at the end of the block, even if nothing was taken from it, so that its threads and files are
+    released at once.
     """
     with closing_body(body), closing(_views(body)) as views:
         yield views
@@ -31,7 +31,7 @@ def open_body(body: Body) -> Generator[Iterator[memoryview]]:
 
 @contextmanager
 def closing_body(body: Body) -> Generator[None]:
-    """At the end of the block a body that is a generator is closed: for who hands on another one that takes from it."""
+    """Close a generator at the end of the block: for callers that pass on another one made of it."""
     try:
         yield
     finally:
@@ -47,7 +47,7 @@ def _views(body: Body) -> Generator[memoryview]:
 
 
 class Digest:
-    """Size and SHA-256 of a body, while somebody takes it."""
+    """Size and SHA-256 of a body, computed as it is consumed."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -55,7 +55,7 @@ class Digest:
 
     @property
     def sha256(self) -> str:
-        """In hexadecimal, of what was taken so far."""
+        """The digest in hexadecimal, of the bytes so far."""
         return self._sha256.hexdigest()
 
     def take(self, buffer: Buffer) -> None:
@@ -65,7 +65,7 @@ class Digest:
             self._sha256.update(view)
 
     def of(self, body: Body) -> Body:
-        """The same body: noted now if it is one buffer, else as its buffers go by."""
+        """Return the same body: digested now if it is one buffer, else as its buffers pass."""
         if isinstance(body, bytes | bytearray | memoryview):
             self.take(memoryview(body))
             return body

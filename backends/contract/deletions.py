@@ -8,9 +8,9 @@ from tieredstore.errors import TieredStoreError
 
 
 def raise_failures(failures: Sequence[TieredStoreError]) -> None:
-    """Raise one of ``failures``, saying how many there are; nothing if there are none.
+    """Raise one of ``failures`` with their number; return if there are none.
 
-    A retryable one is chosen only if all are: otherwise trying again cannot delete everything.
+    A retryable one is chosen only if all are: otherwise a retry cannot delete everything.
     """
     if not failures:
         return

@@ -1,4 +1,4 @@
-"""What every store asks of a key, before it looks for anything."""
+"""The check of a key that all stores make first."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Final
 from tieredstore.errors import InvalidKeyError
 
 MAX_KEY_BYTES: Final = 1024
-"""The longest key that S3, GCS and Azure Blob Storage all hold, in bytes of UTF-8."""
+"""The longest key that S3, GCS and Azure Blob Storage all support, in bytes of UTF-8."""
 
 
 def checked_key(key: str) -> bytes:
-    """The UTF-8 bytes of ``key``; InvalidKeyError if it is empty, too long, or not text (a lone surrogate)."""
+    """Return the UTF-8 bytes of ``key``; raise InvalidKeyError if it is empty, too long, or not text (a lone
+    surrogate).
+    """
     try:
         raw = key.encode("utf-8")
     except UnicodeEncodeError as error:

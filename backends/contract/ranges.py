@@ -7,33 +7,33 @@ from tieredstore.model import ByteRange
 
 
 class TooLargeError(Exception):
-    """Inside ``get_small``: the object has more bytes than the caller wants; its answer is not read."""
+    """Used inside ``get_small``: the object is larger than wanted, so its body is not read."""
 
 
 def check_small(size: int, most: int | None) -> None:
-    """TooLargeError for more than ``most`` bytes; None is no bound."""
+    """Raise TooLargeError for more than ``most`` bytes; None is no limit."""
     if most is not None and size > most:
         raise TooLargeError
 
 
 def check_whole(key: str, size: int, wanted: int) -> None:
-    """RangeNotSatisfiableError unless an object of ``size`` bytes is what somebody wants ``wanted`` bytes of."""
+    """Raise RangeNotSatisfiableError unless an object of ``size`` bytes has the ``wanted`` size."""
     if size != wanted:
         raise RangeNotSatisfiableError(f"all {wanted} bytes of {key!r} were asked for, and the object has {size}")
 
 
 def is_empty_request(start: int, stop: int | None) -> bool:
-    """Whether ``start:stop`` asks for nothing, so that no request is needed.
+    """Return True if ``start:stop`` is empty, so that no request is needed.
 
-    InvalidRangeError if it is not a range at all: a negative start, or a stop before the start.
+    Raise InvalidRangeError for an invalid range: a negative start, or a stop before the start.
     """
     return len(ByteRange(start, start if stop is None else stop)) == 0 and stop is not None
 
 
 def resolved_range(key: str, size: int, start: int, stop: int | None) -> ByteRange:
-    """``start:stop`` of an object of ``size`` bytes, or RangeNotSatisfiableError if it is not wholly inside.
+    """Return ``start:stop`` of an object of ``size`` bytes; raise RangeNotSatisfiableError if it is not wholly inside.
 
-    Without ``stop``: to the end, and ``start`` must lie before it, but for the whole of an empty object.
+    Without ``stop``: to the end, and ``start`` must be before it, except for the whole of an empty object.
     """
     if stop is None and (start < size or start == size == 0):
         return ByteRange(start, size)

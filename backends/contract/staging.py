@@ -1,7 +1,7 @@
 """Objects of stores that cannot hold a write back: written under a staging prefix, then copied to their keys.
 
-The copy is a write of its own: create-only, and whole or nothing. Whether an object that stands under the key already
-is this work's own, its bytes tell: of the same size and SHA-256 it is what the caller wanted, whoever wrote it.
+The copy is a separate write: create-only and atomic. An existing object under the key is this write's own if its bytes
+match: with the same size and SHA-256 it is the object that the caller wanted, whoever wrote it.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ from tieredstore.errors import (
 _MARK: Final = re.compile(r"[0-9a-f]{32}")
 
 PIECE: Final = 8 << 20
-"""Bytes of one request of an object that is copied or compared."""
+"""Bytes of one request when an object is copied or compared."""
 
 
 class Verbs(Protocol):
-    """What this needs of a store."""
+    """The verbs of a store that staging needs."""
 
     @property
     def identity(self) -> str:
-        """As the contract."""
+        """See :class:`ObjectStore`."""
         ...
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """As the contract."""
+        """See :class:`ObjectStore`."""
         ...
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """As the contract."""
+        """See :class:`ObjectStore`."""
         ...
 
     def head(self, key: str) -> ObjectInfo:
-        """As the contract."""
+        """See :class:`ObjectStore`."""
         ...
 
     def delete(self, keys: list[str]) -> None:
-        """As the contract."""
+        """See :class:`ObjectStore`."""
         ...
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """As the contract."""
+        """See :class:`ObjectStore`."""
         ...
 
 
 def prepare(store: Verbs, key: str, body: Body, prefix: str) -> Prepared:
-    """Write the object under ``prefix``, by a name that no other attempt has."""
+    """Write the object under ``prefix``, by a unique name."""
     mark = uuid.uuid4().hex
     digest = Digest()
     place = f"{prefix}{mark}"
@@ -70,7 +70,7 @@ def prepare(store: Verbs, key: str, body: Body, prefix: str) -> Prepared:
 
 
 def publish(store: Verbs, prepared: Prepared, copy: Callable[[Prepared], None] | None = None) -> None:
-    """Copy it to its key, and delete it where it was; ``copy`` is the store's own way of doing the former."""
+    """Copy it to its key, by the store's own ``copy`` if given, and delete it from its place."""
     try:
         if copy is None:
             _copy(store, prepared)
@@ -86,7 +86,7 @@ def publish(store: Verbs, prepared: Prepared, copy: Callable[[Prepared], None] |
 
 
 def discard(store: Verbs, prepared: Prepared) -> bool:
-    """Delete what was staged; False if it is not there."""
+    """Delete a staged object; return False if it does not exist."""
     is_there = any(info.key == prepared.place for info in store.list(prepared.place))
     if is_there:
         store.delete([prepared.place])
@@ -94,7 +94,7 @@ def discard(store: Verbs, prepared: Prepared) -> bool:
 
 
 def holds(store: Verbs, prepared: Prepared) -> bool:
-    """Whether the object under the key is the one that was prepared, by all of its bytes."""
+    """Return True if the object under the key is the prepared one, by all of its bytes."""
     sha256 = hashlib.sha256()
     try:
         if store.head(prepared.key).size != prepared.size:
@@ -107,14 +107,14 @@ def holds(store: Verbs, prepared: Prepared) -> bool:
 
 
 def conflict_error(store: Verbs, prepared: Prepared) -> PreconditionFailedError:
-    """The error for a key that somebody else's object has."""
+    """Return the error for a key that another object has."""
     return PreconditionFailedError(
         f"{prepared.key!r} of {store.identity} exists already, and is another object than the one to be published"
     )
 
 
 def gone_error(store: Verbs, prepared: Prepared) -> PreparedGoneError:
-    """The error for bytes that are no more there."""
+    """Return the error for bytes that no longer exist."""
     return PreparedGoneError(
         f"{prepared.key!r} of {store.identity} cannot be published: what was prepared for it was discarded, or the "
         "store has dropped it since; prepare it again"
@@ -128,7 +128,7 @@ def _copy(store: Verbs, prepared: Prepared) -> None:
         for piece in _pieces(store, prepared.place, prepared.size):
             digest.take(memoryview(piece))
             yield piece
-        # Before the last byte counts: a put whose body fails writes nothing.
+        # Before the last byte: a put whose body fails writes nothing.
         if digest.sha256 != prepared.sha256:
             raise StoreError(f"what was prepared for {prepared.key!r} of {store.identity} is damaged; prepare it again")
 
@@ -141,14 +141,14 @@ def _pieces(store: Verbs, key: str, size: int) -> Generator[bytes]:
 
 
 def check_mark(mark: str) -> str:
-    """``mark`` as it is; ValueError for what cannot name a write everywhere."""
+    """Return ``mark``; raise ValueError if some store could not use it as a write's name."""
     if not _MARK.fullmatch(mark):
         raise ValueError(f"{mark!r:.60} names no write: 32 hexadecimal digits do")
     return mark
 
 
 def holds_bytes(store: Verbs, key: str, body: Buffer) -> bool:
-    """Whether the object has this content."""
+    """Return True if the object has this content."""
     with byte_view(body) as view:
         try:
             return store.head(key).size == len(view) and memoryview(store.get(key)) == view

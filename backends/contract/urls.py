@@ -1,4 +1,4 @@
-"""What the URLs of stores are made of: ``scheme://name/prefix``, and how their parts become properties."""
+"""The URLs of stores, ``scheme://name/prefix``, and their translation into properties."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from tieredstore.errors import ConfigError
 from tieredstore.redaction import redacted
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
-"""``urlsplit`` takes some of these out of a URL in silence, and blanks before it."""
+"""``urlsplit`` silently removes some of these from a URL, and blanks before it."""
 
 
 def shown_url(url: str) -> str:
-    """``url`` for a message: without what may be credentials, all up to the last ``@``, and without a query."""
+    """Return ``url`` for a message: without possible credentials (all up to the last ``@``) and without a query."""
     scheme, colon, rest = re.split(r"[?#]", url, maxsplit=1)[0].partition(":")
     _, at, after = rest.rpartition("@")
     return repr(f"{scheme}{colon}…@{after}" if at else f"{scheme}{colon}{rest}")
 
 
 def split_url(url: str, schemes: tuple[str, ...]) -> SplitResult:
-    """The parts of the URL of a store; ConfigError, without the text where that may hold a password."""
+    """Split the URL of a store; raise ConfigError, without the text if that may contain a password."""
     parts = _parts(url)
     if parts is None:
-        # Not raised from the error that told it, which may quote the URL.
+        # Not chained to the original error, which may quote the URL.
         raise ConfigError("this is not the URL of a store: its parts cannot be told apart")
     if parts.scheme == "memory":
         raise ConfigError("a store in memory ends with the process that made it: name one that lasts")
@@ -50,7 +50,7 @@ def _parts(url: str) -> SplitResult | None:
 
 
 def bucket_of(parts: SplitResult) -> str:
-    """The bucket or container that a cloud's URL names."""
+    """Return the bucket or container of a cloud's URL."""
     if not parts.netloc or ":" in parts.netloc:
         raise ConfigError(
             f"{shown_url(parts.geturl())} names no bucket: write {parts.scheme}://name or {parts.scheme}://name/prefix"
@@ -59,7 +59,7 @@ def bucket_of(parts: SplitResult) -> str:
 
 
 def prefix_of(parts: SplitResult) -> dict[str, str]:
-    """The property ``key.prefix``, where a cloud's URL has a path; none of it is percent-decoded."""
+    """Return the property ``key.prefix``, if a cloud's URL has a path; it is not percent-decoded."""
     path = parts.path.removeprefix("/")
     if not path:
         return {}
@@ -67,7 +67,7 @@ def prefix_of(parts: SplitResult) -> dict[str, str]:
 
 
 def check_exact(text: str) -> str:
-    """``text``, if a property can have it as it is: blanks and quotes around it would be taken off."""
+    """Return ``text`` if a property can have it unchanged: blanks and quotes around it would be stripped."""
     if not text or plain(text) != text:
         raise ConfigError(f"{redacted(text)!r} cannot be part of a store's URL: set it in the settings file")
     return text

@@ -117,13 +117,13 @@ class PartBody(io.RawIOBase):
         return piece
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
-        """As of any file."""
+        """See :class:`io.RawIOBase`."""
         base = (0, self._position, len(self._data))[whence]
         self._position = max(0, base + offset)
         return self._position
 
     def tell(self) -> int:
-        """As of any file."""
+        """See :class:`io.RawIOBase`."""
         return self._position
 
     def seekable(self) -> bool:
