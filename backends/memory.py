@@ -1,4 +1,4 @@
-"""Objects in this process's memory: for tests, examples and trying things out."""
+"""Objects in this process's memory: for tests, examples and experiments."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Object:
 
 
 class _Space:
-    """The objects behind one name. Versions only ever grow, so no etag comes twice, not even after a delete."""
+    """The objects behind one name. Versions only grow, so no etag comes twice, not even after a delete."""
 
     def __init__(self) -> None:
         self.lock = ForkSafeLock()
@@ -41,7 +41,7 @@ class _Space:
         self._last_version = 0
 
     def write(self, key: str, data: bytes) -> _Object:
-        """The caller holds ``lock``."""
+        """Write an object; the caller holds ``lock``."""
         self._last_version += 1
         written = _Object(data, self._last_version, time.time_ns() // 1_000_000)
         self.objects[key] = written
@@ -63,9 +63,9 @@ def _space_named(name: str) -> _Space:
 class MemoryObjectStore(ObjectStore, StoreAdmin):
     """Keeps objects in memory, safe from several threads.
 
-    Stores made with the same ``name`` share their objects, which live as long as one of these stores does; without
-    a name the objects are this store's own. Pickling raises TypeError: another process cannot share the memory, and
-    an empty store in its place would look like lost data.
+    Stores with the same ``name`` share their objects, which live as long as one of these stores does; without a name
+    the objects are this store's own. Pickling raises TypeError: another process cannot share the memory, and an empty
+    store in its place would look like lost data.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -74,7 +74,7 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
 
     @classmethod
     def from_settings(cls, settings: Settings) -> MemoryObjectStore:  # noqa: ARG003  every store is opened so
-        """A store of its own."""
+        """Make an unshared store."""
         return cls()
 
     @property
@@ -89,7 +89,7 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
         raise TypeError("a memory store cannot be pickled: another process cannot share its objects")
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """The body is collected first, so that only whole objects come in."""
+        """Collect the body first, so that only whole objects are stored."""
         collected = bytearray()
         with open_body(body) as parts:
             checked_key(key)
@@ -101,7 +101,7 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
             self._space.write(key, bytes(collected))
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """A copy of the range."""
+        """Return a copy of the range."""
         checked_key(key)
         if is_empty_request(start, stop):
             return b""
@@ -110,7 +110,7 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
         return data[wanted.start : wanted.stop]
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """``buffer`` must be contiguous."""
+        """Fill ``buffer``, which must be contiguous."""
         checked_key(key)
         with memoryview(buffer).cast("B") as view:
             stop = start + len(view)
@@ -122,7 +122,7 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
                 view[:] = source[start:stop]
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """The keys of the moment when the first is asked for; those deleted meanwhile are passed over."""
+        """List the keys at the moment of the first request; later deletions are skipped."""
         with self._space.lock:
             keys = [k for k in self._space.objects if k.startswith(prefix) and (start_after is None or k > start_after)]
         # Text compares by code points, and so in the order of its UTF-8 bytes.
@@ -132,7 +132,7 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
                 yield stored.info(key)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """One by one; other operations may come between."""
+        """Delete one by one; other operations may come between."""
         failures: list[TieredStoreError] = []
         for key in keys:
             try:
@@ -145,16 +145,16 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
         raise_failures(failures)
 
     def lifecycle(self) -> str:
-        """None: nothing of a write that failed stays, so there is nothing for gc either."""
+        """Return a sentence: nothing of a failed write stays, so gc has no work either."""
         return "a store in memory has no lifecycle rules, and nothing that gc would have to remove"
 
     def head(self, key: str) -> ObjectInfo:
-        """The etag is ``v`` and the number of the write."""
+        """Return metadata; the etag is ``v`` and the number of the write."""
         checked_key(key)
         return self._object(key).info(key)
 
     def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """Every replacement gives a new etag, also one by the same bytes."""
+        """Replace an object; every replacement has a new etag, even by the same bytes."""
         checked_key(key)
         data = bytes(body)
         with self._space.lock:
@@ -164,19 +164,19 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
             return f"v{self._space.write(key, data).version}"
 
     def now_ms(self) -> int:
-        """This machine's time."""
+        """Return this machine's time."""
         return time.time_ns() // 1_000_000
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:  # noqa: ARG002
-        """Nothing of a failed write stays."""
+        """Yield nothing: nothing of a failed write stays."""
         return iter(())
 
     def kept_after_delete(self) -> Sequence[str]:
-        """Nothing."""
+        """Return nothing."""
         return ()
 
     def rules_on(self, prefix: str) -> Sequence[str]:  # noqa: ARG002
-        """There are none."""
+        """Return nothing: there are no rules."""
         return ()
 
     def _object(self, key: str) -> _Object:

@@ -1,12 +1,11 @@
-"""Which store the settings name, and which settings a URL stands for.
+"""The store of the settings, and the settings of a URL.
 
-A store's module, and the SDK that it needs, is imported on first use. A URL says what the settings of a file would:
+A store's module, and its SDK, is imported on first use. A URL has the same meaning as settings in a file:
 
     file:///folder          s3://bucket/prefix          gs://bucket/prefix          az://container/prefix
 
-A prefix is the path as it is written, with a ``/`` after it; nothing in it is percent-decoded, as the clouds' own tools
-have it. What says where the store is and who asks comes from the file; where it says nothing of the kind, from the
-environment that each cloud's SDK reads.
+A prefix is the path as written, with a ``/`` after it; it is not percent-decoded, as in the clouds' own tools. Endpoint
+and credentials come from the file; if it has none, from the environment that each cloud's SDK reads.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from tieredstore.redaction import redacted
 
 @dataclass(frozen=True, slots=True)
 class StoreClass:
-    """Where a store's class is. ``sdk`` names the packages that come with ``extra`` (both empty: nothing is needed)."""
+    """The place of a store's class. ``sdk`` names the packages that come with ``extra`` (both may be empty)."""
 
     module: str
     name: str
@@ -47,7 +46,7 @@ BY_SETTING: Final[dict[str, StoreClass]] = {
     "gcs": StoreClass("tieredstore.backends.gcs.store", "GcsObjectStore", "gcs", ("google", "requests")),
     "azure": StoreClass("tieredstore.backends.azure.store", "AzureObjectStore", "azure", ("azure", "requests")),
 }
-"""The store classes by the name that ``storage.backend.class`` has in the settings."""
+"""The store classes by their names for ``storage.backend.class``."""
 
 SCHEMES: Final[dict[str, str]] = {
     "file": "tieredstore.backends.filesystem.url",
@@ -55,31 +54,31 @@ SCHEMES: Final[dict[str, str]] = {
     "gs": "tieredstore.backends.gcs.url",
     "az": "tieredstore.backends.azure.url",
 }
-"""The modules that know what a URL says, by its scheme."""
+"""The modules that translate a URL, by its scheme."""
 
 
 class UrlModule(Protocol):
-    """What ``settings_at`` asks of a module in ``SCHEMES``."""
+    """The interface of a module in ``SCHEMES``."""
 
     def properties_of(self, parts: SplitResult, of_file: Properties, /) -> dict[str, str]:
-        """The properties that a URL stands for, beside those that a settings file has already; or ConfigError."""
+        """Return the properties of a URL that a settings file lacks; raise ConfigError for an invalid URL."""
         ...
 
 
 class OpenedBySettings(Protocol):
-    """What ``store_from_settings`` asks of a store's class, a user's own included."""
+    """The interface of a store's class, including the user's own."""
 
     @classmethod
     def from_settings(cls, settings: Settings) -> ObjectStore:
-        """The store that the settings describe; ConfigError if one is missing or wrong."""
+        """Make the store of the settings; raise ConfigError if one is missing or invalid."""
         ...
 
 
 def settings_at(url: str, settings_file: Path | str | None = None) -> Settings:
-    """The settings of ``settings_file`` (without one, the defaults) for the store that ``url`` names.
+    """Load ``settings_file`` (or the defaults) for the store of ``url``.
 
-    A path that begins with one ``/`` stands for the URL of that folder. Relative paths in the file start from its
-    folder. Raises ConfigError.
+    A path that begins with one ``/`` is the URL of that folder. Relative paths in the file start from its folder. Raise
+    ConfigError.
     """
     if settings_file is None:
         return settings_with(url, {})
@@ -88,13 +87,13 @@ def settings_at(url: str, settings_file: Path | str | None = None) -> Settings:
 
 
 def settings_with(url: str, texts: Properties, *, base_dir: Path | None = None, source: str | None = None) -> Settings:
-    """The settings that the properties ``texts`` are, for the store that ``url`` names; errors name ``source``."""
+    """Make settings of the properties ``texts`` for the store of ``url``; errors name ``source``."""
     properties, source = properties_with(url, texts, source=source)
     return settings_from(properties, base_dir=base_dir, source=source)
 
 
 def properties_with(url: str, texts: Properties, *, source: str | None = None) -> tuple[Properties, str]:
-    """The properties of the store that ``url`` names in place of those of ``texts``, and what errors call them all."""
+    """Replace the store in ``texts`` by that of ``url``; return the properties and their name in errors."""
     parts = _folder(url) if _is_path(url) else split_url(url, tuple(SCHEMES))
     store = f"the store {url if _is_path(url) else f'{parts.scheme}://{parts.netloc}'}"
     source = store if source is None else f"{source}, with {store}"
@@ -105,20 +104,20 @@ def properties_with(url: str, texts: Properties, *, source: str | None = None) -
 
 
 def _is_path(url: str) -> bool:
-    # Two strokes begin a URL without its scheme, and so what may hold a password.
+    # Two slashes begin a URL without its scheme, which may contain a password.
     return url.startswith("/") and not url.startswith("//")
 
 
 def _folder(path: str) -> SplitResult:
-    """The parts of the URL of a folder, whose name may hold what separates the parts of a URL."""
+    """Return the parts of a folder's URL; its name may contain separators of URLs."""
     return SplitResult("file", "", quote(path), "", "")
 
 
 def store_from_settings(settings: Settings) -> ObjectStore:
-    """The store that ``storage.backend.class`` names: one of ours, or a user's class.
+    """Make the store that ``storage.backend.class`` names: one of ours, or a user's class.
 
-    That is given by its dotted path, or by the name that an installed package gave it. It derives from ``ObjectStore``
-    and has the class method ``from_settings``.
+    A user's class is named by its dotted path, or by an installed package's entry point. It derives from
+    ``ObjectStore`` and has the class method ``from_settings``.
     """
     name = settings.storage_backend
     store_class = _load(BY_SETTING.get(name) or _own_class(name))
@@ -139,7 +138,7 @@ def _own_class(name: str) -> StoreClass:
 
 
 def _parse_dotted(path: str) -> StoreClass:
-    """``package.module:Class`` or ``package.module.Class``."""
+    """Parse ``package.module:Class`` or ``package.module.Class``."""
     module, _, name = path.rpartition(":" if ":" in path else ".")
     if not module or not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
         known = ", ".join(BY_SETTING)
@@ -161,7 +160,7 @@ def _module(entry: StoreClass) -> ModuleType:
         return importlib.import_module(entry.module)
     except ModuleNotFoundError as error:
         missing = error.name or ""
-        # Any other module that is missing is a fault of the installation, and says best itself what it is.
+        # Any other missing module is a fault of the installation, which its own error describes best.
         if missing.partition(".")[0] in entry.sdk:
             raise ConfigError(
                 f"the store {entry.name} needs the package {missing}: {install_command(entry.extra)}"

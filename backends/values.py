@@ -1,4 +1,4 @@
-"""The values of the stores' contract: bodies, what is listed, and what was written and is not yet seen."""
+"""The values of the stores' interface: bodies, listed objects, and unfinished writes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from tieredstore.limits import MAX_INT64
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Body: TypeAlias = Buffer | Iterable[Buffer]
-"""What ``put`` takes. A buffer that an iterable yields is valid only until the next one is asked for: a store that
-keeps bytes longer than that copies them."""
+"""The body of a ``put``. A buffer that an iterable yields is valid only until the next one is requested: a store
+that keeps bytes longer copies them.
+"""
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _MOST_PARTS: Final = 50_000
-"""As many as Azure has blocks in a blob; S3 has 10,000 parts."""
+"""Azure allows this many blocks in a blob; S3 has 10,000 parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
     """One stored object.
 
-    ``size`` in bytes. ``etag`` changes whenever the content does; None where a listing does not tell it.
-    ``modified_ms`` is the store's own time of the last write, in ms since the epoch; None where it does not tell.
+    ``size`` in bytes. ``etag`` changes whenever the content does; None if a listing lacks it. ``modified_ms`` is the
+    store's own time of the last write, in ms since the epoch; None if unknown.
     """
 
     key: str
@@ -36,12 +37,12 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class AbandonedWrite:
-    """What a write left that began and did not end: bytes that take room, and that no listing shows.
+    """The leftovers of a write that did not end: bytes that take space and are in no listing.
 
-    ``key`` is that of the object that was being written; a store that does not know it tells the place instead.
-    ``size`` in bytes, None where the store does not tell. ``started_ms`` is the store's own time of the write's
-    beginning, or of its last bytes, in ms since the epoch; None where it does not tell. ``id`` is the store's name for
-    it. What is not ``removable`` nobody can take away: the store drops it in its own time.
+    ``key`` is that of the object being written, or the place if the store does not know it. ``size`` in bytes, None if
+    unknown. ``started_ms`` is the store's own time of the write's beginning, or of its last bytes, in ms since the
+    epoch; None if unknown. ``id`` is the store's name for it. If it is not ``removable``, only the store can drop it,
+    in its own time.
     """
 
     key: str
@@ -53,11 +54,11 @@ class AbandonedWrite:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """An object that is in the store with all of its bytes, and that no listing shows under its key yet.
+    """An object whose bytes are all in the store, invisible under its key until published.
 
-    It is a value for anybody who may write the store, in whatever process, as JSON too, and has no secret. ``sha256``
-    in hexadecimal. ``place``, ``parts`` and ``mark`` are the store's own: where the bytes are, of what they are made,
-    and which write made them.
+    Any process that may write the store can use it, as JSON too; it has no secret. ``sha256`` in hexadecimal.
+    ``place``, ``parts`` and ``mark`` are the store's own: the place and the parts of the bytes, and the name of the
+    write.
     """
 
     key: str
@@ -68,7 +69,7 @@ class Prepared:
     mark: str = ""
 
     def to_json(self) -> dict[str, object]:
-        """As an object of JSON."""
+        """Return a JSON object."""
         return {
             "key": self.key,
             "size": self.size,
@@ -80,8 +81,7 @@ class Prepared:
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """What ``to_json`` gave. StoreError for anything else: whoever can write where it is kept may have written
-        it."""
+        """Invert ``to_json``. Raise StoreError for anything else: any writer of its place may have changed it."""
         shown = excerpt(value)
         fields = cast("dict[str, object]", value if isinstance(value, dict) else {})
         key, size, sha256 = fields.get("key"), fields.get("size"), fields.get("sha256")

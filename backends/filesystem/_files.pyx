@@ -1,9 +1,8 @@
 # cython: language_level=3
-"""Many files of one folder in one visit to the system, without the interpreter's lock: what a planning spends its time
-on are system calls, and a thread that gives up the lock for each of them waits for it as often.
+"""Many files of one folder in one call, without the interpreter's lock: planning spends its time on system calls, and a
+thread that releases the lock for each of them waits for it as often.
 
-What is not as it nearly always is gives None or nothing here: whoever asked looks again, one by one, and says what it
-is.
+Any unusual file gives None or nothing here: the caller then examines files one by one, and reports the reason.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -51,15 +50,15 @@ cdef extern from "<dirent.h>" nogil:
     int closedir(DIR* folder)
 
 cdef enum:
-    LONGEST = 65536  # of a file that is read here
-    ROOM = 1048576  # for the bytes of one visit
-    MOST = 1024  # files of one visit
+    LONGEST = 65536  # the largest file read here
+    ROOM = 1048576  # for the bytes of one call
+    MOST = 1024  # files of one call
 
-cdef int64_t FARTHEST_S = 1 << 52  # from 1970 that a time of change is told, some hundred million years
+cdef int64_t FARTHEST_S = 1 << 52  # the latest time of change that is reported, some hundred million years after 1970
 
-# What became of one file.
+# The result for one file.
 cdef struct Seen:
-    int64_t size  # -1: look again; -2: no file is there
+    int64_t size  # -1: examine it again; -2: there is no file
     int64_t modified_ms
     Py_ssize_t start
 
@@ -73,7 +72,7 @@ cdef struct Names:
 
 
 cdef inline bint is_plain(const char* name, Py_ssize_t size) noexcept nogil:
-    """Whether a component of a key may be so called, in letters that nobody spells in two ways."""
+    """Return True for a valid key component in characters with only one spelling."""
     cdef Py_ssize_t at
     cdef char one
     if not 0 < size < 256 or name[0] == b".":
@@ -100,7 +99,7 @@ cdef void note(Names* names, const char* name, size_t size) noexcept nogil:
 
 
 cdef void note_files(int folder, Names* names) noexcept nogil:
-    """All names of the folder; not ``good`` if one of them is not surely a file's, or the folder cannot be read."""
+    """Note all names of the folder; not ``good`` if one is not certainly a file's, or the folder cannot be read."""
     cdef DIR* opened
     cdef dirent* entry
     cdef int descriptor = openat(folder, b".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)
@@ -128,7 +127,7 @@ cdef void note_files(int folder, Names* names) noexcept nogil:
 
 
 def names_of_files(int folder):
-    """The names in a folder of plain files alone, in no order; None for any other folder."""
+    """Return the names in a folder of plain files only, in no order; None for any other folder."""
     cdef Names names = Names(NULL, 0, 0, 0, True)
     cdef list listed = []
     cdef const char* at
@@ -149,7 +148,7 @@ def names_of_files(int folder):
 
 
 cdef int fill_paths(const char** paths, tuple names) except -1:
-    """The texts of ``names``, good as long as these are held; ValueError for one that is not what C takes it for."""
+    """Fill in the C texts of ``names``, valid while these are held; raise ValueError for a name with a zero byte."""
     cdef Py_ssize_t at, size = 0
     for at in range(len(names)):
         paths[at] = PyUnicode_AsUTF8AndSize(names[at], &size)
@@ -170,14 +169,14 @@ cdef void look(int folder, const char* name, Seen* seen) noexcept nogil:
         seen.size = -1
         return
     seen.size = result.st_size
-    # As Python floors nanoseconds, before 1970 too.
+    # Floored like Python's nanoseconds, before 1970 too.
     seen.modified_ms = result.st_mtim.tv_sec * <int64_t>1000 + result.st_mtim.tv_nsec // 1000000
 
 
 cdef Py_ssize_t take(int folder, const char* name, char* to, Py_ssize_t room) noexcept nogil:
-    """The size of the whole file, which is in ``to``; -1 where that is not so. One byte more may be written there.
+    """Read the whole file into ``to`` and return its size; -1 if that fails. May write one byte more there.
 
-    A signal, or a file that was cut short or grew since it was looked at, is a reason to look again.
+    A signal, or a file that shrank or grew since it was examined, is a reason to examine it again.
     """
     cdef status result
     cdef Py_ssize_t size = -1
@@ -193,11 +192,11 @@ cdef Py_ssize_t take(int folder, const char* name, char* to, Py_ssize_t room) no
 
 
 def look_at_files(int folder, str path not None, list names not None):
-    """For each name what a listing says of it, its key being ``path`` and the name; None where no plain file is.
+    """Return the listing's facts about each name, with ``path`` before it as key; None if there is no plain file.
 
-    OSError for whatever else is wrong is not raised here: then all of it is None.
+    Raises no OSError: then all of the result is None.
     """
-    cdef tuple held = tuple(names)  # which nobody changes meanwhile
+    cdef tuple held = tuple(names)  # immutable during the call
     cdef Py_ssize_t count = len(held), at
     cdef const char** paths = <const char**>malloc(max(count, 1) * sizeof(char*))
     cdef Seen* seen = <Seen*>malloc(max(count, 1) * sizeof(Seen))
@@ -223,9 +222,10 @@ def look_at_files(int folder, str path not None, list names not None):
 
 
 def read_files(int folder, Py_ssize_t start, list keys not None, Py_ssize_t longest):
-    """The content of each of up to 1,024 files of at most ``longest`` bytes, which ``keys`` name from ``start`` on; None
-    for one that is to be read another way: it is longer, is no plain file, is not there, or is oddly named."""
-    cdef tuple held = tuple(keys)  # which nobody changes meanwhile
+    """Read up to 1,024 files of at most ``longest`` bytes, which ``keys`` name from ``start`` on; None for a file
+    that must be read in another way: it is longer, not a plain file, absent, or oddly named.
+    """
+    cdef tuple held = tuple(keys)  # immutable during the call
     cdef Py_ssize_t count = len(held), at, size = 0, used = 0
     cdef const char* paths[MOST]
     cdef Seen seen[MOST]

@@ -1,6 +1,6 @@
-"""A file being written, or waiting to be published: nobody sees it before it is whole and durable.
+"""A file being written, or waiting to be published: invisible before it is complete and durable.
 
-Apart from the store, which alone uses it: it knows files and locks, and no keys.
+Apart from the store, its only user: it knows files and locks, and no keys.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from tieredstore.backends.values import Prepared
 from tieredstore.errors import InvalidKeyError
 
 _WRITTEN_AT_ONCE: Final = 8 << 20
-"""The disk is given so much at a time while a file is written, so that the sync at its end has little to wait for."""
+"""The disk gets this much at a time during a write, so that the sync at its end has little to do."""
 
 _SYNC_FILE_RANGE_WRITE: Final = 2
 _sync_file_range: Final[Any] = getattr(ctypes.CDLL(None), "sync_file_range", None)
-"""Linux has it, and Python does not."""
+"""Linux has it, Python does not."""
 
 
 class Draft:
-    """An unfinished file, in the folder where it will stand. A context manager: at its end what is not published goes.
+    """An unfinished file, in its final folder. A context manager: an unpublished file is removed at its end.
 
-    Its descriptor holds a lock for as long as the writer lives: so :func:`abandoned_drafts` tells a draft in the
-    making from one whose writer was killed. The methods raise OSError; who calls them translates.
+    Its descriptor holds a lock for the life of the writer: so :func:`abandoned_drafts` distinguishes a live draft from
+    that of a killed writer. The methods raise OSError; callers translate it.
     """
 
     __slots__ = ("_descriptor", "_name", "_open", "_path", "_size", "_started", "folder")
 
     def __init__(self, root: str, path: KeyPath, *, create_folders: bool) -> None:
-        """FileNotFoundError if a folder is absent, or was removed meanwhile."""
+        """Make the file; raise FileNotFoundError if a folder is absent, or is removed concurrently."""
         self._path = path
         self._size = self._started = 0
         self._name: bytes | None = DRAFT_MARK + secrets.token_hex(12).encode("ascii")
         with ExitStack() as opened:
             self.folder: Folder = opened.enter_context(Folder(root, path.folders, create=create_folders))
-            # Under the folder's lock nobody finds the file before it is locked itself.
+            # Under the folder's lock the file cannot be found before it is locked itself.
             with self.folder.locked():
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
                 self._descriptor = os.open(self._name, flags, 0o666, dir_fd=self.folder.descriptor)
@@ -70,25 +70,25 @@ class Draft:
             self._started = self._size
 
     def modified_ms(self) -> int:
-        """When the file system says that the file was written last, or made, in ms since the epoch."""
+        """The file system's time of the last write, or of creation, in ms since the epoch."""
         return os.fstat(self._descriptor).st_mtime_ns // 1_000_000
 
     def sync(self) -> None:
-        """Make what was written durable."""
+        """Make the written bytes durable."""
         os.fsync(self._descriptor)
 
     def keep(self) -> str:
-        """Leave the file where it is, durably, to be published by whoever knows its name, which this returns."""
+        """Keep the file in place, durably; return its name, by which any process may publish it."""
         draft = self._name or b""
         self.folder.sync()
         self._name = None
         return os.fsdecode(draft)
 
     def publish(self, *, if_absent: bool = False) -> None:
-        """Give the file its name; the caller holds the folder's lock, and syncs the folder when it has let it go.
+        """Give the file its name; the caller holds the folder's lock, and syncs the folder after releasing it.
 
-        Once only. FileExistsError with ``if_absent`` if the name is taken. If syncing the folder fails, the object
-        stands already: as with any store whose answer was lost.
+        Once only. With ``if_absent``, raise FileExistsError if the name is taken. If syncing the folder fails, the
+        object already exists: as with any store whose answer was lost.
         """
         draft = self._name or b""
         if not (if_absent and _link(self.folder, draft, self._path.name)):
@@ -96,26 +96,26 @@ class Draft:
         self._name = None
 
     def _discard(self) -> None:
-        """Remove the file, and the folders made for it if nothing else came into them."""
+        """Remove the file, and the folders made for it if they are empty."""
         if self._name is None:
             return
-        # A failure here must not hide the one that led here; a draft that stays is never seen.
+        # A failure here must not hide the original one; a leftover draft is never visible.
         with suppress(OSError):
             os.unlink(self._name, dir_fd=self.folder.descriptor)
             self.folder.prune()
 
 
 def start_writing(descriptor: int, start: int, size: int) -> None:
-    """Have the system begin to write these bytes to its disk, where it can. Promises nothing: that is the sync's."""
+    """Let the system begin to write these bytes to its disk, if it can. Guarantees nothing: the sync does."""
     if _sync_file_range is not None:
         _sync_file_range(descriptor, ctypes.c_int64(start), ctypes.c_int64(size), _SYNC_FILE_RANGE_WRITE)
 
 
 def publish_kept(folder: Folder, draft: bytes, name: bytes, size: int) -> bool:
-    """Give a draft that was kept its name, if that is free; lock and sync are the caller's, as of ``Draft.publish``.
+    """Give a kept draft its name, if that is free; the caller locks and syncs, as in ``Draft.publish``.
 
-    False if the draft is not there, or has not this size. FileExistsError if the name is taken by another file than
-    this one. OSError as it comes.
+    Return False if the draft is absent, or has another size. Raise FileExistsError if another file has the name.
+    OSError passes through.
     """
     status = _status(folder, draft)
     if status is None or status.st_size != size:
@@ -127,7 +127,7 @@ def publish_kept(folder: Folder, draft: bytes, name: bytes, size: int) -> bool:
     elif (standing.st_dev, standing.st_ino) != (status.st_dev, status.st_ino):
         raise FileExistsError
     else:
-        # Linked by a publisher that was killed before its next step.
+        # A publisher was killed between link and unlink.
         os.unlink(draft, dir_fd=folder.descriptor)
     return True
 
@@ -140,7 +140,9 @@ def _status(folder: Folder, name: bytes) -> os.stat_result | None:
 
 
 def _link(folder: Folder, draft: bytes, name: bytes) -> bool:
-    """Publish by a hard link, which even a writer that knows no locks cannot race; False if there are no links."""
+    """Publish by a hard link, which is safe even against writers without locks; return False if links are not
+    supported.
+    """
     try:
         os.link(draft, name, src_dir_fd=folder.descriptor, dst_dir_fd=folder.descriptor)
     except OSError as error:
@@ -152,18 +154,20 @@ def _link(folder: Folder, draft: bytes, name: bytes) -> bool:
 
 
 def abandoned_drafts(folder: Folder) -> dict[bytes, os.stat_result]:
-    """The drafts in ``folder`` whose writers are dead, by their names. OSError as it comes."""
+    """Return the drafts in ``folder`` whose writers are dead, by their names. OSError passes through."""
     with os.scandir(folder.descriptor) as entries:
         names = [name for entry in entries if (name := os.fsencode(entry.name)).startswith(DRAFT_MARK)]
     if not names:
         return {}
-    # A draft is made and locked under the folder's lock: none is seen between the two.
+    # A draft is created and locked under the folder's lock, so none is seen between the two.
     with folder.locked():
         return {name: status for name in names if (status := _if_abandoned(folder, name)) is not None}
 
 
 def remove_abandoned(folder: Folder, name: bytes) -> bool:
-    """Remove one draft if its writer is dead; False if it lives, or the draft is gone. OSError as it comes."""
+    """Remove one draft if its writer is dead; return False if it lives, or the draft is absent. OSError passes
+    through.
+    """
     with folder.locked():
         if _if_abandoned(folder, name) is None:
             return False
@@ -174,7 +178,7 @@ def remove_abandoned(folder: Folder, name: bytes) -> bool:
 
 
 def _if_abandoned(folder: Folder, name: bytes) -> os.stat_result | None:
-    """The draft's status, if nobody holds its lock; the caller holds the folder's."""
+    """Return the draft's status, if it is unlocked; the caller holds the folder's lock."""
     try:
         descriptor, _ = folder.open_file(name)
     except FileNotFoundError:
@@ -189,7 +193,7 @@ def _if_abandoned(folder: Folder, name: bytes) -> os.stat_result | None:
 
 
 def publish_prepared(root: str, prepared: Prepared) -> bool:
-    """Link the hidden file to its key, durably; False if that cannot be: it is gone, or the key is taken."""
+    """Link the hidden file to its key, durably; return False if it is absent, or the key is taken."""
     path, draft = KeyPath.of(prepared.key), draft_path(prepared).rpartition("/")[2]
     with (
         OsErrors(root, prepared.key, writing=True),
@@ -205,7 +209,7 @@ def publish_prepared(root: str, prepared: Prepared) -> bool:
 
 
 def draft_path(prepared: Prepared) -> str:
-    """The hidden file's own path. InvalidKeyError for what is none: the value may come from anywhere."""
+    """Return the hidden file's path. Raise InvalidKeyError for any other: the value may come from anywhere."""
     folder, slash, _ = prepared.key.rpartition("/")
     name = os.fsencode(prepared.place)
     if not name.startswith(DRAFT_MARK) or is_component(name) or b"/" in name or b"\0" in name:

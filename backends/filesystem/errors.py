@@ -1,4 +1,4 @@
-"""Errors of the operating system, translated into the errors of an object store: here and nowhere else."""
+"""Translation of the operating system's errors into those of an object store, all in one place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tieredstore.errors import (
     TieredStoreError,
 )
 
-# EIO is not among the passing ones: on a local disk it means damaged hardware, which trying again does not mend.
+# EIO is not transient: on a local disk it means damaged hardware, which a retry does not repair.
 _PASSING: Final = (
     errno.EAGAIN,
     errno.EBUSY,
@@ -43,7 +43,7 @@ _ALWAYS: Final[dict[int, type[TieredStoreError]]] = {
     **dict.fromkeys((errno.EILSEQ, errno.ELOOP, errno.ENAMETOOLONG), InvalidKeyError),
 }
 _ON_READS: Final = _ALWAYS | dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR), ObjectNotFoundError)
-# A writer that misses its folder lost it to somebody else's hand; a file in the folder's place is the key's fault.
+# A writer whose folder is missing lost it to another program; a file in the folder's place is the key's fault.
 _ON_WRITES: Final = _ALWAYS | {
     errno.ENOENT: StoreUnavailableError,
     errno.EEXIST: PreconditionFailedError,
@@ -65,8 +65,8 @@ _EXPLAINED: Final = {
 class OsErrors:
     """A context manager that turns an OSError of its block into a StoreError about ``key``.
 
-    Reads and writes differ in what an absent path means. Code of a caller, such as the body of a ``put``, does not
-    belong inside the block: its own OSErrors are not the store's.
+    Reads and writes differ in the meaning of an absent path. Callers' code, such as the body of a ``put``, must not run
+    inside the block: its own OSErrors are not the store's.
     """
 
     __slots__ = ("_key", "_root", "_writing")
@@ -75,7 +75,7 @@ class OsErrors:
         self._root, self._key, self._writing = root, key, writing
 
     def __enter__(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -20,7 +20,7 @@ from tieredstore.backends.contract.keys import checked_key
 from tieredstore.errors import InvalidKeyError, StoreError
 
 DRAFT_MARK: Final = DRAFT_PREFIX.encode("ascii")
-"""How the names of unfinished files start. No component of a key may start so, and no listing shows such a file."""
+"""The start of unfinished files' names. No component of a key may start so, and listings hide such files."""
 
 _ODD_STARTS: Final = (b"", b".")
 _SEPARATOR: Final = re.compile(rb"[/\\\0]").search
@@ -32,9 +32,9 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def is_component(name: bytes) -> bool:
-    """Whether one component of a key may be called ``name``.
+    """Return True if ``name`` is a valid component of a key.
 
-    A backslash is refused although POSIX allows it: other stores and systems take it for a separator.
+    A backslash is refused although POSIX allows it: other stores and systems treat it as a separator.
     """
     if name[:1] in _ODD_STARTS and (name in (b"", b".", b"..") or name.startswith(DRAFT_MARK)):
         return False
@@ -43,15 +43,16 @@ def is_component(name: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class KeyPath:
-    """Where a key lies: the names of its folders from the root down, and the name of its file."""
+    """The path of a key: the names of its folders from the root down, and of its file."""
 
     folders: tuple[bytes, ...]
     name: bytes
 
     @classmethod
     def of(cls, key: str) -> KeyPath:
-        """InvalidKeyError if a component is empty, ``.``, ``..``, over 255 bytes, or otherwise no file name of a
-        store."""
+        """Split a key; raise InvalidKeyError if a component is empty, ``.``, ``..``, over 255 bytes, or otherwise
+        invalid.
+        """
         parts = checked_key(key).split(b"/")
         for part in parts:
             if not is_component(part):
@@ -63,9 +64,9 @@ class KeyPath:
 
 
 class Folder:
-    """A folder held open, with its parents up to the root. A context manager; the descriptors close at its end.
+    """An open folder, with its parents up to the root. A context manager; the descriptors close at its end.
 
-    Its methods raise OSError; who calls them translates.
+    Its methods raise OSError; callers translate it.
     """
 
     __slots__ = ("_descriptors", "_names")
@@ -82,7 +83,7 @@ class Folder:
 
     @property
     def descriptor(self) -> int:
-        """The folder's own, good until the end of the block."""
+        """The folder's own descriptor, valid until the end of the block."""
         return self._descriptors[-1]
 
     def __enter__(self) -> Self:
@@ -99,10 +100,10 @@ class Folder:
 
     @contextmanager
     def locked(self) -> Generator[None]:
-        """Hold the folder's lock against every other holder, in this process or another one.
+        """Hold the folder's lock against every other holder, in any process.
 
-        The lock is on the open descriptor: it ends with the process, and leaves no file behind. OSError (ETIMEDOUT)
-        where another one does not let it go: a process may be stopped while it holds it.
+        The lock is on the open descriptor: it ends with the process, and leaves no file behind. Raise OSError
+        (ETIMEDOUT) if another holder keeps it: a process may be stopped while it holds the lock.
         """
         self._lock()
         try:
@@ -111,8 +112,8 @@ class Folder:
             fcntl.flock(self.descriptor, fcntl.LOCK_UN)
 
     def _lock(self) -> None:
-        # The system's own wait has no deadline. The lock is held for some calls of the system, none of which waits for
-        # a disk, so that it is soon free.
+        # The system's own wait has no deadline. The lock covers a few system calls that do not wait for a disk, so it
+        # is free soon.
         deadline_s, pause_s = time.monotonic() + _LOCKED_S, _FIRST_PAUSE_S
         while True:
             try:
@@ -131,7 +132,7 @@ class Folder:
                 return
 
     def has_file(self, name: bytes) -> bool:
-        """Whether a plain file is there; OSError (EISDIR, ELOOP) for a folder, a link or another special file."""
+        """Return True for a plain file; raise OSError (EISDIR, ELOOP) for a folder, a link or another special file."""
         try:
             mode = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False).st_mode
         except FileNotFoundError:
@@ -140,7 +141,9 @@ class Folder:
         return True
 
     def open_file(self, name: bytes) -> tuple[int, int]:
-        """A descriptor for reading, and the file's size; OSError as ``has_file``, or FileNotFoundError."""
+        """Open a file for reading; return its descriptor and size; raise OSError as ``has_file``, or
+        FileNotFoundError.
+        """
         # Without O_NONBLOCK, opening a named pipe would wait for a writer.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(name, flags, dir_fd=self.descriptor)
@@ -155,8 +158,8 @@ class Folder:
     def sync(self) -> None:
         """Make this folder's entries durable, and its own entry and its parents'.
 
-        The parents are synced even when they stood already: who made them may not have come to it yet. That costs
-        little for a folder without changes.
+        Existing parents are synced too: their creator may not have done so yet. That costs little for an unchanged
+        folder.
         """
         for descriptor in reversed(self._descriptors):
             os.fsync(descriptor)
@@ -167,7 +170,7 @@ class Folder:
             try:
                 os.rmdir(name, dir_fd=parent)
             except OSError:
-                # Not empty, in use, or not ours to remove: an empty folder that stays harms nobody.
+                # Not empty, in use, or not removable by us: a leftover empty folder does no harm.
                 return
 
 
@@ -175,7 +178,7 @@ def _open_root(root: str) -> int:
     try:
         return os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError) as error:
-        # Not to be taken for an absent object: the whole store is out of reach.
+        # Not an absent object: the whole store is unreachable.
         raise StoreError(f"the store's root folder {root} is gone; create or mount it") from error
 
 
@@ -186,7 +189,7 @@ def _open_child(parent: int, name: bytes, *, create: bool) -> int:
     try:
         return os.open(name, _FOLDER, dir_fd=parent)
     except NotADirectoryError:
-        # The system says the same of a file and, where links are not followed, of a link.
+        # The system's error is the same for a file and, with O_NOFOLLOW, for a link.
         _require_plain_file(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
         raise
 
@@ -202,7 +205,7 @@ _OCTAL: Final = re.compile(rb"\\([0-7]{3})")
 
 
 def is_on_nfs(path: str) -> bool:
-    """Whether the path lies on NFS; False where the system does not tell of mounts."""
+    """Return True if the path is on NFS; False if the system does not list its mounts."""
     try:
         table = _MOUNTS.read_bytes()
     except OSError:
@@ -211,8 +214,9 @@ def is_on_nfs(path: str) -> bool:
 
 
 def file_system_in(table: bytes, path: str) -> str:
-    """The type of the file system that holds ``path``, by a table in the form of ``/proc/self/mountinfo``; empty where
-    it says nothing. Of several mounts over one another the last is the one that is seen."""
+    """Return the type of the file system with ``path``, by a table in the form of ``/proc/self/mountinfo``; empty if
+    unknown. Of several mounts over one another the last is visible.
+    """
     kind, longest = "", -1
     wanted = os.fsencode(path)
     for line in table.splitlines():

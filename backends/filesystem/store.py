@@ -1,7 +1,7 @@
 """Objects as files below a folder, in the layout of the Java plugin's file system storage: a key is a path.
 
-What makes it an object store: a file is written under a hidden name beside its place, made durable, and only then
-linked or renamed there; writers of one folder that check before they write take turns by a lock on the folder.
+A file is written under a hidden name beside its place, made durable, and only then linked or renamed. Writers of one
+folder that check before they write take turns by a lock on the folder.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ _DELETE_BATCH: Final = 1000
 _ATTEMPTS: Final = 100
 _SMALL_BATCH: Final = 256
 _CLOCK: Final = "clock"
-"""What a hidden file is begun for, and given up, that tells the file system's time: never an object."""
+"""The purpose of the hidden file that reveals the file system's time: it is always discarded."""
 
 
 class FilesystemObjectStore(ObjectStore, StoreAdmin):
     """The files below ``root``, an existing folder; several processes may use one root at once.
 
-    Reading writes nothing, so a root without write permission can be read. An etag is the SHA-256 of the content:
-    only ``head`` and ``replace`` compute it, by reading the whole object; listings have none. The file system must
-    know ``flock``. Symbolic links below the root are not followed: a key whose path holds one is an InvalidKeyError.
-    Picklable: it keeps nothing open between two calls.
+    Reading writes nothing, so a read-only root works. An etag is the SHA-256 of the content: only ``head`` and
+    ``replace`` compute it, by reading the whole object; listings have none. The file system must support ``flock``.
+    Symbolic links below the root are not followed: a key whose path contains one is an InvalidKeyError. Picklable: it
+    keeps nothing open between two calls.
     """
 
     def __init__(self, root: Path | str) -> None:
-        """ConfigError if ``root`` is not an existing folder."""
+        """Open a root; raise ConfigError if ``root`` is not an existing folder."""
         path = Path(root)
         if not path.is_dir():
             raise ConfigError(
@@ -74,7 +74,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
 
     @classmethod
     def from_settings(cls, settings: Settings) -> FilesystemObjectStore:
-        """The root that ``storage.root`` names."""
+        """Open the root that ``storage.root`` names."""
         if settings.storage_root is None:
             raise ConfigError("storage.root is not set; the file system store needs it: an existing folder")
         return cls(settings.storage_root)
@@ -86,18 +86,19 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
 
     @property
     def conditional_writes(self) -> bool:
-        """Not on NFS: what two mounts see of a lock, and of a file that was linked, is nowhere promised, and after a
-        lost answer of the server a link that was made looks refused."""
+        """False on NFS: two mounts may see locks and links differently, and after a lost answer a link that was made
+        looks refused.
+        """
         return not is_on_nfs(self._root)
 
     def __repr__(self) -> str:
         return f"FilesystemObjectStore({self._root!r})"
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """The file and the folders from it up to the root are synced to disk before this returns."""
+        """Write the file; sync it and the folders up to the root to disk before returning."""
         with open_body(body) as parts, self._new_draft(key) as draft:
             with self._writing(key):
-                # Asked again under the lock; asked here, it spares taking in the body for nothing.
+                # Checked again under the lock; checked here, to avoid consuming the body in vain.
                 self._require_free(draft.folder, key, if_absent=if_absent)
             for part in parts:
                 with self._writing(key):
@@ -110,7 +111,9 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
                 draft.folder.sync()
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """A file replaced meanwhile is read as it was; one cut short by somebody else is RangeNotSatisfiableError."""
+        """Read the range; a file replaced during the read gives its old bytes, a truncated one
+        RangeNotSatisfiableError.
+        """
         path = KeyPath.of(key)
         if is_empty_request(start, stop):
             return b""
@@ -119,24 +122,24 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             data = os.pread(descriptor, len(wanted), wanted.start)
             if len(data) == len(wanted):
                 return data
-            # One call gives at most about 2 GiB: the rest is read into its place.
+            # One call returns at most about 2 GiB: read the rest into its place.
             whole = bytearray(len(wanted))
             _read_into(descriptor, key, wanted.start, memoryview(whole))
             return bytes(whole)
 
     def get_small(self, key: str, most: int) -> bytes | None:
-        """As ``get``; a larger file is not read."""
+        """Read as ``get`` does; a larger file is not read."""
         path = KeyPath.of(key)
         with OsErrors(self._root, key), Folder(self._root, path.folders) as folder:
             return _read_small(folder, key, path.name, most)
 
     @property
     def small_batch(self) -> int:
-        """A file is read sooner than a thread is at it; several threads are still worth it where the mount is slow."""
+        """A file is read sooner than a thread starts; several threads still help if the mount is slow."""
         return _SMALL_BATCH
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
-        """Folders are opened once for the keys in them that stand side by side."""
+        """Read many files; each folder is opened once for adjacent keys in it."""
         answers: list[bytes | TieredStoreError | None] = []
         for _, group in groupby(keys, key=_folder_of):
             while in_folder := list(islice(group, _SMALL_BATCH)):
@@ -144,7 +147,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         return answers
 
     def _get_small_in(self, keys: list[str], most: int) -> list[bytes | TieredStoreError | None]:
-        """``get_small_batch`` of keys in one folder."""
+        """Read files of one folder: see ``get_small_batch``."""
         try:
             with OsErrors(self._root, keys[0]), Folder(self._root, KeyPath.of(keys[0]).folders) as folder:
                 read = read_files(folder.descriptor, keys[0].rfind("/") + 1, keys, most)
@@ -153,7 +156,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
                     for key, content in zip(keys, read, strict=True)
                 ]
         except TieredStoreError:
-            # The folder cannot be opened, and each key has its own words for that.
+            # The folder cannot be opened, and each key has its own error for that.
             return super().get_small_batch(keys, most)
 
     def _get_small_from(self, folder: Folder, key: str, most: int) -> bytes | TieredStoreError | None:
@@ -165,7 +168,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             return error
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """As ``get``, straight into ``buffer``, which must be contiguous."""
+        """Read as ``get`` does, straight into ``buffer``, which must be contiguous."""
         path = KeyPath.of(key)
         with memoryview(buffer).cast("B") as view:
             stop = start + len(view)
@@ -176,11 +179,11 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
                 _read_into(descriptor, key, start, view)
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """Opens only folders that can hold a match. No descriptor stays open between two objects."""
+        """List files; opens only folders that can contain a match. No descriptor stays open between two objects."""
         return iter(Listing(self._root, prefix, start_after))
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Folders that became empty go too, but never the root."""
+        """Delete files, and folders that become empty, but never the root."""
         failures: list[TieredStoreError] = []
         rest = iter(keys)
         while batch := list(islice(rest, _DELETE_BATCH)):
@@ -188,14 +191,16 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         raise_failures(failures)
 
     def head(self, key: str) -> ObjectInfo:
-        """Reads the whole object, for its digest; a listing tells the size alone."""
+        """Read the whole object for its digest; a listing has only the size."""
         with self._open(key, KeyPath.of(key)) as (descriptor, _):
             status = os.fstat(descriptor)
             size, etag = _digest(descriptor)
             return ObjectInfo(key, size, etag, status.st_mtime_ns // 1_000_000)
 
     def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """As the etag is a digest, a replacement by the same bytes changes nothing, and the next one wins as well."""
+        """Replace the file. The etag is a digest, so a replacement by the same bytes changes nothing, and the next
+        one wins too.
+        """
         try:
             with OsErrors(self._root, key):
                 draft = Draft(self._root, KeyPath.of(key), create_folders=False)
@@ -211,7 +216,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             return hashlib.sha256(view).hexdigest()
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:  # noqa: ARG002  it lies beside the key
-        """A hidden file in the object's folder, synced to disk."""
+        """Write a hidden file in the object's folder, synced to disk."""
         digest = Digest()
         with closing_body(body), open_body(digest.of(body)) as parts, self._new_draft(key) as draft:
             for part in parts:
@@ -223,7 +228,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         return Prepared(key, digest.size, digest.sha256, place)
 
     def publish(self, prepared: Prepared) -> None:
-        """By a link, and the hidden name goes; an object that stands already is read, to be known by its digest."""
+        """Link the file and remove the hidden name; an existing object is read, to compare its digest."""
         if publish_prepared(self._root, prepared):
             return
         try:
@@ -235,10 +240,11 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         self.discard(prepared)
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
-        """The hidden files of killed writers, and what is prepared; those of living ones, in whatever process, are
-        locked and passed over.
+        """Yield the hidden files of killed writers, and prepared ones; those of live writers, in any process, are
+        locked and skipped.
 
-        The key is the hidden file's own path: whose draft it is stands nowhere. The time is that of its last bytes.
+        The key is the hidden file's own path, because the object's is not recorded. The time is that of its last
+        bytes.
         """
         root = os.fsencode(self._root)
         # By names only: each folder is opened again by its own path, links not followed.
@@ -247,7 +253,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             folders = () if relative == b"." else tuple(relative.split(b"/"))
             below = "".join(f"{os.fsdecode(name)}/" for name in folders)
             names[:] = [name for name in names if _may_hold(f"{below}{os.fsdecode(name)}/", prefix)]
-            # Without the whole of its key, a draft belongs to each prefix that ends in its folder.
+            # A draft without its whole key belongs to each prefix that ends in its folder.
             if below.startswith(prefix) or "/" not in prefix[len(below) :]:
                 yield from self._abandoned_in(folders, below)
 
@@ -264,7 +270,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             yield AbandonedWrite(path, status.st_size, status.st_mtime_ns // 1_000_000, path)
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
-        """Remove the hidden file, and folders that stand empty without it; safe at any time."""
+        """Remove the hidden file, and folders that become empty; safe at any time."""
         place = draft_path(write) if isinstance(write, Prepared) else write.id
         *folders, name = os.fsencode(place).split(b"/")
         if not name.startswith(DRAFT_MARK) or not all(map(is_component, folders)):
@@ -278,7 +284,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         return False
 
     def now_ms(self) -> int:
-        """The time that the file system gives to a file that is made now: of a network's, that is its server's.
+        """Return the file system's time for a file created now: on a network's, its server's.
 
         So the root must be writable: AccessDeniedError if it is not.
         """
@@ -286,19 +292,19 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             return draft.modified_ms()
 
     def kept_after_delete(self) -> Sequence[str]:
-        """Nothing."""
+        """Return nothing."""
         return ()
 
     def rules_on(self, prefix: str) -> Sequence[str]:  # noqa: ARG002
-        """A folder has none."""
+        """Return nothing: a folder has no rules."""
         return ()
 
     def lifecycle(self) -> str:
-        """A folder has none."""
+        """Return a sentence: a folder has no rules."""
         return f"{self.identity} is a folder, and has no lifecycle rules: gc removes what killed writers left"
 
     def caller(self) -> str:
-        """The user of this process, by number: a name may be another one's on the file server."""
+        """Return the user of this process, by number: a file server may have another name for it."""
         return f"user {os.geteuid()}, group {os.getegid()}"
 
     def _writing(self, key: str) -> OsErrors:
@@ -308,7 +314,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         path = KeyPath.of(key)
         for _ in range(_ATTEMPTS):
             with self._writing(key), suppress(FileNotFoundError):
-                # A delete may remove the folder as empty just before the draft comes into it: make it again.
+                # A delete may remove the empty folder just before the draft is created in it: make it again.
                 return Draft(self._root, path, create_folders=True)
         raise StoreUnavailableError(f"cannot change {key!r} in {self._root}: its folder is removed again and again")
 
@@ -326,7 +332,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
 
     @contextmanager
     def _open(self, key: str, path: KeyPath) -> Generator[tuple[int, int]]:
-        """Descriptor and size, for reading; no caller's code may run in the block."""
+        """Open a file for reading, as descriptor and size; callers' code must not run in the block."""
         with OsErrors(self._root, key):
             with Folder(self._root, path.folders) as folder:
                 descriptor, size = folder.open_file(path.name)
@@ -337,7 +343,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
 
 
 def _may_hold(folder: str, prefix: str) -> bool:
-    """Whether keys that start with ``prefix`` may lie in ``folder`` (which ends in a slash) or below it."""
+    """Return True if keys with ``prefix`` may be in ``folder`` (which ends in a slash) or below it."""
     return folder.startswith(prefix) or prefix.startswith(folder)
 
 
@@ -357,7 +363,7 @@ def _delete_batch(root: str, keys: Sequence[str]) -> list[TieredStoreError]:
 
 
 def _delete_in(root: str, folders: tuple[bytes, ...], names: Mapping[str, bytes]) -> list[TieredStoreError]:
-    """Delete files of one folder under one lock, made durable by one sync, for which nobody waits."""
+    """Delete files of one folder under one lock, made durable by one sync outside of it."""
     try:
         with OsErrors(root, next(iter(names))), Folder(root, folders) as folder:
             with folder.locked():
@@ -395,7 +401,7 @@ def _read_small(folder: Folder, key: str, name: bytes, most: int) -> bytes | Non
         data = os.read(descriptor, size)
         if len(data) == size:
             return data
-        whole = bytearray(size)  # a call gives as much as it likes
+        whole = bytearray(size)  # one call may return less
         _read_into(descriptor, key, 0, memoryview(whole))
         return bytes(whole)
     finally:
@@ -412,7 +418,7 @@ def _read_into(descriptor: int, key: str, start: int, view: memoryview) -> None:
 
 
 def _digest(descriptor: int) -> tuple[int, str]:
-    """Size and SHA-256 of an open file, read in pieces."""
+    """Return size and SHA-256 of an open file, read in pieces."""
     digest, piece, size = hashlib.sha256(), memoryview(bytearray(_DIGEST_PIECE)), 0
     while count := os.preadv(descriptor, [piece], size):
         digest.update(piece[:count])
@@ -425,13 +431,13 @@ _logger: Final = logging.getLogger(__name__)
 _PLAIN: Final = re.compile("[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}").fullmatch
 
 _PAGE: Final = 1000
-"""How many files are looked at each time a folder is opened."""
+"""Files examined each time a folder is opened."""
 
 
 class Listing:
     """One listing of the objects whose key starts with ``prefix`` and is greater than ``start_after``.
 
-    No descriptor stays open between two objects. Files and folders that vanish meanwhile are passed over.
+    No descriptor stays open between two objects. Files and folders that vanish in between are skipped.
     """
 
     __slots__ = ("_prefix", "_root", "_start_after")
@@ -440,7 +446,7 @@ class Listing:
         self._root, self._prefix, self._start_after = root, prefix, start_after or ""
 
     def __iter__(self) -> Iterator[ObjectInfo]:
-        """Descends at once to the deepest folder that holds all of ``prefix``."""
+        """Start at the deepest folder that contains all of ``prefix``."""
         parent = self._prefix.rpartition("/")[0]
         parts = parent.split("/") if parent else []
         try:
@@ -450,9 +456,9 @@ class Listing:
         return self._below(parent + "/" if parent else "") if legal else iter(())
 
     def _below(self, path: str) -> Iterator[ObjectInfo]:
-        """``path`` is empty or ends with a slash, as a folder's does in :meth:`_entries`."""
+        """List ``path``, which is empty or ends with a slash, as a folder's does in :meth:`_entries`."""
         entries = iter(self._entries(path))
-        # Runs of files are looked at by pages; a folder ends a run.
+        # Runs of files are examined page by page; a folder ends a run.
         while page := list(islice(entries, _PAGE)):
             files = [name for name in page if name[-1] != "/"]
             infos = self._infos(path, files)
@@ -467,10 +473,10 @@ class Listing:
                     yield info
 
     def _entries(self, path: str) -> list[str]:
-        """The sorted names of what may match; a folder's has its slash, which puts it where its keys belong.
+        """Return the sorted names of possible matches; a folder's has its slash, which sorts it with its keys.
 
-        ``a-b`` < ``a/c`` < ``a0``: the names alone would be in another order. Text compares by code points, and so
-        in the order of its UTF-8 bytes.
+        ``a-b`` < ``a/c`` < ``a0``: the names alone would sort differently. Text compares by code points, and so in the
+        order of its UTF-8 bytes.
         """
         try:
             with OsErrors(self._root, path), self._folder(path) as folder:
@@ -496,7 +502,7 @@ class Listing:
         return key.startswith(self._prefix) and key > self._start_after
 
     def _infos(self, path: str, names: list[str]) -> list[ObjectInfo | None]:
-        """Look at each name, in the same order; None for a file that is no longer there."""
+        """Examine each name, in the same order; None for a file that no longer exists."""
         if not names:
             return []
         try:
@@ -511,7 +517,7 @@ class Listing:
 
 
 def _info(folder: Folder, path: str, name: str) -> ObjectInfo | None:
-    """What is there now; OSError as it comes."""
+    """Return the file's present state; OSError passes through."""
     try:
         status = os.stat(name.encode("utf-8"), dir_fd=folder.descriptor, follow_symlinks=False)
     except FileNotFoundError:
@@ -522,14 +528,16 @@ def _info(folder: Folder, path: str, name: str) -> ObjectInfo | None:
 
 
 def _is_plain(entry: os.DirEntry[str]) -> bool:
-    """Whether it is surely an object's file, as nearly all entries are."""
+    """Return True if it is certainly an object's file, as nearly all entries are."""
     return _PLAIN(entry.name) is not None and entry.is_file(follow_symlinks=False)
 
 
 def _name_of(entry: os.DirEntry[str], path: str) -> str | None:
-    """The entry's name as a part of keys, a folder's with a slash; None for what is no object and holds none."""
+    """Return the entry's name as a part of keys, a folder's with a slash; None if it neither is nor contains an
+    object.
+    """
     name = entry.name
-    if not name.isascii():  # the system's own encoding may be another one than that of keys
+    if not name.isascii():  # the system's own encoding may differ from that of keys
         try:
             name = os.fsencode(name).decode("utf-8")
         except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""What ``file:///folder`` says."""
+"""The settings in ``file:///folder``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tieredstore.model import Properties
 
 
 def properties_of(parts: SplitResult, _: Properties) -> dict[str, str]:
-    """The properties of a folder; of all URLs of stores this one is percent-decoded."""
+    """Return the properties of a folder; only this kind of store URL is percent-decoded."""
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
         raise ConfigError(
             f"{shown_url(parts.geturl())} is not the URL of a local folder; write file:///path/of/the/folder"

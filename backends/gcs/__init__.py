@@ -1,6 +1,6 @@
 """Google Cloud Storage.
 
-The options are imported at once, the store, which needs its SDK, when it is asked for.
+Imports the options at once, the store, which needs its SDK, on first use.
 """
 
 from typing import TYPE_CHECKING

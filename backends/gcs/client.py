@@ -1,7 +1,7 @@
-"""Google's client of one bucket, on a session of ours: its time-outs, pool, proxy and credentials.
+"""Google's client of one bucket, on a session of ours with its timeouts, pool, proxy and credentials.
 
-It asks with the identity that the settings name, and never another; that is logged when it is chosen. Apart from the
-store, which alone uses it: together they would pass 600 lines.
+It uses only the identity that the settings name, and logs it when chosen. Apart from the store, its only user: together
+they would pass 600 lines.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from tieredstore.redaction import redacted
 _logger: Final = logging.getLogger(__name__)
 
 SCOPES: Final = ("https://www.googleapis.com/auth/devstorage.read_write",)
-"""What tokens are asked for: to read, write and delete objects."""
+"""The scope of tokens: to read, write and delete objects."""
 
 _AWS_TOKEN: Final = "urn:ietf:params:aws:token-type:aws4_request"  # noqa: S105  the name of a kind of token
 
 
 def choose_credentials(options: GcsOptions, request: object) -> Credentials:
-    """The credentials for ``options``; what was chosen is logged, without any secret.
+    """Choose the credentials for ``options`` and log the choice, without any secret.
 
-    ``request`` is Google's transport for requests that look for credentials. ConfigError for a text or file that holds
-    none; what the SDK raises where its own search finds none.
+    ``request`` is Google's transport for requests that look for credentials. Raise ConfigError for a text or file
+    without any; errors of the SDK's own search pass through.
     """
     chosen = options.credentials
     if isinstance(chosen, Anonymous):
@@ -68,16 +68,16 @@ def choose_credentials(options: GcsOptions, request: object) -> Credentials:
 
 
 def describe_credentials(credentials: Credentials) -> str:
-    """The kind of credentials and, where they tell it, whose they are."""
+    """Describe the kind of credentials and, if known, their owner."""
     kind = f"{type(credentials).__module__.rpartition('.')[2]}.{type(credentials).__name__}"
     whose = getattr(credentials, "service_account_email", None)
     return f"{kind} of {whose}" if whose else kind
 
 
 def parse_credentials(raw: bytes) -> Credentials:
-    """The credentials of a JSON text: a file of Google's for an account, or an object with only ``access_token``.
+    """Parse credentials: a JSON file of Google's for an account, or an object with only ``access_token``.
 
-    ConfigError, which quotes nothing of the text, for anything else.
+    Raise ConfigError, which quotes nothing of the text, for anything else.
     """
     try:
         content: object = json.loads(raw)
@@ -96,7 +96,7 @@ def parse_credentials(raw: bytes) -> Credentials:
     try:
         credentials = make(info)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        # The SDK's own sentence may quote the text: it says which field, and so does its class for who debugs.
+        # The SDK's own sentence may quote the text. Ours names the field; the error's class helps when debugging.
         raise ConfigError(f"the Google credentials of type {kind} are incomplete or malformed") from error
     return cast("Credentials", credentials)
 
@@ -125,7 +125,7 @@ def _impersonated(info: Mapping[str, object]) -> object:
     return kind.from_impersonated_service_account_info(info, scopes=SCOPES)
 
 
-# Named one by one: the SDK's loader of any kind would also run programs that the text names.
+# Listed one by one: the SDK's loader of any kind would also run programs that the text names.
 _KINDS: Final[dict[str, Callable[[Mapping[str, object]], object]]] = {
     "service_account": _service_account,
     "authorized_user": _authorized_user,
@@ -135,7 +135,7 @@ _KINDS: Final[dict[str, Callable[[Mapping[str, object]], object]]] = {
 
 
 class WatchedCredentials(Credentials):
-    """Credentials that are looked up in a watched file whenever a request is made."""
+    """Credentials that are looked up in a watched file for each request."""
 
     def __init__(self, file: WatchedFile[Credentials]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Google's classes are not typed
@@ -144,7 +144,7 @@ class WatchedCredentials(Credentials):
 
     @property
     def valid(self) -> bool:
-        """Whether the file's credentials need no refresh."""
+        """True if the file's credentials need no refresh."""
         return bool(self._file.get().valid)
 
     def refresh(self, request: object) -> None:
@@ -152,7 +152,7 @@ class WatchedCredentials(Credentials):
         self._current().refresh(request)
 
     def before_request(self, request: object, method: str, url: str, headers: Mapping[str, str]) -> None:
-        """Sign a request with the file's credentials as they are now; ConfigError if it cannot be read."""
+        """Sign a request with the file's present credentials; raise ConfigError if it cannot be read."""
         self._current().before_request(request, method, url, headers)
 
     def _current(self) -> Any:
@@ -170,7 +170,7 @@ def _application_default(request: object) -> Credentials:
 
 
 def _module(name: str) -> Any:
-    """A module of Google's, whose functions are not typed."""
+    """Import a module of Google's, whose functions are untyped."""
     return importlib.import_module(name)
 
 
@@ -179,8 +179,8 @@ _LISTED: Final = "kind,items(name,size,generation,updated),nextPageToken"
 _GOOGLES: Final = ".googleapis.com"
 _LISTING: Final = "storage#objects"
 
-# The SDK has no types: these are the parts of it that are used. Its retries are off everywhere, ours are around it;
-# its time-outs do not matter, since the session's adapter sets ours.
+# The SDK has no types: these are the parts in use. Its retries are off everywhere, ours are around it; its timeouts do
+# not matter, because the session's adapter sets ours.
 
 
 class Blob(Protocol):
@@ -200,7 +200,7 @@ class Blob(Protocol):
     def create_resumable_upload_session(
         self, *, content_type: str, if_generation_match: int | None, checksum: None, retry: None
     ) -> str:
-        """Begin an upload; the URL that its chunks go to."""
+        """Begin an upload; return the URL for its chunks."""
         ...
 
 
@@ -239,37 +239,37 @@ class _Bucket(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GcsClient:
-    """One process's client of one bucket. Thread-safe. ``session`` signs what it sends."""
+    """One process's client of one bucket. Thread-safe. ``session`` signs its requests."""
 
     bucket_name: str
     session: requests.Session
     endpoint: str
     is_custom_endpoint: bool
     credentials: Credentials
-    """What signs; it may be refreshed at any request."""
+    """The signing credentials; any request may refresh them."""
     _client: _Client
     _login: requests.Session
 
     def blob(self, key: str) -> Blob:
-        """The SDK's handle of an object; no request is made."""
+        """Return the SDK's handle of an object; makes no request."""
         return self._client.bucket(self.bucket_name).blob(key)
 
     def download_url(self, key: str) -> str:
-        """Where an object's bytes are read."""
+        """Return the URL that reads an object's bytes."""
         return f"{self.endpoint}/download/storage/v1/{self._path}/{quote(key, safe='')}?alt=media"
 
     def deletion_url(self, key: str, if_generation_match: int | None = None) -> str:
-        """Where an object is deleted."""
+        """Return the URL that deletes an object."""
         condition = "" if if_generation_match is None else f"?ifGenerationMatch={if_generation_match}"
         return f"{self.endpoint}/storage/v1/{self._path}/{quote(key, safe='')}{condition}"
 
     def single_upload_url(self, if_generation_match: int | None) -> str:
-        """Where an object is written by one request, with its metadata."""
+        """Return the URL that writes an object by one request, with its metadata."""
         condition = "" if if_generation_match is None else f"&ifGenerationMatch={if_generation_match}"
         return f"{self.endpoint}/upload/storage/v1/{self._path}?uploadType=multipart{condition}"
 
     def copy_url(self, source: str, target: str, token: str | None) -> str:
-        """Where the server is asked to copy an object to a key that is free; ``token`` is that of the last answer."""
+        """Return the URL that copies an object to a free key on the server; ``token`` is that of the last answer."""
         onward = "" if token is None else f"&rewriteToken={quote(token, safe='')}"
         names = f"{quote(source, safe='')}/rewriteTo/{self._path}/{quote(target, safe='')}"
         return f"{self.endpoint}/storage/v1/{self._path}/{names}?ifGenerationMatch=0{onward}"
@@ -279,9 +279,9 @@ class GcsClient:
         return f"b/{quote(self.bucket_name, safe='')}/o"
 
     def session_url(self, url: str) -> str:
-        """The URL of an upload session as the server told it, but at the endpoint that was set, where one was.
+        """Return the server's URL of an upload session, at the configured endpoint if there is one.
 
-        A ValueError, for ``understood``, if it lies elsewhere: data and a token would be sent there.
+        Raise ValueError, for ``understood``, if it leads elsewhere: data and a token would be sent there.
         """
         ours, theirs = urlsplit(self.endpoint), urlsplit(url)
         if self.is_custom_endpoint:
@@ -294,7 +294,7 @@ class GcsClient:
     def page(
         self, *, prefix: str, start: str | None, token: str | None, size: int
     ) -> tuple[Sequence[ObjectInfo], str | None]:
-        """One page of a listing from ``start`` on, and the token of the next one."""
+        """Return one page of a listing from ``start`` on, and the token of the next one."""
         pages = self._client.list_blobs(
             self.bucket_name,
             prefix=prefix or None,
@@ -306,14 +306,14 @@ class GcsClient:
         )
         answer = next(pages.pages)
         raw: Any = answer.raw_page
-        # An empty bucket has no items: only the kind tells its listing from any other object of JSON.
+        # An empty bucket has no items: only the kind distinguishes its listing from any other JSON object.
         if raw["kind"] != _LISTING or not isinstance(raw.get("items", []), list):
             raise ValueError(f"a listing has the kind {_LISTING} and a list of items; this has {str(raw)[:200]!r}")
         following = raw.get("nextPageToken")
         return [info_of(blob) for blob in answer], following and stated("the next page's token", following)
 
     def listing_date(self) -> str | None:
-        """The ``Date`` of a listing of one object."""
+        """Return the ``Date`` of a listing of one object."""
         with self.session.get(f"{self.endpoint}/storage/v1/{self._path}?maxResults=1&fields=kind") as response:
             raise_for(response)
             if response.json()["kind"] != _LISTING:
@@ -321,7 +321,7 @@ class GcsClient:
             return response.headers.get("Date")
 
     def bucket_properties(self, fields: str) -> Mapping[str, Any]:
-        """These properties of the bucket, those of them that it has."""
+        """Return these properties of the bucket, as far as it has them."""
         with self.session.get(f"{self._bucket_url}?fields={quote(fields, safe='')}") as response:
             raise_for(response)
             properties: object = response.json()
@@ -330,7 +330,7 @@ class GcsClient:
         return cast("dict[str, Any]", properties)
 
     def set_lifecycle(self, lifecycle: Mapping[str, Any], if_metageneration_match: str) -> None:
-        """Replace the bucket's lifecycle if nothing of the bucket's properties has changed."""
+        """Replace the bucket's lifecycle if none of the bucket's properties have changed."""
         url = (
             f"{self._bucket_url}?ifMetagenerationMatch={quote(if_metageneration_match, safe='')}&fields=metageneration"
         )
@@ -348,16 +348,16 @@ class GcsClient:
 
 
 def info_of(blob: Blob) -> ObjectInfo:
-    """What the SDK knows of an object; its etag is the generation."""
+    """Return the SDK's facts about an object; its etag is the generation."""
     size, generation = stated_size(blob.size), stated_size(blob.generation)
     return ObjectInfo(stated("the name", blob.name), size, str(generation), stated_ms(blob.updated))
 
 
 def open_client(options: GcsOptions) -> GcsClient:
-    """A new client; AccessDeniedError or ConfigError if its credentials cannot be had."""
+    """Open a new client; raise AccessDeniedError or ConfigError if its credentials are not available."""
     connections = options.concurrency + options.delete_parallelism
     limits = HttpLimits(connections, options.connect_timeout_s, options.read_timeout_s)
-    # A session of its own for tokens: here a failed request makes the SDK look elsewhere.
+    # A separate session for tokens: here a failed request makes the SDK try another source.
     login = configure(requests.Session(), BoundedAdapter(limits), options.proxy)
     make_request: Any = Request
     make_session: Any = AuthorizedSession
@@ -381,7 +381,7 @@ def open_client(options: GcsOptions) -> GcsClient:
 
 @contextmanager
 def _usable() -> Generator[None]:
-    """StoreError for what the SDK does not take."""
+    """Raise StoreError for options that the SDK refuses."""
     try:
         yield
     except ConfigError:
@@ -394,6 +394,6 @@ def _sdk_client(options: GcsOptions, credentials: object, session: requests.Sess
     make: Any = partial(importlib.import_module("google.cloud.storage").Client, "<none>")
     endpoint = {"api_endpoint": options.endpoint_url.rstrip("/")} if options.endpoint_url else None
     client = make(credentials=credentials, _http=session, client_options=endpoint)
-    # Otherwise the first call starts a thread that asks for the bucket's location, for traces that nobody collects.
+    # Otherwise the first call starts a thread that asks for the bucket's location, for traces that are never collected.
     client._bucket_metadata_cache = None
     return cast("_Client", client)

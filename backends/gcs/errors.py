@@ -1,4 +1,4 @@
-"""Every error of Google's SDK as one of ours."""
+"""Translation of every error of Google's SDK into one of ours."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tieredstore.errors import (
 )
 from tieredstore.redaction import redacted
 
-# Of an upload session only, 410 says the same as 404.
+# For an upload session, 410 means the same as 404.
 _BY_STATUS: Final = BY_STATUS | {410: ObjectNotFoundError}
-# Of status 403, but passing.
+# Status 403, but transient.
 _THROTTLED: Final = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})
 _NO_BUCKET: Final = "bucket does not exist"
 _NO_OBJECT: Final = "No such object"
@@ -35,7 +35,7 @@ _NO_OBJECT: Final = "No such object"
 
 @contextmanager
 def translate_errors(what: str) -> Generator[None]:
-    """Raise errors of the SDK and of the network as ours; the only place that knows their classes."""
+    """Raise errors of the SDK and of the network as ours. Only this function knows their classes."""
     try:
         yield
     except RefusedError as error:
@@ -56,7 +56,7 @@ def translate_errors(what: str) -> Generator[None]:
 
 
 class RefusedError(Exception):
-    """An answer that is an error, before the SDK has looked at it."""
+    """An error answer, before the SDK has examined it."""
 
     def __init__(self, response: requests.Response) -> None:
         super().__init__(response.status_code)
@@ -64,14 +64,14 @@ class RefusedError(Exception):
 
 
 def raise_for(response: requests.Response) -> None:
-    """RefusedError for an answer that is an error, whatever its body is."""
+    """Raise RefusedError for an error answer, whatever its body is."""
     if response.status_code >= 400:
         response.content  # noqa: B018  read here, where a failure to do so is translated
         raise RefusedError(response)
 
 
 def raise_first(response: requests.Response, **_: object) -> None:
-    """As ``raise_for``, a hook of the session: the SDK's own reading of an error stumbles over odd bodies."""
+    """Raise as ``raise_for``, in a hook of the session: the SDK's own parser of errors fails on odd bodies."""
     # After this one the SDK asks again with another token.
     if response.status_code != requests.codes.unauthorized:
         raise_for(response)
@@ -91,7 +91,7 @@ def _error_of_answer(what: str, response: requests.Response) -> TieredStoreError
 
 
 def _read_reasons(response: requests.Response) -> tuple[str, set[str]]:
-    """What the server said of an error, in words and as its reasons; a body that is not JSON as it stands."""
+    """Return the server's text about an error, and its reasons; a body that is not JSON unchanged."""
     text, reasons = response.text, set[str]()
     with suppress(ValueError, RecursionError):
         error = _of(json.loads(text), "error")
@@ -103,12 +103,12 @@ def _read_reasons(response: requests.Response) -> tuple[str, set[str]]:
 
 
 def _of(value: object, name: str) -> object:
-    """A field of an object of JSON; None where there is none, or no object."""
+    """Return a field of a JSON object; None if there is none, or no object."""
     return cast("Mapping[str, object]", value).get(name) if isinstance(value, Mapping) else None
 
 
 def _unreadable(what: str, error: requests.JSONDecodeError) -> StoreError:
-    """An object of JSON may have been cut short on its way; anything else the service does not send."""
+    """Return the error for invalid JSON: an object may have been truncated; anything else the service never sends."""
     text = cast("str", cast("Any", error).doc)
     if text.lstrip().startswith("{"):
         return StoreUnavailableError(f"{what}: no (whole) answer: {str(error)[:100]}")

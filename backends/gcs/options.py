@@ -1,4 +1,4 @@
-"""How a bucket of Google Cloud Storage is reached: everything that the client is made of, frozen and picklable."""
+"""The connection to a bucket of Google Cloud Storage: everything that makes the client, frozen and picklable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tieredstore.config import GcsSettings, Settings
 
 CHUNK_UNIT: Final = 256 * 1024
-"""Chunks of a resumable upload, but for the last, are multiples of this."""
+"""Chunks of a resumable upload, except the last, are multiples of this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class CredentialsJson:
 
 @dataclass(frozen=True, slots=True)
 class CredentialsFile:
-    """A file of credentials as JSON, looked at again every ``reread_s`` seconds while requests are made."""
+    """A file of credentials as JSON, checked for changes every ``reread_s`` seconds while requests are made."""
 
     path: Path
     reread_s: float = 10.0
@@ -46,7 +46,7 @@ Credentials = Anonymous | ApplicationDefault | CredentialsJson | CredentialsFile
 
 @dataclass(frozen=True, slots=True)
 class GcsOptions(CloudOptions):
-    """The connection to one bucket; see ``CloudOptions`` for bounds and time-outs.
+    """The connection to one bucket; see ``CloudOptions`` for limits and timeouts.
 
     A ``put`` of a stream holds at most two parts (chunks of a resumable upload) in memory.
     """
@@ -65,14 +65,14 @@ class GcsOptions(CloudOptions):
 
     @property
     def url(self) -> str:
-        """Where the bucket is, without credentials."""
+        """The bucket's URL without credentials."""
         if self.endpoint_url is None:
             return f"gs://{self.bucket}"
         return f"{self.endpoint_url.rstrip('/')}/{self.bucket}"
 
     @classmethod
     def from_settings(cls, settings: Settings) -> GcsOptions:
-        """The options that ``storage.gcs.*`` and ``storage.proxy.*`` give."""
+        """Make the options of ``storage.gcs.*`` and ``storage.proxy.*``."""
         if settings.gcs is None:
             raise ConfigError("storage.gcs.bucket.name is missing: the settings do not select Google Cloud Storage")
         gcs = settings.gcs

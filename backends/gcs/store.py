@@ -1,6 +1,6 @@
-"""Objects in a bucket of Google Cloud Storage (the extra ``gcs``): the store, and how objects are written.
+"""Objects in a bucket of Google Cloud Storage (the extra ``gcs``): the store, and the writing of objects.
 
-Small ones go by one request, others chunk by chunk to a session, which shows nothing until its last chunk:
+Small ones take one request, others a chunked session, which is invisible until its last chunk:
 https://cloud.google.com/storage/docs/performing-resumable-uploads (multiple chunk upload).
 """
 
@@ -63,12 +63,12 @@ _PERSISTED: Final = re.compile(r"bytes=0-(\d{1,19})")
 _INCOMPLETE: Final = 308
 _ENDED: Final = frozenset({404, 410, 499})
 _NOTHING: Final = frozenset({b"", b"null", b"{}"})
-"""Bodies that say nothing: other servers write nothing as JSON."""
+"""Empty bodies: some servers write them as JSON."""
 _CANCEL_TIMEOUT_S: Final = 30.0
 
 
 def crc32c_text(value: int) -> str:
-    """A CRC-32C as Google writes it: big-endian, in base64."""
+    """Return a CRC-32C as Google writes it: big-endian, in base64."""
     return base64.b64encode(value.to_bytes(4, "big")).decode()
 
 
@@ -85,7 +85,7 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
         return None if self.condition.etag is None else int(self.condition.etag)
 
     def write_whole(self, data: memoryview) -> str:
-        """By one request. The server checks a CRC-32C before it takes the object."""
+        """Write by one request. The server checks a CRC-32C before it accepts the object."""
         crc = crc32c(data)
         boundary = uuid.uuid4().hex
         about = {
@@ -100,7 +100,7 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
         )
 
         def send(client: GcsClient) -> Stored:
-            # The SDK's own way copies the data, and opens a session for over 8 MiB.
+            # The SDK's own method copies the data, and opens a session for over 8 MiB.
             post: Any = client.session.post
             response: requests.Response = post(
                 client.single_upload_url(self.generation),
@@ -110,7 +110,7 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
             raise_for(response)
             stored = describe_stored(self.what, response)
             if not _is_of(stored, len(data), crc):
-                # The next try sends it all once more; chunks of a session that has ended cannot be.
+                # The next attempt sends everything again; chunks of an ended session cannot be resent.
                 self.take_back(client, stored)
                 raise self._damage_error()
             return stored
@@ -118,7 +118,7 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
         return self.finished(send, len(data), crc)
 
     def write_parts(self, cutter: PartCutter, first: Part) -> str:
-        """Chunk by chunk, the next being filled while one is sent.
+        """Write chunk by chunk; fill the next one while one is sent.
 
         After any failure the session is cancelled, so that nothing of the upload stays.
         """
@@ -134,7 +134,7 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
         return etag
 
     def stored(self, client: GcsClient) -> Stored:
-        """By a request for the object's metadata."""
+        """Read the object's metadata by one request."""
         blob = client.blob(self.key)
         blob.reload(retry=None)
         mark = (blob.metadata or {}).get(WRITE_MARK)
@@ -143,7 +143,7 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
     def finished(
         self, send: Callable[[GcsClient], Stored], size: int, crc: int, deadline: Deadline | None = None
     ) -> str:
-        """The etag of the object that ``send`` makes; ``size`` and ``crc`` are of all that the write sends."""
+        """Return the etag of the object that ``send`` makes; ``size`` and ``crc`` cover the whole write."""
         stored = self.finish(send, size, lambda _, stored: _is_of(stored, size, crc), deadline)
         if not _is_of(stored, size, crc):
             self.step(lambda client: self.take_back(client, stored))
@@ -154,7 +154,7 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
         return StoreUnavailableError(f"{self.what}: the object was damaged on its way to the server")
 
     def take_back(self, client: GcsClient, stored: Stored) -> None:
-        """By its generation."""
+        """Delete it by its generation."""
         try:
             with translate_errors(self.what):
                 delete_object(client, self.what, self.key, int(stored.etag))
@@ -165,8 +165,8 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
 class _Session:
     """One upload session, opened by the first chunk. Chunks are sent one at a time; not thread-safe.
 
-    After a lost connection the chunk is sent again: the server passes over bytes that it has already, and tells how far
-    it came. A server that kept them twice is found out by the CRC-32C of the whole.
+    After a lost connection the chunk is sent again: the server skips bytes that it has, and reports its progress. The
+    CRC-32C of the whole reveals a server that kept them twice.
     """
 
     def __init__(self, upload: GcsUpload) -> None:
@@ -177,12 +177,12 @@ class _Session:
         self._crc = 0
 
     def send(self, part: Part) -> str | None:
-        """Send one chunk; the object's etag, if it was the last."""
+        """Send one chunk; return the object's etag, if it was the last."""
         if self._url is None:
             self._upload.step(self._begin)
         self._crc = crc32c(part.data, self._crc)
         stop = self._persisted + len(part.data)
-        # Of the whole chunk: a server may take it bit by bit, and each bit is a request.
+        # Of the whole chunk: a server may accept it in pieces, each by one request.
         deadline = self._upload.call_deadline()
         if part.is_last:
             return self._upload.finished(lambda client: self._end(client, part.data, stop), stop, self._crc, deadline)
@@ -191,7 +191,7 @@ class _Session:
         return None
 
     def cancel(self) -> None:
-        """End the session. A failure to do so is logged: the server forgets sessions after a week by itself."""
+        """End the session. A failure is logged: the server drops sessions after a week by itself."""
         url = self._url
         if url is None:
             return
@@ -203,7 +203,7 @@ class _Session:
         except TieredStoreError as error:
             _logger.warning("%s: the failed upload could not be cancelled: %s", self._what, error)
         else:
-            # 499 says that the session was cancelled.
+            # 499 means that the session was cancelled.
             _logger.info("%s: the failed upload was cancelled: status %d", self._what, status)
 
     def _begin(self, client: GcsClient) -> None:
@@ -212,7 +212,7 @@ class _Session:
         url = blob.create_resumable_upload_session(
             content_type=CONTENT_TYPE, if_generation_match=self._upload.generation, checksum=None, retry=None
         )
-        # Here, so that an interrupt right behind the answer has it cancelled.
+        # Set here, so that an interrupt right after the answer cancels the session.
         self._url = client.session_url(url)
 
     def _continue(self, client: GcsClient, data: memoryview, stop: int) -> None:
@@ -222,7 +222,7 @@ class _Session:
         self._advance(response, stop)
 
     def _end(self, client: GcsClient, data: memoryview, stop: int) -> Stored:
-        """The finished object; the server may take the last chunk bit by bit."""
+        """Return the finished object; the server may accept the last chunk in pieces."""
         while True:
             response = self._put(client, self._rest(data, stop), str(stop))
             if response.status_code != _INCOMPLETE:
@@ -236,7 +236,7 @@ class _Session:
         where = f"{self._persisted}-{self._persisted + len(data) - 1}" if data else "*"
         headers = {"Content-Range": f"bytes {where}/{total}", "Content-Type": CONTENT_TYPE}
         if total != "*":
-            # With it the server refuses what was damaged on the way before anybody can see it.
+            # With it the server refuses damaged data before the object is visible.
             headers["X-Goog-Hash"] = f"crc32c={crc32c_text(self._crc)}"
         try:
             with translate_errors(self._what):
@@ -259,7 +259,7 @@ class _Session:
 
 
 def describe_stored(what: str, response: requests.Response) -> Stored:
-    """The finished object that ``response`` describes."""
+    """Return the finished object that ``response`` describes."""
     with understood(what):
         try:
             answer: Any = response.json()
@@ -271,7 +271,7 @@ def describe_stored(what: str, response: requests.Response) -> Stored:
 
 
 def copy_staged(client: GcsClient, what: str, prepared: Prepared) -> None:
-    """Have the server copy what is staged to its key, which must be free; of a large object it does so bit by bit."""
+    """Copy a staged object to its free key on the server; large objects take several requests."""
     token: str | None = None
     while True:
         response = client.session.post(client.copy_url(prepared.place, prepared.key, token))
@@ -288,7 +288,7 @@ def copy_staged(client: GcsClient, what: str, prepared: Prepared) -> None:
 
 
 def delete_object(client: GcsClient, what: str, key: str, generation: int | None = None) -> None:
-    """Delete an object, if it has this generation. The SDK's own way takes any answer for a success."""
+    """Delete an object, if it has this generation. The SDK's own method treats any answer as a success."""
     response = client.session.delete(client.deletion_url(key, generation))
     raise_for(response)
     if response.status_code not in {requests.codes.ok, requests.codes.no_content} or (
@@ -308,7 +308,7 @@ def _cancel_session(client: GcsClient, url: str) -> int:
     try:
         return client.session.delete(url).status_code
     except RefusedError as error:
-        # Of a session that is gone, or now is.
+        # The session no longer exists.
         if error.response.status_code in _ENDED:
             return error.response.status_code
         raise
@@ -318,18 +318,18 @@ Result = TypeVar("Result")
 
 
 class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
-    """One bucket. The etag of an object is its generation; conditions are on it.
+    """One bucket. The etag of an object is its generation; conditions use it.
 
-    The server checks a CRC-32C of everything that is written; a whole object that is read is checked here, a range
-    cannot be. An upload that a killed process left unfinished is never visible, cannot be listed (so there are no
-    ``abandoned_writes``), and the server forgets it after a week.
+    The server checks a CRC-32C of everything that is written. A whole object is checked on reading, a range cannot be.
+    An unfinished upload of a killed process is invisible and in no listing (so there are no ``abandoned_writes``), and
+    the server drops it after a week.
     """
 
     bucket_setting: ClassVar = "storage.gcs.bucket.name"
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """The store of ``storage.gcs.*`` and ``storage.proxy.*``."""
+        """Make the store of ``storage.gcs.*`` and ``storage.proxy.*``."""
         return cls(GcsOptions.from_settings(settings))
 
     @property
@@ -358,26 +358,26 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         return GcsUpload
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """An object under the prefix: an upload session cannot be ended by another process."""
+        """Write an object under the prefix: another process cannot complete an upload session."""
         with closing_body(body):
             self._check_key(key)
             return staging.prepare(self, key, body, staging_prefix)
 
     def publish(self, prepared: Prepared) -> None:
-        """Copied by the server, on condition that the key is free; then deleted where it was."""
+        """Let the server copy it, if the key is free; then delete it from its place."""
         self._check_key(prepared.key)
         staging.publish(self, prepared, self._copy)
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:  # noqa: ARG002
-        """Nothing: the service forgets unfinished uploads after a week, and lists none."""
+        """Yield nothing: the service drops unfinished uploads after a week, and lists none."""
         return iter(())
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
-        """Delete what was staged."""
+        """Delete a staged object."""
         return isinstance(write, Prepared) and staging.discard(self, write)
 
     def _copy(self, prepared: Prepared) -> None:
-        # There are servers that pass over the condition of a copy: of what stands already they are not asked.
+        # Some servers ignore the condition of a copy: do not ask them to copy over an existing object.
         if self._exists(prepared.key):
             raise staging.conflict_error(self, prepared)
         what = self.named(prepared.key)
@@ -409,7 +409,7 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         return rule_sentences(client.bucket_properties("lifecycle"), prefix)
 
     def lifecycle(self) -> GcsLifecycle:
-        """The bucket's rules; a change is on condition that nobody else has changed the bucket."""
+        """Return the bucket's rules; a change requires that the bucket is unchanged."""
         return GcsLifecycle(self.identity, partial(self.call, "look", self.identity))
 
     def _caller(self, client: GcsClient, /) -> str:
@@ -438,7 +438,7 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
 
 
 def _check_crc(response: requests.Response, what: str, data: bytes | memoryview) -> None:
-    """StoreUnavailableError if ``data`` is a whole object, but not what the server's checksum is of."""
+    """Raise StoreUnavailableError if ``data`` is a whole object with another checksum than the server's."""
     hashes = response.headers.get("X-Goog-Hash", "")
     if not is_whole(response.headers) or "crc32c=" not in hashes:
         return
@@ -447,13 +447,13 @@ def _check_crc(response: requests.Response, what: str, data: bytes | memoryview)
 
 
 def rule_sentences(properties: Mapping[str, Any], prefix: str) -> list[str]:
-    """A sentence for each rule that deletes live objects under ``prefix``, of the bucket's properties."""
+    """Return a sentence for each rule in the bucket's properties that deletes live objects under ``prefix``."""
     return [
         f"a rule deletes objects {_when(rule.get('condition', {}))}"
         for rule in properties.get("lifecycle", {}).get("rule", [])
         if rule.get("action", {}).get("type") == "Delete"
         and rule.get("condition", {}).get("isLive") is not False
-        # These two are met by noncurrent versions alone.
+        # Only noncurrent versions match these two.
         and not {"numNewerVersions", "daysSinceNoncurrentTime"} & set(rule.get("condition", {}))
         and concerns(prefix, rule.get("condition", {}).get("matchesPrefix", []))
     ]
@@ -470,7 +470,9 @@ _ABOUT: Final = {"age", "matchesPrefix"}
 
 
 class GcsLifecycle(BucketLifecycle):
-    """``run`` makes a request on the store's client. A change is on condition of the bucket's metageneration."""
+    """The rules of a bucket; ``run`` makes a request on the store's client. A change requires the same
+    metageneration.
+    """
 
     has_condition: ClassVar = True
     note: ClassVar = (
@@ -483,7 +485,7 @@ class GcsLifecycle(BucketLifecycle):
         self._run = run
 
     def read(self) -> LifecycleState:
-        """One request."""
+        """Read the rules by one request."""
         properties: Mapping[str, Any] = self._run(lambda client: client.bucket_properties("lifecycle,metageneration"))
         lifecycle: object = properties.get("lifecycle", {})
         rules: object = _object(lifecycle).get("rule", [])
@@ -496,7 +498,7 @@ class GcsLifecycle(BucketLifecycle):
         return LifecycleState(shown, text, str(properties["metageneration"]))
 
     def add_abort_rule(self, name: str, prefix: str, days: int, state: LifecycleState) -> None:  # noqa: ARG002  see below
-        """Rules of Google's have no names, so the name stands nowhere."""
+        """Add a rule without its name: Google's rules have none."""
         lifecycle: dict[str, Any] = json.loads(state.text) if state.text else {}
         condition: dict[str, Any] = {"age": days, **({"matchesPrefix": [prefix]} if prefix else {})}
         rule = {"action": {"type": _ABORT}, "condition": condition}
@@ -529,7 +531,7 @@ _DAY_S: Final = 86_400
 
 
 def kept_sentences(properties: Mapping[str, Any]) -> list[str]:
-    """A sentence each, of the bucket's properties as the JSON API tells them."""
+    """Return a sentence for each of the bucket's properties (JSON API) that keep deleted objects."""
     kept: list[str] = []
     if properties.get("versioning", {}).get("enabled"):
         kept.append(

@@ -1,1 +1,1 @@
-"""What the clouds' HTTP clients share: sessions, bodies, proxies."""
+"""The common parts of the clouds' HTTP clients: sessions, bodies, proxies."""

@@ -1,4 +1,4 @@
-"""The body of an HTTP answer, read from the connection into the caller's memory, and exactly as long as it must be."""
+"""The body of an HTTP answer, read from the connection into the caller's memory, with an exact length."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tieredstore.errors import StoreUnavailableError
 
 
 class RawBody(Protocol):
-    """What is used of urllib3's response."""
+    """The part of urllib3's response in use."""
 
     def read1(self, amt: int | None = None, decode_content: bool | None = None) -> bytes:
-        """At most ``amt`` bytes, by at most one read of the socket; none at the end."""
+        """Return at most ``amt`` bytes, by at most one read of the socket; none at the end."""
         ...
 
     def release_conn(self) -> None:
-        """Give the connection back for another request."""
+        """Release the connection for another request."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """An answer of which only the headers were read; ``check`` gets the whole body, and raises if it is damaged."""
+    """An answer with only its headers read; ``check`` gets the whole body, and raises if it is damaged."""
 
     size: int
     raw: RawBody
@@ -36,19 +36,19 @@ class HttpAnswer:
     check: Callable[[bytes | memoryview], None]
 
     def read(self) -> bytes:
-        """The body."""
+        """Return the body."""
         data = read_bytes(self.raw, self.size, self.what)
         self.check(data)
         return data
 
     def fill(self, buffer: memoryview) -> None:
-        """The body, which is as long as ``buffer``, into it."""
+        """Read the body into ``buffer``, which has its size."""
         read_into(self.raw, buffer, self.what)
         self.check(buffer)
 
 
 def read_into(raw: RawBody, buffer: memoryview, what: str) -> None:
-    """Fill all of ``buffer``; StoreUnavailableError if the body ends before, or at the deadline."""
+    """Fill all of ``buffer``; raise StoreUnavailableError if the body ends early, or at the deadline."""
     filled = 0
 
     def keep(piece: bytes) -> None:
@@ -60,16 +60,16 @@ def read_into(raw: RawBody, buffer: memoryview, what: str) -> None:
 
 
 def read_bytes(raw: RawBody, size: int, what: str) -> bytes:
-    """The body's ``size`` bytes; StoreUnavailableError as ``read_into``."""
-    # It grows as bytes come: a length that a server only claims sizes no buffer.
+    """Return the body's ``size`` bytes; raise StoreUnavailableError as ``read_into`` does."""
+    # Grows as bytes come: a server's claimed length must not size a buffer.
     kept = BytesIO()
     _read(raw, size, kept.write, what)
     return kept.getvalue()
 
 
 def _read(raw: RawBody, size: int, keep: Callable[[bytes], object], what: str) -> None:
-    # One read of the socket at a time: a server that sends a byte now and then must not keep us past the deadline.
-    # The pieces are small, so that their memory is used again and stays in the processor's cache.
+    # One read of the socket at a time: a server that sends single bytes must not pass the deadline. Small pieces reuse
+    # memory that stays in the processor's cache.
     left = size
     try:
         while left:

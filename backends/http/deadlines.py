@@ -1,4 +1,4 @@
-"""The deadline of the request that a thread is making: looked at between the pieces of a body."""
+"""The deadline of a thread's current request, checked between the pieces of a body."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Final
 from tieredstore.process.deadline import Deadline
 
 PIECE_BYTES: Final = 256 * 1024
-"""Bodies go out and come in by pieces of this size: a time-out and the deadline hold for each of them."""
+"""Bodies are sent and received in pieces of this size: timeout and deadline apply to each of them."""
 
 _deadline: Final[ContextVar[Deadline | None]] = ContextVar("tieredstore_http_deadline", default=None)
 
 
 @contextmanager
 def within(deadline: Deadline) -> Generator[None]:
-    """Requests of this thread, in the block, end by ``deadline``: in StoreUnavailableError if need be."""
+    """End requests of this thread, in the block, by ``deadline``, with StoreUnavailableError if needed."""
     token = _deadline.set(deadline)
     try:
         yield
@@ -26,19 +26,19 @@ def within(deadline: Deadline) -> Generator[None]:
 
 
 def current_deadline() -> Deadline | None:
-    """The deadline of the innermost block (see ``within``) that this thread is in."""
+    """Return the deadline of the thread's innermost block (see ``within``)."""
     return _deadline.get()
 
 
 def check_deadline(what: str) -> None:
-    """StoreUnavailableError if the deadline of the block has passed."""
+    """Raise StoreUnavailableError if the deadline of the block has passed."""
     deadline = _deadline.get()
     if deadline is not None:
         deadline.check(what)
 
 
 def note_sent(position: int) -> None:
-    """So many bytes of the request's body have gone out: an upload stands still no more."""
+    """Note the bytes sent of the request's body: the upload is not stalled."""
     deadline = _deadline.get()
     if deadline is not None and deadline.part is not None:
         deadline.part.reached(position)

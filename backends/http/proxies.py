@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SocksProxy:
-    """Where the proxy is, and who we are to it. It is given names of hosts, and looks them up itself."""
+    """The proxy's address and our credentials. It gets names of hosts, and resolves them itself."""
 
     host: str
     port: int
@@ -21,7 +21,7 @@ class SocksProxy:
 
     @classmethod
     def from_settings(cls, settings: ProxySettings | None) -> SocksProxy | None:
-        """The proxy of ``storage.proxy.*``, None without one."""
+        """Return the proxy of ``storage.proxy.*``, None without one."""
         if settings is None:
             return None
         username = settings.username.get_secret_value() if settings.username else None
@@ -30,7 +30,7 @@ class SocksProxy:
 
     @property
     def url(self) -> str:
-        """What HTTP libraries call it; ``socks5h`` means that no name is looked up on this side. Holds the password."""
+        """The proxy's URL for HTTP libraries; ``socks5h`` resolves no name on this side. Contains the password."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         if self.username is None:
             return f"socks5h://{host}:{self.port}"

@@ -1,4 +1,4 @@
-"""The range of an HTTP request for bytes, and of the answer: how long its body must be."""
+"""The range of an HTTP request for bytes, and of the answer: the required length of its body."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _LENGTH: Final = re.compile(r"\d{1,19}")
 
 
 def range_header(start: int, stop: int | None) -> dict[str, str]:
-    """The request header for ``start:stop``; none for a whole object, since an empty one has no range."""
+    """Return the request header for ``start:stop``; none for a whole object, because an empty one has no range."""
     if start == 0 and stop is None:
         return {}
     return {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"}
 
 
 def answered_size(what: str, start: int, stop: int | None, headers: Mapping[str, str]) -> int:
-    """How many bytes the body has, if the answer is to a request for ``start:stop``.
+    """Return the body's size, if the answer is to a request for ``start:stop``.
 
-    RangeNotSatisfiableError for an object that ends before the range does: servers then send the bytes that there are.
+    Raise RangeNotSatisfiableError for an object that ends before the range: servers then send the existing bytes.
     """
     first, end, total = _answered_range(what, headers)
     if first != start:
@@ -39,20 +39,24 @@ def answered_size(what: str, start: int, stop: int | None, headers: Mapping[str,
 
 
 def _least_end(start: int, stop: int | None) -> int:
-    """Where the object must end at least: to the end, a byte must be left, but for the whole of an empty object."""
+    """Return the smallest valid end of the object: "to the end" requires one byte, except for the whole of an empty
+    object.
+    """
     if stop is not None:
         return stop
     return start + 1 if start else 0
 
 
 def is_whole(headers: Mapping[str, str]) -> bool:
-    """Whether the answer holds all of the object, so that the object's checksum is the body's."""
+    """Return True if the answer contains all of the object, so that the object's checksum is the body's."""
     match = _CONTENT_RANGE.fullmatch(_header(headers, "Content-Range") or "")
     return match is None or (int(match[1]) == 0 and int(match[2]) + 1 == int(match[3]))
 
 
 def _answered_range(what: str, headers: Mapping[str, str]) -> tuple[int, int, int]:
-    """Start and stop of what the answer holds, and the object's size; without a Content-Range it is all of it."""
+    """Return start and stop of the answer's bytes, and the object's size; without a Content-Range it is the whole
+    object.
+    """
     content_range = _header(headers, "Content-Range")
     length = _header(headers, "Content-Length") or ""
     if _LENGTH.fullmatch(length) is None:
@@ -66,7 +70,7 @@ def _answered_range(what: str, headers: Mapping[str, str]) -> tuple[int, int, in
 
 
 def check_lengths(headers: Mapping[str, str]) -> None:
-    """ValueError if a length or range that an answer gives is none."""
+    """Raise ValueError for an invalid length or range in an answer."""
     for name, form in (("Content-Length", _LENGTH), ("Content-Range", _CONTENT_RANGE)):
         value = _header(headers, name)
         if value is not None and form.fullmatch(value) is None:
@@ -74,5 +78,5 @@ def check_lengths(headers: Mapping[str, str]) -> None:
 
 
 def _header(headers: Mapping[str, str], name: str) -> str | None:
-    # botocore gives a plain dictionary of names in lower case, the others one that looks past case.
+    # botocore returns a plain dictionary with lower-case names, the others a case-insensitive one.
     return headers.get(name, headers.get(name.lower()))

@@ -1,6 +1,7 @@
-"""HTTP sessions under the SDKs of Google and Azure: pools, time-outs and deadlines set here, failures told in one way.
+"""HTTP sessions under the SDKs of Google and Azure: pools, timeouts and deadlines are set here, failures translated
+once.
 
-Both SDKs send their requests by ``requests``; what is set on the session holds for every request that they make.
+Both SDKs send their requests by ``requests``; a session's settings apply to every request.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from tieredstore.errors import StoreError, StoreUnavailableError, excerpt
 from tieredstore.redaction import redacted
 
 _METADATA_HOSTS: Final = ("169.254.169.254", "metadata.google.internal")
-"""Where a machine asks for its own identity: through a proxy, the answer would be the proxy's identity."""
+"""The hosts that tell a machine's own identity: through a proxy, they would tell the proxy's."""
 
 AnySession = TypeVar("AnySession", bound=requests.Session)
 
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What a session may take.
+    """The limits of a session.
 
-    ``connections`` are kept open for further use; more than these may be open at once. The time-outs are of one step:
-    making a connection, sending a piece (which the connect time-out bounds as well), waiting for the next bytes.
+    ``connections`` are kept open for reuse; more may be open at once. The timeouts are of one step: making a
+    connection, sending a piece (also bounded by the connect timeout), waiting for the next bytes.
     """
 
     connections: int = 32
@@ -41,7 +42,7 @@ class HttpLimits:
     read_timeout_s: float = 60.0
 
     def timeouts_s(self) -> tuple[float, float]:
-        """Connect and read time-out of the next request: no longer than the deadline is away."""
+        """Return connect and read timeout of the next request: not beyond the deadline."""
         deadline = current_deadline()
         if deadline is None:
             return self.connect_timeout_s, self.read_timeout_s
@@ -51,7 +52,7 @@ class HttpLimits:
 
 
 class Buffers:
-    """Several buffers that are sent as one body, without being joined. It can be sent again."""
+    """Several buffers sent as one body, without joining them. It can be sent again."""
 
     def __init__(self, *buffers: Buffer) -> None:
         self.views: list[memoryview[int]] = [byte_view(buffer) for buffer in buffers]
@@ -61,62 +62,64 @@ class Buffers:
 
 
 class BoundedAdapter(HTTPAdapter):
-    """Sends requests within our limits, whatever time-outs the caller asks for, and never twice."""
+    """Sends requests within our limits, whatever timeouts the caller passes, and never twice."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
         super().__init__(pool_connections=4, pool_maxsize=limits.connections, max_retries=0)
 
     def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **options: Any) -> None:
-        """The pools, with our size of pieces."""
+        """Make the pools, with our piece size."""
         super().init_poolmanager(connections, maxsize, block, blocksize=PIECE_BYTES, **options)
         untyped: Any = self.poolmanager
         untyped.pool_classes_by_scheme = BOUNDED_POOLS
 
     def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
-        """The pools behind a proxy, with our size of pieces."""
+        """Make the pools behind a proxy, with our piece size."""
         manager = super().proxy_manager_for(proxy, blocksize=PIECE_BYTES, **options)
         manager.pool_classes_by_scheme = _socks_pools() if proxy.lower().startswith("socks") else BOUNDED_POOLS
         return manager
 
     def close(self) -> None:
-        """Close all connections that nobody uses."""
+        """Close all idle connections."""
         for manager in (self.poolmanager, *self.proxy_manager.values()):
             close_pools(manager)
 
     def send(self, request: requests.PreparedRequest, *args: Any, **options: Any) -> requests.Response:
-        """Send, with our time-outs; a long body goes piece by piece."""
-        # Given positionally, the time-out comes second; both SDKs and requests itself give it by name.
+        """Send with our timeouts; a long body goes piece by piece."""
+        # As a positional argument the timeout comes second; both SDKs and requests itself pass it by name.
         options["timeout"] = self._limits.timeouts_s()
         request.body = _in_pieces(request.body)
         return super().send(request, *args, **options)
 
 
 def _socks_pools() -> dict[str, Any]:
-    # Needs PySocks, which only who sets a proxy has.
+    # Needs PySocks, which only users of a proxy have.
     from tieredstore.backends.http.socks_sockets import SOCKS_POOLS  # noqa: PLC0415
 
     return SOCKS_POOLS
 
 
 class StoreAdapter(BoundedAdapter):
-    """Tells failures of the connection as ``StoreUnavailableError``.
+    """Raises connection failures as ``StoreUnavailableError``.
 
-    Not for the requests by which SDKs find credentials: there a failed request means to look elsewhere.
+    Not for requests by which SDKs find credentials: there a failed request means to try another source.
     """
 
     def send(self, request: requests.PreparedRequest, *args: Any, **options: Any) -> requests.Response:
-        """Send; StoreUnavailableError if no answer comes, StoreError if the server's certificate is not trusted."""
+        """Send; raise StoreUnavailableError if no answer comes, StoreError if the server's certificate is not
+        trusted.
+        """
         try:
             return super().send(request, *args, **options)
         except requests.RequestException as error:
             failure = connection_failure(error)
-        # Not raised from the library's error: a traceback would show its URL, and with it a signature.
+        # Not chained to the library's error: a traceback would show its URL with a signature.
         raise failure from None
 
 
 def connection_failure(error: Exception) -> StoreError:
-    """The error of ours for a request without an answer, or an answer cut short."""
+    """Return our error for a request without an answer, or a truncated answer."""
     root = _root(error)
     text = excerpt(redacted(root), 300) or type(root).__name__
     if isinstance(root, ssl.SSLCertVerificationError):
@@ -125,7 +128,7 @@ def connection_failure(error: Exception) -> StoreError:
 
 
 def _root(error: BaseException) -> BaseException:
-    """The innermost cause: the libraries wrap it several times, each adding the URL."""
+    """Return the innermost cause: the libraries wrap it several times, each adding the URL."""
     seen = {id(error)}
     while True:
         inner = [getattr(error, "reason", None), *error.args, error.__cause__]
@@ -137,7 +140,7 @@ def _root(error: BaseException) -> BaseException:
 
 
 def _in_pieces(body: Any) -> Any:
-    """``body``, to be read piece by piece if it is long. What is no buffer stays as it is."""
+    """Return a long ``body`` as one that is read piece by piece; any other unchanged."""
     if isinstance(body, bytes | bytearray | memoryview):
         body = Buffers(cast("Buffer", body))
     if not isinstance(body, Buffers):
@@ -148,7 +151,7 @@ def _in_pieces(body: Any) -> Any:
 class _PiecewiseBody:
     """Buffers as a file, read in pieces.
 
-    Handed over whole, a body is one ``sendall``, for all of which the connect time-out holds: slow lines then fail.
+    A body passed whole is one ``sendall``, limited as a whole by the connect timeout: slow lines would fail.
     """
 
     def __init__(self, views: Iterable[memoryview]) -> None:
@@ -156,8 +159,8 @@ class _PiecewiseBody:
         self._sent = 0
 
     def read(self, _: int = -1) -> memoryview | bytes:
-        """The next piece, not copied: of our size, whatever is asked for; empty at the end."""
-        # Asked for more, the pieces before have gone out.
+        """Return the next piece, not copied: of our size, whatever size is requested; empty at the end."""
+        # A request for more means that the previous pieces were sent.
         note_sent(self._sent)
         check_deadline("sending the body")
         piece = next(self._pieces, b"")
@@ -166,17 +169,17 @@ class _PiecewiseBody:
 
 
 def configure(session: AnySession, adapter: HTTPAdapter, proxy: SocksProxy | None) -> AnySession:
-    """``session`` with this adapter for everything, behind ``proxy`` or, without one, the environment's."""
+    """Mount this adapter for everything, behind ``proxy`` or, without one, the environment's."""
     session.mount("https://", adapter)
     session.mount("http://", adapter)
-    # A redirection would take bodies and credentials wherever the answer says: it is an answer like any other.
+    # A redirection would send bodies and credentials anywhere: treat it as an ordinary answer.
     untyped: Any = session
     untyped.get_redirect_target = _nowhere
-    # Otherwise a password for the host in ~/.netrc would take the place of the chosen credentials.
+    # Otherwise a password for the host in ~/.netrc would replace the chosen credentials.
     session.auth = _keep_request
     session.hooks["response"].append(_read_if_refused)
     if proxy is not None:
-        # The environment's proxy would win over the one that is set.
+        # The environment's proxy would override the configured one.
         session.trust_env = False
         session.verify = certificates()
         session.proxies = proxies_of(proxy)
@@ -184,12 +187,14 @@ def configure(session: AnySession, adapter: HTTPAdapter, proxy: SocksProxy | Non
 
 
 def proxies_of(proxy: SocksProxy) -> dict[str, str]:
-    """``requests``' table of proxies: all hosts behind ``proxy``, but for those that tell the machine's identity."""
+    """Return ``requests``' table of proxies: all hosts behind ``proxy``, except those that tell the machine's
+    identity.
+    """
     return {"http": proxy.url, "https": proxy.url, **{f"http://{host}": "" for host in _METADATA_HOSTS}}
 
 
 def certificates() -> str | bool:
-    """The bundle of trusted certificates that the environment names, or True for the library's own."""
+    """Return the environment's bundle of trusted certificates, or True for the library's own."""
     return os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True
 
 

@@ -1,9 +1,9 @@
-"""Connections whose every wait ends by the deadline of the call that they work for.
+"""Connections whose every wait ends by the deadline of their call.
 
-The time-outs of the libraries below are of one wait: a server that sends a byte before each of them is over, or one
-"100 Continue" after the other, keeps a call for ever, wherever the call happens to read: a header, a listing, the body
-of an error, a proxy's answer. So the socket itself looks at the deadline (``deadlines.within``) before each wait; no
-thread is needed for it. Only the look-up of a host's name cannot be cut short: the resolver has its own time-outs.
+The timeouts of the libraries below are of one wait: a server that sends single bytes in time, or one "100 Continue"
+after the other, would block a call for ever, in a header, a listing, the body of an error, a proxy's answer. So the
+socket itself checks the deadline (``deadlines.within``) before each wait, without a thread. Only the resolution of a
+host's name cannot be cut short: the resolver has its own timeouts.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     _Connection = HTTPSConnection
     _Pool = HTTPSConnectionPool
 else:
-    # At run time they are only put before a class that has the methods.
+    # At run time these are mixed into classes that have the methods.
     _Connection = _Pool = object
 
 MOST_ANSWER_BYTES: Final = 16 << 20
-"""Of an answer that is parsed: a page of a thousand keys of 1024 bytes, each escaped, has some ten megabytes."""
+"""The largest answer that is parsed: a page of a thousand keys of 1024 bytes, each escaped, has some ten megabytes."""
 
 AnySocket = TypeVar("AnySocket", bound=socket.socket)
 Result = TypeVar("Result")
 
 
 class _BoundedSocket:
-    """What is put before a class of sockets: each wait is no longer than the deadline is away."""
+    """A mix-in for sockets: no wait lasts beyond the deadline."""
 
     __slots__ = ()
 
@@ -59,12 +59,12 @@ class _BoundedSocket:
 
 
 def _plain(base: object) -> Any:
-    """The class of sockets behind, whose methods ``_BoundedSocket`` cannot know."""
+    """Return the underlying class of sockets, whose methods ``_BoundedSocket`` cannot know."""
     return base
 
 
 def within_deadline(sock: Any, operation: Callable[..., Result], *args: Any) -> Result:
-    """``operation`` on ``sock``, with its time-out or the time that is left, whichever is shorter."""
+    """Run ``operation`` on ``sock`` with its timeout or the remaining time, whichever is shorter."""
     deadline = current_deadline()
     if deadline is None:
         return operation(*args)
@@ -77,7 +77,7 @@ def within_deadline(sock: Any, operation: Callable[..., Result], *args: Any) -> 
     try:
         return operation(*args)
     finally:
-        # The deadline of the connection's next request is another one.
+        # The connection's next request has another deadline.
         sock.settimeout(timeout_s)
 
 
@@ -87,9 +87,9 @@ def _bounded_class(kind: type[socket.socket]) -> type[socket.socket]:
 
 
 def bound_socket(sock: Any) -> Any:
-    """``sock``, TLS or not, which from now on keeps to the deadline of the thread that uses it."""
-    # A socket that has shaken hands can be wrapped no more: its class is exchanged. TLS within TLS is no socket, but
-    # lies over one that is bounded.
+    """Return ``sock``, TLS or not, which from now on keeps to the deadline of its thread."""
+    # A socket cannot be wrapped after its handshake, so its class is exchanged. TLS within TLS is not a socket, but
+    # uses a bounded one.
     if isinstance(sock, socket.socket) and not isinstance(sock, _BoundedSocket):
         kind: Any = type(sock)
         sock.__class__ = _bounded_class(kind)
@@ -97,7 +97,7 @@ def bound_socket(sock: Any) -> Any:
 
 
 def connect_timeout_s(timeout_s: float | None) -> float | None:
-    """The time for making a connection: ``timeout_s``, or until the deadline; TimeoutError if that has passed."""
+    """Return the time for connecting: ``timeout_s``, or until the deadline; raise TimeoutError if that has passed."""
     deadline = current_deadline()
     if deadline is None:
         return timeout_s
@@ -110,10 +110,10 @@ def connect_timeout_s(timeout_s: float | None) -> float | None:
 def first_connected(
     host: str, port: int, family: int, connect: Callable[[Any, float | None], AnySocket], timeout_s: float | None
 ) -> AnySocket:
-    """What ``connect`` makes of the first of the host's addresses (as of ``getaddrinfo``) that works.
+    """Return the result of ``connect`` for the first of the host's addresses (as of ``getaddrinfo``) that works.
 
-    It is given the time-out too. OSError of the last address otherwise. An unreachable host has as many time-outs as
-    addresses, so the deadline is looked at before each.
+    It also gets the timeout. Raise the OSError of the last address. An unreachable host has as many timeouts as
+    addresses, so the deadline is checked before each.
     """
     failures: list[OSError] = []
     for address in socket.getaddrinfo(host.strip("[]"), port, family, socket.SOCK_STREAM):
@@ -125,14 +125,14 @@ def first_connected(
     try:
         raise failures[0] if failures else OSError("the host has no address")
     finally:
-        # An error that its own frames hold would keep connections until the garbage is collected.
+        # An error held by its own frames would keep connections until garbage collection.
         failures.clear()
 
 
 def open_socket(
     address: Any, timeout_s: float | None, options: Iterable[Any] | None, source: Any = None
 ) -> socket.socket:
-    """A bounded socket that is connected to ``address``, which is an entry of ``getaddrinfo``."""
+    """Return a bounded socket connected to ``address``, an entry of ``getaddrinfo``."""
     sock: socket.socket = bound_socket(socket.socket(*address[:3]))
     try:
         for option in options or ():
@@ -148,7 +148,7 @@ def open_socket(
 
 
 class BoundedConnection(_Connection):
-    """What is put before urllib3's connections, and classes made of them."""
+    """A mix-in for urllib3's connections, and classes made of them."""
 
     def _new_conn(self) -> socket.socket:
         def connect(address: Any, timeout_s: float | None) -> socket.socket:
@@ -169,20 +169,20 @@ class BoundedConnection(_Connection):
         return bound_socket(_plain(super())._connect_tls_proxy(hostname, sock))
 
     def connect(self) -> None:
-        """Connect; the proxy and TLS included."""
+        """Connect, including proxy and TLS."""
         super().connect()
         bound_socket(self.sock)
 
 
 class BoundedAnswers(_Pool):
-    """What is put before urllib3's pools: no answer is read as a whole that is longer than any the protocols have.
+    """A mix-in for urllib3's pools: no answer longer than any of the protocols' is read whole.
 
-    The SDKs read what they parse by ``stream``, and take minutes and gigabytes for a listing of a hundred megabytes;
-    the bytes of objects are read piece by piece, and never by it.
+    The SDKs read parsed answers by ``stream``, and would take minutes and gigabytes for a listing of a hundred
+    megabytes; the bytes of objects are read piece by piece, never by ``stream``.
     """
 
     def urlopen(self, *args: Any, **options: Any) -> Any:
-        """As the pool's, with an answer that breaks off where it gets too long."""
+        """Call the pool's method; an answer that gets too long is cut off."""
         response: Any = super().urlopen(*args, **options)
         response.stream = partial(_read_bounded, response, response.stream)
         return response
@@ -205,8 +205,8 @@ def pools(
     https: type[HTTPConnection] = HTTPSConnection,
     before: tuple[type, ...] = (BoundedConnection,),
 ) -> dict[str, Any]:
-    """Classes of pools by scheme, as pool managers have them: their connections are these, with ``before`` them."""
-    # By calls of `type`, since the stubs of the libraries contradict each other about the bases.
+    """Return classes of pools by scheme, for pool managers, whose connections have ``before`` mixed in."""
+    # Made by `type`, because the libraries' stubs contradict each other about the bases.
     return {
         scheme: type(
             f"Bounded{pool.__name__}",
@@ -220,7 +220,7 @@ def pools(
 def close_pools(manager: Any) -> None:
     """Close the idle connections of a pool manager, which only forgets its pools when it is cleared itself.
 
-    They would live on as long as an error does that holds an answer.
+    Otherwise they would live as long as an error that holds an answer.
     """
     for key in manager.pools.keys():  # noqa: SIM118  it cannot be iterated over, but copies its keys
         pool = manager.pools.get(key)
@@ -230,4 +230,4 @@ def close_pools(manager: Any) -> None:
 
 
 BOUNDED_POOLS: Final = pools()
-"""Those of plain connections, also to and through HTTP proxies."""
+"""Pools of plain connections, also to and through HTTP proxies."""

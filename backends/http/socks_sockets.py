@@ -21,7 +21,7 @@ else:
 
 
 class BoundedSocksConnection(_Connection):
-    """What is put before urllib3's connections through a SOCKS proxy, after ``BoundedConnection``'s own methods."""
+    """A mix-in for urllib3's connections through a SOCKS proxy, after ``BoundedConnection``'s own methods."""
 
     def _new_conn(self) -> Any:
         options: Any = self._socks_options
@@ -33,7 +33,7 @@ class BoundedSocksConnection(_Connection):
         except TimeoutError as error:
             raise ConnectTimeoutError(self, f"Connection to {self.host} timed out") from error
         except OSError as error:
-            # What the proxy refuses is one too.
+            # A refusal by the proxy is one too.
             raise NewConnectionError(self, f"Failed to establish a new connection: {error}") from error
         sys.audit("http.client.connect", self, self.host, self.port)
         return sock
@@ -62,4 +62,4 @@ class BoundedSocksConnection(_Connection):
 
 
 SOCKS_POOLS: Final = pools(SOCKSConnection, SOCKSHTTPSConnection, (BoundedSocksConnection, BoundedConnection))
-"""Those of connections through a SOCKS proxy."""
+"""Pools of connections through a SOCKS proxy."""

@@ -1,6 +1,6 @@
-"""Amazon S3, and what speaks its protocol.
+"""Amazon S3 and compatible stores.
 
-The options are imported at once, the store, which needs its SDK, when it is asked for.
+Imports the options at once, the store, which needs its SDK, on first use.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Bodies of S3's answers, read straight into memory of the caller's, and parts of uploads as the SDK takes them."""
+"""Bodies of S3's answers, read straight into the caller's memory, and parts of uploads in the SDK's form."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class S3Answer:
-    """An answer of which only the headers were read."""
+    """An answer with only its headers read."""
 
     size: int
     body: StreamingBody
     what: str
 
     def read(self) -> bytes:
-        """The body; StoreUnavailableError if it ends before, or at the deadline."""
-        # It grows as bytes come: a length that a server only claims sizes no buffer. The piece between stays in the
-        # processor's cache, and the result is handed out without another copy.
+        """Return the body; raise StoreUnavailableError if it ends early, or at the deadline."""
+        # Grows as bytes come: a server's claimed length must not size a buffer. The piece in between stays in the
+        # processor's cache, and the result is returned without another copy.
         wire = _wire(self.body)
         kept = BytesIO()
         piece = memoryview(bytearray(min(self.size, PIECE_BYTES)))
@@ -36,7 +36,7 @@ class S3Answer:
         return kept.getvalue()
 
     def fill(self, buffer: memoryview) -> None:
-        """The body, into all of ``buffer``; no other copy is made unless checksums are checked."""
+        """Read the body into all of ``buffer``; makes no other copy unless checksums are checked."""
         wire = _wire(self.body)
         filled = 0
         while filled < len(buffer):
@@ -44,7 +44,7 @@ class S3Answer:
         self._finish()
 
     def _some(self, wire: http.client.HTTPResponse | None, buffer: memoryview, before: int) -> int:
-        """How many bytes one read put into ``buffer``."""
+        """Read once into ``buffer``; return the number of bytes."""
         body: Any = self.body
         count: int = body.readinto(buffer) if wire is None else _read_once(wire, buffer)
         if count == 0:
@@ -53,8 +53,8 @@ class S3Answer:
         return count
 
     def _finish(self) -> None:
-        """Give the connection back for another request, once all of the body was read."""
-        # Past the end the SDK verifies the checksum, if it was told to.
+        """Release the connection for another request, once all of the body was read."""
+        # At the end the SDK verifies the checksum, if configured.
         if _wire(self.body) is None and self.body.read():
             raise StoreError("the store sent more bytes than it said")
         release = getattr(getattr(self.body, "_raw_stream", None), "release_conn", None)
@@ -63,9 +63,10 @@ class S3Answer:
 
 
 def _wire(body: StreamingBody) -> http.client.HTTPResponse | None:
-    """The answer below botocore's and urllib3's layers, which copy each byte twice more; None if it is not plain.
+    """Return the answer below botocore's and urllib3's layers, which copy each byte twice more; None if it is not
+    plain.
 
-    Not plain is a body that botocore checks against a checksum, or one of unknown length.
+    A body is not plain if botocore checks its checksum, or if its length is unknown.
     """
     if type(body).__name__ != "StreamingBody":
         return None
@@ -76,9 +77,9 @@ def _wire(body: StreamingBody) -> http.client.HTTPResponse | None:
 
 
 def _read_once(wire: http.client.HTTPResponse, rest: memoryview) -> int:
-    """What one read of the socket gives, as HTTPResponse.readinto does it for as many as it takes.
+    """Read the socket once, as HTTPResponse.readinto does repeatedly.
 
-    One read, because a server that sends a byte now and then would keep a loop below us past every deadline.
+    Once, because a server that sends single bytes would keep a loop below us past every deadline.
     """
     if not wire.length:
         return 0
@@ -90,10 +91,9 @@ def _read_once(wire: http.client.HTTPResponse, rest: memoryview) -> int:
 
 
 class PartBody(io.RawIOBase):
-    """A part as the file that the SDK wants, without a copy; it may be sent again from its start.
+    """A part as the file that the SDK wants, without a copy; it can be sent again from its start.
 
-    Small pieces go to the socket one by one, so each has the whole network time-out, and the deadline is looked at
-    between them.
+    Small pieces are sent one by one, so each has the whole network timeout, and the deadline is checked between them.
     """
 
     def __init__(self, data: memoryview, what: str) -> None:
@@ -106,11 +106,11 @@ class PartBody(io.RawIOBase):
         return len(self._data)
 
     def read(self, size: int | None = -1, /) -> Any:
-        """The next bytes, as a view: more than asked for, where that is little."""
-        # Asked for more, the pieces before have gone out.
+        """Return the next bytes as a view: more than requested, if that is little."""
+        # A request for more means that the previous pieces were sent.
         note_sent(self._position)
         check_deadline(self._what)
-        # http.client asks for 16 KiB at a time, sends whatever it gets, and each of these rounds costs processor time.
+        # http.client requests 16 KiB at a time, sends everything it gets, and each round costs processor time.
         stop = len(self._data) if size is None or size < 0 else self._position + max(size, PIECE_BYTES)
         piece = self._data[self._position : stop]
         self._position += len(piece)
@@ -127,14 +127,16 @@ class PartBody(io.RawIOBase):
         return self._position
 
     def seekable(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def readable(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
 
 def sendable(data: memoryview, what: str) -> Any:
-    """What the SDK sends ``data`` as. It asks before it sends a file ("100-continue"), which small bodies don't pay."""
+    """Return ``data`` in the form the SDK sends. Before a file it sends "100-continue", which small bodies do not
+    repay.
+    """
     return bytes(data) if len(data) <= PIECE_BYTES else PartBody(data, what)

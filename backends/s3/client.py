@@ -1,9 +1,10 @@
-"""The boto3 client of a store: its credentials, time-outs, pool and checksums, and a check of each document it parses.
+"""The boto3 client of a store: credentials, timeouts, pool, checksums, and a check of each document before it is
+parsed.
 
-Fixed keys, a file of keys that is rotated, or the SDK's own chain sign the requests; never one for another. The SDK
-takes any XML for any answer, or none: so what a document must be is checked before the SDK reads it.
+Fixed keys, a rotated file of keys, or the SDK's own chain sign the requests; one never replaces another. The SDK
+accepts any XML as any answer, so documents are checked before the SDK reads them.
 
-Apart from the store, which alone uses it: together they would pass 600 lines.
+Apart from the store, its only user: together they would pass 600 lines.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ _PREFIXES: Final = ("", "rsm.config.storage.", "storage.")
 
 
 def parse_credentials(raw: bytes) -> AccessKeys:
-    """The keys of a properties file with ``aws.access.key.id``, ``aws.secret.access.key``, ``aws.session.token``.
+    """Parse a properties file with ``aws.access.key.id``, ``aws.secret.access.key``, ``aws.session.token``.
 
-    The names may stand bare or with ``rsm.config.storage.`` or ``storage.`` before them. ConfigError, which quotes no
+    The names may be bare or begin with ``rsm.config.storage.`` or ``storage.``. Raise ConfigError, which quotes no
     value, if one of the first two is missing.
     """
     try:
@@ -62,7 +63,7 @@ def _value(properties: Mapping[str, str], name: str) -> str:
 
 
 class FileCredentials(Credentials):
-    """Keys that are looked up in a watched file whenever a request is signed."""
+    """Keys that are looked up in a watched file for each signature."""
 
     def __init__(self, file: WatchedFile[AccessKeys]) -> None:
         self._file = file
@@ -70,15 +71,15 @@ class FileCredentials(Credentials):
         super().__init__(keys.key_id, keys.secret, keys.token, method="tieredstore-file")
 
     def get_frozen_credentials(self) -> ReadOnlyCredentials:
-        """The keys as the file has them now; ConfigError if it cannot be read, never older ones."""
+        """Return the file's present keys; raise ConfigError if it cannot be read, never return older ones."""
         keys = self._file.get()
         return ReadOnlyCredentials(keys.key_id, keys.secret, keys.token)
 
 
 def choose_credentials(options: S3Options, session: Session) -> Credentials:
-    """The credentials for ``options``; what was chosen is logged, without any secret.
+    """Choose the credentials for ``options`` and log the choice, without any secret.
 
-    AccessDeniedError if the SDK's chain finds none: requests are never sent unsigned.
+    Raise AccessDeniedError if the SDK's chain finds none: requests are never sent unsigned.
     """
     chosen = options.credentials
     if isinstance(chosen, AccessKeys):
@@ -91,7 +92,7 @@ def choose_credentials(options: S3Options, session: Session) -> Credentials:
 
 
 def describe_credentials(options: S3Options) -> str:
-    """Whose requests those of ``options`` are: where the key comes from, and the end of its id. May ask for a token."""
+    """Describe the source of the key, and the end of its id. May request a token."""
     session = open_session()
     credentials = choose_credentials(options, session)
     match options.credentials:
@@ -121,7 +122,7 @@ _ADDRESSING: Final = {None: "auto", True: "path", False: "virtual"}
 
 
 class _Chosen(CredentialProvider):
-    """Hands the SDK credentials that were chosen already."""
+    """Passes chosen credentials to the SDK."""
 
     METHOD = "tieredstore"
     CANONICAL_NAME = "tieredstore"
@@ -131,17 +132,17 @@ class _Chosen(CredentialProvider):
         self._credentials = credentials
 
     def load(self) -> Credentials:
-        """The credentials."""
+        """Return the credentials."""
         return self._credentials
 
 
 def open_client(options: S3Options) -> S3Client:
-    """A new client; AccessDeniedError or ConfigError if its credentials cannot be had."""
+    """Open a new client; raise AccessDeniedError or ConfigError if its credentials are not available."""
     with translate_errors(f"opening {options.url}"):
         session = open_session()
         credentials = choose_credentials(options, session)
         session.register_component("credential_provider", CredentialResolver([_Chosen(credentials)]))
-        # The stubs of one service do not cover this method, which has an overload for each of some 400.
+        # The stubs of one service lack this method, which has an overload for each of some 400.
         factory: Any = boto3.Session(botocore_session=session, region_name=options.region)
         verify = None if options.certificate_check else False
         client: S3Client = factory.client(
@@ -149,7 +150,7 @@ def open_client(options: S3Options) -> S3Client:
         )
     if not options.certificate_check:
         _logger.warning("%s: the server's certificate is not checked", options.url)
-    # Of any service: so it comes before the SDK's handler of S3's, which takes a web page for a server's error.
+    # Registered for any service, to come before the SDK's handler for S3, which takes a web page for a server's error.
     client.meta.events.register_first("before-parse.*.*", check_document)
     if options.legacy_md5:
         client.meta.events.register("before-call.s3.DeleteObjects", _md5_instead)
@@ -159,17 +160,17 @@ def open_client(options: S3Options) -> S3Client:
 
 
 def client_config(options: S3Options) -> Config:
-    """The SDK's configuration. The SDK tries once: trying again, and for how long, is the store's.
+    """Return the SDK's configuration. The SDK tries once: the store retries, within its deadlines.
 
-    Checksums of what is sent are the store's as well (CRC-32C, some ten times as fast as the SDK's own CRC-32), so the
-    SDK adds its own only where S3 requires one. Without them the signature covers the body's SHA-256, over TLS too.
+    The store also adds checksums of bodies (CRC-32C, some ten times as fast as the SDK's own CRC-32), so the SDK adds
+    its own only where S3 requires one. Without them the signature covers the body's SHA-256, over TLS too.
     """
     compatible = options.compatibility is Compatibility.S3_COMPATIBLE
     path_style = True if compatible and options.path_style is None else options.path_style
     attempt = options.attempt_timeout_s or options.call_timeout_s
     s3: Any = {
         "addressing_style": _ADDRESSING[path_style],
-        # Over plain HTTP the SDK would sign it anyway if it were left to it.
+        # Over plain HTTP the SDK would sign it by default.
         "payload_signing_enabled": compatible or _is_plain_http(options),
     }
     return Config(
@@ -189,7 +190,7 @@ def _is_plain_http(options: S3Options) -> bool:
 
 
 def _md5_instead(params: dict[str, Any], **_: object) -> None:
-    """Send Content-MD5 where the SDK would send its CRC-32, as S3 wanted it before 2024."""
+    """Send Content-MD5 in place of the SDK's CRC-32, as S3 required before 2024."""
     digest = hashlib.md5(params["body"], usedforsecurity=False).digest()
     params["headers"]["Content-MD5"] = base64.b64encode(digest).decode("ascii")
     chosen = params["context"].get("checksum", {})
@@ -198,7 +199,7 @@ def _md5_instead(params: dict[str, Any], **_: object) -> None:
 
 
 def _through_proxy(client: S3Client, options: S3Options, proxy: SocksProxy) -> None:
-    # Imported here: only who sets a proxy needs PySocks.
+    # Imported here: only users of a proxy need PySocks.
     from tieredstore.backends.s3.socks import send_through  # noqa: PLC0415
 
     send_through(client, options, proxy)
@@ -214,7 +215,7 @@ _ROOTS: Final = {
     "GetBucketVersioning": "VersioningConfiguration",
     "GetObjectLockConfiguration": "ObjectLockConfiguration",
 }
-"""What the answer to an operation is called."""
+"""The root element of each operation's answer."""
 
 _WITHOUT: Final = frozenset({"PutObject", "UploadPart", "DeleteObject"})
 """Operations whose answers have no document."""
@@ -224,8 +225,7 @@ _ROOT: Final = re.compile(rb"\s*(?:<\?xml[^>]*>)?\s*(?:<!--.*?-->\s*)*<(?:\w+:)?
 
 
 def check_document(operation_model: Any, response_dict: Any, **_: object) -> None:
-    """MalformedAnswerError for the answer of a success that is not the operation's document; for botocore, before it
-    parses.
+    """Raise MalformedAnswerError for a success whose document is not the operation's; botocore calls it before parsing.
 
     An error in an answer of status 200 passes: the SDK looks for those.
     """

@@ -1,7 +1,7 @@
-"""Bounded connections (see ``backends.http.sockets``) under botocore, which says "100-continue" in its own way.
+"""Bounded connections (see ``backends.http.sockets``) under botocore, which handles "100-continue" in its own way.
 
-What is replaced is not public in botocore (seen in 1.44): the classes of the pools in the session of a client's
-endpoint. Tests hold that deadlines are kept and that requests pass the proxy.
+The replaced part is not public in botocore (seen in 1.44): the classes of pools in the session of a client's endpoint.
+Tests check that deadlines hold and that requests pass the proxy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class WholeContinue:
-    """What is put before botocore's connections, since they look for the end of a "100 Continue" for ever."""
+    """A mix-in for botocore's connections, which look for the end of a "100 Continue" for ever."""
 
     def _consume_headers(self, fp: Any) -> None:
         while line := fp.readline():
@@ -36,7 +36,7 @@ _POOLS: Final = pools(AWSHTTPConnection, AWSHTTPSConnection, (WholeContinue, Bou
 
 
 def http_session(client: S3Client) -> Any:
-    """The HTTP session of ``client``; StoreError if this botocore is not built as the tested one."""
+    """Return the HTTP session of ``client``; raise StoreError if this botocore differs from the tested one."""
     endpoint: Any = getattr(client, "_endpoint", None)
     session = getattr(endpoint, "http_session", None)
     if not isinstance(session, URLLib3Session) or not hasattr(session, "_pool_classes_by_scheme"):
@@ -45,9 +45,9 @@ def http_session(client: S3Client) -> Any:
 
 
 def open_session() -> Session:
-    """A session of the SDK whose clients, those by which it fetches credentials too, keep to the deadline of the call.
+    """Open a session of the SDK whose clients, including those that fetch credentials, keep to the call's deadline.
 
-    Each wait of theirs for a server, or for the environment's proxy, ends by it.
+    Each of their waits for a server, or for the environment's proxy, ends by it.
     """
     session = botocore.session.get_session()
     untyped: Any = session
@@ -63,7 +63,9 @@ def open_session() -> Session:
 
 
 def bound_chain(session: Session) -> None:
-    """Do the same for what the SDK's chain asks without a client: the endpoints of containers and of machines."""
+    """Bound the requests that the SDK's chain makes without a client: to the endpoints of containers and of
+    machines.
+    """
     chain: Any = session.get_component("credential_provider")
     for provider in chain.providers:
         fetcher = getattr(provider, "_fetcher", None) or getattr(provider, "_role_fetcher", None)

@@ -1,4 +1,4 @@
-"""Every error of botocore, urllib3 and the socket below, as one of ours."""
+"""Translation of every error of botocore, urllib3 and the socket below into one of ours."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tieredstore.redaction import redacted
 
 
 class NotSupportedError(StoreError):
-    """The server does not know what it was asked: a bulk delete, or a condition."""
+    """The server does not support the request: a bulk delete, or a condition."""
 
 
 # By S3's error code first: several of them share a status, and an entry of a bulk delete has none.
@@ -42,14 +42,14 @@ _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "NoSuchKey": ObjectNotFoundError,
     "NoSuchBucket": StoreError,
     "NoSuchUpload": PartsGoneError,
-    # Also of a server that died while it completed the upload, and comes back with some of its parts moved away.
+    # Also of a server that died while it completed the upload, and restarts with some of its parts moved away.
     "InvalidPart": PartsGoneError,
     "InvalidRange": RangeNotSatisfiableError,
     "PreconditionFailed": PreconditionFailedError,
-    # Another conditional write to the key was under way.
+    # Another conditional write to the key was in progress.
     "ConditionalRequestConflict": StoreUnavailableError,
     "OperationAborted": StoreUnavailableError,
-    # Of status 400, but passing: the body was damaged or cut short on its way, or came too slowly.
+    # Status 400, but transient: the body was damaged or truncated in transit, or came too slowly.
     "BadDigest": StoreUnavailableError,
     "IncompleteBody": StoreUnavailableError,
     "RequestTimeout": StoreUnavailableError,
@@ -63,7 +63,7 @@ _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "InvalidToken": AccessDeniedError,
     "InvalidAccessKeyId": AccessDeniedError,
     "SignatureDoesNotMatch": AccessDeniedError,
-    # Of status 403, but not about who asks: the object lies in an archive.
+    # Status 403, but not about the caller: the object is in an archive.
     "InvalidObjectState": StoreError,
     "KeyTooLongError": InvalidKeyError,
     "KeyTooLong": InvalidKeyError,
@@ -107,14 +107,14 @@ _IDENTITY: Final = (
 
 
 def class_for(code: str, status: int) -> type[TieredStoreError]:
-    """The class of error for S3's error ``code`` (the status again where a HEAD has no code)."""
+    """Return the class of error for S3's error ``code`` (the status again if a HEAD has no code)."""
     if code in _THROTTLED or status == 429:
         return StoreThrottledError
     return _BY_CODE.get(code) or _BY_STATUS.get(status, StoreError)
 
 
 def error_of(what: str, code: str, message: str, status: int) -> TieredStoreError:
-    """The error for an answer of S3 to ``what``, which names the operation and its object."""
+    """Return the error for S3's answer to ``what``, which names the operation and its object."""
     if code == "NoSuchBucket":
         return no_bucket(what, "the bucket's name")
     # The answer to a HEAD has no body, and so no code.
@@ -126,7 +126,7 @@ def error_of(what: str, code: str, message: str, status: int) -> TieredStoreErro
 
 @contextmanager
 def translate_errors(what: str) -> Generator[None, None, None]:
-    """Raise errors of the SDK and of the network as ours; the only place that knows their classes."""
+    """Raise errors of the SDK and of the network as ours. Only this function knows their classes."""
     try:
         yield
     except aws.ClientError as error:
@@ -142,7 +142,7 @@ def translate_errors(what: str) -> Generator[None, None, None]:
 def _error_of_answer(what: str, error: aws.ClientError) -> TieredStoreError:
     answer = error.response.get("Error", {})
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    # Of an answer with several of them the SDK makes lists.
+    # The SDK makes lists of an answer with several of them.
     return error_of(what, str(answer.get("Code", status)), str(answer.get("Message", "")), status)
 
 

@@ -1,10 +1,10 @@
-"""A bucket's lifecycle rules, and what it keeps of deleted objects: versions, some of them under a lock.
+"""A bucket's lifecycle rules, and its protection of deleted objects: versions, possibly locked.
 
-The SDK knows the fields of its day, and drops the others of what it reads; a configuration is replaced as a whole. So
-the document itself is kept, and one rule is written into its text. S3 has no condition on that: who changes the rules
-in the same moment is noticed only where what is read back afterwards is not what was written.
+The SDK knows the fields of its release and drops others, and a configuration is replaced as a whole. So the document
+itself is kept, and one rule is added to its text. S3 has no condition on that: a concurrent change is noticed only if
+the document read back afterwards differs from the one written.
 
-Apart from the store, which alone uses it: together they would pass 600 lines.
+Apart from the store, its only user: together they would pass 600 lines.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
 _ARCHIVES: Final = {"GLACIER", "DEEP_ARCHIVE"}
-"""Classes from which nothing is read before it was restored by hand."""
+"""Classes whose objects must be restored by hand before a read."""
 
 
 def rule_sentences(client: S3Client, bucket: str, prefix: str) -> list[str]:
-    """A sentence for each enabled rule that deletes or archives objects under ``prefix``; errors are ours."""
+    """Return a sentence for each enabled rule that deletes or archives objects under ``prefix``; errors are ours."""
     answer: Mapping[str, Any] = {}
-    # Without any rule the answer is an error of its own, of status 404.
+    # Without any rule the answer is an error of status 404.
     with suppress(ObjectNotFoundError, NotSupportedError), translate_errors(bucket):
         answer = cast("Mapping[str, Any]", client.get_bucket_lifecycle_configuration(Bucket=bucket))
     return [
@@ -44,7 +44,7 @@ def rule_sentences(client: S3Client, bucket: str, prefix: str) -> list[str]:
 
 
 def _prefixes(rule: Mapping[str, Any]) -> list[str]:
-    # Old rules have it beside their other fields. Tags are not looked at: who sets a rule by them may tag any object.
+    # Old rules have it beside their other fields. Tags are ignored: a rule by tags may match any object.
     chosen: Mapping[str, Any] = rule.get("Filter") or {}
     prefix = rule.get("Prefix") or chosen.get("Prefix") or chosen.get("And", {}).get("Prefix")
     return [prefix] if prefix else []
@@ -64,7 +64,7 @@ def _effects(rule: Mapping[str, Any]) -> Iterator[str]:
 _READ: Final = "before-parse.s3.GetBucketLifecycleConfiguration"
 _WRITE: Final = "before-call.s3.PutBucketLifecycleConfiguration"
 _LEAST_SIZE: Final = "TransitionDefaultMinimumObjectSize"
-"""Beside the document, in a header: without it a write sets it back."""
+"""A header beside the document: without it a write resets the value."""
 
 _EMPTY: Final = '<LifecycleConfiguration xmlns="http://s3.amazonaws.com/doc/2006-03-01/"></LifecycleConfiguration>'
 _END: Final = re.compile(r"</((?:[\w.-]+:)?)LifecycleConfiguration\s*>\s*$")
@@ -74,7 +74,7 @@ _ABORT: Final = "AbortIncompleteMultipartUpload"
 
 
 class S3Lifecycle(BucketLifecycle):
-    """``run`` makes a request on the store's client."""
+    """The rules of a bucket; ``run`` makes a request on the store's client."""
 
     has_condition = False
 
@@ -84,15 +84,15 @@ class S3Lifecycle(BucketLifecycle):
         self._run = run
 
     def read(self) -> LifecycleState:
-        """One request. Without any rule the service answers by an error of its own, of status 404."""
+        """Read the rules by one request. Without any rule the service answers with an error of status 404."""
         text, least_size = self._run(self._ask)
         return LifecycleState(tuple(map(_rule_of, self._rules_in(text))), text, least_size)
 
     def add_abort_rule(self, name: str, prefix: str, days: int, state: LifecycleState) -> None:
-        """Write the document of ``state`` with one rule more."""
+        """Write the document of ``state`` with one more rule."""
         changed = self._with_rule(state.text or _EMPTY, name, prefix, days)
         before, after = (Counter(map(_canonical, self._rules_in(text))) for text in (state.text, changed))
-        # What is to be written says what was there and the one rule, by a reading of its own.
+        # Parsed independently, the new document must equal the old one plus this rule.
         if after != before + Counter([_canonical(_parse(_rule_text("", name, prefix, days)))]):
             raise self._not_understood(state.text)
 
@@ -137,7 +137,7 @@ class S3Lifecycle(BucketLifecycle):
             raise self._not_understood(text) from error
         if _name(root) != "LifecycleConfiguration":
             raise self._not_understood(text)
-        # All of it counts as rules: what else there may be one day must stay as well.
+        # Everything counts as a rule: future elements must be kept as well.
         yield from root
 
     def _with_rule(self, text: str, name: str, prefix: str, days: int) -> str:
@@ -155,7 +155,7 @@ class S3Lifecycle(BucketLifecycle):
 
 
 def _parse(text: str) -> ET.Element:
-    """ParseError, or ValueError for a document with a DTD: without one there is nothing in it that expands."""
+    """Parse XML; raise ParseError, or ValueError for a document with a DTD: without one nothing in it expands."""
     if "<!DOCTYPE" in text:
         raise ValueError("a document type")
     return ET.fromstring(text.encode())  # noqa: S314  see above
@@ -171,7 +171,7 @@ def _handling(client: S3Client, event: str, handler: Callable[..., None]) -> Gen
 
 
 def _rule_text(space: str, name: str, prefix: str, days: int) -> str:
-    """The rule in XML; ``space`` is the prefix of the document's namespace, with its colon."""
+    """Return the rule in XML; ``space`` is the prefix of the document's namespace, with its colon."""
 
     def element(tag: str, content: str) -> str:
         return f"<{space}{tag}>{content}</{space}{tag}>"
@@ -190,7 +190,7 @@ def _name(element: ET.Element) -> str:
 
 
 def _canonical(element: ET.Element) -> tuple[Any, ...]:
-    """What an element says, whatever the order of its fields, its spaces and its namespace."""
+    """Return an element's content, independent of the order of fields, spaces and namespace."""
     children = sorted(map(_canonical, element))
     content = "" if children else (element.text or "").strip()
     return (_name(element), tuple(sorted(element.attrib.items())), content, tuple(children))
@@ -214,7 +214,7 @@ def _rule_of(element: ET.Element) -> LifecycleRule:
 
 
 def _prefix_of(fields: dict[str, ET.Element]) -> tuple[str, bool]:
-    """The prefix, and whether there are other conditions beside it."""
+    """Return the prefix, and True if there are further conditions."""
     if "Filter" not in fields:
         return _text(fields.get("Prefix")), False
     leaves = [leaf for leaf in fields["Filter"].iter() if not len(leaf) and _name(leaf) not in {"Filter", "And"}]
@@ -239,14 +239,16 @@ _LOCK: Final = "the bucket has Object Lock{}: versions under retention or legal 
 
 
 def kept_sentences(client: S3Client, bucket: str) -> list[str]:
-    """A sentence each; errors are ours. A server that knows no versions keeps nothing."""
+    """Return a sentence for each way the bucket keeps deleted objects; errors are ours. A server without versions
+    keeps nothing.
+    """
     status = None
     with suppress(NotSupportedError), translate_errors(bucket):
         status = client.get_bucket_versioning(Bucket=bucket).get("Status")
     if status is None:
         return []
     kept = [_VERSIONS.format(status.lower())]
-    # Without a lock the answer is an error of its own, of status 404.
+    # Without a lock the answer is an error of status 404.
     with suppress(ObjectNotFoundError, NotSupportedError), translate_errors(bucket):
         answer: Any = client.get_object_lock_configuration(Bucket=bucket)
         kept.append(_LOCK.format(_terms(answer["ObjectLockConfiguration"].get("Rule", {}).get("DefaultRetention"))))

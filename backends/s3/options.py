@@ -1,4 +1,4 @@
-"""How an S3 store is reached: everything that the client is made of, as one frozen, picklable value."""
+"""The connection to an S3 store: everything that makes the client, as one frozen, picklable value."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from tieredstore.config.clouds import AwsCredentials
 
 MIN_PART_SIZE: Final = 5 << 20
-"""The smallest part that S3 takes, but for the last of an upload."""
+"""The smallest part that S3 accepts, except the last of an upload."""
 
 
 class ListingOrder(enum.Enum):
-    """In which order a server lists. ``AUTO``: by folder if the server's name is known for it, by key otherwise."""
+    """The order of a server's listings. ``AUTO``: by folder for server names known for it, else by key."""
 
     AUTO = "auto"
     BY_KEY = "by-key"
@@ -27,11 +27,11 @@ class ListingOrder(enum.Enum):
 
 
 class Compatibility(enum.Enum):
-    """What the server at the other end is.
+    """The kind of server.
 
-    ``AWS``: every part is sent with a CRC-32C that the server checks, and Amazon's own rules choose host names.
-    ``S3_COMPATIBLE``: no checksum headers, which many other servers refuse; the bucket stands in the path. Bodies are
-    still covered by the SHA-256 of the request's signature.
+    ``AWS``: every part has a CRC-32C that the server checks, and Amazon's own rules choose host names.
+    ``S3_COMPATIBLE``: no checksum headers, which many other servers refuse; the bucket is in the path. The SHA-256 of
+    the request's signature still covers bodies.
     """
 
     AWS = "aws"
@@ -40,7 +40,7 @@ class Compatibility(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class AccessKeys:
-    """Keys that sign requests; the token belongs to temporary ones."""
+    """Keys that sign requests; temporary ones have a token."""
 
     key_id: str = field(repr=False)
     secret: str = field(repr=False)
@@ -49,7 +49,7 @@ class AccessKeys:
 
 @dataclass(frozen=True, slots=True)
 class S3Options(CloudOptions):
-    """The connection to one bucket; see ``CloudOptions`` for bounds and time-outs.
+    """The connection to one bucket; see ``CloudOptions`` for limits and timeouts.
 
     ``credentials``: keys, a properties file that is read again when it changes, or None for the SDK's own chain
     (environment, profile, container, instance). One ``put`` holds at most ``upload_parallelism + 1`` parts in memory.
@@ -78,14 +78,14 @@ class S3Options(CloudOptions):
 
     @property
     def url(self) -> str:
-        """Where the bucket is, without credentials."""
+        """The bucket's URL without credentials."""
         if self.endpoint_url is None:
             return f"s3://{self.bucket}"
         return f"{self.endpoint_url.rstrip('/')}/{self.bucket}"
 
     @classmethod
     def from_settings(cls, settings: Settings) -> S3Options:
-        """The options that ``storage.s3.*``, ``storage.aws.*`` and ``storage.proxy.*`` give."""
+        """Make the options of ``storage.s3.*``, ``storage.aws.*`` and ``storage.proxy.*``."""
         if settings.s3 is None:
             raise ConfigError("storage.s3.bucket.name is missing: the settings do not select the S3 store")
         s3 = settings.s3

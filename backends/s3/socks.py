@@ -1,9 +1,9 @@
-"""S3 through a SOCKS5 proxy, which botocore does not know: its HTTP session on urllib3's SOCKS connections.
+"""S3 through a SOCKS5 proxy, which botocore does not support: its HTTP session on urllib3's SOCKS connections.
 
-What is replaced is not public in botocore (seen in 1.44): the session of a client's endpoint, and the pool manager of
-that session. A test holds that requests pass the proxy, and that the proxy is given names, not addresses.
+The replaced part is not public in botocore (seen in 1.44): the session of a client's endpoint, and the pool manager of
+that session. A test checks that requests pass the proxy, and that the proxy gets names, not addresses.
 
-Imported only where a proxy is set: it needs PySocks.
+Imported only if a proxy is set: it needs PySocks.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _POOLS: Final = pools(SOCKSConnection, SOCKSHTTPSConnection, _BEFORE)
 
 
 def send_through(client: S3Client, options: S3Options, proxy: SocksProxy) -> None:
-    """Let all requests of ``client`` go through ``proxy``, and no other way.
+    """Send all requests of ``client`` through ``proxy``, and no other way.
 
-    StoreError if this botocore is not built as the tested one: the setting is never ignored.
+    Raise StoreError if this botocore differs from the tested one: the setting is never ignored.
     """
     http_session(client).close()
     untyped: Any = client

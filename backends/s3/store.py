@@ -1,4 +1,4 @@
-"""Amazon S3 and the stores that speak its protocol, by boto3 (the extra ``s3``)."""
+"""Amazon S3 and compatible stores, by boto3 (the extra ``s3``)."""
 
 from __future__ import annotations
 
@@ -33,20 +33,19 @@ Result = TypeVar("Result")
 
 
 class S3ObjectStore(HoldingStore["S3Client", S3Options]):
-    """One bucket. The etag of an object is S3's own; conditions are on it.
+    """One bucket. The etag of an object is S3's own; conditions use it.
 
-    Bodies below ``part_size`` are one PUT, longer ones a multipart upload that is aborted on any failure. A process
-    that is killed leaves parts behind: ``abandoned_writes`` shows them, and a lifecycle rule ends them.
-    Where the credentials may not list the bucket, S3 answers AccessDeniedError for an absent key, and so does this
-    store.
+    Bodies below ``part_size`` take one PUT, longer ones a multipart upload that is aborted on any failure. A killed
+    process leaves parts: ``abandoned_writes`` shows them, and a lifecycle rule removes them. If the credentials may not
+    list the bucket, S3 answers AccessDeniedError for an absent key, and so does this store.
     """
 
-    # If-Match is known to all servers on a PUT, but not to all at the end of a multipart upload.
+    # All servers support If-Match on a PUT, but not all at the end of a multipart upload.
     replaces_whole: ClassVar = True
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """The store that ``storage.s3.*`` and ``storage.aws.*`` describe."""
+        """Make the store of ``storage.s3.*`` and ``storage.aws.*``."""
         return cls(S3Options.from_settings(settings))
 
     @property
@@ -66,7 +65,7 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
         check_key(key)
 
     def _is_etag(self, text: str) -> bool:
-        # An empty condition is none, and a star is met by every object.
+        # An empty condition is none, and every object matches a star.
         return text not in {"", "*"}
 
     @property
@@ -85,7 +84,7 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
             size = answered_size(what, start, stop, response["ResponseMetadata"]["HTTPHeaders"])
             return take(S3Answer(size, body, what))
         finally:
-            # Of a body that was read to its end, the connection was given back before.
+            # A body read to its end has already released the connection.
             body.close()
 
     def _head(self, client: S3Client, key: str) -> ObjectInfo:
@@ -103,7 +102,7 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
         return rule_sentences(client, self.options.bucket, prefix)
 
     def lifecycle(self) -> S3Lifecycle:
-        """The bucket's rules; they are replaced as a whole, and S3 has no condition on that."""
+        """Return the bucket's rules; they are replaced as a whole, and S3 has no condition on that."""
         return S3Lifecycle(self.options.bucket, self.identity, partial(self.call, "look", self.identity))
 
     def _caller(self, _client: S3Client, /) -> str:
@@ -121,17 +120,17 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
         return Deletion(self.options, self.identity, self.call, self.stall()).failures
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
-        """The unfinished multipart uploads, also those that are under way; of their sizes S3 tells nothing here.
+        """Yield the unfinished multipart uploads, including live ones; S3 does not return their sizes here.
 
-        MinIO tells only those of one key, which is then the whole prefix, or of the whole bucket, of those that began
-        since it was started. So where there is none of a prefix, the bucket's are asked for.
+        MinIO lists only those of one key, which is then the whole prefix, or of the whole bucket, of those begun since
+        its start. So if a prefix has none, the bucket's are requested.
         """
         is_any = False
         for write in self._uploads(prefix):
             is_any = True
             yield write
         if prefix and not is_any:
-            with suppress(AccessDeniedError):  # who may not ask for the bucket's has been told what there is
+            with suppress(AccessDeniedError):  # a caller without permission for the bucket's keeps the result so far
                 yield from (write for write in self._uploads("") if write.key.startswith(prefix))
 
     def _uploads(self, prefix: str) -> Iterator[AbandonedWrite]:
@@ -139,14 +138,14 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
         return (write for write in uploads if write.key.startswith(prefix))
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
-        """Abort the upload. A writer that is at work on it fails by that."""
+        """Abort the upload. A live writer of it fails."""
         upload_id = write.place if isinstance(write, Prepared) else write.id
         target = {"Bucket": self.options.bucket, "Key": write.key, "UploadId": upload_id}
         return self.call("abort", self.named(write.key), lambda client: abort_upload(client, target))
 
 
 _LISTS_BY_FOLDER: Final = ("seaweedfs",)
-"""What the ``Server`` header of such servers starts with."""
+"""The start of the ``Server`` header of such servers."""
 
 Item = TypeVar("Item")
 Token = TypeVar("Token")
@@ -160,7 +159,7 @@ class Pages(Protocol):
     def __call__(
         self, what: str, page: Callable[[S3Client, Token | None], tuple[Sequence[Item], Token | None]]
     ) -> Iterator[Item]:
-        """The items of all pages, lazily."""
+        """Yield the items of all pages, lazily."""
         ...
 
 
@@ -174,7 +173,9 @@ class Listing:
         self._ask = pages
 
     def objects(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """The objects below ``prefix`` after ``start_after``, by their UTF-8 bytes; servers may give others too."""
+        """Yield the objects below ``prefix`` after ``start_after``, by their UTF-8 bytes; servers may return others
+        too.
+        """
         if self._order is ListingOrder.BY_FOLDER:
             return self._by_folder(prefix, start_after)
         return self._by_key(prefix, start_after)
@@ -195,7 +196,7 @@ class Listing:
                 yield info
 
     def _by_folder(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """Holds the names of one folder, and of those that lead there, in memory."""
+        """List by folder; holds the names of one folder, and of those above it, in memory."""
         levels = [iter(self._folder(prefix))]
         while levels:
             entry = next(levels[-1], None)
@@ -207,12 +208,12 @@ class Listing:
                 levels.append(iter(self._folder(entry)))
 
     def _folder(self, prefix: str) -> list[ObjectInfo | str]:
-        """The objects and the folders (as text that ends in ``/``) of one level, sorted."""
+        """Return the objects and the folders (as text that ends in ``/``) of one level, sorted."""
         entries: list[ObjectInfo | str] = []
         for page in self._pages(prefix, delimiter="/"):
-            # A folder that is empty now lists itself, without an etag.
+            # An emptied folder lists itself, without an etag.
             entries += [info for info in page.objects if not (info.key.endswith("/") and info.etag in _NO_ETAG)]
-            # SeaweedFS takes a slash off the prefix, and so names folders that are none of it.
+            # SeaweedFS strips a slash off the prefix, and so returns folders outside of it.
             entries += [folder for folder in page.folders if not _is_beside(prefix, folder)]
         # Text compares by code points, and so in the order of its UTF-8 bytes.
         return sorted(entries, key=lambda entry: entry if isinstance(entry, str) else entry.key)
@@ -229,13 +230,13 @@ class Listing:
                 with translate_errors(what):
                     answer: Any = client.list_objects_v2(**asked, **at)
             except InvalidKeyError:
-                # The server cannot hold a key that starts so, and says so.
+                # The server cannot store a key with this prefix, and says so.
                 return [], None
             listed = _Page.of(answer)
             following = None
             if answer["IsTruncated"]:
                 following = stated("the next page's token", answer["NextContinuationToken"])
-            # A page without keys is none, to who waits for one that brings something new.
+            # A page without keys does not count as progress.
             return [listed] if listed.objects or listed.folders else [], following
 
         what = f"the keys of {self._bucket} that start with {prefix!r}"
@@ -243,7 +244,7 @@ class Listing:
 
 
 def _is_beside(prefix: str, folder: str) -> bool:
-    """Whether a folder has nothing of ``prefix``; StoreError for one that leads back up, and so round for ever."""
+    """Return True if a folder has nothing of ``prefix``; raise StoreError for one that leads back up, a cycle."""
     if prefix.startswith(folder):
         raise StoreError(f"the store names the folder {folder!r:.200} below {prefix!r}")
     return not folder.startswith(prefix)
@@ -251,7 +252,7 @@ def _is_beside(prefix: str, folder: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """One answer to a listing, looked through."""
+    """One answer to a listing, examined."""
 
     objects: list[ObjectInfo]
     folders: list[str]
@@ -268,9 +269,9 @@ class _Page:
 
 
 def object_info(key: str, size: int, metadata: Any) -> ObjectInfo:
-    """What an answer tells of an object, whether a listing's entry or a HEAD."""
+    """Return the facts about an object from a listing's entry or a HEAD."""
     modified = metadata.get("LastModified")
-    # Whole seconds: HEAD knows no more, and a listing must not differ from it.
+    # Whole seconds: a HEAD has no more, and a listing must not differ from it.
     modified_ms = None if modified is None else int(modified.timestamp()) * 1000
     return ObjectInfo(stated("the key", key), stated_size(size), metadata.get("ETag"), modified_ms)
 
@@ -278,7 +279,7 @@ def object_info(key: str, size: int, metadata: Any) -> ObjectInfo:
 def abandoned_page(
     client: S3Client, bucket: str, prefix: str, markers: tuple[str, str] | None
 ) -> tuple[list[AbandonedWrite], tuple[str, str] | None]:
-    """One page of unfinished uploads, and the markers of the next one."""
+    """Return one page of unfinished uploads, and the markers of the next one."""
     at: Any = {} if markers is None else {"KeyMarker": markers[0], "UploadIdMarker": markers[1]}
     answer: Any = client.list_multipart_uploads(Bucket=bucket, Prefix=prefix, **at)
     writes = [
@@ -290,14 +291,14 @@ def abandoned_page(
     return writes, (stated("the next page's marker", answer["NextKeyMarker"]), answer.get("NextUploadIdMarker", ""))
 
 
-# XML 1.0 cannot say these, not even escaped, and a parser may change the others: such keys go by URL.
+# XML 1.0 cannot contain these, not even escaped, and a parser may change others: such keys go in URLs.
 _NOT_FOR_XML: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
 
 
 class Deletion:
-    """One ``delete``: it knows whether the server has turned out to have no bulk delete.
+    """One ``delete``, which remembers that the server has no bulk delete.
 
-    ``call`` is the store's; ``stall`` how long keys that go one by one may get no answer.
+    ``call`` is the store's; ``stall`` limits the silence of keys sent one by one.
     """
 
     def __init__(self, options: S3Options, identity: str, call: Call[S3Client], stall: Stall) -> None:
@@ -308,7 +309,7 @@ class Deletion:
         self._has_bulk = True
 
     def failures(self, keys: Sequence[str]) -> Sequence[TieredStoreError]:
-        """Delete a batch; an error for each key that still stands."""
+        """Delete a batch; return an error for each key that still exists."""
         by_url = [key for key in keys if not self._has_bulk or _NOT_FOR_XML.search(key)]
         in_bulk = [key for key in keys if key not in set(by_url)] if by_url else keys
         failures: list[TieredStoreError] = []
@@ -319,7 +320,7 @@ class Deletion:
                 self._has_bulk = False
                 by_url = list(keys)
             except TieredStoreError as error:
-                # The request as a whole failed, so each of its objects did.
+                # The whole request failed, and so each of its objects.
                 failures += [error] * len(in_bulk)
         singly = delete_singly(by_url, self._delete, self._options.upload_parallelism, self._stall)
         return [*failures, *singly]
@@ -341,12 +342,12 @@ class Deletion:
 
 
 def _error_of_entry(entry: dict[str, Any]) -> TieredStoreError:
-    # An entry has no status of its own; without one, a code that is not known is a plain StoreError.
+    # An entry has no status; an unknown code without one is a plain StoreError.
     return error_of(f"deleting {entry.get('Key')!r}", str(entry.get("Code", "?")), str(entry.get("Message", "")), 0)
 
 
 def check_key(key: str) -> None:
-    """InvalidKeyError for what a URL cannot name: a key with a component ``.`` or ``..``, or a NUL.
+    """Raise InvalidKeyError for a key that a URL cannot contain: with a component ``.`` or ``..``, or a NUL.
 
     HTTP clients and servers resolve such components, and would reach another object.
     """

@@ -1,6 +1,6 @@
-"""Writing one object to S3: by one PUT below a part's size, by a multipart upload above.
+"""The writing of one object to S3: by one PUT below a part's size, by a multipart upload above.
 
-Apart from the store, which alone uses it: together they would pass 600 lines.
+Apart from the store, its only user: together they would pass 600 lines.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ _MD5: Final = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a write sends, to be told from other content by what a HEAD answers."""
+    """The content of a write, comparable with the answer to a HEAD."""
 
     size: int
     etag: Callable[[], str | None]
 
     @classmethod
     def of_bytes(cls, data: memoryview) -> Content:
-        """Of one request: the etag is the MD5 of the bytes."""
+        """Make it for one request: the etag is the MD5 of the bytes."""
         return cls(len(data), lambda: hashlib.md5(data, usedforsecurity=False).hexdigest())
 
     @classmethod
     def of_parts(cls, size: int, parts: Sequence[Mapping[str, Any]]) -> Content:
-        """Of a multipart upload: an MD5 of the MD5s that the parts' etags are."""
+        """Make it for a multipart upload: an MD5 of the MD5s in the parts' etags."""
 
         def etag() -> str | None:
             digests = [str(part["ETag"]).strip('"') for part in parts]
@@ -61,19 +61,19 @@ class Content:
         return cls(size, etag)
 
     def is_in(self, size: int, etag: str) -> bool:
-        """Whether an object of this size and etag has this content; False where etags do not tell it."""
+        """Return True if an object of this size and etag has this content; False if etags are no digests."""
         expected = self.etag()
         return size == self.size and expected is not None and etag.strip('"') == expected
 
 
 class S3Upload(HeldUpload["S3Client", S3Options]):
-    """One write to S3. The condition of a multipart upload is looked at when it is completed."""
+    """One write to S3. The condition of a multipart upload is checked on completion."""
 
-    # The refusal at the end costs what was sent, but a HEAD before each upload would cost every upload.
+    # The refusal at the end wastes the transfer, but a HEAD before each upload would cost every upload.
     looks_first: ClassVar = False
 
     def write_whole(self, data: memoryview) -> str:
-        """By one PUT."""
+        """Write by one PUT."""
         extra = {**self._about_object(), **self._checksum(data), **_headers(self.condition)}
         content = Content.of_bytes(data)
 
@@ -81,8 +81,8 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
             answer = client.put_object(**self._target(), **extra, Body=sendable(data, self.what))
             etag = stated("the etag", answer["ETag"])
             checksum: str | None = answer.get("ChecksumCRC32C")
-            # The checksum that we sent, or the bytes' MD5, says that the server has these bytes; other etags (of
-            # objects that it encrypts) say nothing of them.
+            # Our checksum, or the bytes' MD5, proves that the server has these bytes; other etags (of encrypted
+            # objects) prove nothing.
             is_proved = checksum == extra.get("ChecksumCRC32C", _NO_CHECKSUM)
             if not is_proved and not content.is_in(len(data), etag):
                 raise MalformedAnswerError(f"{self.what}: the store answered with an etag of {etag!r:.80}")
@@ -91,19 +91,19 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
         return self.finish(send, len(data), lambda _, stored: content.is_in(stored.size, stored.etag)).etag
 
     def write_parts(self, cutter: PartCutter, first: Part) -> str:
-        """By a multipart upload; after any failure it is aborted."""
+        """Write by a multipart upload; after any failure it is aborted."""
         with self._multipart_upload() as upload_id:
             sent = send_parts(
                 cutter, lambda part: self._send(upload_id, part), self.options.upload_parallelism, first=first
             )
             stored = self._complete(upload_id, [part for part, _ in sent], sum(size for _, size in sent))
         if stored.is_earlier and self.is_shared:
-            # Another try has made the object: the parts of this one are in no use.
+            # Another attempt has made the object: the parts of this one are unused.
             self._abort(upload_id)
         return stored.etag
 
     def prepare(self, cutter: PartCutter) -> tuple[str, tuple[str, ...]]:
-        """A multipart upload, also of a small object, that is not completed; after any failure it is aborted."""
+        """Begin a multipart upload, even of a small object, without completing it; after any failure it is aborted."""
         with self._multipart_upload() as upload_id:
             sent = send_parts(cutter, lambda part: self._send(upload_id, part), self.options.upload_parallelism)
         return upload_id, tuple(_describe_part(part) for part, _ in sent)
@@ -114,13 +114,13 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
         self._complete(prepared.place, parts, prepared.size, is_publication=True)
 
     def stored(self, client: S3Client) -> Stored:
-        """By a HEAD."""
+        """Read it by a HEAD."""
         metadata = client.head_object(**self._target())
         size = stated_size(metadata["ContentLength"])
         return Stored(metadata["ETag"], size, mark=metadata["Metadata"].get(WRITE_MARK))
 
     def take_back(self, client: S3Client, stored: Stored) -> None:
-        """By its etag, where the server looks at that."""
+        """Delete it by its etag, if the server supports that."""
         try:
             with translate_errors(self.what):
                 client.delete_object(**self._target(), IfMatch=stored.etag)
@@ -129,7 +129,7 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
 
     @contextmanager
     def _multipart_upload(self) -> Generator[str]:
-        """Begin an upload, which is aborted if the block fails, or an interrupt comes right behind the answer."""
+        """Begin an upload, which is aborted if the block fails, or an interrupt comes right after the answer."""
         checksum: dict[str, Any] = {"ChecksumAlgorithm": "CRC32C"} if self._sends_checksums else {}
         begun: list[str] = []
 
@@ -146,7 +146,7 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
             raise
 
     def _send(self, upload_id: str, part: Part) -> tuple[dict[str, Any], int]:
-        """What the list of parts says of a part, and its size."""
+        """Send a part; return its entry in the list of parts, and its size."""
         number = part.number + 1
         what = f"{self.what}, part {number}"
         checksum = self._checksum(part.data)
@@ -179,11 +179,11 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
         return self.finish(send, size, is_content, is_publication=is_publication)
 
     def _abort(self, upload_id: str) -> None:
-        """Take the parts back. What made it necessary is raised on, so a failure here is only logged."""
+        """Remove the parts. The original error is raised on, so a failure here is only logged."""
         target = {**self._target(), "UploadId": upload_id}
         try:
-            # An abort races with parts whose answers were lost and which the server is still writing. A deadline may be
-            # what failed the upload: these requests have their own.
+            # An abort races with parts whose answers were lost and which the server is still writing. The upload may
+            # have failed at its deadline: these requests have a new one.
             deadline = self.call_deadline()
             for _ in range(_ABORTS):
                 self.call("abort", self.what, lambda client: abort_upload(client, target), deadline=deadline)
@@ -213,25 +213,25 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
 
 
 def _headers(condition: Condition) -> dict[str, Any]:
-    """The condition as headers of the request."""
+    """Return the condition as headers of the request."""
     if condition.is_absent:
         return {"IfNoneMatch": "*"}
     return {} if condition.etag is None else {"IfMatch": condition.etag}
 
 
 def _describe_part(part: Mapping[str, Any]) -> str:
-    """A part of an upload as text: its etag, and its checksum where one was sent."""
+    """Return a part of an upload as text: its etag, and its checksum if one was sent."""
     return " ".join(filter(None, (part["ETag"], part.get("ChecksumCRC32C"))))
 
 
 def _part_entry(number: int, text: str) -> dict[str, Any]:
-    """What the list of parts says of the part that ``_described`` told of."""
+    """Return the entry in the list of parts for a text of ``_describe_part``."""
     etag, _, checksum = text.partition(" ")
     return {"PartNumber": number, "ETag": etag, **({"ChecksumCRC32C": checksum} if checksum else {})}
 
 
 def abort_upload(client: S3Client, target: Mapping[str, str]) -> bool:
-    """Abort the upload that ``target`` names; False if there is none."""
+    """Abort the upload that ``target`` names; return False if there is none."""
     untyped: Any = client
     try:
         with translate_errors("aborting"):

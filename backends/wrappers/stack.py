@@ -1,4 +1,4 @@
-"""The stores around a store: counted, and limited in bytes a second."""
+"""The wrappers of a store: metering, and a limit of bytes per second."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def wrap(store: ObjectStore, settings: Settings) -> ObjectStore:
-    """``store``, counted, and limited where the settings limit: what waits for the limit is not counted as time.
+    """Wrap ``store``: metered, and limited if the settings limit it; waiting for the limit does not count as time.
 
-    It is counted under its short name in the settings, or, a user's own, under the name of its class.
+    The label is its short name in the settings, or, for a user's own, the name of its class.
     """
     name = settings.storage_backend
     metered = MeteredStore(store, name if name in BY_SETTING else type(store).__name__)
@@ -32,15 +32,15 @@ def wrap(store: ObjectStore, settings: Settings) -> ObjectStore:
 
 
 def open_wrapped(settings: Settings) -> ObjectStore:
-    """The store of the settings with all its wrappers."""
+    """Open the store of the settings with all its wrappers."""
     return wrap(store_from_settings(settings), settings)
 
 
 class TokenBucket:
-    """Lets ``bytes_per_s`` bytes a second pass, after a burst of at most one second's worth. Thread-safe.
+    """Lets ``bytes_per_s`` bytes per second pass, after a burst of at most one second's worth. Thread-safe.
 
-    A caller that takes more than there is gets a debt and waits until it is paid, so one take larger than the burst
-    passes too, and takers that come later queue behind it. Pickled, it is a full bucket: each process has its own.
+    A caller that takes more than available goes into debt and waits until it is paid, so one take larger than the burst
+    passes too, and later takers queue after it. Unpickled, it is a full bucket: each process has its own.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class TokenBucket:
 
 
 def limit_rate(body: Body, bucket: TokenBucket) -> Generator[Buffer, None, None]:
-    """The buffers of ``body``, each passed on when the bucket lets it; buffers longer than the burst are cut."""
+    """Yield the buffers of ``body`` at the bucket's rate; buffers longer than the burst are cut."""
     with open_body(body) as buffers:
         for view in buffers:
             for start in range(0, len(view), bucket.bytes_per_s):
@@ -90,17 +90,17 @@ _buckets: Final[dict[tuple[str, int], TokenBucket]] = {}
 
 
 def shared_bucket(direction: str, bytes_per_s: int | None) -> TokenBucket | None:
-    """The process's one bucket for a direction and a limit: all transfers together keep to it. None for no limit."""
+    """Return the process's one bucket for a direction and a limit, shared by all transfers. None for no limit."""
     if bytes_per_s is None:
         return None
     return _buckets.setdefault((direction, bytes_per_s), TokenBucket(bytes_per_s))
 
 
 class LimitedStore(DelegatingStore):
-    """Passes every call on when the buckets let its bytes pass: ``up`` for writes, ``down`` for reads.
+    """Passes every call on at the buckets' rates: ``up`` for writes, ``down`` for reads.
 
-    A byte counts once, also where the store within sends it again, and also if the call fails in the end. Listings,
-    deletes and heads are not limited. Unpickled it takes the buckets of its new process.
+    A byte counts once, even if the inner store sends it again, or the call fails in the end. Listings, deletes and
+    heads are not limited. Unpickled, it takes the buckets of its new process.
     """
 
     def __init__(self, inner: ObjectStore, up: TokenBucket | None = None, down: TokenBucket | None = None) -> None:
@@ -117,17 +117,17 @@ class LimitedStore(DelegatingStore):
         return f"LimitedStore({self.inner!r})"
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """The body flows at the limit's rate."""
+        """Write; the body flows at the limit's rate."""
         self._send(body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:
-        """As ``put``, each try; the whole body is waited for first."""
+        """Write as ``put`` does, each attempt; waits for the whole body first."""
         if self._up is not None:
             self._up.take(memoryview(body).nbytes)
         self.inner.put_once(key, body, mark)
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """As ``put``."""
+        """Prepare as ``put`` writes."""
         return self._send(body, lambda taken: self.inner.prepare(key, taken, staging_prefix=staging_prefix))
 
     def _send(self, body: Body, send: Callable[[Body], Result]) -> Result:
@@ -135,15 +135,15 @@ class LimitedStore(DelegatingStore):
         if bucket is None:
             return send(body)
         if isinstance(body, bytes | bytearray | memoryview) and memoryview(body).nbytes <= bucket.bytes_per_s:
-            # As it is: stores send a buffer without a copy.
+            # Unwrapped: stores send a buffer without a copy.
             bucket.take(memoryview(body).nbytes)
             return send(body)
-        # Opened here too: a store that refuses before it takes anything does not begin, nor end, the limited body.
+        # Opened here too: a store that refuses early neither begins nor ends the limited body.
         with open_body(body) as parts:
             return send(limit_rate(parts, bucket))
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Waits before the request where the range says how much comes, else for what came."""
+        """Wait before the request if the range gives its size, else after it."""
         if stop is not None:
             self._take(self._down, stop - start)
             return self.inner.get(key, start, stop)
@@ -152,13 +152,13 @@ class LimitedStore(DelegatingStore):
         return data
 
     def get_small(self, key: str, most: int) -> bytes | None:
-        """Waits for what came."""
+        """Wait after the request."""
         data = self.inner.get_small(key, most)
         self._take(self._down, len(data or b""))
         return data
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
-        """Waits for what came."""
+        """Wait after the request."""
         if self.small_batch == 1:
             return ObjectStore.get_small_batch(self, keys, most)
         answers = self.inner.get_small_batch(keys, most)
@@ -166,17 +166,17 @@ class LimitedStore(DelegatingStore):
         return answers
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """Waits before the request."""
+        """Wait before the request."""
         self._take(self._down, memoryview(buffer).nbytes)
         self.inner.get_into(key, start, buffer)
 
     def get_whole(self, key: str, buffer: bytearray | memoryview) -> None:
-        """Waits before the request."""
+        """Wait before the request."""
         self._take(self._down, memoryview(buffer).nbytes)
         self.inner.get_whole(key, buffer)
 
     def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """Waits before the request."""
+        """Wait before the request."""
         self._take(self._up, memoryview(body).nbytes)
         return self.inner.replace(key, body, etag)
 
@@ -196,7 +196,7 @@ Listed = TypeVar("Listed")
 class MeteredStore(DelegatingStore):
     """Passes every call on, and counts it (see ``tieredstore.metrics``) under the label ``kind``.
 
-    Without one it is the scheme of the store's URL, which for a cloud's store at an endpoint is only ``http``.
+    The default label is the scheme of the store's URL, which for a cloud's store at an endpoint is only ``http``.
     """
 
     def __init__(self, inner: ObjectStore, kind: str | None = None) -> None:
@@ -210,25 +210,25 @@ class MeteredStore(DelegatingStore):
         return f"MeteredStore({self.inner!r})"
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """One object up; the time that its body takes to come is not the store's."""
+        """Count one object up; the time of its body's source is not the store's."""
         self._send("put", body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:
-        """As ``put``, each try."""
+        """Count each attempt like ``put``."""
         self._send("put", body, lambda _: self.inner.put_once(key, body, mark))
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """As ``put``, for the bytes; ``publish`` moves none."""
+        """Count the bytes like ``put``; ``publish`` moves none."""
         return self._send("prepare", body, lambda taken: self.inner.prepare(key, taken, staging_prefix=staging_prefix))
 
     def publish(self, prepared: Prepared) -> None:
-        """One call."""
+        """Count one call."""
         with metrics.store_call(self._kind, "publish"):
             self.inner.publish(prepared)
 
     def _send(self, operation: str, body: Body, send: Callable[[Body], Result]) -> Result:
         if isinstance(body, bytes | bytearray | memoryview):
-            # As it is: stores send a buffer without a copy.
+            # Unwrapped: stores send a buffer without a copy.
             size = memoryview(body).nbytes
             with metrics.store_call(self._kind, operation):
                 result = send(body)
@@ -258,7 +258,7 @@ class MeteredStore(DelegatingStore):
         return result, size
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """One object down; an empty range is no call."""
+        """Count one object down; an empty range is no call."""
         if start == stop:
             return self.inner.get(key, start, stop)
         with metrics.store_call(self._kind, "get"):
@@ -267,7 +267,7 @@ class MeteredStore(DelegatingStore):
         return data
 
     def get_small(self, key: str, most: int) -> bytes | None:
-        """One object down, unless it is too large."""
+        """Count one object down, unless it is too large."""
         with metrics.store_call(self._kind, "get"):
             data = self.inner.get_small(key, most)
         if data is not None:
@@ -275,7 +275,7 @@ class MeteredStore(DelegatingStore):
         return data
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
-        """One call for what the store within takes in one, and so many objects down."""
+        """Count one call for each batch of the inner store, and each object down."""
         if self.small_batch == 1:
             return ObjectStore.get_small_batch(self, keys, most)
         with metrics.store_call(self._kind, "get"):
@@ -288,7 +288,7 @@ class MeteredStore(DelegatingStore):
         return answers
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """One object down; an empty buffer is no call."""
+        """Count one object down; an empty buffer is no call."""
         size = memoryview(buffer).nbytes
         if not size:
             self.inner.get_into(key, start, buffer)
@@ -298,13 +298,13 @@ class MeteredStore(DelegatingStore):
         metrics.count_objects(self._kind, "down", 1, size)
 
     def get_whole(self, key: str, buffer: bytearray | memoryview) -> None:
-        """One object down."""
+        """Count one object down."""
         with metrics.store_call(self._kind, "get"):
             self.inner.get_whole(key, buffer)
         metrics.count_objects(self._kind, "down", 1, memoryview(buffer).nbytes)
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """One call, begun when its first object is asked for; the time between its objects is not the store's."""
+        """Count one call from the first request on; time between objects is not the store's."""
         return self._measure_listing(partial(self.inner.list, prefix, start_after))
 
     def _measure_listing(self, begin: Callable[[], Iterator[Listed]]) -> Iterator[Listed]:
@@ -317,7 +317,7 @@ class MeteredStore(DelegatingStore):
                     call.elsewhere_s += perf_counter() - passed_on
 
     def delete(self, keys: Iterable[str]) -> None:
-        """One call; its keys count as deleted if it succeeds, present or not."""
+        """Count one call; its keys count as deleted if it succeeds, present or not."""
         deleted = 0
 
         def count() -> Generator[str, None, None]:
@@ -331,28 +331,28 @@ class MeteredStore(DelegatingStore):
         metrics.count_objects(self._kind, "deleted", deleted)
 
     def head(self, key: str) -> ObjectInfo:
-        """One call."""
+        """Count one call."""
         with metrics.store_call(self._kind, "head"):
             return self.inner.head(key)
 
     def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """One object up."""
+        """Count one object up."""
         with metrics.store_call(self._kind, "replace"):
             new_etag = self.inner.replace(key, body, etag)
         metrics.count_objects(self._kind, "up", 1, memoryview(body).nbytes)
         return new_etag
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:
-        """A ``list``, as of objects."""
+        """Count a ``list``."""
         writes = super().abandoned_writes(prefix)
         return None if writes is None else self._measure_listing(lambda: writes)
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
-        """A ``delete``; no object counts as deleted."""
+        """Count a ``delete``; no object counts as deleted."""
         with metrics.store_call(self._kind, "delete"):
             return self.inner.discard(write)
 
     def now_ms(self) -> int | None:
-        """A ``list``, as the clouds' stores ask for it."""
+        """Count a ``list``, because the clouds' stores ask that way."""
         with metrics.store_call(self._kind, "list"):
             return super().now_ms()
