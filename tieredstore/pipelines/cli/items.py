@@ -24,11 +24,9 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.run.runner import Runner
     from tieredstore.pipelines.run.stores import Parts
 
-PipelineFile: TypeAlias = Annotated[
-    Path, typer.Argument(metavar="FILE", help="The pipeline's .properties file (docs/pipelines.md).")
-]
+PipelineFile: TypeAlias = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline's .properties file.")]
 PipelineFiles: TypeAlias = Annotated[
-    list[Path], typer.Argument(metavar="FILE", help="The pipelines' .properties files (docs/pipelines.md).")
+    list[Path], typer.Argument(metavar="FILE", help="The pipelines' .properties files.")
 ]
 
 
