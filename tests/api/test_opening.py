@@ -16,6 +16,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.config import Settings
 from tieredstore.errors import AlreadyClosedError
 from tieredstore.model import Uuid
+from tieredstore.query.writers import WRITERS
 
 
 class NoStore(ObjectStore):
@@ -122,7 +123,7 @@ def test_a_read_is_an_arrow_stream_once(bucket: ts.Bucket, tmp_path: Path) -> No
     assert isinstance(next(iter(bucket.query("SELECT value FROM txn LIMIT 1")))["value"], str)
     some = bucket.read("txn", start=600, stop=700).to_pandas()
     assert bucket.read("txn", start=600, stop=700).to_polars()["offset"].to_list() == list(some["offset"])
-    for name in ("a.parquet", "a.arrow", "a.csv", "a.jsonl", "b.json", "b.PARQUET"):
+    for name in (*(f"a.{ending}" for ending in WRITERS), "b.json", "b.PARQUET"):
         assert bucket.read("txn", last=7).write(tmp_path / name) == 7
     read = bucket.read("txn")
     read.to_arrow()

@@ -16,6 +16,7 @@ from tieredstore.query import ColumnTypes, export
 from tieredstore.query.export import export_files, plan_export
 from tieredstore.query.export_folder import export_folder
 from tieredstore.query.topic_read import ReadPlan
+from tieredstore.query.writers import RowFormat
 from tieredstore.reading import LogQuery, TopicReader
 from tieredstore.reading.survey import survey_logs
 from tieredstore.testing.segments import Record, build_batch
@@ -105,7 +106,7 @@ def test_a_full_disk_leaves_nothing_of_a_file(bucket: Bucket, tmp_path: Path, mo
 
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setitem(dict_of(export), "parquet", full)
+        patch.setitem(dict_of(export), "parquet", RowFormat(full, is_binary=True))
         with pytest.raises(OSError, match="No space left"):
             exported(bucket, out)
     assert [path.name for path in out.iterdir()] == ["_tieredstore"]

@@ -109,7 +109,7 @@ class Read(Closing):
     def write(self, path: str | Path) -> int:
         """Write all of it into a new file, whole or not at all, and return how many rows there are.
 
-        Its name says the format: ``.parquet``, ``.arrow``, ``.csv`` or ``.jsonl`` (``query.writers.WRITERS``).
+        Its name ends with a format, as in ``orders.parquet``; ``query.writers.WRITERS`` lists all formats.
         """
         target = Path(path)
         write = writer_for(target)

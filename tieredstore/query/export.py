@@ -97,7 +97,7 @@ def _export(reader: TopicReader, snapshot: LogSnapshot, plan: ReadPlan, file: Ex
     draft = file.path.with_name(f".{file.path.name}.part")
     try:
         with begin_read(reader, snapshot, alone, owns_reader=False) as read, draft.open("wb") as target:
-            records = WRITERS[file.path.suffix.removeprefix(".")](read.reader(), target)
+            records = WRITERS[file.path.suffix.removeprefix(".")].write(read.reader(), target)
             target.flush()
             os.fsync(target.fileno())
             size = target.tell()

@@ -1,19 +1,20 @@
-"""Rows of Arrow as files and lines: Parquet, Arrow, CSV, JSON lines."""
+"""Rows of Arrow as files and lines: Parquet, Arrow, CSV, JSON lines.
+
+The help of commands names the formats, so importing this module loads neither pyarrow nor anything else that is slow.
+"""
 
 from __future__ import annotations
 
-import csv
 import importlib
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, time
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, TypeAlias, cast
 
 from tieredstore.errors import ConfigError
-from tieredstore.values.json_text import is_json, json_values
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,6 +85,8 @@ def write_arrow(reader: BatchRows, file: BinaryIO) -> int:
 
 def write_csv(reader: BatchRows, file: BinaryIO) -> int:
     """A line of names, and one a row; null is nothing, and what has parts is JSON."""
+    import csv  # noqa: PLC0415  see above
+
     untyped: Any = reader
     writer = csv.writer(_Text(file), lineterminator="\n")
     writer.writerow(untyped.schema.names)
@@ -108,25 +111,55 @@ def write_json_lines(reader: BatchRows, file: BinaryIO) -> int:
     return rows
 
 
-WRITERS: Final[Mapping[str, Writer]] = {
-    "parquet": write_parquet,
-    "arrow": write_arrow,
-    "csv": write_csv,
-    "jsonl": write_json_lines,
+@dataclass(frozen=True, slots=True)
+class RowFormat:
+    """A row of ``WRITERS``: how rows are written, and what the commands need to know about the bytes."""
+
+    write: Writer
+    is_binary: bool
+    """A terminal gets it only if the user asks with ``-o -``."""
+    takes_equal_names: bool = False
+    """Two columns of the same name both appear."""
+    other_endings: tuple[str, ...] = ()
+    """Endings of file names that mean this format, beside its own name."""
+
+
+WRITERS: Final[Mapping[str, RowFormat]] = {
+    "parquet": RowFormat(write_parquet, is_binary=True),
+    "arrow": RowFormat(write_arrow, is_binary=True),
+    "csv": RowFormat(write_csv, is_binary=False, takes_equal_names=True),
+    "jsonl": RowFormat(write_json_lines, is_binary=False, other_endings=(".json",)),
 }
 """All formats of files, by the name that is also the ending of a file's name. A new one is its function and a row."""
 
-ENDINGS: Final[Mapping[str, str]] = {f".{name}": name for name in WRITERS} | {".json": "jsonl"}
-"""The format of a file, by how its name ends in small letters."""
+
+def format_of(path: Path) -> str | None:
+    """Return the name of the format that the file's name ends with, in any case; None if there is no such format."""
+    ending = path.suffix.lower()
+    return next((name for name, row in WRITERS.items() if ending in (f".{name}", *row.other_endings)), None)
 
 
 def writer_for(path: Path) -> Writer:
     """Return the writer of the format that the file's name ends with; ConfigError if that is none."""
-    name = ENDINGS.get(path.suffix.lower())
+    name = format_of(path)
     if name is None:
-        *most, last = (f".{each}" for each in WRITERS)
-        raise ConfigError(f"{str(path)!r:.120} says no format: name it {', '.join(most)} or {last}")
-    return WRITERS[name]
+        raise ConfigError(f"{str(path)!r:.120} says no format: name it {endings_text()}")
+    return WRITERS[name].write
+
+
+def formats_text() -> str:
+    """Return the names of all formats as a list in words."""
+    return _one_of(WRITERS)
+
+
+def endings_text() -> str:
+    """Return the endings of all formats as a list in words."""
+    return _one_of(f".{name}" for name in WRITERS)
+
+
+def _one_of(names: Iterable[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} or {last}"
 
 
 def cells_of(reader: BatchRows, *, parses_json: bool = False) -> Iterator[tuple[Any, ...]]:
@@ -138,6 +171,8 @@ def cells_of(reader: BatchRows, *, parses_json: bool = False) -> Iterator[tuple[
 
 
 def _cells(column: Any, parses_json: bool) -> list[Any]:
+    from tieredstore.values.json_text import is_json, json_values  # noqa: PLC0415  needs pyarrow
+
     if parses_json and is_json(column.type):
         return json_values(column)
     types: Any = importlib.import_module("pyarrow.types")
@@ -229,8 +264,6 @@ def _plain(value: Any) -> Any:
             return value.isoformat()
         case bytes():
             return _bytes_text(value)
-        case Decimal():
-            return str(value)
         case _:
             return value if isinstance(value, int | float) else str(value)
 

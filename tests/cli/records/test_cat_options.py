@@ -18,6 +18,7 @@ from tests.support.golden.records import Row, expected_rows, partitions_of
 from tests.support.golden.segments import case_path, segments
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
 from tieredstore.model import TopicIdPartition
+from tieredstore.query.writers import WRITERS
 from tieredstore.reading import LogQuery, LogTail, TailRecords
 from tieredstore.reading.omitted_records import LeftOut
 from tieredstore.testing.segments import Record, build_batch
@@ -168,7 +169,7 @@ def test_grep_shows_records_whose_key_or_value_match(pattern: str) -> None:
     [
         ("--json --format csv", "--json and --format exclude each other: give one of them"),
         ("--json --format %s", "--json and --format exclude each other"),
-        ("--format xml", "--format is 'xml'; it must be one of parquet, arrow, csv, jsonl"),
+        ("--format xml", f"--format is 'xml'; it must be one of {', '.join(WRITERS)}"),
         ("--format %x", "%x means nothing"),
         ("--from -5", "--from -5 is not an offset; the last records are those of cat --last 5"),
         ("--from -5x", "--from is '-5x', which is neither an offset nor a time"),

@@ -28,6 +28,7 @@ from tieredstore.cli.app.completion import complete_offset, complete_partition, 
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.limits import MAX_INT32, MAX_OFFSET
 from tieredstore.model import DEFAULT_ISOLATION, Isolation, Uuid
+from tieredstore.query.writers import formats_text
 
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket, Which
@@ -362,7 +363,7 @@ class Rows(Group):
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help="parquet, arrow, csv or jsonl; without it what FILE ends with, and on the screen a table.",
+            help=f"{formats_text()}; without it what FILE ends with, and on the screen a table.",
         ),
     ] = None
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line; the same as --format jsonl.")] = False

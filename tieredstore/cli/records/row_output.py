@@ -7,21 +7,19 @@ import sys
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from tieredstore.cli.terminal.output import complain, counted, print_growing_table
 from tieredstore.cli.terminal.output_file import output_to
 from tieredstore.cli.terminal.tables import number, text
 from tieredstore.errors import ConfigError, excerpt
+from tieredstore.query import writers
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tieredstore.cli.app.options import Rows
     from tieredstore.query.writers import BatchRows
-
-
-_BINARY: Final = ("parquet", "arrow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,50 +33,49 @@ class Target:
     @classmethod
     def parse(cls, rows: Rows, *, takes_folder: bool = False) -> Target:
         """What the options say; ConfigError for what they cannot mean."""
-        from tieredstore.query.writers import ENDINGS, WRITERS
-
         if rows.as_json and rows.row_format is not None:
             raise ConfigError("--json and --format exclude each other: give one of them")
         ending = "jsonl" if rows.as_json else rows.row_format
-        if ending is not None and ending not in WRITERS:
-            raise ConfigError(f"--format is {excerpt(ending)!r}; it must be one of {', '.join(WRITERS)}")
+        if ending is not None and ending not in writers.WRITERS:
+            raise ConfigError(f"--format is {excerpt(ending)!r}; it must be one of {', '.join(writers.WRITERS)}")
         path = rows.output
         if path is None or str(path) == "-":
             if path is not None and ending is None:
                 raise ConfigError("-o - has one stream of rows: say its --format")
-            if path is None and ending in _BINARY and sys.stdout.isatty():
+            if path is None and _is_binary(ending) and sys.stdout.isatty():
                 raise ConfigError(
                     "this is binary and would upset a terminal: give -o FILE, or -o - to have it here all the same"
                 )
             return cls(None, ending)
-        named = None if path.is_dir() else ENDINGS.get(path.suffix.lower())
+        named = None if path.is_dir() else writers.format_of(path)
         if takes_folder and named is None and (path.is_dir() or not path.exists() or path.is_file()):
             return cls(path, ending or "parquet", is_folder=True)
         if named is not None and ending not in (None, named):
             raise ConfigError(f"{path} is a name for {named}, and {ending} is asked for: leave one of them out")
         if named is None and ending is None:
-            raise ConfigError(
-                f"{str(path)!r} says no format: name it .parquet, .arrow, .csv or .jsonl, or give --format"
-            )
+            raise ConfigError(f"{str(path)!r} says no format: name it {writers.endings_text()}, or give --format")
         return cls(path, ending or named)
 
     @contextlib.contextmanager
     def open(self) -> Generator[BinaryIO]:
         """The file, whole at the end or absent; or stdout, on a terminal without what it would obey."""
         with output_to(self.path) as file:
-            is_screen = self.path is None and self.ending not in _BINARY and sys.stdout.isatty()
+            is_screen = self.path is None and not _is_binary(self.ending) and sys.stdout.isatty()
             yield cast("BinaryIO", _Screen(file)) if is_screen else file
 
     def write(self, rows: BatchRows, *, noun: str = "row") -> None:
         """The rows in their format; of a file it is told on stderr. ConfigError for two columns of one name."""
-        from tieredstore.query import writers
-
-        if self.ending != "csv":
+        row_format = writers.WRITERS[self.ending or ""]
+        if not row_format.takes_equal_names:
             check_names(rows)
         with self.open() as file:
-            count = writers.WRITERS[self.ending or ""](FlushedRows(rows, file), file)
+            count = row_format.write(FlushedRows(rows, file), file)
         if self.path is not None:
             complain(f"{counted(count, noun)} in {self.path}")
+
+
+def _is_binary(name: str | None) -> bool:
+    return name is not None and writers.WRITERS[name].is_binary
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +135,6 @@ def bytes_in_terminal(data: bytes) -> bytes:
 def print_rows(reader: BatchRows) -> None:
     """A table on stdout, of rows that may be millions."""
     from pyarrow import types
-
-    from tieredstore.query import writers
 
     untyped: Any = reader
     columns = [
