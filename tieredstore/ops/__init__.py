@@ -1,1 +1,1 @@
-"""What an operator does to a bucket. These are the decisions; the words and tables are the command line's."""
+"""An operator's tools for a bucket. They decide and act; their words and tables are the command line's."""

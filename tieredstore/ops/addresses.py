@@ -16,12 +16,12 @@ from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid, human_bytes
 
 _MOST_NAMED: Final = 20
-"""How many segments an error names at most: each candidate costs a request."""
+"""The most segments that an error names: each candidate costs a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentAddress:
-    """What names one segment of a partition: the offset that it begins at, its id, or both."""
+    """The address of one segment of a partition: its base offset, its id, or both."""
 
     topic: str
     partition: int
@@ -39,13 +39,13 @@ class SegmentAddress:
         return " and ".join(start + ([] if self.segment_id is None else [f"has the id {self.segment_id}"]))
 
     def matches(self, objects: SegmentObjects) -> bool:
-        """Whether a segment of the partition has this address."""
+        """Return True if a segment of the partition has this address."""
         return self.base_offset in {None, objects.start_offset} and self.segment_id in {None, objects.segment_id.id}
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One of several segments at an address; ``metadata`` is None where the manifest is absent or damaged."""
+    """One of several segments at an address; ``metadata`` is None if the manifest is absent or damaged."""
 
     objects: SegmentObjects
     metadata: RemoteLogSegmentMetadata | None
@@ -60,7 +60,7 @@ class Candidate:
 
 
 class AmbiguousSegmentError(ConfigError):
-    """An address that ``count`` segments have; the first of them are ``candidates``."""
+    """``count`` segments share the address; ``candidates`` are the first of them."""
 
     def __init__(self, address: SegmentAddress, candidates: tuple[Candidate, ...], count: int) -> None:
         super().__init__(address, candidates, count)
@@ -76,10 +76,10 @@ class AmbiguousSegmentError(ConfigError):
 
 
 class SegmentAbsentError(SegmentNotFoundError):
-    """An address that no segment has.
+    """No segment has the address.
 
-    ``others`` are ids of committed segments at the offset, where a segment id was given; ``near`` the base offsets of
-    committed segments around it; ``leftovers`` says whether there are objects at the offset, without a manifest.
+    ``others`` are ids of committed segments at the offset, if a segment id was given; ``near`` the base offsets of
+    committed segments around it; ``leftovers`` is True if there are objects at the offset, without a manifest.
     """
 
     def __init__(
@@ -99,11 +99,11 @@ class SegmentAbsentError(SegmentNotFoundError):
 def find_segment(
     store: ObjectStore, prefix: str, address: SegmentAddress, rules: ManifestRules = DEFAULT_RULES
 ) -> StoredSegment:
-    """The one segment at ``address``, its manifest read: one listing of the partition and one request.
+    """Find the one segment at ``address`` and read its manifest: one listing of the partition and one request.
 
-    Whole segments go first; if there is none, one that was committed and lost an object since is taken, so that its
-    damage is met and not mistaken for absence. Raises SegmentAbsentError and AmbiguousSegmentError, and
-    ResourceNotFoundError for a topic or partition that is not there.
+    Whole segments take precedence. Without one, a committed segment that has lost an object is returned, so that its
+    damage is not mistaken for absence. Raise SegmentAbsentError and AmbiguousSegmentError, and ResourceNotFoundError
+    for an absent topic or partition.
     """
     listed = _list_partition(store, prefix, address)
     committed = [objects for objects in _committed(listed) if address.matches(objects)]
@@ -112,9 +112,9 @@ def find_segment(
 
 
 def find_objects(store: ObjectStore, prefix: str, address: SegmentAddress) -> SegmentObjects:
-    """The objects of the one segment at ``address``, by one listing; no manifest is read.
+    """Find the objects of the one segment at ``address``, by one listing, without reading manifests.
 
-    With a segment id whatever is left of the segment is found; without, only committed segments are.
+    With a segment id, any leftovers of the segment count; without one, only committed segments.
     """
     listed = _list_partition(store, prefix, address)
     searched = listed if address.segment_id is not None else _committed(listed)
@@ -122,7 +122,7 @@ def find_objects(store: ObjectStore, prefix: str, address: SegmentAddress) -> Se
 
 
 def _list_partition(store: ObjectStore, prefix: str, address: SegmentAddress) -> list[SegmentObjects]:
-    """All that is stored of the partition (of every topic of this name, if no topic id was given)."""
+    """List everything stored of the partition (of every topic of this name, if no topic id was given)."""
     return list(
         list_segments(store, prefix, topic=address.topic, topic_id=address.topic_id, partition=address.partition)
     )

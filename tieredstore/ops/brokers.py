@@ -1,4 +1,4 @@
-"""What the brokers say of the segments of a bucket: the records of their metadata topic, and what they come to."""
+"""The brokers' view of a bucket's segments: the records of their metadata topic, and the resulting states."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 METADATA_TOPIC: Final = "__remote_log_metadata"
 
 _AT_ONCE: Final = 500
-"""How many segments of a listing are seen before the records are read on: not a round trip for each."""
+"""Segments of a listing between two reads of the topic, to save a round trip for each."""
 
 _TABLES: Final = """
 PRAGMA journal_mode = OFF;
@@ -45,7 +45,7 @@ SeenT = TypeVar("SeenT")
 
 
 class MetadataTopic:
-    """Reads the brokers' metadata topic, all of it and then what has come since. Close it."""
+    """Reads the brokers' metadata topic to its end, and later the new records. Close it."""
 
     def __init__(self, reader: LiveReader, topic: str = METADATA_TOPIC) -> None:
         self._reader = reader
@@ -53,9 +53,9 @@ class MetadataTopic:
         self._read_up_to: dict[tuple[str, int], int] | None = None
 
     def read_on(self) -> Iterator[tuple[int, int, bytes]]:
-        """Partition, offset and value of each record that was not read before, up to the ends as they are now.
+        """Yield partition, offset and value of each unread record, up to the present ends.
 
-        ResourceNotFoundError where there is no such topic: the brokers have no tiered storage, or keep its metadata
+        Raise ResourceNotFoundError without such a topic: the brokers have no tiered storage, or keep its metadata
         elsewhere.
         """
         cluster = self._reader.cluster
@@ -74,8 +74,9 @@ class MetadataTopic:
 
 
 class BrokersSegments:
-    """What the records of the metadata topic come to. Kept in a file of its own, which goes with :meth:`close`: there
-    may be millions of segments. For one thread."""
+    """The segments' states by the records of the metadata topic, in a temporary file that :meth:`close` removes,
+    because there may be millions. For one thread.
+    """
 
     def __init__(self) -> None:
         with contextlib.ExitStack() as opened:
@@ -85,49 +86,49 @@ class BrokersSegments:
             self._opened = opened.pop_all()
 
     def take(self, value: bytes) -> None:
-        """Take the value of the next record; CorruptDataError if it is none of Kafka's."""
+        """Apply the value of the next record; raise CorruptDataError if it is not Kafka's."""
         record = parse_metadata_record(value)
         if isinstance(record, SegmentRecord):
             metadata = record.metadata
             values = metadata.start_offset, metadata.end_offset, metadata.segment_size_in_bytes, record.state.value
-            # Records may come twice.
+            # Records may be repeated.
             self.database.execute(
                 "INSERT OR IGNORE INTO segment VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)",
                 (*segment_key(metadata.remote_log_segment_id), *values),
             )
         elif isinstance(record, SegmentUpdate):
-            # States only go forward.
+            # States only move forward.
             self.database.execute(_MOVE_ON, (record.state.value, *segment_key(record.segment_id)))
         else:
-            # From the mark on nothing of the partition is to be read, and its topic's id does not come again.
+            # From this mark on the partition must not be read, and its topic's id never returns.
             where, deleted = record.partition, SegmentState.DELETE_SEGMENT_FINISHED.value
             self.database.execute(_MOVE_ALL_ON, (deleted, where.topic, where.topic_id.bytes, where.partition))
 
     def row_of(self, segment_id: RemoteLogSegmentId) -> tuple[int, int, int, int] | None:
-        """Its state's number, start and end offset, and size; None if no record was of it."""
+        """Return its state's number, start and end offset, and size; None without a record of it."""
         row: tuple[int, int, int, int] | None = self.database.execute(_SELECT, segment_key(segment_id)).fetchone()
         return row
 
     def close(self) -> None:
-        """Forget all."""
+        """Remove everything."""
         self._opened.close()
 
 
 class BrokersView(Closing):
-    """The brokers' records as a tool that deletes may trust them: read on after a segment was seen. Close it.
+    """The brokers' records in the form that a deleting tool may trust: read on after a segment was seen. Close it.
 
-    A broker writes the record of a copy before it copies. So a segment whose manifest was seen, and of which no record
-    is there when the topic is read on *after that*, is no broker's; of an older reading that says nothing.
-    CorruptDataError where one of the records cannot be read: nobody knows then what is still listed.
+    A broker writes the record of a copy before it copies. So a segment whose manifest was seen, without a record when
+    the topic is read on *after that*, belongs to no broker; an older reading proves nothing. Raise CorruptDataError if
+    a record is unreadable: then it is unknown which segments are still listed.
     """
 
     def __init__(self, read_on: Callable[[], Iterable[tuple[int, int, bytes]]]) -> None:
-        """``read_on`` gives what was not read before, as ``MetadataTopic`` does."""
+        """Use ``read_on`` to get new records, as ``MetadataTopic`` does."""
         self._read_on = read_on
         self._segments = BrokersSegments()
 
     def read_behind(self, seen: Iterable[SeenT]) -> Iterator[SeenT]:
-        """Yield what was ``seen`` in a store, each once the records that came before that moment are read."""
+        """Yield items ``seen`` in a store, each after the records up to that moment have been read."""
         seen = iter(seen)
         while piece := list(islice(seen, _AT_ONCE)):
             for partition, offset, value in self._read_on():
@@ -135,12 +136,12 @@ class BrokersView(Closing):
             yield from piece
 
     def state_of(self, segment_id: RemoteLogSegmentId) -> SegmentState | None:
-        """Return the segment's state by the records that were read; None if none of them is of it."""
+        """Return the segment's state by the records read so far; None without one."""
         row = self._segments.row_of(segment_id)
         return None if row is None else SegmentState(row[0])
 
     def close(self) -> None:
-        """Forget all."""
+        """Remove everything."""
         self._segments.close()
 
     def _take(self, partition: int, offset: int, value: bytes) -> None:
@@ -154,14 +155,14 @@ class BrokersView(Closing):
 
 
 def segment_key(segment_id: RemoteLogSegmentId) -> tuple[str, bytes, int, bytes]:
-    """Topic, topic id, partition and id, as the table has them."""
+    """Return topic, topic id, partition and id, as the table has them."""
     where = segment_id.topic_id_partition
     return where.topic, where.topic_id.bytes, where.partition, segment_id.id.bytes
 
 
 @contextlib.contextmanager
 def open_brokers(client: Mapping[str, str] | None) -> Generator[BrokersView | None]:
-    """What the brokers that a client's properties name list; None where there is no client."""
+    """Open the view of the brokers that a client's properties name; None without a client."""
     if client is None:
         yield None
         return

@@ -1,4 +1,4 @@
-"""What an operator works on: a store with the segments under one prefix, and the settings that name it."""
+"""The object of an operator's work: a store with the segments under one prefix, and its settings."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """An open store and its settings. No key file was read: only :meth:`manager` needs them."""
+    """An open store and its settings. No key file is read: only :meth:`manager` needs them."""
 
     settings: Settings
     store: ObjectStore
 
     @property
     def prefix(self) -> str:
-        """What all keys of segments begin with."""
+        """The common prefix of segments' keys."""
         return self.settings.key_prefix
 
     @property
     def manifest_rules(self) -> ManifestRules:
-        """What the settings demand of manifests."""
+        """The settings' demands on manifests."""
         return rules_of(self.settings)
 
     def shown(self, key: str) -> str:
-        """The key as messages show it."""
+        """Return the key as messages show it."""
         return displayed_key(key, self.prefix, self.settings.key_prefix_mask)
 
     def refuse_raw(self, tool: str, why: str) -> None:
-        """ConfigError in the raw layout, which ``tool`` cannot work on."""
+        """Raise ConfigError in the raw layout, which ``tool`` does not support."""
         if self.settings.endpoint.is_raw:
             raise ConfigError(f"{tool} does not work on the raw layout ({LAYOUT}={PINTEREST}): {why}")
 
     def manager(self) -> RemoteStorageManager:
-        """What copies and fetches, over the same store; close it. Reads the key files."""
-        # With it come cryptography and compression, which a listing or a deletion does without.
+        """Make a manager that copies and fetches, over the same store; close it. Reads the key files."""
+        # It imports cryptography and compression, which a listing or a deletion does not need.
         from tieredstore.remote import RemoteStorageManager  # noqa: PLC0415
 
         return RemoteStorageManager(self.settings, store=self.store)
@@ -56,6 +56,6 @@ class Bucket:
 
 @contextlib.contextmanager
 def open_bucket(settings: Settings) -> Generator[Bucket]:
-    """The store of the settings, closed again at the end."""
+    """Open the store of the settings, and close it at the end."""
     with contextlib.closing(open_places(settings)) as store:
         yield Bucket(settings, store)

@@ -1,4 +1,4 @@
-"""What there is of one segment, beside what its manifest says there should be."""
+"""The objects of one segment, compared with its manifest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tieredstore.format.keys import Suffix
 
 
 class ObjectDamage(enum.Enum):
-    """What is wrong with an object under a valid manifest, as far as a listing tells."""
+    """The damage of an object under a valid manifest, as far as a listing shows it."""
 
     MISSING = "missing"
     WRONG_SIZE = "wrong_size"
@@ -20,7 +20,9 @@ class ObjectDamage(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class InspectedObject:
-    """One of a segment's three objects. ``expected_size`` is None where the manifest does not say one: of itself."""
+    """One of a segment's three objects. ``expected_size`` is None for the manifest itself, which does not contain
+    its own.
+    """
 
     suffix: Suffix
     info: ObjectInfo | None
@@ -28,14 +30,14 @@ class InspectedObject:
 
     @property
     def damage(self) -> ObjectDamage | None:
-        """What is wrong with it."""
+        """Its damage, or None."""
         if self.info is None:
             return ObjectDamage.MISSING
         return None if self.expected_size in {None, self.info.size} else ObjectDamage.WRONG_SIZE
 
 
 def inspect_objects(segment: StoredSegment) -> tuple[InspectedObject, ...]:
-    """All three objects, those too that are not there. Asks no store."""
+    """Return all three objects, including absent ones. Asks no store."""
     manifest = segment.manifest
     expected = {Suffix.LOG: manifest.chunk_index.stored_size, Suffix.INDEXES: manifest.segment_indexes.total_size}
     return tuple(InspectedObject(suffix, segment.objects.find(suffix), expected.get(suffix)) for suffix in Suffix)
@@ -43,7 +45,7 @@ def inspect_objects(segment: StoredSegment) -> tuple[InspectedObject, ...]:
 
 @dataclass(frozen=True, slots=True)
 class StoredChunkSizes:
-    """How large the chunks of a log are as they are stored."""
+    """The stored sizes of a log's chunks."""
 
     smallest: int
     average: int
@@ -51,12 +53,12 @@ class StoredChunkSizes:
 
     @classmethod
     def of(cls, index: ChunkIndex) -> StoredChunkSizes | None:
-        """The sizes that a chunk index tells; None without chunks."""
+        """Return the sizes in a chunk index; None without chunks."""
         if not index.chunk_count:
             return None
         average = index.stored_size // index.chunk_count
         if isinstance(index, FixedChunkIndex):
-            # All but the last are of one size, so that there is no need to look at each.
+            # All except the last have one size.
             last = index.final_transformed_chunk_size
             largest = max(last, index.transformed_chunk_size) if index.chunk_count > 1 else last
             return cls(last, average, largest)

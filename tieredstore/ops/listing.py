@@ -1,4 +1,4 @@
-"""The segments of a store with what their manifests say, whole or not, and their sums."""
+"""The segments of a store with their manifests' content, whole or not, and their sums."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from tieredstore.process.parallel import READERS
 from tieredstore.process.thread_pool import ThreadPool
 
 Loaded: TypeAlias = StoredSegment | CorruptDataError | None
-"""A segment, what is wrong with its manifest, or None where there is no manifest."""
+"""A segment, its manifest's error, or None without a manifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedSegment:
-    """One segment of a listing, with what its manifest says, if it has one."""
+    """One segment of a listing, with its manifest's content, if it has one."""
 
     objects: SegmentObjects
     loaded: Loaded
 
     @property
     def partition(self) -> TopicIdPartition:
-        """The partition it is of."""
+        """The segment's partition."""
         return self.objects.segment_id.topic_id_partition
 
     @property
     def stored(self) -> StoredSegment | None:
-        """The segment if its manifest can be read."""
+        """The segment if its manifest is readable."""
         return self.loaded if isinstance(self.loaded, StoredSegment) else None
 
     @property
@@ -45,17 +45,17 @@ class ListedSegment:
 
     @property
     def max_timestamp_ms(self) -> int | None:
-        """The greatest timestamp of its batches, where it is known."""
+        """The greatest timestamp of its batches, if known."""
         time_ms = -1 if self.stored is None else self.stored.metadata.max_timestamp_ms
         return None if time_ms < 0 else time_ms
 
 
 QUARANTINE: Final = "!tieredstore/quarantine/"
-"""What stands behind the prefix in the keys of damaged segments: the uploader keeps them in the usual format."""
+"""Follows the prefix in the keys of damaged segments, which the uploader keeps in the usual format."""
 
 
 def list_encrypted(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[SegmentObjects]:
-    """All that a key pair may be needed for: the segments in scope, and those of the quarantine."""
+    """Yield everything that may need a key pair: the segments in scope, and those in quarantine."""
     yield from list_in_scope(store, prefix, scope)
     for objects in list_in_scope(store, f"{prefix}{QUARANTINE}", scope):
         yield replace(objects, main_path=f"{QUARANTINE}{objects.main_path}")
@@ -67,9 +67,9 @@ def load_listing(
     rules: ManifestRules = DEFAULT_RULES,
     parallel: int = READERS,
 ) -> Iterator[ListedSegment]:
-    """The segments in the order of (topic, topic id, partition, base offset, segment id), their manifests read.
+    """Yield the segments with their manifests, ordered by (topic, topic id, partition, base offset, segment id).
 
-    The listing is held, manifests are not. A segment that is deleted meanwhile is left out.
+    Holds the listing, not manifests. A segment deleted in between is left out.
     """
     return load_stream(store, sorted(listed, key=_order), rules=rules, parallel=parallel)
 
@@ -81,9 +81,9 @@ def load_stream(
     rules: ManifestRules = DEFAULT_RULES,
     parallel: int = READERS,
 ) -> Iterator[ListedSegment]:
-    """The segments as they are listed, their manifests read: neither those nor the listing are held.
+    """Yield the segments as they are listed, with their manifests; holds neither those nor the listing.
 
-    A segment that is deleted meanwhile is left out.
+    A segment deleted in between is left out.
     """
 
     with ThreadPool(parallel, "tieredstore-ls") as pool:
@@ -95,11 +95,11 @@ def load_stream(
 def within(
     listed: Iterable[ListedSegment], start: int | AtTime | None, stop: int | AtTime | None
 ) -> Iterator[ListedSegment]:
-    """Those of a listing, each partition's by offset, that may hold records from ``start`` up to ``stop``.
+    """Yield the segments of a listing, in offset order, that may hold records from ``start`` up to ``stop``.
 
-    As Kafka finds a time: it stands for the first record of that time or later, which lies in the first segment whose
-    greatest timestamp is that late. Segments that do not tell are taken where the window may be. ConfigError behind the
-    last one if ``start`` is an offset beyond the ends of all partitions.
+    As in Kafka, a time means the first record of that time or later, which is in the first segment with such a greatest
+    timestamp. Segments with unknown ends are included where the window may be. Raise ConfigError at the end if
+    ``start`` is an offset beyond the ends of all partitions.
     """
     ends: dict[str, int] = {}
     for where, of_partition in itertools.groupby(listed, key=lambda one: one.partition):
@@ -120,7 +120,7 @@ def within(
 
 
 def _reaches(one: ListedSegment, place: int | AtTime | None) -> bool | None:
-    """Whether the place lies in the segment or before; None where the manifest does not tell."""
+    """Return True if the place is in the segment or before; None if the manifest cannot tell."""
     if isinstance(place, AtTime):
         return None if one.max_timestamp_ms is None else one.max_timestamp_ms >= place.timestamp_ms
     last = None if one.stored is None else one.stored.last_offset
@@ -138,7 +138,7 @@ def _listed(objects: SegmentObjects, loaded: StoredSegment | TieredStoreError) -
 
 
 class SegmentTotals:
-    """Sums over whole segments; ``oldest_ms`` and ``newest_ms`` bound their times, None where none is known."""
+    """Sums over whole segments; ``oldest_ms`` and ``newest_ms`` bound their times, None if none is known."""
 
     def __init__(self) -> None:
         self.segments = self.size = self.stored_size = 0
@@ -157,16 +157,16 @@ class SegmentTotals:
 
 
 class HeldOffsets:
-    """Which offsets of one partition whole segments hold: ``spans`` of (first, last), with holes between them."""
+    """The offsets of one partition in whole segments: ``spans`` of (first, last), with holes between them."""
 
     def __init__(self) -> None:
         self.spans: list[tuple[int, int]] = []
         self._is_end_known = True
 
     def add(self, segment: RemoteLogSegmentMetadata) -> tuple[int, int] | None:
-        """Take the next one, by base offset; the hole before it, if there is one.
+        """Add the next segment, by base offset; return the hole before it, if any.
 
-        Where a manifest does not tell a segment's end, it is taken to end where the next one begins.
+        If a manifest lacks a segment's end, it is assumed to end where the next one begins.
         """
         start, end = segment.start_offset, segment.end_offset
         last = self.spans[-1][1] if self.spans else start - 1

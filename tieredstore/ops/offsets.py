@@ -1,4 +1,4 @@
-"""Which offsets of a partition there are: what the bucket holds, what a broker holds, and what neither does."""
+"""The offsets of a partition: in the bucket, on a broker, and in neither."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from tieredstore.live import LiveCluster
 
 Extent = tuple[int, int]
-"""Offsets from the first up to the second, which is out."""
+"""Offsets from the first up to the second (exclusive)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerLog:
-    """What a broker has of a partition; ``until`` is the first offset of a time that was asked for, or the end."""
+    """A broker's log of a partition; ``until`` is the first offset of a requested time, or the end."""
 
     earliest_offset: int
     end_offset: int
@@ -31,13 +31,13 @@ class BrokerLog:
 
 
 def lost_between(held: Iterable[Extent]) -> tuple[Extent, ...]:
-    """What is between offsets that there are, and in none of them; what lies before all of them was retention's."""
+    """Return the missing offsets between the held ones; offsets before all of them were deleted by retention."""
     known = sorted(held)
     return tuple(without(known, (known[0][0], max(end for _, end in known)))) if known else ()
 
 
 def without(held: Iterable[Extent], of: Extent) -> Iterator[Extent]:
-    """The offsets of ``of`` that none of ``held``, which are sorted, has."""
+    """Yield the offsets of ``of`` that none of the sorted ``held`` contains."""
     at, end = of
     for start, stop in held:
         if at < min(start, end):
@@ -50,10 +50,10 @@ def without(held: Iterable[Extent], of: Extent) -> Iterator[Extent]:
 def ask_broker(
     cluster: LiveCluster, lives: Sequence[tuple[str, TopicId]], until: AtTime | None
 ) -> dict[tuple[str, Uuid], dict[int, BrokerLog]]:
-    """What the brokers have of the bucket's topics, by name, the bucket's id and partition.
+    """Return the brokers' logs of the bucket's topics, by name, the bucket's id and partition.
 
-    A topic is absent that the brokers do not have, and so is a life that is not theirs; ConfigError where they have
-    another one of the name alone.
+    Topics that the brokers lack are absent, and so are incarnations other than theirs; raise ConfigError if they have
+    only another one of the name.
     """
     described = cluster.describe(topic for topic, _ in lives)
     own: dict[str, Uuid] = {}
@@ -67,7 +67,7 @@ def ask_broker(
             )
         own[topic] = same[0].value
     places = [(topic, number) for topic, live in described.items() for number in live.partitions]
-    # A partition that was added a moment ago may have no beginning yet.
+    # A partition that was just added may have no beginning yet.
     starts, ends = cluster.earliest_offsets(places), cluster.end_offsets(places)
     times = {} if until is None else cluster.offsets_for_times(dict.fromkeys(starts, until.timestamp_ms))
     logs: dict[tuple[str, Uuid], dict[int, BrokerLog]] = {life: {} for life in own.items()}

@@ -1,8 +1,8 @@
-"""What the tools that change a bucket have in common: the outcomes of their steps.
+"""The common part of the tools that change a bucket: the outcomes of their steps.
 
-A tool is a frozen dataclass: its fields are the store and the options of a run. ``run`` is a generator: from a listing
-it plans what becomes of each item, does it unless it is a dry run, and gives a step for each item as it is done. Its
-docstring, and the words of its command, say which outcomes it gives.
+A tool is a frozen dataclass: its fields are the store and the options of a run. ``run`` is a generator: it plans each
+item of a listing, acts unless it is a dry run, and yields a step for each item when it is done. Its docstring, and the
+words of its command, list its outcomes.
 """
 
 from __future__ import annotations
@@ -18,74 +18,74 @@ ItemT_co = TypeVar("ItemT_co", covariant=True)
 
 
 class Outcome(enum.StrEnum):
-    """What became of one item; in a dry run, what would become of it."""
+    """The outcome of one item; in a dry run, the planned one."""
 
     # Changed.
     ADDED = "added"
     ADOPTED = "adopted"
-    """An orphan of which readers are told now."""
+    """An orphan that has been notified to readers."""
     COPIED = "copied"
-    """It stands in the target, verified."""
+    """It is in the target, verified."""
     DELETED = "deleted"
     FREED = "freed"
-    """A batch that retention does not keep: its notification is gone, its object is deleted later."""
+    """A batch beyond retention: its notification is deleted, its object follows later."""
     REMOVED = "removed"
     ROTATED = "rotated"
-    """Its data key is wrapped by the active pair now."""
+    """The active pair wraps its data key now."""
 
     # Nothing to do.
     ACTIVE = "active"
-    """Its data key was wrapped by the active pair already, or the broker may still append to it."""
+    """The active pair wrapped its data key already, or the broker may still append to it."""
     GONE = "gone"
-    """Somebody else deleted it meanwhile, or is about to, or its writer is at work."""
+    """Another process has deleted it, or will, or its writer is alive."""
     PLAIN = "plain"
     """It is not encrypted."""
     THERE = "there"
-    """It was there, equal."""
+    """It existed already, with equal bytes."""
 
-    # Left alone.
+    # Kept.
     CHANGED = "changed"
-    """Its manifest was changed by somebody else each time it was looked at."""
+    """Another process changed its manifest during each attempt."""
     COMMITTED = "committed"
-    """It is committed and not yet published: whoever starts next does that."""
+    """It is committed and not yet published: the next run publishes it."""
     DAMAGED = "damaged"
-    """It cannot be read, or is that of another item."""
+    """It is unreadable, or belongs to another item."""
     FAILED = "failed"
-    """It cannot be copied, for the reason of the step's error; others can."""
+    """Its copy failed, for the reason in the step's error; others may succeed."""
     FORGOTTEN = "forgotten"
-    """An object older than what the queue remembers: nobody can tell whether it was ever notified."""
+    """An object older than the queue's memory: it is unknown if it was ever notified."""
     HELD = "held"
     """It is under a legal hold."""
     LEFT = "left"
-    """Nobody but the store can take it away."""
+    """Only the store can remove it."""
     LEFTOVER = "leftover"
-    """It has no manifest, as a copy under way: the garbage collection takes it when it is old."""
+    """It has no manifest, like a running copy: the garbage collection takes it when it is old."""
     LISTED = "listed"
     """The brokers still list it."""
     NEWER = "newer"
     """It was written after the plan was made."""
     NO_RULES = "no_rules"
-    """The store has no rules of its own, or does not tell them."""
+    """The store has no rules, or does not list them."""
     NOT_TRIED = "not_tried"
-    """One before it failed as this one would have."""
+    """An earlier item failed as this one would have."""
     REFERENCED = "referenced"
     """It has a manifest by now."""
     REFUSED = "refused"
     """The store refuses to delete it."""
     UNKNOWN = "unknown"
-    """Where it ends is not known, or the brokers' records never named it."""
+    """Its end is unknown, or the brokers' records never named it."""
     UNKNOWN_KEY = "unknown_key"
     """Its pair is not on the ring."""
     WAITING = "waiting"
-    """An object whose notification is freed, and which readers may still fetch."""
+    """An object whose notification is deleted, and which readers may still fetch."""
     WRONG_KEY = "wrong_key"
     """The pair of its id does not open its data key."""
     YOUNG = "young"
-    """It may be of a writer at work, or of brokers that do not list it yet."""
+    """Its writer may be alive, or brokers may not list it yet."""
 
     @property
     def is_change(self) -> bool:
-        """Whether the item was changed."""
+        """True if the item was changed."""
         return self in _CHANGES
 
 
@@ -96,7 +96,7 @@ _CHANGES = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Step(Generic[ItemT_co]):
-    """One item of a tool, and what became of it; ``reason`` says why it was left alone, where that is to be said."""
+    """One item of a tool, and its outcome; ``reason`` says why it was kept, if that needs saying."""
 
     item: ItemT_co
     outcome: Outcome
@@ -104,7 +104,7 @@ class Step(Generic[ItemT_co]):
 
 
 def require_conditional_writes(store: ObjectStore, tool: str) -> None:
-    """ConfigError, naming store and tool, unless the store's conditional writes are atomic."""
+    """Raise ConfigError, naming store and tool, unless the store's conditional writes are atomic."""
     if not store.conditional_writes:
         raise ConfigError(
             f"{tool} needs a store that replaces an object only if nobody else has changed it, and {store.identity} "

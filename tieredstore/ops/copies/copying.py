@@ -1,12 +1,13 @@
-"""Segments from one store to another, or to another prefix, without a broker; the source is only read.
+"""Copies of segments to another store or prefix, without a broker; the source is only read.
 
-Where nothing changes the three objects go as they are, under the same keys: all who copy a segment write the same bytes
-under the same keys, so that whoever comes second goes on with what stands. Nothing is ever deleted here: somebody else
-may count on it. What is transcoded goes under an id of its own, as every copy of a broker's segment does: no two
-encryptions have the same bytes.
+An unchanged segment's three objects are copied verbatim, under the same keys: all concurrent copies write the same
+bytes under the same keys, so that a later one continues an earlier one. Nothing is deleted here: another process may
+rely on it. A transcoded segment gets a new id, like every copy of a broker's segment: no two encryptions have the same
+bytes.
 
-Garbage collections take what is old and has no manifest. What an earlier run left is gone on with while it is young,
-its age counted into the attempt's; what is older is left to them, and the segment waits until it is gone.
+Garbage collections delete old objects without a manifest. Leftovers of an earlier run are completed while they are
+young, and their age counts into the attempt's. Older ones are left to the garbage collection, and the segment waits
+until they are gone.
 """
 
 from __future__ import annotations
@@ -63,19 +64,20 @@ if TYPE_CHECKING:
     from tieredstore.ops.bucket import Bucket
 
 _LOOKS: Final = 1 + len(Suffix)
-"""How often the target is looked at where somebody else copies the same segment at the same time: before, and each time
-that an object came to stand meanwhile."""
+"""The most looks at the target while another process copies the same segment: one before, and one for each object
+that appeared in between.
+"""
 
 _DATA: Final = (Suffix.LOG, Suffix.INDEXES)
 
 
 class LeftAloneError(StoreUnavailableError):
-    """The segment cannot be copied at this time, since of what stands in the target some may be about to go."""
+    """The segment cannot be copied now, because leftovers in the target may be deleted soon."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerbatimSegment:
-    """A segment of the source: ``raw`` is its manifest's text, ``way`` says whether that changes."""
+    """A segment of the source: ``raw`` is its manifest's text, ``way`` says if that changes."""
 
     stored: StoredSegment
     raw: bytes
@@ -83,13 +85,13 @@ class VerbatimSegment:
 
     @property
     def sizes(self) -> dict[Suffix, int]:
-        """Bytes of the two objects that the manifest points to."""
+        """The sizes of the two objects that the manifest points to."""
         manifest = self.stored.manifest
         return {Suffix.LOG: manifest.chunk_index.stored_size, Suffix.INDEXES: manifest.segment_indexes.total_size}
 
 
 class VerbatimCopies:
-    """Writes into the target what it has not of segments. Thread-safe."""
+    """Writes missing objects of segments into the target. Thread-safe."""
 
     def __init__(self, route: Route, *, dry_run: bool) -> None:
         self._route = route
@@ -99,9 +101,11 @@ class VerbatimCopies:
         self._max_age_s = route.target.settings.upload_max_age_ms / 1000
 
     def write(self, segment: VerbatimSegment, listed: SegmentObjects | None) -> int:
-        """The bytes that were sent, 0 if all of it stood; ``listed`` is what the target has under the segment's id.
+        """Write what is missing; return the bytes sent, 0 if all existed; ``listed`` are the target's objects of the
+        segment id.
 
-        SegmentAlreadyExistsError if other bytes stand there, LeftAloneError if nobody may go on with what does.
+        Raise SegmentAlreadyExistsError if they have other bytes, LeftAloneError if the existing leftovers must not
+        be completed.
         """
         standing = {} if listed is None else dict(listed.objects)
         for _ in range(_LOOKS):
@@ -142,8 +146,8 @@ class VerbatimCopies:
         try:
             _check(age)
         except LeftAloneError:
-            # A write that took so long may have met a clean-up that found no manifest yet. What is whole stays:
-            # somebody else may have been told already that it stands.
+            # During so long a write a clean-up may have found no manifest yet. Complete segments stay: another process
+            # may already rely on them.
             self._require_or_take_back(segment, key)
 
     def _require_or_take_back(self, segment: VerbatimSegment, manifest_key: str) -> None:
@@ -157,7 +161,7 @@ class VerbatimCopies:
     def _age_of_what_stands(
         self, segment: VerbatimSegment, standing: dict[Suffix, ObjectInfo], *, is_committed: bool
     ) -> float:
-        """How old the oldest leftover is that is gone on with; what stands has to be what would be sent."""
+        """Return the age of the oldest leftover that is completed; existing objects must equal the source's."""
         before_s = 0.0
         for suffix in _DATA:
             info = standing.get(suffix)
@@ -165,7 +169,7 @@ class VerbatimCopies:
                 continue
             if not is_committed:
                 before_s = max(before_s, self._leftover_age_s(info))
-            # Under a manifest it was compared before that was written.
+            # Under a manifest they were compared before that was written.
             if info.size != segment.sizes[suffix] or not (is_committed or self._is_equal(segment, suffix)):
                 raise SegmentAlreadyExistsError(
                     f"{self._shown(segment, suffix)} stands in the target with other bytes than the source has; "
@@ -189,8 +193,9 @@ class VerbatimCopies:
         return age_s
 
     def _require_equal_manifest(self, segment: VerbatimSegment) -> None:
-        """SegmentAlreadyExistsError unless the target's manifest is the source's, or differs in its data key's wrapping
-        and the target's ring opens that."""
+        """Raise SegmentAlreadyExistsError unless the target's manifest is the source's, or differs only in a
+        wrapping of its data key that the target's ring opens.
+        """
         name = self._shown(segment, Suffix.MANIFEST)
         try:
             raw = read_manifest_text(self._route.target.store, self._target_key(segment, Suffix.MANIFEST), name)
@@ -216,7 +221,7 @@ class VerbatimCopies:
         return with_data_key(segment.raw, *self._route.recoding.rewrap(wrapped), self._route.source.manifest_rules)
 
     def _body(self, segment: VerbatimSegment, suffix: Suffix) -> Generator[bytes]:
-        """The object's bytes; SegmentNotFoundError if the segment is deleted meanwhile."""
+        """Yield the object's bytes; raise SegmentNotFoundError if the segment is deleted during the read."""
         objects = segment.stored.objects
         try:
             yield from parts_of(self._route.source.store, self._source_key(segment, suffix), segment.sizes[suffix])
@@ -231,7 +236,7 @@ class VerbatimCopies:
             ) from error
 
     def _is_equal(self, segment: VerbatimSegment, suffix: Suffix) -> bool:
-        """Whether what stands has the source's bytes, as many of which it has."""
+        """Return True if the existing object has the source's bytes; the sizes are equal."""
         stored = parts_of(self._route.target.store, self._target_key(segment, suffix), segment.sizes[suffix])
         try:
             return all(ours == theirs for ours, theirs in zip(self._body(segment, suffix), stored, strict=True))
@@ -239,7 +244,7 @@ class VerbatimCopies:
             raise PreconditionFailedError(f"{self._shown(segment, suffix)} is gone again") from error
 
     def _require(self, segment: VerbatimSegment, suffix: Suffix) -> None:
-        """LeftAloneError if what was written, or stood, is gone."""
+        """Raise LeftAloneError if a written or existing object is gone."""
         key, size = self._target_key(segment, suffix), segment.sizes[suffix]
         try:
             is_whole = len(self._route.store.get(key, max(0, size - 1), size)) == min(1, size) and ends_at(
@@ -254,7 +259,7 @@ class VerbatimCopies:
             )
 
     def _look_again(self, segment: VerbatimSegment) -> dict[Suffix, ObjectInfo]:
-        """What the target has by now."""
+        """List the target's present objects."""
         standing: dict[Suffix, ObjectInfo] = {}
         for suffix in Suffix:
             try:
@@ -275,7 +280,7 @@ class VerbatimCopies:
 
 
 def _check(age: AttemptAge) -> None:
-    """LeftAloneError if the attempt, with what it goes on with, has become too old to commit."""
+    """Raise LeftAloneError if the attempt, including its leftovers, is too old to commit."""
     try:
         age.check()
     except StoreUnavailableError as error:
@@ -283,7 +288,7 @@ def _check(age: AttemptAge) -> None:
 
 
 SEGMENTS_AT_ONCE: Final = 4
-"""Segments on their way at once unless told otherwise: each has some parts of 8 MiB in memory."""
+"""The default number of parallel segments: each has some parts of 8 MiB in memory."""
 
 _ID_LENGTH: Final = 1 + 22
 """Characters of a segment's id at the end of its path, with the dash before it."""
@@ -304,9 +309,9 @@ _ALL: Final = Scope()
 class CopyStep(Step[SegmentObjects]):
     """One segment of a copy.
 
-    The item is the source's; ``last_offset`` is inclusive, None where nobody says. ``segment_id`` is that
-    of the copy, None where there is none. ``sent`` are the bytes that were written (in a dry run: would be, of
-    transcoded segments as many as the source has). ``error`` says why it failed.
+    The item is the source's; ``last_offset`` is inclusive, None if unknown. ``segment_id`` is that of the copy, None
+    without one. ``sent`` are the bytes written (in a dry run: to be written, for transcoded segments the source's
+    size). ``error`` is the reason of a failure.
     """
 
     way: CopyWay | None = None
@@ -318,11 +323,11 @@ class CopyStep(Step[SegmentObjects]):
 
 @dataclass(frozen=True, slots=True)
 class BucketCopy:
-    """Copies segments into another bucket; nothing is written if ``dry_run``.
+    """Copies segments into another bucket; writes nothing if ``dry_run``.
 
-    What changes on the way is what the settings of the two buckets say differently (see ``Recoding``). A segment's
-    manifest is written last; with ``read_back`` every object is read back and compared before that. Stopped or killed
-    anywhere, a second run completes it.
+    Differences between the settings of the two buckets decide what changes (see ``Recoding``). A segment's manifest is
+    written last; with ``read_back`` every object is read back and compared before that. After a stop or kill at any
+    point, a second run completes it.
     """
 
     source: Bucket
@@ -335,11 +340,11 @@ class BucketCopy:
     clock: Callable[[], float] = boot_clock_s
 
     def run(self, scope: Scope = _ALL) -> Iterator[CopyStep]:
-        """A step for each segment in scope, in the order of the source's listing; neither listings nor manifests are
-        held.
+        """Yield a step for each segment in scope, in the order of the source's listing; holds neither listings nor
+        manifests.
 
-        ConfigError if both are one place, or the target's conditional writes are not atomic; errors of a store end the
-        run.
+        Raise ConfigError if both are the same place, or the target's conditional writes are not atomic; errors of a
+        store end the run.
         """
         source, target = self.source, self.target
         if (source.store.identity, source.prefix) == (target.store.identity, target.prefix):
@@ -368,14 +373,14 @@ class BucketCopy:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A segment of the source, and what the target has at the same offset of the same partition."""
+    """A segment of the source, and the target's segments at the same offset of the same partition."""
 
     objects: SegmentObjects
     beside: tuple[SegmentObjects, ...] = ()
 
 
 def pair_up(source: Iterable[SegmentObjects], target: Iterable[SegmentObjects]) -> Iterator[Pair]:
-    """Two listings as one: both in key order, and neither is held."""
+    """Merge two listings in key order, without holding either."""
     places = itertools.groupby(target, _place)
     place, beside = next(places, ("", iter(())))
     there: tuple[str, tuple[SegmentObjects, ...]] = (place, tuple(beside))
@@ -388,13 +393,13 @@ def pair_up(source: Iterable[SegmentObjects], target: Iterable[SegmentObjects]) 
 
 
 def _place(objects: SegmentObjects) -> str:
-    """The path without the segment's id: partition and offset."""
+    """Return the path without the segment's id: partition and offset."""
     return objects.main_path[:-_ID_LENGTH]
 
 
 @dataclass(frozen=True, slots=True)
 class _Copying:
-    """What is done with each segment. Thread-safe."""
+    """The work on each segment. Thread-safe."""
 
     route: Route
     verbatim: VerbatimCopies
@@ -402,7 +407,7 @@ class _Copying:
     dry_run: bool
 
     def copy(self, pair: Pair) -> CopyStep:
-        """One segment; what concerns it alone is a step."""
+        """Copy one segment; an error of this segment alone becomes its step."""
         if pair.objects.find(Suffix.MANIFEST) is None:
             return CopyStep(pair.objects, Outcome.LEFTOVER)
         try:
@@ -434,8 +439,9 @@ class _Copying:
         return dataclasses.replace(step, segment_id=segment_id, sent=sent)
 
     def _read(self, objects: SegmentObjects) -> tuple[bytes, StoredSegment]:
-        """The manifest and what it says; SegmentCorruptError unless the other two objects are there with their
-        sizes."""
+        """Read and parse the manifest; raise SegmentCorruptError unless the other two objects exist with their
+        sizes.
+        """
         name = f"{objects.main_path}.{Suffix.MANIFEST.value}"
         try:
             raw = read_manifest_text(self.route.source.store, manifest_info(objects).key, name)
@@ -452,12 +458,13 @@ class _Copying:
 
 
 PART: Final = 8 << 20
-"""Bytes of one request of an object that is read whole."""
+"""Bytes of one request for a whole object."""
 
 
 class ProvenStore(DelegatingStore):
-    """Passes every call on. A ``put`` ends once what is stored was read back and is what was sent; otherwise what it
-    wrote is deleted, and StoreError says so. A manifest may have been rotated meanwhile."""
+    """Passes every call on. A ``put`` reads the stored object back and compares it; if it differs, it is deleted,
+    and StoreError raised. A manifest may have been rotated in between.
+    """
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """Write, and read back."""
@@ -466,7 +473,7 @@ class ProvenStore(DelegatingStore):
         try:
             self.inner.put(key, sent.of(body), if_absent=if_absent)
         finally:
-            # Also where the store refused before it took anything: then it did not end the body either.
+            # Also if the store refused before it consumed anything: then it did not close the body either.
             if isinstance(body, Generator):
                 body.close()
         if not (self._holds(key, sent) or self._holds_manifest(key, whole)):
@@ -484,7 +491,7 @@ class ProvenStore(DelegatingStore):
         return (stored.size, stored.sha256) == (sent.size, sent.sha256) and ends_at(self.inner, key, sent.size)
 
     def _holds_manifest(self, key: str, sent: bytes | None) -> bool:
-        """Whether it is a manifest that a rotation has given another wrapping since: others have seen it by then."""
+        """Return True for a manifest that a rotation has rewrapped since: readers may have seen it already."""
         if sent is None or not key.endswith(f".{Suffix.MANIFEST.value}"):
             return False
         try:
@@ -495,13 +502,13 @@ class ProvenStore(DelegatingStore):
 
 
 def parts_of(store: ObjectStore, key: str, size: int) -> Generator[bytes]:
-    """The ``size`` bytes of an object, a part by each request."""
+    """Yield the ``size`` bytes of an object, one request for each part."""
     for start in range(0, size, PART):
         yield store.get(key, start, min(start + PART, size))
 
 
 def ends_at(store: ObjectStore, key: str, size: int) -> bool:
-    """Whether the object has no more than ``size`` bytes; a folder's ``head`` would read all of it."""
+    """Return True if the object has no more than ``size`` bytes; a folder's ``head`` would read all of it."""
     try:
         store.get(key, size, size + 1)
     except RangeNotSatisfiableError:

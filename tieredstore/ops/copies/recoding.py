@@ -1,8 +1,8 @@
-"""What changes of segments on their way from one bucket to another: what the settings of the two say differently.
+"""Changes of segments between two buckets: those that differ between their settings.
 
-What both say alike stays as each segment has it, also where that is not what they say: chunk size, compression and the
-active pair may have changed since it was copied. A ``Recoding`` decides, a ``Transcoder`` writes anew.
-``copying``, its one user, has what stays as it is; the two together are too long for one file.
+Where both agree, each segment stays as it is, even if that differs from the settings: chunk size, compression and the
+active pair may have changed since it was copied. A ``Recoding`` decides, a ``Transcoder`` writes. ``copying``, its one
+user, copies unchanged segments; together the two are too long for one file.
 """
 
 from __future__ import annotations
@@ -46,27 +46,27 @@ if TYPE_CHECKING:
     from tieredstore.transform.keyring import KeyRing
 
 _LEVEL: Final = 3
-"""The plugin's level of zstd, for what is compressed anew only because something else of it changes."""
+"""The plugin's level of zstd, for data that are recompressed only because something else changes."""
 
 
 class CopyWay(enum.StrEnum):
-    """What is done to a segment on its way."""
+    """The way in which a segment is copied."""
 
     VERBATIM = "verbatim"
-    """Nothing: the same bytes under the same ids."""
+    """Unchanged: the same bytes under the same ids."""
 
     REWRAPPED = "rewrapped"
-    """Its data key is wrapped by another pair; the other bytes are the same, and so are the ids."""
+    """Another pair wraps its data key; all other bytes and the ids are the same."""
 
     TRANSCODED = "transcoded"
-    """Log and indexes are decoded and written anew, under a segment id of their own."""
+    """Log and indexes are decoded and written again, under a new segment id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recoding:
-    """What of the target's ``options`` segments are to have; the rest of them stays as it is.
+    """The part of the target's ``options`` that segments take over; the rest of them stays unchanged.
 
-    ``source_ring`` opens what is encrypted; None, as the ring of ``options``, also where no key is needed.
+    ``source_ring`` opens encrypted segments; it and the ring of ``options`` are None if no key is needed.
     """
 
     options: WriteOptions
@@ -78,9 +78,9 @@ class Recoding:
 
     @classmethod
     def between(cls, source: Settings, target: Settings, threads: int, *, decrypt: bool = False) -> Recoding:
-        """What the settings of the target change; the keys are read only where something does.
+        """Compare the settings of source and target; read keys only if something changes.
 
-        ConfigError where they would decrypt, and nobody asked for it.
+        Raise ConfigError if that would decrypt without ``decrypt``.
         """
         if source.encryption is not None and target.encryption is None and not decrypt:
             raise ConfigError(
@@ -104,7 +104,7 @@ class Recoding:
         )
 
     def way_of(self, manifest: SegmentManifest, is_uncompressed: Callable[[], bool]) -> CopyWay:
-        """What is done to a segment; ``is_uncompressed`` tells of its first batch, by a read of it."""
+        """Return the way of a segment; ``is_uncompressed`` reads its first batch to decide."""
         if (
             (self.changes_chunks and manifest.chunk_index.original_chunk_size != self.options.chunk_size)
             or (self.changes_compression and self._compresses_otherwise(manifest, is_uncompressed))
@@ -116,7 +116,7 @@ class Recoding:
         return CopyWay.VERBATIM
 
     def opens(self, wrapped: WrappedDataKey) -> bool:
-        """Whether the target's ring opens a data key."""
+        """Return True if the target's ring opens a data key."""
         ring = self.options.key_ring
         if ring is None:
             return False
@@ -127,8 +127,9 @@ class Recoding:
         return True
 
     def rewrap(self, wrapped: WrappedDataKey) -> tuple[str, bytes]:
-        """The target's active pair, and the data key under it. UnknownKeyError and WrongKeyError if the source's ring
-        does not open it."""
+        """Return the target's active pair, and the data key wrapped by it. Raise UnknownKeyError or WrongKeyError if
+        the source's ring does not open it.
+        """
         ring = self.options.key_ring
         assert ring is not None
         if self.source_ring is None:
@@ -145,7 +146,7 @@ class Recoding:
         return ring.active_id, rewrapped
 
     def options_of(self, manifest: SegmentManifest, is_uncompressed: Callable[[], bool]) -> WriteOptions:
-        """How a segment is written that is transcoded."""
+        """Return the options for a transcoded segment."""
         wanted = self.options
         compresses = manifest.compression
         if self.changes_compression:
@@ -155,13 +156,13 @@ class Recoding:
             wanted,
             chunk_size=wanted.chunk_size if self.changes_chunks else manifest.chunk_index.original_chunk_size,
             compression_level=(wanted.compression_level or _LEVEL) if compresses else None,
-            heuristic=False,  # it is decided
+            heuristic=False,  # already decided
             key_ring=wanted.key_ring if encrypts else None,
         )
 
     def _compresses_otherwise(self, manifest: SegmentManifest, is_uncompressed: Callable[[], bool]) -> bool:
         wants = self._wants_compression(manifest, is_uncompressed)
-        # A manifest does not tell the level: what the settings say of it has to do.
+        # A manifest does not record the level, so the settings decide.
         return wants != manifest.compression or (wants and self.changes_level)
 
     def _wants_compression(self, manifest: SegmentManifest, is_uncompressed: Callable[[], bool]) -> bool:
@@ -178,8 +179,7 @@ def _compression(settings: Settings) -> tuple[int, bool] | None:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """From where to where, and what changes on the way; ``store`` is the target's, or one that proves what is written
-    into it."""
+    """Source, target and changes; ``store`` is the target's, or one that verifies its writes."""
 
     source: Bucket
     target: Bucket
@@ -189,7 +189,7 @@ class Route:
 
 
 class Transcoder:
-    """Writes segments of one bucket into another as a ``Recoding`` says. Safe from several threads; close it."""
+    """Writes segments of one bucket into another by a ``Recoding``. Safe from several threads; close it."""
 
     def __init__(self, route: Route) -> None:
         self._route = route
@@ -204,7 +204,7 @@ class Transcoder:
         self._opened.close()
 
     def is_uncompressed(self, segment: StoredSegment) -> bool:
-        """Whether nobody has compressed the records of the first batch, which is read for it."""
+        """Return True if the records of the first batch, which is read, are not compressed."""
         with self._reading().open(segment.metadata) as log:
             head = log.read(FRAME_SIZE)
             size = first_batch_size(head) or 0
@@ -212,9 +212,9 @@ class Transcoder:
         return first_batch_compression(head) is CompressionType.NONE
 
     def find_existing(self, segment: StoredSegment, beside: Iterable[SegmentObjects]) -> Uuid | None:
-        """The whole copy of the segment's records among what the target has at its offset.
+        """Find the whole copy of the segment's records among the target's segments at its offset.
 
-        SegmentAlreadyExistsError if there is one that is written in another way than is wanted.
+        Raise SegmentAlreadyExistsError if one is written in another way than wanted.
         """
         for objects in beside:
             if objects.missing:
@@ -234,7 +234,7 @@ class Transcoder:
         return None
 
     def transcode(self, segment: StoredSegment) -> tuple[Uuid, int]:
-        """Write the segment under a fresh id: that, and the bytes written."""
+        """Write the segment under a new id; return it with the bytes written."""
         manager = self._reading()
         metadata = segment.metadata
         options = self._route.recoding.options_of(segment.manifest, partial(self.is_uncompressed, segment))
@@ -248,13 +248,13 @@ class Transcoder:
                 name,
                 metadata.segment_size_in_bytes,
                 InOrder(log.readinto, name).read_into,
-                lambda: False,  # of which the options do not ask
+                lambda: False,  # the options do not ask for it
                 lambda: _indexes(manager, segment),
             )
             return new_id.id, writer.copy_content(copy, content).total
 
     def _reading(self) -> RemoteStorageManager:
-        """The source's manager, past all caches of chunks; the first that asks for it reads the keys."""
+        """Return the source's manager without caches of chunks; the first call reads the keys."""
         with self._lock:
             if self._manager is None:
                 settings = self._route.source.settings
@@ -280,7 +280,7 @@ def _indexes(manager: RemoteStorageManager, segment: StoredSegment) -> tuple[byt
 
 
 def _identity(segment: StoredSegment) -> tuple[TopicIdPartition, int, int, tuple[tuple[int, int], ...], int]:
-    """What a segment and its copy have in common, and no other segment has."""
+    """Return the properties that identify a segment and its copy."""
     metadata: RemoteLogSegmentMetadata = segment.metadata
     return (
         metadata.topic_id_partition,

@@ -42,10 +42,10 @@ _OF_ONE_SEGMENT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ShipStep(Step[FoundSegment]):
-    """What became of one segment, or would; None for what is not known.
+    """The result of one segment, or the plan; None for unknown values.
 
     ``end_offset`` is inclusive; ``size`` is that of the log on disk, ``stored_size`` that of the three objects stored.
-    ``segment_id`` names the copy: the one just made, or the one that was there.
+    ``segment_id`` names the copy: the new one, or the existing one.
     """
 
     partition: TopicIdPartition | None = None
@@ -58,12 +58,12 @@ class ShipStep(Step[FoundSegment]):
 
 
 def concerns_one_segment(error: TieredStoreError) -> bool:
-    """Whether the error tells nothing of the next segment. Any other would meet that one too."""
+    """Return True if the error affects only this segment, not the next ones."""
     return isinstance(error, _OF_ONE_SEGMENT)
 
 
 def size_on_disk(segment: FoundSegment) -> int:
-    """Bytes of the segment's log; 0 if it is gone."""
+    """Return the bytes of the segment's log; 0 if it is gone."""
     with contextlib.suppress(OSError):
         return segment.path("log").stat().st_size
     return 0
@@ -71,13 +71,13 @@ def size_on_disk(segment: FoundSegment) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Shipper:
-    """Copies what is closed and has no copy among the ``committed``, those of the manager's store; without a manager it
-    only says what it would do, and needs no key.
+    """Copies closed segments without a copy among ``committed``, those of the manager's store; without a manager it
+    only plans, and needs no key.
 
-    The topic id is that of ``partition.metadata`` and the broker's that of ``meta.properties`` unless given.
-    ``on_progress`` is called with bytes of the log as they are done with; ``around_upload`` is entered with what the
-    store is about to hold, and left when it holds all of it or nothing. Safe from several threads, each segment on one
-    thread at a time.
+    The topic id comes from ``partition.metadata`` and the broker's id from ``meta.properties`` unless given.
+    ``on_progress`` is called with bytes of the log as they are finished; ``around_upload`` is entered before the
+    store holds anything of a segment, and left when it holds all or nothing. Safe from several threads, each segment
+    on one thread at a time.
     """
 
     committed: CommittedSegments
@@ -89,8 +89,9 @@ class Shipper:
     around_upload: AroundUpload = contextlib.nullcontext
 
     def ship_all(self, segments: Iterable[FoundSegment], *, parallel: int = 1) -> Iterator[ShipStep]:
-        """Ship ``parallel`` at once, told in their order. After an error that the next would meet too, the rest is
-        NOT_TRIED."""
+        """Copy ``parallel`` segments at once and yield them in order. After an error that the next would meet too,
+        the rest is NOT_TRIED.
+        """
         is_stopped = False
 
         def ship(segment: FoundSegment) -> ShipStep:
@@ -106,21 +107,24 @@ class Shipper:
             yield from in_parallel(pool, ship, segments, at_once=parallel)
 
     def ship(self, segment: FoundSegment) -> ShipStep:
-        """COPIED; THERE: a whole copy is committed already; ACTIVE: the broker may still append to it; GONE: the broker
-        has deleted its records; or FAILED with the error: nothing is raised but what is a bug.
+        """Copy one segment.
 
-        May be called again after any outcome, also after the process was killed: a segment counts as copied once its
-        manifest stands.
+        COPIED; THERE: a whole copy is committed already; ACTIVE: the broker may still append to it; GONE: the broker
+        has deleted its records; or FAILED with the error: only bugs raise.
+
+        It can be called again after any outcome, also after the process was killed: a segment counts as copied once its
+        manifest exists.
         """
         try:
             return self._ship(segment)
         except RecordsDeletedError:
-            # As in Kafka, which copies nothing from before the start of the log: somebody may have meant it to be gone.
+            # Like Kafka, copy nothing from before the start of the log: it may have been deleted on purpose.
             return ShipStep(segment, Outcome.GONE, size=size_on_disk(segment))
         except TieredStoreError as error:
             return ShipStep(segment, Outcome.FAILED, error=error)
         except OSError as error:
-            # The store translates its own: this is the broker, which may delete a segment while it is copied.
+            # The store translates its own errors: this is the broker's disk, where a segment may be deleted during its
+            # copy.
             gone = InvalidSegmentError(f"{error.filename or segment} cannot be read: {error.strerror}")
             return ShipStep(segment, Outcome.FAILED, error=gone)
 
@@ -131,8 +135,8 @@ class Shipper:
         log = describe(segment, self.topic_id)
         if log.active:
             return ShipStep(segment, Outcome.ACTIVE, partition=log.topic_id_partition, size=log.size_in_bytes)
-        # Asked again if it was asked before: describing reads the headers of a whole log, and somebody else may have
-        # committed the segment meanwhile. While the listing is new this asks no store.
+        # Check again: describing reads the headers of a whole log, and another process may have committed the segment
+        # in between. While the listing is fresh this asks no store.
         identity = SegmentIdentity.of(log)
         if there := self._find_copy(segment, identity):
             return there
@@ -148,7 +152,7 @@ class Shipper:
             with self.around_upload(metadata):
                 copy = self.manager.copy_segment(metadata, log.files, on_progress=self._count_chunks(self.manager, log))
         finally:
-            # Also after a failure: the answer to a manifest's write may be what was lost.
+            # Also after a failure: the lost answer may be that of the manifest's write.
             self.committed.changed(identity)
         return copied(
             segment_id=metadata.remote_log_segment_id.id,
@@ -167,7 +171,7 @@ class Shipper:
         )  # fmt: skip
 
     def _count_chunks(self, manager: RemoteStorageManager, log: LogSegment) -> Callable[[int], None]:
-        """The manager tells of stored bytes, and a person counts those of the log."""
+        """Return a callback that converts the manager's stored bytes into bytes of the log, for a person."""
         chunk_size, left = manager.settings.chunk_size, log.size_in_bytes
 
         def on_chunk(_stored_chunk_size: int) -> None:
@@ -179,7 +183,7 @@ class Shipper:
 
 
 def _broker_id(segment: FoundSegment) -> int:
-    """The id in the log directory's ``meta.properties``; -1 where there is none."""
+    """Return the id in the log directory's ``meta.properties``; -1 without one."""
     try:
         raw = (segment.directory.absolute().parent / "meta.properties").read_bytes()
     except FileNotFoundError:

@@ -1,1 +1,1 @@
-"""What a bucket holds and costs."""
+"""The contents and the cost of a bucket."""

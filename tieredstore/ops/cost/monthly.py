@@ -1,8 +1,8 @@
-"""What a bucket costs a month, and what the same log would cost on brokers' disks.
+"""The monthly cost of a bucket, and of the same log on brokers' disks.
 
-Out of a listing with its manifests come sums (:class:`CostSums`), which are facts; out of these and a price file come
-amounts (:func:`monthly_cost`), a pure calculation. A month has 30 days. What is not known is not guessed: how often
-things are read stands in the price file.
+A listing with its manifests gives sums (:class:`CostSums`), which are facts. With a price file these give amounts
+(:func:`monthly_cost`), a pure calculation. A month has 30 days. Unknown values are not guessed: the price file has the
+number of reads.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ if TYPE_CHECKING:
 GIB: Final = 1 << 30
 MONTH_DAYS: Final = 30
 LISTING_PAGE: Final = 1000
-"""Objects that one listing request tells of."""
+"""Objects of one listing request."""
 
 _DAY_MS: Final = 86_400_000
 _MONTH_MS: Final = MONTH_DAYS * _DAY_MS
 _SMALL_READS: Final = 2
-"""Of a segment that is read: its manifest and its indexes."""
+"""Requests for a segment that is read: its manifest and its indexes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSizes:
-    """What a segment costs in requests, by settings: bytes of a part or block of an upload (None: any object is written
-    by one request), how many requests begin and end one of several parts, and how many bytes of the log one read of
-    adjacent chunks brings at most."""
+    """The requests that a segment costs, by settings: bytes of a part or block of an upload (None: one request for
+    any object), the requests that begin and end an upload in parts, and the most bytes of the log in one read of
+    adjacent chunks.
+    """
 
     part_size: int | None
     around_parts: int
@@ -45,18 +46,18 @@ class RequestSizes:
 
     @classmethod
     def of(cls, settings: Settings) -> RequestSizes:
-        """What the settings say of the store's uploads and of reading."""
+        """Return the sizes that the settings give for uploads and reads."""
         part_size, around = None, 0
         if settings.s3 is not None:
-            # The upload is begun and completed.
+            # One request begins the upload and one completes it.
             part_size, around = settings.s3.part_size, 2
         elif settings.azure is not None:
-            # The list of blocks. Of Google a resumable upload is billed as one operation, however many chunks it has.
+            # The list of blocks. Google bills a resumable upload as one operation, however many chunks it has.
             part_size, around = settings.azure.part_size, 1
         return cls(part_size, around, settings.fetch.coalesce_max_bytes)
 
     def writes(self, sizes: Iterable[int]) -> int:
-        """Requests that write objects of these sizes."""
+        """Count the requests that write objects of these sizes."""
         return sum(self._writes_of(size) for size in sizes)
 
     def _writes_of(self, size: int) -> int:
@@ -65,18 +66,18 @@ class RequestSizes:
         return math.ceil(size / self.part_size) + self.around_parts
 
     def direct_reads(self, index: ChunkIndex) -> int:
-        """Requests by which all of a log is read from the bucket: adjacent chunks come together."""
+        """Count the requests that read all of a log from the bucket: adjacent chunks come together."""
         together = max(1, self.read_size // index.original_chunk_size)
         return math.ceil(index.chunk_count / together) + _SMALL_READS
 
     @staticmethod
     def broker_reads(index: ChunkIndex) -> int:
-        """Requests by which a broker reads all of a log: the plugin fetches chunk by chunk."""
+        """Count the requests by which a broker reads all of a log: the plugin fetches chunk by chunk."""
         return index.chunk_count + _SMALL_READS
 
 
 def growth_days(oldest_ms: int | None, now_ms: int) -> float:
-    """Of how many days is what is new where the oldest is of that time: of 30 at most, and of one at least."""
+    """Return the days that new segments cover by their oldest: at most 30, at least one."""
     if oldest_ms is None:
         return MONTH_DAYS
     return max(1.0, min(MONTH_DAYS, (now_ms - oldest_ms) / _DAY_MS))
@@ -84,11 +85,10 @@ def growth_days(oldest_ms: int | None, now_ms: int) -> float:
 
 @dataclass(slots=True)
 class CostSums:
-    """Facts of a topic or partition, by which its costs are calculated.
+    """Facts of a topic or partition, from which its costs are calculated.
 
-    ``new`` are segments that were added within 30 days, ``oldest_ms`` is the time of the oldest one of all.
-    ``undated`` segments tell no time, or one that is to come. The bytes of segments whose manifests are damaged count
-    as stored, and as nothing else.
+    ``new`` are segments added within 30 days, ``oldest_ms`` is the time of the oldest one of all. ``undated`` segments
+    have no time, or a future one. The bytes of segments with damaged manifests count as stored only.
     """
 
     all: Usage = field(default_factory=Usage)
@@ -119,14 +119,14 @@ class CostSums:
             self.new_writes += sizes.writes(info.size for _, info in segment.objects.objects)
 
     def growth_days(self, now_ms: int) -> float:
-        """How many days the new segments are of: 30, or fewer where the oldest is younger. At least one day."""
+        """Return the days that the new segments cover: 30, or fewer if the oldest is younger. At least one day."""
         return growth_days(self.oldest_ms, now_ms)
 
 
 def cost_sums(
     listed: Iterable[ListedSegment], sizes: RequestSizes, now_ms: int, *, by: UsageBy = UsageBy.TOPIC
 ) -> Mapping[UsageKey, CostSums]:
-    """Sums of a listing by topic or partition; only they are held."""
+    """Sum a listing by topic or partition; holds only the sums."""
     sums: dict[UsageKey, CostSums] = {}
     for segment in listed:
         sums.setdefault(UsageKey.of(segment, by), CostSums()).add(segment, now_ms, sizes)
@@ -135,10 +135,10 @@ def cost_sums(
 
 @dataclass(frozen=True, slots=True)
 class MonthlyCost:
-    """Amounts of a month in the price file's currency; requests and bytes are of a month too.
+    """Amounts per month in the price file's currency; requests and bytes are per month too.
 
-    ``disks`` and ``cross_zone`` are what the same log costs on brokers, and the bucket saves; None without prices of
-    them.
+    ``disks`` and ``cross_zone`` are the cost of the same log on brokers, which the bucket saves; None without their
+    prices.
     """
 
     growth_stored_size: float
@@ -155,28 +155,28 @@ class MonthlyCost:
 
     @property
     def bucket(self) -> float:
-        """All that the bucket costs."""
+        """The total cost of the bucket."""
         return self.storage + self.requests + self.transfer
 
     @property
     def brokers(self) -> float | None:
-        """What is not paid for disks and traffic between zones."""
+        """The saved cost of disks and traffic between zones."""
         return None if self.disks is None or self.cross_zone is None else self.disks + self.cross_zone
 
     @property
     def saved(self) -> float | None:
-        """How much less the bucket costs; negative where it costs more."""
+        """The difference to the bucket's cost; negative if the bucket costs more."""
         return None if self.brokers is None else self.brokers - self.bucket
 
 
 def monthly_cost(sums: CostSums, prices: PriceFile, now_ms: int) -> MonthlyCost:
-    """What the sums cost by the prices, if it goes on as in the last 30 days."""
+    """Calculate the cost of the sums by the prices, if usage continues as in the last 30 days."""
     store, use = prices.store, prices.use
     factor = MONTH_DAYS / sums.growth_days(now_ms)
     growth_stored, growth_size = sums.new.stored_size * factor, sums.new.size * factor
     writes = sums.new_writes * factor
     reads = sums.direct_reads * use.direct_reads_per_month + sums.broker_reads * use.broker_reads_per_month
-    # Of a bucket that is listed as a whole, a page may be of several topics.
+    # When a whole bucket is listed, a page may cover several topics.
     lists = sums.all.objects / LISTING_PAGE * use.listings_per_month
     reads_of_all = use.direct_reads_per_month + use.broker_reads_per_month
     kafka = None if prices.kafka is None else _kafka_cost(sums, growth_size, prices.kafka, use.direct_reads_per_month)
@@ -196,11 +196,11 @@ def monthly_cost(sums: CostSums, prices: PriceFile, now_ms: int) -> MonthlyCost:
 
 
 def _kafka_cost(sums: CostSums, growth_size: float, prices: KafkaPrices, direct_reads: float) -> tuple[float, float]:
-    """Disks, and traffic between zones, of what would lie on brokers in place of the bucket."""
-    # What brokers keep beside the bucket is no saving.
+    """Calculate the cost of disks, and of traffic between zones, if brokers held the log instead of the bucket."""
+    # The log that brokers keep besides the bucket is no saving.
     replaced = max(0.0, sums.all.size - growth_size / MONTH_DAYS * prices.local_days)
     replicas = replaced * prices.replication_factor / GIB
-    # Two ends of which neither knows of the other are in different zones so often.
+    # The probability that two independent ends are in different zones.
     crossing = (prices.zones - 1) / prices.zones
     moved = replicas * prices.moved_per_month
     read = sums.all.size / GIB * direct_reads
@@ -208,7 +208,7 @@ def _kafka_cost(sums: CostSums, growth_size: float, prices: KafkaPrices, direct_
 
 
 def total_of(costs: Sequence[MonthlyCost]) -> MonthlyCost:
-    """The sum of several; of what is not known of any of them None."""
+    """Sum several costs; an amount that is unknown in one of them is None."""
     sums: dict[str, Any] = {}
     for one in dataclasses.fields(MonthlyCost):
         amounts = [amount for cost in costs if (amount := getattr(cost, one.name)) is not None]
@@ -217,7 +217,7 @@ def total_of(costs: Sequence[MonthlyCost]) -> MonthlyCost:
 
 
 def assumptions_of(prices: PriceFile, undated: int) -> list[str]:
-    """What the amounts rest on beside the listing, a sentence each."""
+    """Describe the assumptions behind the amounts, one sentence each."""
     use = prices.use
     reads = f"{use.direct_reads_per_month:g} × a month from the bucket itself, {use.broker_reads_per_month:g} × through"
     sentences = [

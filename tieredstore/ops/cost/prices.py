@@ -1,15 +1,15 @@
-"""The price file: what a month of storage, requests and traffic costs, TOML or JSON, given by who pays.
+"""The price file: the cost per month of storage, requests and traffic, in TOML or JSON, written by the user.
 
-No price is built in. A file has three tables, each number of them with its unit in its name::
+No price is built in. A file has these tables, each number with its unit in its name::
 
-    name, currency, as_of, assumptions     whose prices these are, and of when
+    name, currency, as_of, assumptions     whose prices, and their date
     [store]    the object store            always
-    [kafka]    brokers' disks and zones    for what the same log costs there; may be left out
-    [use]      how often things are read   what no listing tells; 0 where it is left out
-    [pubsub]   how topics of batches are used   their throughput, retention, readers
+    [kafka]    brokers' disks and zones    the cost of the same log there; optional
+    [use]      the number of reads         unknown from listings; default 0
+    [pubsub]   the use of topics of batches   their throughput, retention, readers
 
-Every table is a group of :class:`PriceGroup`: what counts something else adds a group of its own, and a key to
-``PriceFile``. A GiB is 2^30 bytes, which clouds mostly call a GB; a month has 30 days.
+Every table is a group of :class:`PriceGroup`: a further counter adds its own group, and a key to ``PriceFile``. A GiB
+is 2^30 bytes, which clouds mostly call a GB; a month has 30 days.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class PriceGroup:
 
 
 def number(means: str, *, least: float = 0.0, most: float = _GREATEST, default: float | None = None) -> Any:
-    """A field: what it ``means``, its bounds (inclusive), and what it is where the file does not have it."""
+    """Declare a field: its meaning, its bounds (inclusive), and its default."""
     about = {"means": means, "least": least, "most": most}
     return field(metadata=about) if default is None else field(metadata=about, default=default)
 
 
 @dataclass(frozen=True, slots=True)
 class StorePrices(PriceGroup):
-    """``[store]``: what the object store charges."""
+    """``[store]``: the prices of the object store."""
 
     storage_gib_month: float = number("a GiB that is stored for a month")
     write_1000: float = number("1,000 writing requests: PUT, POST, a part, a block")
@@ -58,7 +58,7 @@ class StorePrices(PriceGroup):
 
 @dataclass(frozen=True, slots=True)
 class KafkaPrices(PriceGroup):
-    """``[kafka]``: what the same log costs on brokers."""
+    """``[kafka]``: the cost of the same log on brokers."""
 
     disk_gib_month: float = number("a GiB of a broker's disk for a month")
     disk_fill: float = number("how full disks are kept, 0 to 1: what is free is paid too", least=0.01, most=1.0)
@@ -71,7 +71,7 @@ class KafkaPrices(PriceGroup):
 
 @dataclass(frozen=True, slots=True)
 class Use(PriceGroup):
-    """``[use]``: what is done with what is stored, which no listing tells."""
+    """``[use]``: the use of stored data, unknown from listings."""
 
     direct_reads_per_month: float = number(
         "how often all of it is read in a month, from the bucket itself", default=0.0
@@ -82,7 +82,7 @@ class Use(PriceGroup):
 
 @dataclass(frozen=True, slots=True)
 class PubsubUse(PriceGroup):
-    """``[pubsub]``: how topics of batches are used; 0 where a topic's own batches are to tell."""
+    """``[pubsub]``: the use of topics of batches; 0 to derive it from a topic's own batches."""
 
     throughput_mib_s: float = number("stored MiB that are published a second; 0: as in the last 30 days", default=0.0)
     retention_days: float = number("days that batches are kept; 0: what is stored stays as much", default=0.0)
@@ -106,12 +106,12 @@ class PriceFile:
 
     @property
     def title(self) -> str:
-        """Whose prices, and of when."""
+        """The owner of the prices, and their date."""
         return f"{self.name} ({self.currency}, as of {self.as_of})"
 
 
 def read_prices(path: Path) -> PriceFile:
-    """The prices of a file: JSON if it ends in ``.json``, else TOML. ConfigError tells all that is wrong with it."""
+    """Read a price file: JSON if it ends in ``.json``, else TOML. Raise ConfigError with all of its faults."""
     try:
         with path.open("rb") as file:
             raw = file.read(_MOST_BYTES + 1)
@@ -136,7 +136,7 @@ def _parse(raw: bytes, *, is_json: bool) -> object:
 
 
 class _Reader:
-    """Takes a document apart and notes all that is wrong with it."""
+    """Parses a document and collects all of its faults."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -176,7 +176,7 @@ class _Reader:
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.problems.append(f"{name} is {_shown(value)}, and not a number ({about['means']})")
             return 0.0
-        # An integer of JSON may be greater than any float, and a float no number: both are out of any bounds.
+        # A JSON integer may exceed any float, and a float may be NaN: both are out of bounds.
         if not about["least"] <= value <= about["most"]:
             self.problems.append(
                 f"{name} is {_shown(value)}; it is from {about['least']:g} to {about['most']:g} ({about['means']})"

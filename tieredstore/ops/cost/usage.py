@@ -1,4 +1,4 @@
-"""What lies in a store: by topic, by partition, or by the day of the newest record."""
+"""The contents of a store: by topic, by partition, or by the day of the newest record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LAST_DAY: Final = (date.max - _EPOCH).days
 
 
 class UsageBy(enum.StrEnum):
-    """What one sum is of."""
+    """The grouping of sums."""
 
     TOPIC = "topic"
     PARTITION = "partition"
@@ -28,7 +28,7 @@ class UsageBy(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UsageKey:
-    """What one sum is of; None is what was not asked for, and a ``day`` that is not known."""
+    """The group of one sum; None for a field that is not grouped by, and for an unknown ``day``."""
 
     topic: str | None = None
     topic_id: Uuid | None = None
@@ -37,7 +37,7 @@ class UsageKey:
 
     @classmethod
     def of(cls, segment: ListedSegment, by: UsageBy) -> UsageKey:
-        """The sum that a segment belongs to."""
+        """Return the group of a segment."""
         if by is UsageBy.DAY:
             return cls(day=_day(segment.max_timestamp_ms))
         where = segment.partition
@@ -46,9 +46,10 @@ class UsageKey:
 
 @dataclass(slots=True)
 class Usage:
-    """Sums. ``size`` is that of logs before compression, of those segments whose manifests were read, and
-    ``sized_stored`` what these take; ``leftovers`` are segments without a manifest, which are not in ``segments``, and
-    ``damaged`` those with one that is damaged, which are."""
+    """Sums. ``size`` is that of logs before compression, of segments with readable manifests, and ``sized_stored``
+    their stored size. ``leftovers`` are segments without a manifest, not counted in ``segments``; ``damaged``
+    ones with a damaged manifest are.
+    """
 
     segments: int = 0
     leftovers: int = 0
@@ -73,7 +74,7 @@ class Usage:
 
 
 def usage_of(listed: Iterable[ListedSegment], by: UsageBy) -> Mapping[UsageKey, Usage]:
-    """Sums of a listing; only they are held."""
+    """Sum a listing; holds only the sums."""
     sums: dict[UsageKey, Usage] = {}
     for segment in listed:
         sums.setdefault(UsageKey.of(segment, by), Usage()).add(segment)

@@ -1,7 +1,7 @@
-"""What a person looks at first when something is wrong: settings, keys, store, caches, one check after the other.
+"""The first checks after a failure: settings, keys, store, caches, one after the other.
 
-A check that fails does not keep the others from being made, unless nothing can be asked without it. Nothing is written
-unless :func:`checked` is told to: then one object and a few of its kin below ``!tieredstore/doctor/``, which go again.
+A failed check does not stop the others, unless they depend on it. Nothing is written unless :func:`checked` gets
+``write``: then one object and a few relatives below ``!tieredstore/doctor/``, which are deleted again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ROUNDS: Final = 3
 
 
 def racing(store: ObjectStore, place: str) -> Iterator[str]:
-    """What does not hold, a sentence each; objects are made below ``place`` and stay there."""
+    """Yield each broken promise as a sentence; objects are made below ``place`` and stay there."""
     taken = f"{place}/taken"
     store.put(taken, b"first")
     if _wins(partial(store.put, taken, b"second", if_absent=True)) or store.get(taken) != b"first":
@@ -84,27 +84,27 @@ def _wins(write: Callable[[], object]) -> bool:
 _PROBE_BYTES: Final = 1024
 _TRIES: Final = 5
 _SKEW_MS: Final = 5_000
-"""More than this is told: the age of an attempt, and what is young, are compared with the store's time."""
+"""A larger skew is reported: the ages of attempts and of new objects are compared with the store's time."""
 _REFUSED_SKEW_MS: Final = 15 * 60_000
-"""Beyond this S3 refuses signed requests."""
+"""S3 refuses signed requests beyond this skew."""
 _MOST_LOOKED_AT: Final = 1000
 _LITTLE_DISK: Final = 0.05
 
 
 class Verdict(enum.Enum):
-    """How a check ended; the value is the word that is shown."""
+    """The result of a check; the value is the word that is shown."""
 
     GOOD = "ok"
     WARN = "warn"
-    """It works, and somebody should look at it."""
+    """It works, but needs attention."""
     BAD = "bad"
     SKIPPED = "skipped"
-    """Not made, and why."""
+    """Not made, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was looked at, and what is the case, in a sentence."""
+    """The subject of a check, and the finding as a sentence."""
 
     subject: str
     outcome: Verdict
@@ -115,7 +115,7 @@ class Check:
 
 
 def checked(settings: Settings, *, write: bool = False) -> Iterator[Check]:
-    """The checks, as they are made; each waits no longer than the store's own time limits."""
+    """Yield the checks as they are made; each waits no longer than the store's own timeouts."""
     yield from _of_this_machine(settings)
     yield from _guarded("keys", lambda: _of_keys(settings))
     yield from _guarded("store", lambda: _of_store(settings, write=write))
@@ -135,7 +135,7 @@ def _of_this_machine(settings: Settings) -> Iterator[Check]:
     if cache is None or cache.path is None:
         return
     folder = cache.path
-    # It is made when it is first used.
+    # It is made on first use.
     there = next((parent for parent in (folder, *folder.parents) if parent.exists()), folder)
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         yield Check("cache", Verdict.BAD, f"the folder {folder} of the chunk cache cannot be written", exit_code=2)
@@ -183,7 +183,7 @@ def _of_store(settings: Settings, *, write: bool) -> Iterator[Check]:
         for place in others:
             named = f"{place.prefix!r} of {place.store.identity}"
             for check in _guarded("store", partial(_of_place, place, write=write)):
-                # Of which place it is, where the sentence itself does not say.
+                # Name the place, unless the sentence itself does.
                 is_named = place.store.identity in check.sentence
                 yield check if is_named else replace(check, sentence=f"{named}: {check.sentence}")
 
@@ -193,7 +193,7 @@ def _of_place(place: Place, *, write: bool) -> Iterator[Check]:
     started = time.perf_counter()
     infos = list(islice(store.list(prefix), _MOST_LOOKED_AT))
     ms = _ms_since(started)
-    # By now it is known that the credentials are accepted.
+    # The credentials have been accepted by now.
     yield Check("caller", Verdict.GOOD, admin_of(store).caller() or "the store does not tell who asks")
     here = f"under {prefix!r} of {store.identity}" if prefix else f"in {store.identity}"
     many = f"{_MOST_LOOKED_AT} objects or more" if len(infos) == _MOST_LOOKED_AT else f"{len(infos)} objects"
@@ -222,7 +222,7 @@ def _of_layout(store: ObjectStore, prefix: str) -> Iterator[Check]:
 
 
 def _of_reading(store: ObjectStore, manifests: Sequence[str]) -> Iterator[Check]:
-    # What is named as a manifest may be of any size.
+    # An object with a manifest's name may have any size.
     times = [_timed(lambda: store.get_small(manifests[0], MAX_MANIFEST_SIZE)) for _ in range(_TRIES)]
     plural = "s" if len(manifests) > 1 else ""
     yield Check(
@@ -241,7 +241,7 @@ def _of_clock(store: ObjectStore) -> Iterator[Check]:
     if theirs_ms is None:
         yield Check("clock", Verdict.WARN, "the store does not tell its time: gc cannot know what is old there")
         return
-    # A time in whole seconds, of some moment between asking and being told.
+    # A time in whole seconds, between request and answer.
     skew_ms = max(theirs_ms - after_ms, before_ms - theirs_ms - 1000, 0.0)
     figures = {"skew_ms": skew_ms}
     if skew_ms <= _SKEW_MS:
@@ -274,7 +274,7 @@ def _of_rules(store: ObjectStore, prefix: str) -> Iterator[Check]:
 
 
 def _of_unfinished(store: ObjectStore, prefix: str) -> Iterator[Check]:
-    """Whether unfinished uploads end some day; nothing of stores in which they do by themselves."""
+    """Check that unfinished uploads end eventually; yield nothing for stores where they end by themselves."""
     lifecycle = admin_of(store).lifecycle()
     if isinstance(lifecycle, str) or lifecycle.note:
         return

@@ -1,1 +1,1 @@
-"""What is deleted: segments, leftovers of broken copies; and the holds against it."""
+"""Deletion of segments and of leftovers of broken copies; and the holds against it."""

@@ -1,11 +1,11 @@
-"""Garbage collection: what copies and deletes left behind that nobody will ever read.
+"""Garbage collection: leftovers of copies and deletions that will never be read.
 
-Two kinds of it: objects of a segment that has no manifest, and writes that began and did not end. Both look like a copy
-under way. Only age tells them apart: an attempt that is older than ``upload.max.age.ms`` never writes its manifest, so
-what is twice as old, by the store's own clock, is of no attempt any more.
+Two kinds: objects of a segment without a manifest, and writes that began and did not end. Both look like a running
+copy. Only age distinguishes them: an attempt older than ``upload.max.age.ms`` never writes its manifest, so objects
+twice as old, by the store's own clock, belong to no live attempt.
 
-Where brokers are asked there is a third: what they have forgotten, segments with a manifest that they deleted, or whose
-copy they never took for finished.
+With brokers there is a third: segments with a manifest that the brokers have forgotten, because they deleted them, or
+never finished their copy.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote.manifest_object import delete_manifest_first
 
 AGES_APART: Final = 2
-"""How many times the greatest age of an attempt is the least age of garbage: between the two nobody does anything."""
+"""The minimum age of garbage in multiples of an attempt's maximum age: between the two nothing is touched."""
 
 
 class Forgotten(enum.StrEnum):
-    """Why nobody reads a segment that has a manifest."""
+    """The reason why a segment with a manifest is never read."""
 
     DELETED = "the brokers have deleted it"
     UNFINISHED = "the brokers take its copy for unfinished"
@@ -42,17 +42,17 @@ class Forgotten(enum.StrEnum):
 
 
 def written_ms(objects: SegmentObjects) -> int | None:
-    """Return when the youngest object was written, by the store's clock; None where the store does not tell."""
+    """Return the time of the youngest object, by the store's clock; None if unknown."""
     times = [info.modified_ms for _, info in objects.objects]
     return None if None in times else max(time for time in times if time is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """Objects without a manifest, a segment that brokers have forgotten, or a write that did not end.
+    """Objects without a manifest, a segment that brokers have forgotten, or an unfinished write.
 
     ``name`` is the segment's path, or the write's key. ``size`` in bytes and ``modified_ms``, of the youngest part, are
-    None where the store does not tell.
+    None if unknown.
     """
 
     what: SegmentObjects | AbandonedWrite
@@ -65,20 +65,20 @@ class Garbage:
 
     @classmethod
     def of_objects(cls, objects: SegmentObjects, forgotten: Forgotten | None = None) -> Self:
-        """What a segment without a manifest has, or one that brokers have ``forgotten``."""
+        """Make it of a segment without a manifest, or one that brokers have ``forgotten``."""
         where = objects.segment_id.topic_id_partition
         youngest = written_ms(objects)
         return cls(objects, objects.main_path, where, objects.start_offset, objects.stored_size, youngest, forgotten)
 
     @classmethod
     def of_write(cls, write: AbandonedWrite, place: ObjectKey) -> Self:
-        """A write at a ``place`` of the layout."""
+        """Make it of a write at a ``place`` of the layout."""
         where = place.segment_id.topic_id_partition
         return cls(write, write.key, where, place.start_offset, write.size, write.started_ms)
 
     @property
     def is_write(self) -> bool:
-        """Whether it is a write that did not end, of which no listing has anything."""
+        """True for an unfinished write, which is in no listing."""
         return isinstance(self.what, AbandonedWrite)
 
 
@@ -90,18 +90,18 @@ _ANY_NAME: Final = f"{0:020d}-{'A' * 22}.{Suffix.LOG.value}"
 
 
 def least_age_ms(upload_max_age_ms: int) -> int:
-    """The least ``min_age_ms`` that is safe where no attempt commits after ``upload_max_age_ms``."""
+    """Return the smallest safe ``min_age_ms`` if no attempt commits after ``upload_max_age_ms``."""
     return AGES_APART * upload_max_age_ms
 
 
 @dataclass(frozen=True, slots=True)
 class GarbageCollection:
-    """Deletes what is garbage unless ``dry_run``; nothing is held in memory.
+    """Deletes garbage unless ``dry_run``; holds nothing in memory.
 
-    Only keys under ``prefix`` that are those of segments are looked at. Whether there is a manifest is asked again
-    right before each deletion, and so are legal holds. Stopped or killed anywhere, it leaves what a second run takes.
-    With ``brokers`` come segments that they have forgotten; what their records never named is told, and deleted only if
-    ``unknown_too``. Ages are those at ``as_of_ms``, by the store's clock; without it, at the moment of the run.
+    Only segments' keys under ``prefix`` count. Manifest and legal holds are checked again right before each deletion.
+    After a stop or kill at any point, a second run deletes the rest. With ``brokers``, segments that they have
+    forgotten are garbage too; segments that their records never named are reported, and deleted only if
+    ``unknown_too``. Ages are those at ``as_of_ms``, by the store's clock; by default at the moment of the run.
     """
 
     store: ObjectStore
@@ -116,10 +116,10 @@ class GarbageCollection:
     parallel: int = READERS
 
     def run(self, scope: Scope) -> Iterator[Step[Garbage]]:
-        """A step for each piece of garbage in scope.
+        """Yield a step for each piece of garbage in scope.
 
-        ConfigError for a ``min_age_ms`` that is not safe, or a store that does not tell its time; what the store
-        refuses to delete is a step, and any other error of the store ends the run.
+        Raise ConfigError for an unsafe ``min_age_ms``, or a store without a clock; a refused deletion is a step, and
+        any other error of the store ends the run.
         """
         if self.min_age_ms < least_age_ms(self.upload_max_age_ms):
             raise ConfigError(
@@ -135,7 +135,7 @@ class GarbageCollection:
             yield from in_parallel(pool, work, garbage, at_once=4 * self.parallel)
 
     def collect(self, older_than_ms: int, holds: Holds, garbage: Garbage) -> Step[Garbage]:
-        """Delete one piece, unless it is younger, held, or referred to by now. Thread-safe."""
+        """Delete one piece, unless it is too young, held, or referenced by now. Thread-safe."""
         if garbage.modified_ms is None:
             return Step(garbage, Outcome.YOUNG, "the store does not tell its age")
         if garbage.modified_ms > older_than_ms:
@@ -166,7 +166,7 @@ class GarbageCollection:
         return Step(garbage, Outcome.GONE, "somebody else took it away, or is at work on it")
 
     def _objects_removed(self, objects: SegmentObjects) -> Outcome:
-        # Between the listing and this moment hours may lie.
+        # Hours may have passed since the listing.
         try:
             self.store.head(object_key(self.prefix, objects.main_path, Suffix.MANIFEST))
         except ObjectNotFoundError:
@@ -181,10 +181,10 @@ class GarbageCollection:
 def find_garbage(
     store: ObjectStore, prefix: str, scope: Scope, brokers: BrokersView | None = None
 ) -> Iterator[Garbage]:
-    """What has no manifest in a listing, of whatever age, and what the brokers have forgotten, then the writes that did
-    not end: all as they come.
+    """Yield segments without a manifest, of any age, and those that the brokers have forgotten, then the unfinished
+    writes.
 
-    A topic's name that Kafka does not allow is of no broker's: it is somebody else's object, and no garbage.
+    A topic's name that Kafka does not allow cannot be a broker's: it is another program's object, and no garbage.
     """
     listed = list_in_scope(store, prefix, scope)
     for objects in listed if brokers is None else brokers.read_behind(listed):
@@ -203,7 +203,7 @@ def find_garbage(
 
 
 def _forgotten(state: SegmentState | None) -> Forgotten | None:
-    """None for what the brokers have, and for what they are deleting: they begin again with that."""
+    """Return None for segments that the brokers have, and for those being deleted: they restart that."""
     if state is None:
         return Forgotten.NEVER_NAMED
     return _FORGOTTEN.get(state)
@@ -214,7 +214,7 @@ def _hours(duration_ms: int) -> str:
 
 
 def _place(prefix: str, write: AbandonedWrite) -> ObjectKey | None:
-    """Where in the layout of segments the write is; of a hidden file only the folder says it."""
+    """Return the write's place in the layout of segments; a hidden file shows only its folder."""
     folder, slash, name = write.key.rpartition("/")
     if name.startswith(DRAFT_PREFIX):
         return parse_key(prefix, f"{folder}{slash}{_ANY_NAME}")
@@ -222,5 +222,5 @@ def _place(prefix: str, write: AbandonedWrite) -> ObjectKey | None:
 
 
 def delete_objects(store: ObjectStore, objects: SegmentObjects) -> None:
-    """Delete what was listed of a segment, the manifest first, so that a half deleted segment is never visible."""
+    """Delete the listed objects of a segment, the manifest first, so that a half deleted segment is never visible."""
     delete_manifest_first(store, [info.key for _, info in objects.objects])

@@ -1,7 +1,7 @@
-"""Legal holds: segments that no tool deletes, by topic or offsets, for whatever process and whoever runs it.
+"""Legal holds: segments that no tool deletes, by topic or offsets, in any process and by any user.
 
-A hold is an object of the bucket itself, ``<prefix>!tieredstore/holds/<name>.json``: who deletes looks there, again and
-again, on any machine. A hold that cannot be read holds everything.
+A hold is an object of the bucket itself, ``<prefix>!tieredstore/holds/<name>.json``: every deleting tool reads it
+repeatedly, on any machine. An unreadable hold holds everything.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tieredstore.model import TopicIdPartition
 from tieredstore.process.forks import ForkSafeLock
 
 LOOK_AGAIN_S: Final = 10.0
-"""Seconds after which a tool that deletes looks for holds again."""
+"""Seconds after which a deleting tool reads the holds again."""
 
 _FOLDER: Final = "!tieredstore/holds/"
 _ENDING: Final = ".json"
@@ -31,7 +31,7 @@ _MOST_BYTES: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class LegalHold:
-    """What may not be deleted: all topics, or one, or some of its partitions or offsets (both ends inclusive)."""
+    """The protected segments: all topics, or one, or some of its partitions or offsets (both ends inclusive)."""
 
     name: str
     topic: str | None = None
@@ -52,7 +52,7 @@ class LegalHold:
             raise ConfigError(f"the offsets {first} to {last} are none")
 
     def covers(self, where: TopicIdPartition, first: int, last: int | None) -> bool:
-        """Whether something of ``first`` to ``last`` is held; None is an end that is not known."""
+        """Return True if a part of ``first`` to ``last`` is held; None is an unknown end."""
         return (
             (self.topic is None or self.topic == where.topic)
             and (self.partition is None or self.partition == where.partition)
@@ -62,7 +62,7 @@ class LegalHold:
 
 
 def place_hold(store: ObjectStore, prefix: str, hold: LegalHold) -> None:
-    """From now on what ``hold`` covers stays; PreconditionFailedError if there is one of its name."""
+    """Protect everything that ``hold`` covers from now on; raise PreconditionFailedError if its name is taken."""
     text = json.dumps(asdict(hold), indent=1) + "\n"
     try:
         store.put(_key(prefix, hold.name), text.encode(), if_absent=True)
@@ -73,7 +73,7 @@ def place_hold(store: ObjectStore, prefix: str, hold: LegalHold) -> None:
 
 
 def find_hold(store: ObjectStore, prefix: str, name: str) -> LegalHold | None:
-    """Return the hold of this name, None if it cannot be read; raise ObjectNotFoundError if there is none."""
+    """Return the hold of this name, None if it is unreadable; raise ObjectNotFoundError if there is none."""
     LegalHold(name)
     try:
         return _parse(name, store.get_small(_key(prefix, name), _MOST_BYTES))
@@ -82,7 +82,7 @@ def find_hold(store: ObjectStore, prefix: str, name: str) -> LegalHold | None:
 
 
 def release_hold(store: ObjectStore, prefix: str, name: str) -> None:
-    """The hold is there no more; ObjectNotFoundError if it was not. A damaged one can be released too."""
+    """Remove a hold, even a damaged one; raise ObjectNotFoundError if there is none."""
     LegalHold(name)
     key = _key(prefix, name)
     store.head(key)
@@ -90,18 +90,18 @@ def release_hold(store: ObjectStore, prefix: str, name: str) -> None:
 
 
 def list_holds(store: ObjectStore, prefix: str) -> Iterator[LegalHold]:
-    """All holds, by name; CorruptDataError for one that cannot be read."""
+    """Yield all holds, by name; raise CorruptDataError for an unreadable one."""
     for info in store.list(f"{prefix}{_FOLDER}"):
         if info.key.endswith(_ENDING):
             try:
                 raw = store.get_small(info.key, _MOST_BYTES)
             except ObjectNotFoundError:
-                continue  # released meanwhile
+                continue  # released since it was listed
             yield _parse(info.key.removeprefix(f"{prefix}{_FOLDER}").removesuffix(_ENDING), raw)
 
 
 class Holds:
-    """The holds of a bucket for a tool that deletes, read again when they are ``LOOK_AGAIN_S`` old. Thread-safe."""
+    """The holds of a bucket for a deleting tool, read again when they are ``LOOK_AGAIN_S`` old. Thread-safe."""
 
     def __init__(self, store: ObjectStore, prefix: str, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -112,7 +112,7 @@ class Holds:
         self._read_at_s = -float("inf")
 
     def on(self, where: TopicIdPartition, first: int, last: int | None) -> LegalHold | None:
-        """The hold that keeps these offsets, if there is one; CorruptDataError if a hold cannot be read."""
+        """Return the hold on these offsets, or None; raise CorruptDataError if a hold is unreadable."""
         with self._lock:
             now_s = self._monotonic()
             if now_s - self._read_at_s >= LOOK_AGAIN_S:
@@ -129,7 +129,7 @@ def _key(prefix: str, name: str) -> str:
 @with_config(extra="forbid")
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """What a hold's object has, all of it."""
+    """All fields of a hold's object."""
 
     name: str
     topic: str | None

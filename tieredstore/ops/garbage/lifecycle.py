@@ -1,7 +1,7 @@
-"""The one rule that a bucket of segments wants of its own: unfinished multipart uploads are aborted after some days.
+"""The one rule that a bucket of segments needs: unfinished multipart uploads are aborted after some days.
 
-What it adds is the only thing it does: rules that are there stay, whatever they are; a rule that ends uploads already
-is left as it is. What was written is read back and compared, since an answer alone proves nothing.
+It only adds this rule: existing rules stay, and one that already ends uploads is kept unchanged. The written rules are
+read back and compared, because the answer alone proves nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAME: Final = "tieredstore-abort-unfinished-uploads"
 
 @dataclass(frozen=True, slots=True)
 class LifecycleReport:
-    """What was done; ``days`` is None where there are no rules. ``before`` is the service's text of what there was."""
+    """The result; ``days`` is None if the store has no rules. ``before`` is the service's text of the earlier rules."""
 
     outcome: Outcome
     sentence: str
@@ -36,17 +36,17 @@ class LifecycleReport:
 
 
 def abort_rule_name(prefix: str) -> str:
-    """What the rule for a prefix is called: several stores may share a bucket."""
+    """Return the rule's name for a prefix: several stores may share a bucket."""
     return f"{_NAME}-{hashlib.sha256(prefix.encode()).hexdigest()[:8]}" if prefix else _NAME
 
 
 def least_days(upload_max_age_ms: int) -> int:
-    """The least days after which an upload is of no attempt any more, where none lasts longer than so."""
+    """Return the fewest days after which an upload belongs to no live attempt, if none lasts longer than this."""
     return math.ceil(least_age_ms(upload_max_age_ms) / _DAY_MS)
 
 
 def aborting_rule(state: LifecycleState, prefix: str) -> LifecycleRule | None:
-    """The rule that ends every unfinished upload under ``prefix``, the soonest of several."""
+    """Return the rule that ends every unfinished upload under ``prefix``, the soonest of several."""
     rules = [rule for rule in state.rules if rule.aborts_all_under(prefix)]
     return min(rules, key=lambda rule: rule.aborts_after_days or 0, default=None)
 
@@ -54,10 +54,10 @@ def aborting_rule(state: LifecycleState, prefix: str) -> LifecycleRule | None:
 def add_abort_rule(
     store: ObjectStore, prefix: str, *, days: int = DEFAULT_DAYS, upload_max_age_ms: int, dry_run: bool
 ) -> LifecycleReport:
-    """See to it that the bucket aborts unfinished multipart uploads under ``prefix``.
+    """Ensure that the bucket aborts unfinished multipart uploads under ``prefix``.
 
-    ConfigError for days that uploads may last. PreconditionFailedError if somebody else changes the rules at the same
-    time, each time that it is tried; StoreError if afterwards the rules are not those from before and this one.
+    Raise ConfigError for fewer days than uploads may last; PreconditionFailedError if another process changes the rules
+    during each attempt; StoreError if afterwards the rules are not the earlier ones and this one.
     """
     least = least_days(upload_max_age_ms)
     if days < least:
@@ -72,7 +72,7 @@ def add_abort_rule(
         try:
             return _add(store, lifecycle, prefix, days, dry_run=dry_run)
         except PreconditionFailedError:
-            # The write may have been ours, its answer lost: the next look tells.
+            # The write may have been ours, with its answer lost: the next look shows it.
             if look + 1 == _LOOKS:
                 raise
     raise AssertionError
@@ -104,7 +104,7 @@ def _add(store: ObjectStore, lifecycle: BucketLifecycle, prefix: str, days: int,
 
 
 def _prove(store: ObjectStore, before: LifecycleState, after: LifecycleState, prefix: str, days: int) -> None:
-    """StoreError unless there is one rule more, the right one, and all others are as they were."""
+    """Raise StoreError unless there is one more rule, the right one, and all others are unchanged."""
     contents = Counter(rule.content for rule in after.rules)
     lost = [rule for rule in before.rules if not contents[rule.content]]
     contents.subtract(rule.content for rule in before.rules)

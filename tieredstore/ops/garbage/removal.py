@@ -1,4 +1,4 @@
-"""Segments out of a store: a topic, a partition, or what lies before an offset or a time; whole segments only."""
+"""Removal of segments: a topic, a partition, or those before an offset or a time; whole segments only."""
 
 from __future__ import annotations
 
@@ -29,19 +29,21 @@ _MAX_AGE_MS: Final = 43_200_000
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What is to go of each partition: segments that end before ``offset``, or whose records are all older than
-    ``time_ms``. As Kafka's retention does, it takes the oldest ones up to the first that is not: it makes no holes."""
+    """The bound of a removal in each partition: segments that end before ``offset``, or whose records are all older
+    than ``time_ms``. Like Kafka's retention, it takes the oldest ones up to the first that is not included: it
+    makes no holes.
+    """
 
     offset: int | None = None
     time_ms: int | None = None
 
     @property
     def is_everything(self) -> bool:
-        """Whether nothing bounds it."""
+        """True without any bound."""
         return self.offset is None and self.time_ms is None
 
     def has(self, segment: StoredSegment) -> bool | None:
-        """Whether the segment lies before; None where its manifest does not say it."""
+        """Return True if the segment lies before the bound; None if its manifest cannot tell."""
         end, newest_ms = segment.metadata.end_offset, segment.metadata.max_timestamp_ms
         if (self.offset is not None and end < 0) or (self.time_ms is not None and newest_ms < 0):
             return None
@@ -52,10 +54,10 @@ class Before:
 class Removal:
     """Deletes listed segments, manifest first; nothing with ``dry_run``.
 
-    With ``brokers`` stay, unless ``force`` says otherwise, what they list, and what they do not list and is younger
-    than twice ``upload_max_age_ms`` by the store's clock. Legal holds are looked for again and again. Stopped or killed
-    anywhere, no half of a segment is visible, and a second run goes on; what had lost its manifest is a leftover then,
-    which only ``leftovers_too`` takes. What was written after ``as_of_ms``, by the store's clock, stays.
+    With ``brokers``, and without ``force``, segments stay that they list, or that they do not list and that are younger
+    than twice ``upload_max_age_ms`` by the store's clock. Legal holds are read repeatedly. After a stop or kill at any
+    point no half of a segment is visible, and a second run continues; a segment that has lost its manifest is then a
+    leftover, which only ``leftovers_too`` takes. Segments written after ``as_of_ms``, by the store's clock, stay.
     """
 
     store: ObjectStore
@@ -71,12 +73,12 @@ class Removal:
     parallel: int = READERS
 
     def run(self, listed: Iterable[SegmentObjects], before: Before) -> Iterator[Step[ListedSegment]]:
-        """A step for each segment that lies ``before``; what is not before has none.
+        """Yield a step for each segment ``before`` the bound; others have none.
 
-        Manifests are not held, and the listing only for an offset: ConfigError before anything goes where that is
-        beyond the end of all that is listed, since it would take everything, and may be meant for a time. What the
-        store refuses is a step; its other errors end the run. ConfigError for ``brokers`` and a store that does not
-        tell its time.
+        Manifests are not held, and the listing only for an offset: an offset beyond the end of all listed segments
+        raises ConfigError before any deletion, because it would take everything, and may be meant as a time. A refusal
+        of the store is a step; its other errors end the run. Raise ConfigError for ``brokers`` and a store without a
+        clock.
         """
         if before.offset is not None:
             listed = list(listed)
@@ -96,7 +98,7 @@ class Removal:
     def _plan(
         self, listed: Iterable[ListedSegment], before: Before, holds: Holds, older_than_ms: int
     ) -> Iterator[Step[ListedSegment]]:
-        """What is to become of the segments, which come in the order of a listing."""
+        """Yield the plan for the segments, which come in the order of a listing."""
         ended: TopicIdPartition | None = None
         for segment in listed:
             if segment.partition == ended:
@@ -113,15 +115,16 @@ class Removal:
                 yield Step(segment, Outcome.UNKNOWN, "its manifest does not tell where it ends")
             elif lies_before:
                 yield (step := _held(segment, holds) or self._judge(segment, older_than_ms))
-                # What went from behind one that stays would leave a hole.
+                # Deleting segments after one that stays would leave a hole.
                 if step.outcome is not Outcome.REMOVED:
                     ended = segment.partition
             else:
                 ended = segment.partition
 
     def _judge(self, segment: ListedSegment, older_than_ms: int) -> Step[ListedSegment]:
-        """Return the step of a segment that may go by all but its age and the brokers; what no record of theirs names
-        is trusted to be nobody's if it is old."""
+        """Return the step of a segment that only its age and the brokers may keep; one without a broker's record is
+        trusted to be unused if it is old.
+        """
         outcome, reason, time_ms = Outcome.REMOVED, None, written_ms(segment.objects)
         if self.as_of_ms is not None and time_ms is not None and time_ms > self.as_of_ms:
             return Step(segment, Outcome.NEWER, "it was written after the plan was made")
@@ -137,7 +140,7 @@ class Removal:
         if planned.outcome is not Outcome.REMOVED:
             return planned
         segment = planned.item
-        # Once more: since it was planned a hold may have come.
+        # Again: a hold may have come since the plan.
         if (held := _held(segment, holds)) is not None:
             return held
         try:
@@ -167,7 +170,7 @@ class Removal:
         for segment in load_stream(self.store, (one for last in latest.values() for one in last), rules=self.rules):
             if not isinstance(segment.loaded, StoredSegment) or segment.loaded.metadata.end_offset < 0:
                 ends.clear()
-                break  # where nobody knows how far the log reaches the removal ends by itself
+                break  # if the log's end is unknown, the removal ends by itself
             name = f"{segment.partition.topic}-{segment.partition.partition}"
             ends[name] = max(ends.get(name, 0), segment.loaded.metadata.end_offset + 1)
         check_offset(offset, ends)
@@ -180,9 +183,9 @@ def _held(segment: ListedSegment, holds: Holds) -> Step[ListedSegment] | None:
 
 
 def topic_ids(store: ObjectStore, prefix: str, topic: str) -> list[Uuid]:
-    """The ids under which a store has segments of the topic: several if it was created again.
+    """Return the ids under which a store has segments of the topic: several if it was re-created.
 
-    A short listing for each of these, and for each topic whose name begins like it.
+    One short listing for each of these, and for each topic whose name begins with it.
     """
     ids: list[Uuid] = []
     start = Scope(topic).listing_prefix(prefix)
@@ -191,7 +194,7 @@ def topic_ids(store: ObjectStore, prefix: str, topic: str) -> list[Uuid]:
         key = parse_key(prefix, info.key)
         if key is not None and key.segment_id.topic_id_partition.topic == topic:
             ids.append(key.segment_id.topic_id_partition.topic_id)
-        # Behind all that begins with this folder: the character after a slash is a zero.
+        # Skip all keys of this folder: the character after a slash is a zero.
         folder = f"{prefix}{info.key.removeprefix(prefix).partition('/')[0]}"
         position = f"{folder}0" if len(folder) < len(info.key) else info.key
     return list(dict.fromkeys(ids))

@@ -1,1 +1,1 @@
-"""Key pairs: made, counted, rotated, sealed."""
+"""Key pairs: creation, use, rotation, sealing."""

@@ -1,4 +1,4 @@
-"""Key pairs that encrypt the segments' data keys, made as files."""
+"""Key pairs that encrypt the segments' data keys, created as files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PUBLIC_EXPONENT: Final = 65537
 
 @dataclass(frozen=True, slots=True)
 class Passphrase:
-    """What protects a private key: the words themselves, and by which setting a reader gets them.
+    """The protection of a private key: the passphrase itself, and the setting by which a reader gets it.
 
     ``setting`` is the end of a property's name and its value, such as ``("private.key.passphrase.env", "PASS")``.
     """
@@ -32,7 +32,7 @@ class Passphrase:
 
 @dataclass(frozen=True, slots=True)
 class KeyPairFiles:
-    """Where the two keys of a pair lie, and what else of settings a reader needs to open the private one."""
+    """The files of a pair's two keys, and further settings that a reader needs to open the private one."""
 
     key_id: str
     public: Path
@@ -40,7 +40,7 @@ class KeyPairFiles:
     opened_by: tuple[tuple[str, str], ...] = ()
 
     def settings(self) -> dict[str, str]:
-        """The settings of this pair alone: where its keys are."""
+        """Return the settings of this pair alone: the paths of its keys."""
         of_pair = f"{PAIRS}.{self.key_id}"
         return {
             f"{of_pair}.public.key.file": str(self.public.absolute()),
@@ -50,9 +50,9 @@ class KeyPairFiles:
 
 
 def passphrase_from(variable: str | None, file: Path | None) -> Passphrase | None:
-    """The passphrase in an environment variable, or in the first line of a file; None if neither is named.
+    """Return the passphrase in an environment variable, or in the first line of a file; None if neither is named.
 
-    ConfigError if both are, KeyRingError if there is none.
+    Raise ConfigError if both are, KeyRingError if it is absent.
     """
     if variable is not None and file is not None:
         raise ConfigError("a passphrase comes from a variable or from a file: give one of the two")
@@ -66,11 +66,11 @@ def passphrase_from(variable: str | None, file: Path | None) -> Passphrase | Non
 def generate_key_pair(
     key_id: str, directory: Path, bits: int, *, passphrase: Passphrase | None = None, resumes: bool = False
 ) -> KeyPairFiles:
-    """Make an RSA key pair in ``directory``: ``ID.private.pem`` (PKCS#8, its owner's alone), ``ID.public.pem`` (X.509).
+    """Make an RSA key pair in ``directory``: ``ID.private.pem`` (PKCS#8, accessible to its owner only),
+    ``ID.public.pem`` (X.509).
 
-    A folder that is not there is made, its owner's alone. Both files are new, or neither is there: ConfigError for an
-    id that cannot be used and for files that exist. With ``resumes`` a pair that a killed run left is
-    completed and kept.
+    An absent folder is made, accessible to its owner only. Both files are written, or neither: ConfigError for an
+    invalid id and for existing files. With ``resumes`` a pair that a killed run left is completed and kept.
     """
     if not _ID.fullmatch(key_id):
         raise ConfigError(f"key id {excerpt(key_id)!r} cannot be used: letters, digits, '.', '_' and '-' are possible")
@@ -103,7 +103,7 @@ def generate_key_pair(
 
 
 def _complete(files: KeyPairFiles, passphrase: Passphrase | None) -> None:
-    """See that the files are one pair, and write a public key that is not there; ConfigError if they are none."""
+    """Check that the files are one pair, and write a missing public key; raise ConfigError if they are not."""
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  needed by no other command about keys
 
     try:
@@ -149,12 +149,12 @@ def _pem_pair(bits: int, passphrase: bytes | None) -> tuple[bytes, bytes]:
 
 
 def write_new(path: Path, content: bytes, *, mode: int) -> None:
-    """Write a file that must not exist yet, never readable by more than ``mode`` says; ConfigError if it cannot be."""
+    """Write a new file, never more readable than ``mode``; raise ConfigError if that fails."""
     try:
-        # The mode is given as the file is made: one that is narrowed afterwards was open to all for a moment.
+        # The mode is set on creation: a file that is restricted afterwards was open for a moment.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with contextlib.ExitStack() as undone:
-            undone.callback(path.unlink, missing_ok=True)  # half a key is none
+            undone.callback(path.unlink, missing_ok=True)  # half a key is useless
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()

@@ -1,7 +1,7 @@
-"""Key rotation: every manifest's data key, wrapped again under the active key pair.
+"""Key rotation: wraps every manifest's data key again under the active key pair.
 
-The data key itself, and so all data and indexes, stay as they are. Of a manifest one text changes and nothing else of
-its bytes (see ``format.data_key_field``).
+The data key itself, and so all data and indexes, stay unchanged. One text of a manifest changes, and none of its other
+bytes (see ``format.data_key_field``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tieredstore.remote.manifest_object import parse_manifest, read_manifest_tex
 from tieredstore.transform.keyring import KeyRing
 
 FAILURES: Final = frozenset({Outcome.UNKNOWN_KEY, Outcome.WRONG_KEY, Outcome.DAMAGED})
-"""Of segments that still need another pair than the active one, and will after a second run too."""
+"""Segments that still need another pair than the active one, and will after a second run too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +42,17 @@ class RotationStep(Step[SegmentObjects]):
 
 
 _LOOKS: Final = 2
-"""How often a manifest is looked at that somebody else changes at the same time."""
+"""The most attempts on a manifest that another process changes at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
     """Wraps data keys by the active pair of a ring.
 
-    What is wrapped by the active pair costs no RSA. Each new wrapping is opened and compared before it is written, by a
-    conditional replacement: a manifest that was deleted meanwhile never comes back. Stopped or killed anywhere, it
-    leaves each manifest as it was or rotated; a second run does the rest. A ``dry_run`` does all of it but the writing.
+    Data keys already wrapped by the active pair cost no RSA. Each new wrapping is opened and compared before it is
+    written, by a conditional replacement: a manifest deleted in between never comes back. After a stop or kill at any
+    point each manifest is unchanged or rotated; a second run does the rest. A ``dry_run`` does everything except the
+    write.
     """
 
     store: ObjectStore
@@ -62,14 +63,14 @@ class Rotation:
     parallel: int = READERS
 
     def run(self, listed: Iterable[SegmentObjects]) -> Iterator[RotationStep]:
-        """A step for each of the listed segments, in their order; leftovers have none.
+        """Yield a step for each of the listed segments, in their order; leftovers have none.
 
-        Neither the listing nor manifests are held. ConfigError for a store without atomic conditional writes; errors of
-        the store end the run.
+        Holds neither the listing nor manifests. Raise ConfigError for a store without atomic conditional writes; errors
+        of the store end the run.
         """
         require_conditional_writes(self.store, "key rotation")
         with_manifest = (objects for objects in listed if objects.find(Suffix.MANIFEST) is not None)
-        # RSA leaves the interpreter's lock, so that these threads use all cores.
+        # RSA releases the interpreter's lock, so these threads use all cores.
         with ThreadPool(self.parallel, "tieredstore-rotate") as pool:
             yield from in_parallel(
                 pool,
@@ -89,13 +90,13 @@ class Rotation:
             except ObjectNotFoundError:
                 return RotationStep(objects, Outcome.GONE)
             except PreconditionFailedError:
-                etag = None  # what was listed is out of date
+                etag = None  # the listing is out of date
         return RotationStep(objects, Outcome.CHANGED, reason=f"{name} is being changed by somebody else")
 
     def _rotate_once(self, objects: SegmentObjects, name: str, etag: str | None) -> RotationStep:
         key = manifest_info(objects).key
         if etag is None:
-            # Before the content: whatever is written in between, the replacement then fails.
+            # Before the content: any write in between makes the replacement fail.
             etag = self.store.head(key).etag
         try:
             raw = read_manifest_text(self.store, key, name)
@@ -117,7 +118,7 @@ class Rotation:
     def _rewrap(self, old: WrappedDataKey) -> bytes:
         data_key = self.key_ring.unwrap(old.key_id, old.wrapped)
         rewrapped = self.key_ring.wrap(data_key)
-        # The old wrapping is about to be the past: the new one has to open, and to the same key.
+        # The new wrapping replaces the old one: check that it opens, and to the same key.
         if self.key_ring.unwrap(self.key_ring.active_id, rewrapped) != data_key:
             raise WrongKeyError(
                 f"the active key pair {self.key_ring.active_id!r} does not give back the data key that it wrapped; "

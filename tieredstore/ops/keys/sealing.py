@@ -1,4 +1,4 @@
-"""A private key that a key management service has sealed, in place of one in the clear."""
+"""A private key sealed by a key management service, in place of an unprotected one."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ class KmsKey:
 def seal_pair(settings: Settings, key_id: str, kms: KmsKey, path: Path) -> dict[str, str]:
     """Write the private key of the listed pair ``key_id``, sealed, to the new file ``path``.
 
-    Gives the settings that open it. It is sealed, opened again and compared before anything is written. ConfigError if
-    the settings list no such pair or the file exists; KeyServiceError and KeyRingError as from reading a key.
+    Return the settings that open it. It is sealed, opened again and compared before anything is written. Raise
+    ConfigError if the settings do not list the pair or the file exists; KeyServiceError and KeyRingError as from
+    reading a key.
     """
-    # What loads libraries for RSA and AES, which other commands about keys do not need.
+    # It loads libraries for RSA and AES, which other commands about keys do not need.
     from tieredstore.kms import sealed_key  # noqa: PLC0415
     from tieredstore.kms.registry import key_source  # noqa: PLC0415
     from tieredstore.remote.private_keys import open_pair  # noqa: PLC0415
@@ -38,7 +39,7 @@ def seal_pair(settings: Settings, key_id: str, kms: KmsKey, path: Path) -> dict[
         raise ConfigError(f"the settings list no key pair {excerpt(key_id)!r}: {excerpt(listed)}")
     if path.exists():
         raise ConfigError(f"{path} exists already, and a key is never overwritten; choose another file (--sealed)")
-    _, private_key = open_pair(pair)  # it is an RSA key, and the public key's
+    _, private_key = open_pair(pair)  # checks that it is an RSA key, and matches the public key
     source = key_source(kms.service, kms.key, kms.endpoint_url)
     text = sealed_key.seal(private_key, pair=key_id, service=kms.service, source=source)
     name = f"what {kms.service} has just sealed"

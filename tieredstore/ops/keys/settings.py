@@ -1,4 +1,4 @@
-"""A key pair that joins those of a settings file."""
+"""A key pair added to a settings file."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _ACTIVE: Final = "encryption.key.pair.id"
 
 
 def list_pairs(path: Path) -> tuple[str, ...]:
-    """The ids of the pairs that a settings file lists; ConfigError if it cannot be read."""
+    """Return the ids of the pairs in a settings file; raise ConfigError if it is unreadable."""
     ours = own_properties(read_properties(path), str(path)).values
     return tuple(key_id for key_id in (part.strip() for part in ours.get(PAIRS, "").split(",")) if key_id)
 
 
 def folder_of_pairs(path: Path) -> Path:
-    """Return the folder where the last pair of a settings file has its keys: beside the file if it lists none."""
+    """Return the folder of the last pair's keys in a settings file; the file's own folder if it lists none."""
     ours = own_properties(read_properties(path), str(path)).values
     beside = path.absolute().parent
     for key_id in reversed(list_pairs(path)):
@@ -39,11 +39,11 @@ def folder_of_pairs(path: Path) -> Path:
 
 
 def add_key_pair(path: Path, files: KeyPairFiles, *, activate: bool = False) -> None:
-    """Let the pair join those of a settings file, a broker's own too.
+    """Add the pair to a settings file, a broker's own too.
 
-    All other lines stay as they are, comments too; the file is replaced whole or not at all, and keeps its mode and
-    owner. The active pair stays the active one unless there is none yet, or ``activate`` says so. ConfigError if the
-    file lists the id already, or cannot be read or written.
+    All other lines and comments stay; the file is replaced atomically, and keeps its mode and owner. The active pair
+    stays active unless there is none yet, or ``activate``. Raise ConfigError if the file lists the id already, or
+    cannot be read or written.
     """
     own = own_properties(read_properties(path), str(path))
     listed = list_pairs(path)
@@ -56,7 +56,7 @@ def add_key_pair(path: Path, files: KeyPairFiles, *, activate: bool = False) -> 
     }
     if activate or not own.values.get(_ACTIVE):
         lines[_ACTIVE] = files.key_id
-    # Java's encoding of the file; what it cannot hold is written as an escape.
+    # Java's encoding of the file; characters outside of it are escaped.
     before = path.read_bytes()
     document = javaproperties.PropertiesFile.loads(before.decode("latin-1"))
     for name, value in lines.items():
@@ -68,7 +68,7 @@ def add_key_pair(path: Path, files: KeyPairFiles, *, activate: bool = False) -> 
 
 @contextlib.contextmanager
 def _held(path: Path, content: bytes) -> Generator[Path]:
-    """Keep other runs from changing a file that still has this content; gives what a link points at."""
+    """Keep other runs from changing a file that still has this content; yield the target of a link."""
     target = path.resolve()
     changing = f"{path} is being changed by another process; run the command again"
     try:
@@ -84,13 +84,13 @@ def _held(path: Path, content: bytes) -> Generator[Path]:
 
 
 def _replace(target: Path, content: bytes) -> None:
-    # One name for all drafts: what a killed run left has the file's secrets, and goes with the next run.
+    # One name for all drafts: a killed run's leftover contains the file's secrets, and the next run removes it.
     draft = target.with_name(f".{target.name}.draft")
     try:
         draft.unlink(missing_ok=True)
         status = target.stat()
         write_new(draft, content, mode=stat.S_IMODE(status.st_mode) & 0o700)
-        # A broker that runs as somebody else reads the file too. Owner first: a change of it may narrow the mode.
+        # A broker under another user reads the file too. Owner first: changing it may restrict the mode.
         if (status.st_uid, status.st_gid) != (draft.stat().st_uid, draft.stat().st_gid):
             _chown(draft, target, status)
         draft.chmod(stat.S_IMODE(status.st_mode))

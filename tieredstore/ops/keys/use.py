@@ -1,4 +1,4 @@
-"""Which key pairs the segments of a store need."""
+"""The key pairs that the segments of a store need."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tieredstore.ops.listing import ListedSegment, SegmentTotals
 
 
 def key_totals(listed: Iterable[ListedSegment]) -> Mapping[str | None, SegmentTotals]:
-    """Sums of the segments by the pair that wraps their data keys; None for those that are not encrypted.
+    """Sum the segments by the pair that wraps their data keys; None for unencrypted ones.
 
-    Segments whose manifest is damaged or missing are not counted: their pair is not known.
+    Segments with a damaged or missing manifest are not counted: their pair is unknown.
     """
     totals: dict[str | None, SegmentTotals] = {}
     for segment in listed:
@@ -28,27 +28,27 @@ def key_totals(listed: Iterable[ListedSegment]) -> Mapping[str | None, SegmentTo
 
 
 class NeedReason(enum.StrEnum):
-    """Why a pair may be needed."""
+    """The reason why a pair may be needed."""
 
     WRAPPED = "wrapped"
-    """The segment's data key is wrapped by it."""
+    """It wraps the segment's data key."""
 
     DAMAGED = "damaged"
-    """The segment's manifest cannot be read, so that its pair is not known."""
+    """The segment's manifest is unreadable, so its pair is unknown."""
 
     UNCOMMITTED = "uncommitted"
-    """Objects without a manifest, of a copy under way or a broken one: it may be committed under the pair yet."""
+    """Objects without a manifest, of a running or broken copy: it may still be committed under the pair."""
 
     UNFINISHED = "unfinished"
-    """A write that has begun and not ended: its segment may be committed under the pair yet."""
+    """An unfinished write: its segment may still be committed under the pair."""
 
     CACHED = "cached"
-    """A rotation took segments from it a moment ago: readers may hold their old manifests."""
+    """A recent rotation took segments from it: readers may have cached their old manifests."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyNeed:
-    """Something that needs a pair, or may: ``name`` is the segment's path, or the key of a write that began."""
+    """Something that needs a pair, or may: ``name`` is the segment's path, or the key of an unfinished write."""
 
     name: str
     reason: NeedReason
@@ -56,14 +56,15 @@ class KeyNeed:
 
 
 def note_rotated(store: ObjectStore, prefix: str, key_id: str) -> None:
-    """Write into the bucket that segments are taken from the pair now: readers need it until their caches forget."""
+    """Note in the bucket that segments leave the pair now: readers need it until their caches expire."""
     store.put(_rotated_key(prefix, key_id), b"")
 
 
 def cached_until_ms(store: ObjectStore, prefix: str, key_id: str, cached_ms: int) -> int | None:
-    """Return when readers that keep manifests for ``cached_ms`` need the pair no more, by the store's clock.
+    """Return the time from which readers that cache manifests for ``cached_ms`` no longer need the pair, by the store's
+    clock.
 
-    None if that has passed, if no rotation took segments from it, and where nobody can tell: caches without an end, a
+    None if that has passed, if no rotation took segments from it, and if it is unknown: caches without expiry, a
     store without a clock.
     """
     try:
@@ -83,10 +84,10 @@ def _rotated_key(prefix: str, key_id: str) -> str:
 def needs_of(
     store: ObjectStore, prefix: str, listed: Iterable[ListedSegment], key_id: str, *, cached_ms: int = -1
 ) -> Iterator[KeyNeed]:
-    """All that needs the pair ``key_id``, or may: nothing of it is left if the pair can be retired.
+    """Yield everything that needs the pair ``key_id``, or may: if nothing, the pair can be retired.
 
-    Unfinished writes are looked for before anything is taken from ``listed``, which is a listing that begins then: a
-    write that is committed in between is listed.
+    Unfinished writes are looked for before anything is taken from ``listed``, a listing that begins then: a write
+    committed in between is listed.
     """
     until_ms = cached_until_ms(store, prefix, key_id, cached_ms)
     if until_ms is not None:

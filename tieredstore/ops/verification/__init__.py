@@ -1,4 +1,4 @@
-"""``verify``: what is damaged, missing or odd in a bucket, and what that means for readers."""
+"""``verify``: damaged, missing and unusual objects in a bucket, and their meaning for readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the brokers believe is in the bucket, by their metadata topic, held against what is: in both directions."""
+"""The brokers' metadata topic and the bucket, compared in both directions."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _WORDS: Final = {
 
 
 class BrokersBelief(Closing):
-    """What the records of the metadata topic come to. Kept in a file of its own, which goes with :meth:`close`: there
-    may be millions of segments. For one thread.
+    """The segments by the records of the metadata topic, in a temporary file that :meth:`close` removes, because there
+    may be millions. For one thread.
 
-    Take all records, :meth:`compare` each segment of a run, take the records that came meanwhile, then ask for the
-    :meth:`rest`: what was copied or deleted during the run is then no finding.
+    Take all records, :meth:`compare` each segment of a run, take the new records, then ask for the :meth:`rest`:
+    segments copied or deleted during the run are then no finding.
     """
 
     def __init__(self, topic: str = METADATA_TOPIC) -> None:
@@ -47,7 +47,7 @@ class BrokersBelief(Closing):
         self._database.execute(_DOUBTFUL)
 
     def take(self, records: Iterable[tuple[int, int, bytes]]) -> Iterator[Finding]:
-        """Take records by their partition, offset and value; those that are none of Kafka's are findings."""
+        """Take records by their partition, offset and value; yield a finding for each that is not Kafka's."""
         for partition, offset, value in records:
             try:
                 self._segments.take(value)
@@ -56,7 +56,9 @@ class BrokersBelief(Closing):
                 yield Finding(FindingKind.BROKERS_RECORD, where, str(error), offsets=(offset, offset))
 
     def compare(self, checked: CheckedSegment) -> Iterator[Finding]:
-        """What the brokers believe otherwise of one segment; what may be of the moment is left to :meth:`rest`."""
+        """Yield the differences between one segment and the brokers' record; transient ones are left to
+        :meth:`rest`.
+        """
         objects = checked.objects
         if objects.find(Suffix.MANIFEST) is None:
             return
@@ -73,9 +75,10 @@ class BrokersBelief(Closing):
     def rest(
         self, bucket: Bucket, scopes: Collection[Scope], has_offsets: Callable[[int, int], bool] = lambda _, __: True
     ) -> Iterator[Finding]:
-        """What is in the bucket alone, and what only the brokers have; the manifests of the latter are looked for.
+        """Yield segments that only the bucket has, and those that only the brokers have, after looking for their
+        manifests.
 
-        That is segments in one of the scopes some of whose offsets, from the first to the last, are asked for.
+        Only segments in one of the scopes with some of the requested offsets, from the first to the last.
         """
         for *ids, start in self._database.execute("SELECT * FROM doubtful"):
             segment_id = _segment_id(*ids)
@@ -91,7 +94,7 @@ class BrokersBelief(Closing):
                 yield _finding(FindingKind.NOT_IN_BUCKET, segment_id, start, detail, (start, end))
 
     def close(self) -> None:
-        """Forget all."""
+        """Remove everything."""
         self._segments.close()
 
 
@@ -100,7 +103,7 @@ def _segment_id(topic: str, topic_id: bytes, partition: int, segment_id: bytes) 
 
 
 def _difference(checked: CheckedSegment, start: int, end: int, size: int) -> str | None:
-    """What manifest and brokers say otherwise; None where they agree, or nothing is known of the manifest."""
+    """Describe the difference between manifest and brokers; None if they agree, or the manifest is unknown."""
     if checked.extent is None:
         return None
     said: Mapping[str, tuple[int, int]] = {

@@ -1,4 +1,5 @@
-"""What verification finds: kinds, what each means for readers and what to do, and one finding as a value and as a row.
+"""Findings of a verification: kinds, the meaning of each for readers, the advice, and one finding as a value and as a
+row.
 
 ``docs/how-to/verify.md`` has the table of the kinds; a test compares the two.
 """
@@ -15,30 +16,30 @@ from tieredstore.model import ByteRange, TopicIdPartition, Uuid
 
 
 class Severity(enum.StrEnum):
-    """How bad a finding is; the first of these is the worst."""
+    """The severity of a finding; the first is the worst."""
 
     DAMAGE = "damage"
-    """Bytes are there and wrong, or half a segment is."""
+    """Wrong bytes, or half a segment."""
 
     MISSING = "missing"
-    """Somebody says that a segment is there, or looks for it in a place, and it is not."""
+    """A segment that is listed or expected somewhere, and is absent."""
 
     GAP = "gap"
-    """Offsets that readers find in no segment, though later ones are there."""
+    """Offsets that no segment holds, although later ones exist."""
 
     NOTICE = "notice"
-    """Nothing that readers would notice."""
+    """Nothing that affects readers."""
 
     @property
     def exit_code(self) -> int:
-        """With which a run ends whose worst finding this is."""
+        """The exit code of a run whose worst finding this is."""
         if self is Severity.DAMAGE:
             return CorruptDataError.exit_code
         return 0 if self is Severity.NOTICE else ResourceNotFoundError.exit_code
 
 
 class FindingKind(enum.StrEnum):
-    """What was found; the value is its name in reports."""
+    """The kind of a finding; the value is its name in reports."""
 
     MANIFEST_DAMAGED = "manifest-damaged"
     MANIFEST_REFUSED = "manifest-refused"
@@ -83,13 +84,13 @@ class FindingKind(enum.StrEnum):
 
     @property
     def facts(self) -> KindFacts:
-        """How bad it is, what it means and what to do."""
+        """Its severity, meaning and advice."""
         return _FACTS[self]
 
 
 @dataclass(frozen=True, slots=True)
 class KindFacts:
-    """What is true of all findings of a kind."""
+    """The common facts of all findings of a kind."""
 
     severity: Severity
     meaning: str
@@ -251,8 +252,9 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it should be. ``object_key`` is as messages show keys; ``byte_range`` is of that object,
-    as it is stored; ``offsets`` are the first and the last that it is about."""
+    """One finding. ``object_key`` is as messages show keys; ``byte_range`` is of that object as stored; ``offsets``
+    are its first and last.
+    """
 
     kind: FindingKind
     partition: TopicIdPartition
@@ -265,17 +267,17 @@ class Finding:
 
     @property
     def severity(self) -> Severity:
-        """How bad it is."""
+        """Its severity."""
         return self.kind.facts.severity
 
     @property
     def meaning(self) -> str:
-        """What it means for readers."""
+        """Its meaning for readers."""
         return self.kind.facts.meaning
 
     @property
     def advice(self) -> str:
-        """What to do."""
+        """The advice."""
         return self.kind.facts.advice
 
 
@@ -296,12 +298,12 @@ _FIELDS: Final[Mapping[str, tuple[type[str | int], Callable[[Finding], str | int
     "meaning": (str, lambda finding: finding.meaning),
     "advice": (str, lambda finding: finding.advice),
 }
-"""The fields of a row of plain values: what each holds where it is not None."""
+"""The fields of a row of plain values, with the type of each unless it is None."""
 
 ROW_COLUMNS: Final[Mapping[str, type[str | int]]] = {name: kind for name, (kind, _) in _FIELDS.items()}
 """The columns of a row."""
 
 
 def finding_row(finding: Finding) -> dict[str, str | int | None]:
-    """A finding's row, for JSON and for tables."""
+    """Return a finding's row, for JSON and for tables."""
     return {name: value_of(finding) for name, (_, value_of) in _FIELDS.items()}

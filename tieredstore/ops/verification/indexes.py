@@ -45,9 +45,10 @@ _Parsed = TypeVar("_Parsed")
 
 @dataclass(frozen=True, slots=True)
 class KnownTransactions:
-    """What a segment's indexes say of transactions.
+    """A segment's transactions by its indexes.
 
-    ``aborted`` are those that end in it; ``opened`` are the producers of those open at its end, and where each began.
+    ``aborted`` are those that end in it; ``opened`` are the producers of those open at its end, with their first
+    offsets.
     """
 
     aborted: tuple[AbortedTransaction, ...]
@@ -56,30 +57,30 @@ class KnownTransactions:
 
 @dataclass(slots=True)
 class CheckedIndexes:
-    """What the indexes hold, each None where it cannot be used, and what is wrong with them."""
+    """The contents of the indexes, each None if it is unusable, and their findings."""
 
     offsets: OffsetIndex | None = None
     times: TimeIndex | None = None
     aborted: tuple[AbortedTransaction, ...] | None = None
     opened: Mapping[int, int] | None = None
-    """Producers whose transactions are open at the end, and where each began."""
+    """Producers whose transactions are open at the end, with their first offsets."""
     epochs: LeaderEpochs | None = None
     findings: list[Finding] = field(default_factory=list[Finding])
 
     @property
     def transactions(self) -> KnownTransactions | None:
-        """None where one of the two indexes cannot be used."""
+        """None if one of the two indexes is unusable."""
         return None if self.opened is None else KnownTransactions(self.aborted or (), self.opened)
 
 
 def key_finding(subject: Subject, error: UnknownKeyError | WrongKeyError) -> Finding:
-    """That the data key does not open: then nothing of the segment does."""
+    """Return the finding that the data key does not open: then nothing of the segment does."""
     kind = FindingKind.UNKNOWN_KEY if isinstance(error, UnknownKeyError) else FindingKind.WRONG_KEY
     return subject.finding(kind, str(error), Suffix.MANIFEST)
 
 
 def check_indexes(manager: RemoteStorageManager, subject: Subject, stored: StoredSegment) -> CheckedIndexes:
-    """All of a segment's indexes, by one request. SegmentNotFoundError if it was deleted meanwhile."""
+    """Check all of a segment's indexes, by one request. Raise SegmentNotFoundError if it was deleted in between."""
     check = _IndexCheck(subject, stored)
     try:
         streams = manager.fetch_indexes(stored.metadata, IndexType)
@@ -88,7 +89,7 @@ def check_indexes(manager: RemoteStorageManager, subject: Subject, stored: Store
         check.result.findings.append(key_finding(subject, error))
         return check.result
     except IndexesCorruptError as error:
-        # One that does not open leaves the reader without any. Which are good the second look says.
+        # One that does not open leaves the reader without any. The second look finds the good ones.
         contents = check.open_one_by_one(manager, error)
     check.take(contents)
     return check.result
@@ -103,7 +104,7 @@ class _IndexCheck:
         self.result = CheckedIndexes()
 
     def open_one_by_one(self, manager: RemoteStorageManager, why: CorruptDataError) -> dict[IndexType, bytes]:
-        """Those that open; the others are findings."""
+        """Return the indexes that open; the others become findings."""
         encryption, ring = self._stored.manifest.encryption, manager.key_ring
         info = self._subject.objects.find(Suffix.INDEXES)
         total = self._stored.manifest.segment_indexes.total_size
@@ -147,7 +148,7 @@ class _IndexCheck:
             self._check_epochs(result.epochs, end)
 
     def _check_offsets(self, index: OffsetIndex) -> bool:
-        """Whether all entries lie within the log."""
+        """Return True if all entries are within the log."""
         size, end = self._metadata.segment_size_in_bytes, self._metadata.end_offset
         if not len(index):
             return True
@@ -206,7 +207,7 @@ class _IndexCheck:
 
 
 def end_findings(subject: Subject, said: int, last: int) -> Iterator[Finding]:
-    """Where the last record is not where the manifest says; ``last`` is -1 for a log without batches."""
+    """Yield a finding if the last record is not where the manifest says; ``last`` is -1 for a log without batches."""
     if said < 0 or last == said:
         return
     following = subject.next_start

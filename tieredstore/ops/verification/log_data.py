@@ -1,7 +1,7 @@
-"""Level data, and the looks into a log that level index takes.
+"""Level data, and the samples of a log at level index.
 
-Chunks open; batches are whole, in order, in their places, and as the indexes say. ``verification``, its one user, goes
-from segment to segment; this is about the inside of one.
+Chunks open; batches are whole, in order, in their places, and as the indexes say. ``verification``, its one user,
+handles the sequence of segments; this is about the inside of one.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _VIEW_SIZE: Final = HEADER_SIZE + MARKER_BYTES
 
 
 class LogWalk:
-    """The bytes of a log from some position on, forward only but for a :meth:`jump`. For one thread.
+    """The bytes of a log from a position on, forward only except for a :meth:`jump`. For one thread.
 
-    Errors are those of the stream: SegmentCorruptError for a chunk that does not open, which begins at :attr:`end`.
+    Errors are the stream's: SegmentCorruptError for a chunk that does not open, which begins at :attr:`end`.
     """
 
     def __init__(self, stream: SegmentStream, size: int) -> None:
@@ -49,23 +49,23 @@ class LogWalk:
 
     @property
     def end(self) -> int:
-        """Behind the last byte that was loaded."""
+        """The position after the last loaded byte."""
         return self._begin + len(self._chunk)
 
     def jump(self, position: int) -> None:
-        """Go on at another position."""
+        """Continue at another position."""
         self._stream.seek(position)
         self._chunks = self._stream.chunks()
         self._begin, self._chunk = position, memoryview(b"")
         self._tail = b""
 
     def skip_to(self, position: int) -> None:
-        """Load, and so open, all up to a position."""
+        """Load, and so open, everything up to a position."""
         while self.end < position:
             self._load(b"")
 
     def view(self, position: int) -> memoryview:
-        """At least the bytes of a batch's header and of the marker in it, if the log has so many: a ``LogView``."""
+        """Return at least the bytes of a batch's header and of its marker, if the log has as many: a ``LogView``."""
         first = position - self._begin
         if first >= 0 and first + _VIEW_SIZE <= len(self._chunk):
             return self._chunk[first:]
@@ -78,12 +78,12 @@ class LogWalk:
         return memoryview(self._kept_from(position, _VIEW_SIZE))
 
     def loaded(self, position: int) -> memoryview:
-        """The bytes from a position on as far as they lie in one piece without loading more; maybe none."""
+        """Return the loaded contiguous bytes from a position on; maybe none."""
         first = position - self._begin
         return self._chunk[first:] if first >= 0 else self._chunk[:0]
 
     def checksum(self, header: BatchHeader) -> int:
-        """The checksum that the bytes have of the batch that was viewed last."""
+        """Compute the checksum of the batch that was viewed last."""
         crc = crc32c.crc32c if header.magic == 2 else zlib.crc32
         position = header.position + (21 if header.magic == 2 else 16)
         stop, value = header.position + header.size_in_bytes, 0
@@ -94,42 +94,42 @@ class LogWalk:
         return value
 
     def _piece(self, start: int, stop: int) -> memoryview:
-        """Some of the bytes ``start`` up to ``stop``, one at least, valid until more is loaded."""
+        """Return some of the bytes ``start`` up to ``stop``, at least one, valid until more is loaded."""
         if start < self._begin:
             return memoryview(self._tail_from(start))[: stop - start]
         self.skip_to(start + 1)
         return self._chunk[start - self._begin : stop - self._begin]
 
     def _kept_from(self, position: int, size: int | None = None) -> bytes:
-        """The bytes from ``position`` that are loaded, ``size`` of them at most."""
+        """Return the loaded bytes from ``position``, at most ``size`` of them."""
         kept = self._tail_from(position) if position < self._begin else b""
         first = max(position - self._begin, 0)
         more = None if size is None else first + max(size - len(kept), 0)
         return kept + bytes(self._chunk[first:more])
 
     def _tail_from(self, position: int) -> bytes:
-        """The bytes from ``position`` up to the loaded chunk."""
+        """Return the bytes from ``position`` up to the loaded chunk."""
         first = len(self._tail) - (self._begin - position)
-        # An answer of no bytes, or of others, would be taken for the log's.
+        # Empty or other bytes would be mistaken for the log's.
         if first < 0:
             raise AssertionError(f"byte {position} of the log was passed: {len(self._tail)} bytes are kept")
         return self._tail[first:]
 
     def _load(self, tail: bytes) -> None:
-        """The next chunk in place of this one, of which ``tail`` is kept."""
+        """Load the next chunk in place of this one, of which ``tail`` is kept."""
         end = self.end
-        # Before the next one is asked for: this one is gone then.
+        # Before the next one is requested, which invalidates this one.
         self._tail = tail
         self._begin, self._chunk = end, memoryview(b"")
         self._chunk = next(self._chunks)
 
 
 class BatchChecks:
-    """Takes the headers of a log's batches in order, each while its bytes can still be walked over. For one thread.
+    """Takes the headers of a log's batches in order, each while its bytes are still available. For one thread.
 
-    One cause is told once: what is compared with a batch that is not as it should be is left out. Of the fields eight
-    change: what was found, the batch before, the run, and the transactions that are open; the others are what a log is
-    held against, looked up once for millions of batches.
+    One cause is reported once: comparisons with a faulty batch are left out. Eight of the fields change: findings, the
+    batch before, the run, and the open transactions; the others are what a log is compared with, looked up once for
+    millions of batches.
     """
 
     def __init__(self, subject: Subject, stored: StoredSegment, indexes: CheckedIndexes) -> None:
@@ -137,7 +137,7 @@ class BatchChecks:
         self.stored = stored
         self.findings: list[Finding] = []
         self.is_sound = True
-        """Whether all batches were taken, and none was damaged or in the wrong place."""
+        """True if all batches were taken, and none was damaged or in the wrong place."""
         self._metadata = stored.metadata
         self._chunks = stored.manifest.chunk_index
         self._positions = stored.manifest.chunk_index.positions()
@@ -145,12 +145,12 @@ class BatchChecks:
         self._epochs = [epoch for epoch, _ in epochs]
         self._epoch_starts = [start for _, start in epochs]
         self._pending: BatchHeader | None = None
-        """The latest batch: the next one tells whether its offsets are right."""
+        """The latest batch: the next one shows if its offsets are right."""
         self._is_damaged = False
         start = self._metadata.start_offset
         self._offsets = indexes.offsets or read_offset_index(b"", start)
         self._times = indexes.times or read_time_index(b"", start)
-        # How far the log and its indexes are seen, here as there: nearly all batches are taken by runs.
+        # The progress in the log and its indexes: nearly all batches are taken by runs.
         self._run = BatchRun(start, *self._offsets.columns, *self._times.columns)
         aborted = indexes.aborted or ()
         self._aborted = {(entry.producer_id, entry.last_offset): entry for entry in aborted}
@@ -166,11 +166,11 @@ class BatchChecks:
 
     @property
     def last_offset(self) -> int:
-        """That of the last batch that was whole; -1 if there was none, or if some were passed over since."""
+        """The last offset of the last whole batch; -1 without one, or if some were skipped since."""
         return self._run.last_offset
 
     def add(self, finding: Finding) -> None:
-        """One more; of many only the first are kept."""
+        """Add a finding; of many only the first are kept."""
         if len(self.findings) == MOST_FINDINGS:
             finding = self.subject.finding(FindingKind.MANY_MORE, "there are more, which are not listed", Suffix.LOG)
         if len(self.findings) <= MOST_FINDINGS:
@@ -179,11 +179,11 @@ class BatchChecks:
     def report(
         self, kind: FindingKind, detail: str, log_range: ByteRange, offsets: tuple[int, int] | None = None
     ) -> None:
-        """A finding about bytes of the log."""
+        """Add a finding about bytes of the log."""
         self.add(self.subject.finding(kind, detail, Suffix.LOG, self._stored_range(log_range), offsets))
 
     def _stored_range(self, log_range: ByteRange) -> ByteRange:
-        """Where bytes of the log lie in its object: where chunks are transformed, all of the chunks that hold them."""
+        """Return the object's range for bytes of the log: of transformed chunks, all that hold them."""
         is_transformed = self.stored.manifest.compression or self.stored.manifest.encryption is not None
         if not is_transformed or not len(log_range):
             return log_range
@@ -191,9 +191,9 @@ class BatchChecks:
         return ByteRange(self._positions[chunks.start], self._positions[chunks.stop])
 
     def take_run(self, log: LogWalk, position: int, last_offset: int) -> tuple[int, int]:
-        """Take the batches from ``position`` on that are loaded, up to the first that needs a closer look.
+        """Take the loaded batches from ``position`` on, up to the first that needs a closer look.
 
-        ``last_offset`` is that of the batch before; where they end, and the last offset there.
+        ``last_offset`` is that of the batch before; return their end, and the last offset there.
         """
         before, run = self._pending, self._run
         pending = None
@@ -210,15 +210,15 @@ class BatchChecks:
         return position + taken, last_offset
 
     def take(self, header: BatchHeader, log: LogWalk) -> None:
-        """The next batch."""
+        """Take the next batch."""
         self._settle()
-        # Before the checksum, which may pass beyond the chunk that the batch begins in.
+        # Before the checksum, which may read beyond the chunk that the batch begins in.
         marker = _marker_of(header, log) if header.is_control else b""
         self._is_damaged = (crc := log.checksum(header)) != header.crc
         if self._is_damaged:
             detail = f"the CRC of the batch at byte {header.position} of the log is {crc:08x}, not {header.crc:08x}"
             self.report(FindingKind.BATCH_CRC, detail, _extent(header), _offsets(header))
-            # Any number of its header may be a wrong one.
+            # Any number in its header may be wrong.
             self._distrust()
             return
         self._run.last_offset = header.last_offset
@@ -231,7 +231,7 @@ class BatchChecks:
             self._take_transactional(header, marker)
 
     def out_of_order(self, header: BatchHeader) -> None:
-        """The batch that is taken next does not begin behind the one before it."""
+        """Note that the next batch does not follow the one before it."""
         before, end = self._pending, self._metadata.end_offset
         if before is not None and 0 <= end < before.last_offset:
             self._misplaced(before, f"behind the segment's last offset, {end}")
@@ -239,12 +239,12 @@ class BatchChecks:
             self._misplaced(header, f"not behind offset {self.last_offset} of the batch before it")
 
     def lost(self) -> None:
-        """Batches were passed over."""
+        """Note that batches were skipped."""
         self._distrust()
         self._run.last_offset = -1
 
     def finish(self) -> None:
-        """The log's end was reached."""
+        """Check the end of the log."""
         self._settle()
         if not self.is_sound:
             return
@@ -268,7 +268,7 @@ class BatchChecks:
             self._check_stable()
 
     def index_finding(self, detail: str) -> None:
-        """What is wrong with the offset index; one wrong entry is all that needs to be known."""
+        """Add a finding about the offset index; one wrong entry is enough."""
         self._run.next_entry = len(self._offsets)
         self._add_of_index(FindingKind.OFFSET_INDEX, "offset", detail)
 
@@ -292,7 +292,7 @@ class BatchChecks:
         self._distrust()
 
     def _distrust(self) -> None:
-        """From here on only what a batch says of itself is checked."""
+        """From here on check each batch only against itself."""
         self.is_sound = False
         self._pending = None
         self._run.drop_indexes()
@@ -304,13 +304,13 @@ class BatchChecks:
             run.epoch = self._epochs[max(number - 1, 0)] if self._epochs else NO_EPOCH
             run.epoch_stop = self._epoch_starts[number] if number < len(self._epochs) else MAX_OFFSET
         epoch = header.partition_leader_epoch
-        # Batches of old formats name none; nor do the indexes of some segments.
+        # Batches of old formats have none; neither have the indexes of some segments.
         if epoch != run.epoch and NO_EPOCH not in (epoch, run.epoch):
             detail = f"the batch at byte {header.position} of the log is of leader epoch {epoch}, not {run.epoch}"
             self.report(FindingKind.BATCH_EPOCH, detail, _extent(header), _offsets(header))
 
     def _settle(self) -> None:
-        """The latest batch is where it belongs: hold it against its epoch, and the indexes against it."""
+        """Compare the latest batch, whose place is confirmed, with its epoch and the indexes."""
         if self._pending is None:
             return
         header, run = self._pending, self._run
@@ -320,14 +320,13 @@ class BatchChecks:
             run.next_entry += 1
         while run.next_time < len(self._times) and (time := self._times[run.next_time]).offset <= header.last_offset:
             run.next_time += 1
-            # The batch that has the greatest timestamp so far is the one that holds the entry's offset.
+            # The batch with the greatest timestamp so far holds the entry's offset.
             if not time.timestamp == run.max_timestamp == header.max_timestamp:
                 detail = f"it has timestamp {time.timestamp} at offset {time.offset}, not {run.max_timestamp}"
                 self._time_finding(detail)
 
     def _hold_against(self, header: BatchHeader, entry: OffsetIndexEntry) -> bool:
-        """Whether it is the batch's own; an entry has the last offset of what was appended together, and where that
-        begins."""
+        """Return True if the entry is the batch's own; it has the last offset of one append, and its position."""
         if header.position + header.size_in_bytes <= entry.position:
             return False
         if entry.position > header.position:
@@ -353,14 +352,14 @@ class BatchChecks:
             # A marker without records before it ends nothing, and Kafka does not list it.
             if first is not None:
                 self._txn_finding(f"it lacks {what} aborts")
-        # Offsets of others between the two ends, or taken by compaction, change nothing for readers.
+        # Other producers' offsets between the two ends, or compacted ones, change nothing for readers.
         elif first is not None and first < entry.first_offset:
             self._txn_finding(f"it has {what} aborts begin at {entry.first_offset}, behind its records at {first}")
         elif before is not None and entry.first_offset <= before:
             self._txn_finding(f"it has {what} aborts begin at {entry.first_offset}, before the one that {before} ends")
 
     def _check_stable(self) -> None:
-        """Readers look no further for outcomes than the last stable offset of an entry."""
+        """Check the last stable offsets: readers look no further for outcomes than an entry's."""
         opened = min(self._opened.values(), default=self.last_offset + 1)
         limit = min([opened, *self._known_open.values()])
         if self._stable > limit:
@@ -368,7 +367,7 @@ class BatchChecks:
 
 
 def _marker_of(header: BatchHeader, log: LogWalk) -> bytes:
-    """What the records of a control batch begin with."""
+    """Return the first bytes of a control batch's records."""
     stop = min(header.size_in_bytes, HEADER_SIZE + MARKER_BYTES)
     return bytes(log.view(header.position)[HEADER_SIZE:stop])
 
@@ -387,7 +386,7 @@ def _offsets(header: BatchHeader) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class LogResult:
-    """What was found in a log; ``last_offset`` is that of its last batch (-1: it has none), None if not known."""
+    """The findings in a log; ``last_offset`` is that of its last batch (-1: it has none), None if unknown."""
 
     findings: list[Finding]
     last_offset: int | None
@@ -396,7 +395,7 @@ class LogResult:
 def check_data(
     manager: RemoteStorageManager, subject: Subject, stored: StoredSegment, indexes: CheckedIndexes
 ) -> LogResult:
-    """Every byte of the log is read once. SegmentNotFoundError if it was deleted meanwhile."""
+    """Read every byte of the log once. Raise SegmentNotFoundError if it was deleted in between."""
     checks = BatchChecks(subject, stored, indexes)
     with manager.open(stored.metadata) as stream:
         log = LogWalk(stream, stored.metadata.segment_size_in_bytes)
@@ -410,8 +409,9 @@ def check_data(
 def check_pointers(
     manager: RemoteStorageManager, subject: Subject, stored: StoredSegment, index: OffsetIndex
 ) -> LogResult:
-    """Whether the first, the middle and the last entry of the offset index lead to batches, and whether the batches
-    from the last one on end where the segment does. A request for each chunk that is reached: three, mostly."""
+    """Check that the first, the middle and the last entry of the offset index lead to batches, and that the batches
+    from the last one on end where the segment does. One request for each chunk that is reached: usually three.
+    """
     checks = BatchChecks(subject, stored, CheckedIndexes())
     with manager.open(stored.metadata) as stream:
         look = _PointerLook(LogWalk(stream, stored.metadata.segment_size_in_bytes), checks, index)
@@ -423,7 +423,7 @@ def check_pointers(
 
 
 def _chunk_finding(checks: BatchChecks, log: LogWalk, error: SegmentCorruptError) -> ByteRange:
-    """Tell of the chunk that does not open, which is the one that was to be loaded next; which bytes it has."""
+    """Report the chunk that does not open, which was to be loaded next; return its bytes."""
     index = checks.stored.manifest.chunk_index
     chunk = index.original_range(index.chunk_at(log.end))
     checks.report(FindingKind.CHUNK_DAMAGED, str(error), chunk)
@@ -431,7 +431,7 @@ def _chunk_finding(checks: BatchChecks, log: LogWalk, error: SegmentCorruptError
 
 
 class _PointerLook:
-    """Looks at some places of a log."""
+    """Checks some places of a log."""
 
     def __init__(self, log: LogWalk, checks: BatchChecks, index: OffsetIndex) -> None:
         self._log = log
@@ -452,7 +452,7 @@ class _PointerLook:
             _chunk_finding(self._checks, self._log, error)
 
     def check_end(self) -> None:
-        """From the last entry on, else all of the log, which is as short as an index interval then."""
+        """Check from the last entry on, else all of the log, which is then as short as an index interval."""
         number = len(self._index) - 1
         start = position = self._index[number].position if number >= 0 else 0
         last = -1
@@ -475,7 +475,7 @@ class _PointerLook:
                 self._checks.add(finding)
 
     def _check_first(self, number: int, header: BatchHeader | None) -> bool:
-        """Whether the batch that an entry leads to can be the entry's."""
+        """Return True if an entry's batch can be the right one."""
         entry = self._index[number]
         least = self._index[number - 1].offset + 1 if number else self._index.base_offset
         if header is not None and least <= header.base_offset <= entry.offset:
@@ -486,7 +486,7 @@ class _PointerLook:
 
 
 class _DataWalk:
-    """Walks over all of a log, and past what is damaged of it."""
+    """Walks over all of a log, and past its damage."""
 
     def __init__(self, log: LogWalk, checks: BatchChecks, index: OffsetIndex | None) -> None:
         self._log = log
@@ -503,7 +503,7 @@ class _DataWalk:
             except SegmentCorruptError as error:
                 position = self._pass_chunk(error)
             except BatchCorruptError as error:
-                # Tried again without the batches before it: what can be read then is only in the wrong place.
+                # Retried without the batches before it: batches that are then readable are only in the wrong place.
                 if self._reached != tried:
                     position = tried = self._reached
                     self._log.jump(position)
@@ -516,7 +516,7 @@ class _DataWalk:
                 return
 
     def _take_from(self, position: int, *, is_out_of_order: bool) -> None:
-        """All batches from there on: in runs, and between them one by one what a run stops at."""
+        """Take all batches from there on: in runs, and singly where a run stops."""
         self._reached, last_offset = position, -1
         while True:
             if not is_out_of_order:
@@ -531,7 +531,7 @@ class _DataWalk:
             self._reached, last_offset = header.position + header.size_in_bytes, header.last_offset
 
     def _pass_chunk(self, error: SegmentCorruptError) -> int:
-        """Where to go on behind a chunk that does not open; those up to there are opened too."""
+        """Return the position after a chunk that does not open; those up to there are opened too."""
         while True:
             behind = _chunk_finding(self._checks, self._log, error).stop
             try:
@@ -540,7 +540,7 @@ class _DataWalk:
                 error = another
 
     def _pass_batches(self, position: int, error: BatchCorruptError) -> int:
-        """Where to go on behind what is no batch."""
+        """Return the position after bytes that are not a batch."""
         self._checks.report(
             FindingKind.BATCH_STRUCTURE, str(error), ByteRange(position, self._next_batch(position + 1))
         )
@@ -550,7 +550,7 @@ class _DataWalk:
             return self._pass_chunk(another)
 
     def _resume(self, position: int) -> int:
-        """Open all up to the next place where a batch is known to begin."""
+        """Open everything up to the next place where a batch is known to begin."""
         self._checks.lost()
         self._log.jump(position)
         resumed = self._next_batch(position)

@@ -1,6 +1,6 @@
-"""Between segments: gaps, overlaps, leader epochs, copies made twice, topics created again. A stream, in key order.
+"""Checks between segments: gaps, overlaps, leader epochs, repeated copies, re-created topics. A stream, in key order.
 
-Held are a few numbers of one partition, its latest leader epochs, and the names of the topics.
+Holds a few numbers of one partition, its latest leader epochs, and the names of the topics.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ class Neighbours:
         self._log = _LogSoFar()
 
     def take(self, subject: Subject, extent: Extent | None, *, is_committed: bool = True) -> Iterator[Finding]:
-        """What shows against those before it. ``extent`` is None for a segment whose manifest is damaged or was not
-        read; one that is not ``is_committed`` holds nothing."""
+        """Compare a segment with those before it. ``extent`` is None if its manifest is damaged or was not read; one
+        that is not ``is_committed`` holds nothing.
+        """
         where = subject.objects.segment_id.topic_id_partition
         start = subject.objects.start_offset
-        # Keys in the digits of another locale come after all others: they are a run of their own.
+        # Keys in the digits of another locale come after all others, as a separate run.
         if where != self._partition or start < self._log.start:
             yield from self.finish()
             self._log = _LogSoFar()
@@ -42,26 +43,26 @@ class Neighbours:
         yield from self._log.take(subject, extent, is_committed=is_committed)
 
     def finish(self) -> Iterator[Finding]:
-        """What shows once nothing follows on those that were taken."""
+        """Yield the findings that are certain after the last segment."""
         return self._log.release(MAX_OFFSET + 1)
 
     def _topic_findings(self, subject: Subject) -> Iterator[Finding]:
         where = subject.objects.segment_id.topic_id_partition
         known = self._topic_ids.setdefault(where.topic, where.topic_id)
         if known != where.topic_id:
-            self._topic_ids[where.topic] = where.topic_id  # each id is told of once
+            self._topic_ids[where.topic] = where.topic_id  # each id is reported once
             yield recreated_topic(where, known)
 
 
 def recreated_topic(where: TopicIdPartition, known: Uuid) -> Finding:
-    """That there is a topic of the same name under another id."""
+    """Return the finding of a topic with the same name under another id."""
     detail = f"topic {where.topic} has segments under the ids {known} and {where.topic_id}"
     return Finding(FindingKind.RECREATED_TOPIC, where, detail)
 
 
 @dataclass(slots=True)
 class _LeftBehind:
-    """A segment of a leader epoch that the log left behind, and those of its offsets that no other segment has yet."""
+    """A segment of an abandoned leader epoch, and its offsets that no other segment has yet."""
 
     subject: Subject
     extent: Extent
@@ -69,7 +70,7 @@ class _LeftBehind:
     missing: list[tuple[int, int]]
 
     def cover(self, start: int, end: int) -> None:
-        """A segment of the log has the offsets ``start`` to ``end``."""
+        """Note that a segment of the log has the offsets ``start`` to ``end``."""
         pieces = [
             piece
             for first, last in self.missing
@@ -89,14 +90,14 @@ class _LeftBehind:
 
 
 class _LogSoFar:
-    """What the segments of one partition hold up to some offset."""
+    """The segments of one partition up to some offset."""
 
     def __init__(self) -> None:
         self.start = -1
         self._reach: int | None = None
-        """The last offset that readers find up to here; None where it is not known."""
+        """The last readable offset so far; None if unknown."""
         self._left: list[_LeftBehind] = []
-        """Until nothing that begins later can have their offsets."""
+        """Kept until no later segment can have their offsets."""
         self._left_until = -1
         self._epochs: list[tuple[int, int]] = []
         self._previous: tuple[int, Extent] | None = None
@@ -115,7 +116,9 @@ class _LogSoFar:
             self._previous = (start, extent)
 
     def release(self, start: int) -> Iterator[Finding]:
-        """What is known of segments of old epochs, if all that follows begins at ``start`` or later."""
+        """Yield the findings about segments of old epochs that are certain if all later ones begin at ``start`` or
+        after.
+        """
         known = [left for left in self._left if left.extent.end < start]
         self._left = [left for left in self._left if left.extent.end >= start]
         return (finding for left in known for finding in left.findings())
@@ -137,13 +140,13 @@ class _LogSoFar:
         self._is_hidden, self._leftovers = False, 0
 
     def _old_epoch(self, subject: Subject, start: int, extent: Extent, newest: int) -> Iterator[Finding]:
-        """A segment that ends in an older leader epoch than one that begins before it."""
+        """Check a segment that ends in an older leader epoch than one that begins before it."""
         epoch, reach = extent.epochs[-1][0], self._reach
         assert reach is not None
         if extent.end > reach:
             first = max(start, reach + 1)
             self._left_until = max(self._left_until, extent.end)
-            # The log may go on with them: its next segment begins where the one before it ended, not where this does.
+            # The log may contain them: its next segment begins where the one before it ended, not where this does.
             self._left.append(_LeftBehind(subject, extent, newest, [(first, extent.end)]))
         elif self._epoch_at(extent.end) != epoch:
             detail = (
@@ -161,7 +164,7 @@ class _LogSoFar:
             yield self._overlap(subject, start, reach if extent.end < 0 else min(extent.end, reach))
             return
         first = max(reach, self._left_until) + 1
-        # What a damaged manifest hides was told of, and nobody knows how far it reaches.
+        # A damaged manifest was reported, and the extent of its segment is unknown.
         if first < start and not self._is_hidden:
             leftovers = f"; objects without a manifest lie there ({self._leftovers})" if self._leftovers else ""
             detail = f"offsets {first} to {start - 1} are in no segment"
@@ -179,7 +182,7 @@ class _LogSoFar:
         reach = extent.end if self._reach is None else max(self._reach, extent.end)
         for epoch, begins in extent.epochs:
             if epoch > newest:
-                # The epoch before it ended here, whatever segments of it hold beyond.
+                # The epoch before it ended here, even if its segments hold more.
                 reach = extent.end if begins <= reach else reach
                 self._epochs.append((epoch, max(begins, start)))
         del self._epochs[:-_EPOCHS_KEPT]

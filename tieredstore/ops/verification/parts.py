@@ -33,8 +33,8 @@ _BETWEEN: Final = frozenset(
 class VerifyPart:
     """Segments of one partition that begin at ``first_offset`` or later and before ``stop_offset`` (None: to the end).
 
-    ``is_between``: how all of the partition's segments follow each other, by their manifests, and nothing of one by
-    itself. ``known`` is what the plan has found already.
+    ``is_between``: check how all of the partition's segments follow each other, by their manifests, but none by itself.
+    ``known`` are the findings of the plan.
     """
 
     partition: TopicIdPartition
@@ -47,13 +47,13 @@ class VerifyPart:
 def verify_part(
     bucket: Bucket, part: VerifyPart, selection: Selection, *, parallel: int | None = None
 ) -> Iterator[Finding]:
-    """What is found in a part, but for what its plan knows."""
+    """Yield the findings of a part, except those of its plan."""
     where = part.partition
     scope = Scope(where.topic, where.topic_id, where.partition, first_offset=part.first_offset)
     if part.is_between:
         selection = Selection(Level.LISTING, since_ms=selection.since_ms)
     for checked in verify(bucket, scope, selection, parallel=parallel, stop_offset=part.stop_offset):
-        # Of keys in other digits the plan has told: offsets do not lead to them.
+        # The plan has reported keys in other digits: offsets do not lead to them.
         yield from (
             finding
             for finding in checked.findings
@@ -62,9 +62,9 @@ def verify_part(
 
 
 def plan_parts(listed: Iterable[SegmentObjects], most_segments: int) -> Iterator[VerifyPart]:
-    """The parts of a listing: a part for each partition, and one for each ``most_segments`` of it or a few more.
+    """Divide a listing: a part for each partition, and one for each ``most_segments`` of it or a few more.
 
-    The listing is not held. Parts are cut where a later offset begins, so that each segment is of one of them.
+    Holds no listing. Parts are cut where a later offset begins, so that each segment is in one of them.
     """
     topic_ids: dict[str, Uuid] = {}
     partition: TopicIdPartition | None = None

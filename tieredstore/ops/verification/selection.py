@@ -1,4 +1,4 @@
-"""Which segments are looked into, and how deep: all, a sample, what is new, what was not checked before."""
+"""The selection of segments and their levels: all, a sample, new ones, those not checked before."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A part of the segments, by chance: the same ones for the same ``seed``, whatever else is stored."""
+    """A random part of the segments: the same ones for the same ``seed``, whatever else is stored."""
 
     part: float
     seed: str = ""
@@ -28,18 +28,18 @@ class Sample:
             raise ConfigError(f"a sample of {self.part:%} is none: give more than 0% and at most 100%")
 
     def has(self, objects: SegmentObjects) -> bool:
-        """Whether the segment is in it."""
+        """Return True if it includes the segment."""
         digest = hashlib.blake2b(f"{self.seed}\0{objects.main_path}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") < self.part * 2**64
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a run looks into at ``level``.
+    """The work of a run at ``level``.
 
-    Of segments whose manifest was written before ``since_ms``, by the store's clock, only the presence of the objects
-    is looked at, as of those that the ``state`` knows to be sound; those outside of the ``sample`` are looked into at
-    level listing alone. ConfigError for a sample at that level.
+    Segments whose manifest was written before ``since_ms``, by the store's clock, and those that the ``state`` knows to
+    be sound, are only checked for presence; those outside the ``sample`` only at level listing. Raise ConfigError for a
+    sample at that level.
     """
 
     level: Level = Level.LISTING
@@ -52,7 +52,7 @@ class Selection:
             raise ConfigError("a sample thins what the levels index and data read; all is listed: choose one of these")
 
     def subjects(self, listed: Iterable[SegmentObjects], prefix: str, shown: Callable[[str], str]) -> Iterator[Subject]:
-        """Each segment with how deep it is looked into, and where the next one begins: one is looked ahead."""
+        """Yield each segment with its level, and the start of the next one, by reading one ahead."""
         last: Subject | None = None
         for objects in listed:
             subject = self._known(Subject(objects, self._level_of(objects), prefix, shown))
@@ -79,10 +79,10 @@ class Selection:
 
 
 def _before(last: Subject, following: Subject) -> Subject:
-    """What is known of a segment by the one behind it."""
+    """Complete a segment by the facts that the next one reveals."""
     if last.objects.segment_id.topic_id_partition != following.objects.segment_id.topic_id_partition:
         return last
-    # Whether something lies between an old segment and a new one only the old one's manifest tells.
+    # Only the old segment's manifest shows if something lies between it and a new one.
     is_context = last.level is None and last.sound is None and following.level is not None
     level = Level.LISTING if is_context else last.level
     return replace(last, level=level, next_start=following.objects.start_offset)

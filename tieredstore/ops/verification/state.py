@@ -1,7 +1,7 @@
-"""What earlier runs have checked: a file, so that a nightly run looks at what is new, and at everything once a month.
+"""The record of earlier runs: a file, so that a nightly run checks new segments, and everything once a month.
 
-A SQLite database with a row for each segment that was found sound: which versions of its objects, how deep, when, and
-what it holds. A run that is stopped or killed leaves what it had checked until a moment before.
+A SQLite database with a row for each sound segment: the versions of its objects, level, time, and extent. A run that is
+stopped or killed keeps its checks up to a moment before.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tieredstore.ops.verification.subject import Extent, Level, SoundSegment
 from tieredstore.process.closing import Closing
 
 RECHECK_DAYS: Final = 30
-"""After so long a segment is checked again, though nothing of it has changed."""
+"""After this many days a segment is checked again, even if unchanged."""
 
 _FORMAT: Final = "tieredstore verify 1"
 _DAY_MS: Final = 86_400_000
 _SAVE_AFTER_ROWS: Final = 500
 _SAVE_AFTER_S: Final = 2.0
 _FORGET_AFTER: Final = 3
-"""Intervals of rechecking after which a row that nobody renewed is of a segment that is gone."""
+"""Intervals of rechecking after which a row without renewal belongs to a deleted segment."""
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS bucket (format TEXT NOT NULL, identity TEXT NOT NULL, prefix TEXT NOT NULL);
@@ -51,7 +51,7 @@ class VerifyState(Closing):
         recheck_days: float = RECHECK_DAYS,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """ConfigError for a file that is none of verify's, or is of another bucket."""
+        """Open the file; raise ConfigError if it is not verify's, or of another bucket."""
         self._path = path
         self._recheck_ms = int(recheck_days * _DAY_MS)
         self._now_ms = now_ms
@@ -66,7 +66,7 @@ class VerifyState(Closing):
             raise
 
     def known(self, objects: SegmentObjects, level: Level) -> SoundSegment | None:
-        """What is known of a segment if it was found sound at this level, not too long ago, and has not changed."""
+        """Return the facts of a segment that was sound at this level, recently, and has not changed; else None."""
         with self._explained():
             row = self._database.execute(
                 "SELECT stamps, end_offset, epochs, log_size FROM sound "
@@ -79,7 +79,7 @@ class VerifyState(Closing):
         return SoundSegment(Extent(row[1], tuple((epoch, start) for epoch, start in epochs)), row[3])
 
     def keep(self, objects: SegmentObjects, level: Level, sound: SoundSegment) -> None:
-        """A segment was found sound."""
+        """Record a sound segment."""
         epochs = json.dumps(sound.extent.epochs)
         values = (level.depth, self._now_ms(), sound.extent.end, epochs, sound.log_size)
         with self._explained():
@@ -90,19 +90,19 @@ class VerifyState(Closing):
         self._count()
 
     def forget(self, objects: SegmentObjects) -> None:
-        """A segment was not found sound."""
+        """Remove the record of a segment that was not sound."""
         with self._explained():
             self._database.execute("DELETE FROM sound WHERE path = ?", (objects.main_path,))
         self._count()
 
     def save(self) -> None:
-        """Have all on disk."""
+        """Write everything to disk."""
         with self._explained():
             self._database.commit()
         self._unsaved, self._saved_at = 0, time.monotonic()
 
     def close(self) -> None:
-        """Save, without what nobody has renewed for long."""
+        """Save, without rows that were not renewed for long."""
         with contextlib.closing(self._database):
             with self._explained():
                 oldest = self._now_ms() - _FORGET_AFTER * self._recheck_ms
@@ -135,7 +135,7 @@ class VerifyState(Closing):
 
 
 def _stamps_of(objects: SegmentObjects) -> str:
-    """The versions of all objects; what a store does not tell is null."""
+    """Return the versions of all objects; null for unknown ones."""
     return json.dumps([(suffix.value, info.size, info.etag, info.modified_ms) for suffix, info in objects.objects])
 
 

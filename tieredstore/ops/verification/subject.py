@@ -1,4 +1,4 @@
-"""The segment that is being verified, and how findings about it are put together."""
+"""The segment being verified, and the assembly of findings about it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tieredstore.model import ByteRange
 from tieredstore.ops.verification.findings import Finding, FindingKind
 
 MOST_FINDINGS: Final = 100
-"""Findings of one segment that are listed; of more it is said that there are."""
+"""The most findings listed of one segment; more are only counted."""
 
 
 class Level(enum.StrEnum):
-    """How deep a segment is looked into; each level has all of those before it."""
+    """The depth of a check; each level includes those before it."""
 
     LISTING = "listing"
     """The listing and the manifests."""
@@ -37,7 +37,7 @@ class Level(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What a segment is said to hold: ``end`` is inclusive, -1 where it is not known; ``epochs`` () likewise."""
+    """A segment's claimed offsets: ``end`` is inclusive, -1 if unknown; ``epochs`` () if unknown."""
 
     end: int
     epochs: LeaderEpochs = ()
@@ -45,7 +45,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class SoundSegment:
-    """What an earlier run knows of a segment that it found sound."""
+    """An earlier run's facts of a sound segment."""
 
     extent: Extent
     log_size: int
@@ -53,10 +53,10 @@ class SoundSegment:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One segment of a listing. ``level`` None: it is only looked at whether its objects are there.
+    """One segment of a listing. ``level`` None: only the presence of its objects is checked.
 
-    ``sound`` is what is known of it beforehand. ``next_start`` is where the next listed segment of the partition
-    begins, None for the last one. ``shown`` makes a key as messages show it.
+    ``sound`` are facts from an earlier run. ``next_start`` is the start of the partition's next listed segment, None
+    for the last one. ``shown`` formats a key for messages.
     """
 
     objects: SegmentObjects
@@ -67,7 +67,7 @@ class Subject:
     sound: SoundSegment | None = None
 
     def key(self, suffix: Suffix) -> str:
-        """The key of one of its objects, there or not, as messages show it."""
+        """Return the key of one of its objects, present or not, as messages show it."""
         return self.shown(object_key(self.prefix, self.objects.main_path, suffix))
 
     def finding(
@@ -78,7 +78,7 @@ class Subject:
         byte_range: ByteRange | None = None,
         offsets: tuple[int, int] | None = None,
     ) -> Finding:
-        """A finding about the segment, or about one of its objects."""
+        """Make a finding about the segment, or about one of its objects."""
         return Finding(
             kind,
             self.objects.segment_id.topic_id_partition,

@@ -1,4 +1,4 @@
-"""Verification of a bucket: a listing in key order, each segment checked, and held against those before it."""
+"""Verification of a bucket: a listing in key order, each segment checked, and compared with those before it."""
 
 from __future__ import annotations
 
@@ -54,11 +54,10 @@ if TYPE_CHECKING:
     from tieredstore.remote import RemoteStorageManager
 
 _LOGS_AT_ONCE: Final = 4
-"""Segments whose logs are read at once unless told otherwise: each is decoded by all processors, and has 32 MiB and
-more on its way."""
+"""The default number of logs read in parallel: all processors decode each, which has 32 MiB and more in flight."""
 
 Narrow: TypeAlias = Callable[[Iterator[SegmentObjects]], Iterator[SegmentObjects]]
-"""Leaves some segments of a listing."""
+"""Selects some segments of a listing."""
 
 _ALL: Final = Scope()
 _AT_LISTING: Final = Selection()
@@ -66,11 +65,11 @@ _AT_LISTING: Final = Selection()
 
 @dataclass(frozen=True, slots=True)
 class CheckedSegment:
-    """One segment of the listing, with all that was found of it and between it and those before it.
+    """One segment of the listing, with all findings about it and between it and those before it.
 
-    ``extent`` is what it is said to hold, None where nobody says. ``level`` None: only whether its objects are there
-    was looked at, since it is old or known to be sound. ``log_size`` are the bytes of its log, 0 where nobody says;
-    ``is_read``: all of them were read.
+    ``extent`` are its claimed offsets, None if unknown. ``level`` None: only the presence of its objects was checked,
+    because it is old or known to be sound. ``log_size`` are the bytes of its log, 0 if unknown; ``is_read``: all of
+    them were read.
     """
 
     objects: SegmentObjects
@@ -90,11 +89,11 @@ def verify(
     stop_offset: int | None = None,
     narrow: Narrow | None = None,
 ) -> Generator[CheckedSegment]:
-    """Check the segments in scope, in key order; the ``selection`` says which, and how deep.
+    """Check the segments in scope, in key order; the ``selection`` decides which, and how deep.
 
-    Of one partition those that begin before ``stop_offset``, if it is given; of all those that ``narrow`` leaves.
-    Neither the listing nor manifests are held. Reads alone; below level listing it needs the private keys, and goes
-    past all caches. Errors of the store end the run; with a state it goes on from there.
+    Of one partition those that begin before ``stop_offset``, if given; of all those that ``narrow`` leaves. Holds
+    neither the listing nor manifests. Reads only; below level listing it needs the private keys, and bypasses all
+    caches. Errors of the store end the run; with a state the next run continues.
     """
     count = parallel or (_LOGS_AT_ONCE if selection.level is Level.DATA else READERS)
     with contextlib.ExitStack() as opened:
@@ -121,7 +120,7 @@ def verify(
             yield (
                 dataclasses.replace(checked, findings=(*checked.findings, *neighbours.finish())) if is_last else checked
             )
-            # Once it was taken: what was found of a segment must not be lost with the process.
+            # After it was consumed: a segment's findings must not be lost with the process.
             if selection.state is not None:
                 _note(selection.state, result)
 
@@ -133,7 +132,7 @@ def _before(subjects: Iterator[Subject], stop_offset: int | None) -> Iterator[Su
 
 
 def _with_last(results: Iterator[SegmentResult]) -> Iterator[tuple[SegmentResult, bool]]:
-    """Each result, and whether none follows."""
+    """Yield each result, and True for the last."""
     following = next(results, None)
     while (result := following) is not None:
         following = next(results, None)
@@ -160,7 +159,7 @@ def _note(state: VerifyState, result: SegmentResult) -> None:
 
 @contextlib.contextmanager
 def _uncached(bucket: Bucket) -> Generator[RemoteStorageManager]:
-    """A manager that keeps no chunks: what a cache has says nothing of the store."""
+    """Open a manager without caches of chunks: a cache proves nothing about the store."""
     fetch = bucket.settings.fetch.model_copy(update={"chunk_cache": None})
     settings = bucket.settings.model_copy(update={"fetch": fetch})
     with dataclasses.replace(bucket, settings=settings).manager() as manager:
@@ -168,23 +167,23 @@ def _uncached(bucket: Bucket) -> Generator[RemoteStorageManager]:
 
 
 class OpenTransactions:
-    """Takes what came of the segments, in key order; for one thread."""
+    """Takes the results of segments, in key order; for one thread."""
 
     def __init__(self, manager: RemoteStorageManager) -> None:
         self._manager = manager
         self._before: RemoteLogSegmentMetadata | None = None
         self._extent = Extent(-1)
         self._opened: Mapping[int, int] | None = None
-        """Those at the end of the segment before; None if nobody has looked yet."""
+        """Transactions open at the end of the segment before; None if not looked up yet."""
 
     def take(self, result: SegmentResult) -> Iterator[Finding]:
-        """What shows of a segment of level data, where it goes on with the log of the one before it."""
+        """Yield the findings of a segment at level data, if it continues the log of the one before it."""
         metadata, extent = _metadata_of(result), result.extent
         if metadata is None or extent is None or extent.end < 0:
             self._before = None
             return
         if self._is_behind(metadata):
-            # Of an older epoch, or a copy: another segment is the log's.
+            # An older epoch, or a copy: another segment is the log's.
             if extent.end <= self._extent.end or _last_epoch(extent) < _last_epoch(self._extent):
                 return
             known = result.transactions
@@ -205,7 +204,7 @@ class OpenTransactions:
         )
 
     def _goes_on(self, extent: Extent, metadata: RemoteLogSegmentMetadata) -> bool:
-        """Whether the log at the end of the segment before is the one that this segment has."""
+        """Return True if this segment continues the log at the end of the one before."""
         reach = self._extent.end
         newer = [start for epoch, start in extent.epochs if epoch > _last_epoch(self._extent)]
         return metadata.start_offset <= reach + 1 and all(start > reach for start in newer)
@@ -224,7 +223,7 @@ class OpenTransactions:
                 if entry.first_offset != (first := opened.get(producer)):
                     began = "none is open" if first is None else f"it began at {first}"
                     yield _finding(subject, producer, entry.last_offset, f"begins at {entry.first_offset}", began)
-            # Those that are open still, and known, have no marker here.
+            # Known transactions that are still open have no marker here.
             pending = {
                 producer: first
                 for producer, first in opened.items()
@@ -243,7 +242,7 @@ class OpenTransactions:
                     )
                 if not pending:
                     break
-        # The one before was deleted meanwhile, or is damaged, which is told.
+        # The one before was deleted in between, or is damaged, which is reported.
         except (SegmentNotFoundError, CorruptDataError):
             pending = {}
         for producer, first in pending.items():
@@ -265,7 +264,7 @@ def _last_epoch(extent: Extent) -> int:
 
 
 def _metadata_of(result: SegmentResult) -> RemoteLogSegmentMetadata | None:
-    """What readers are told of the segment, None if nobody knows."""
+    """Return the metadata that readers get of the segment, None if unknown."""
     if result.stored is not None:
         return result.stored.metadata
     sound = result.subject.sound
@@ -277,10 +276,10 @@ def _metadata_of(result: SegmentResult) -> RemoteLogSegmentMetadata | None:
 
 @dataclass(frozen=True, slots=True)
 class SegmentResult:
-    """What came of one segment.
+    """The result of one segment.
 
-    ``stored`` is None without a manifest that can be read; ``last_offset`` is that of the last batch, where the log was
-    read up to there; ``is_gone``: the segment was deleted while it was looked at.
+    ``stored`` is None without a readable manifest; ``last_offset`` is that of the last batch, if the log was read up to
+    there; ``is_gone``: the segment was deleted during the check.
     """
 
     subject: Subject
@@ -289,20 +288,20 @@ class SegmentResult:
     last_offset: int | None = None
     is_gone: bool = False
     transactions: KnownTransactions | None = None
-    """At level data, if its indexes can be used."""
+    """At level data, if its indexes are usable."""
     is_read: bool = False
-    """Whether all of its log was read."""
+    """True if all of its log was read."""
 
     @property
     def extent(self) -> Extent | None:
-        """What the segment is said to hold, None where nobody says."""
+        """The segment's claimed offsets, None if unknown."""
         if self.subject.sound is not None:
             return self.subject.sound.extent
         if self.stored is None:
             return None
         metadata = self.stored.metadata
         end = metadata.end_offset
-        # What the log says goes before a number that nothing guards; where compaction took the end both are right.
+        # The log takes precedence over an unprotected number; if compaction removed the end, both are right.
         is_wrong = end < 0 or any(finding.kind is FindingKind.END_OFFSET for finding in self.findings)
         if is_wrong and self.last_offset is not None:
             end = max(self.last_offset, metadata.start_offset)
@@ -310,19 +309,19 @@ class SegmentResult:
 
     @property
     def log_size(self) -> int:
-        """Bytes of the log, 0 where nobody says."""
+        """The bytes of the log, 0 if unknown."""
         if self.subject.sound is not None:
             return self.subject.sound.log_size
         return 0 if self.stored is None else self.stored.metadata.segment_size_in_bytes
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is wrong with the segment by itself."""
+        """True if the segment by itself is sound."""
         return self.stored is not None and all(finding.severity is Severity.NOTICE for finding in self.findings)
 
 
 class SegmentCheck:
-    """Checks the segments of one store, several at once. ``manager`` is needed below level listing."""
+    """Checks the segments of one store, several in parallel. ``manager`` is needed below level listing."""
 
     def __init__(self, store: ObjectStore, rules: ManifestRules, manager: RemoteStorageManager | None) -> None:
         self._store = store
@@ -330,10 +329,10 @@ class SegmentCheck:
         self._manager = manager
 
     def check(self, subject: Subject) -> SegmentResult:
-        """All levels up to the subject's."""
+        """Check all levels up to the subject's."""
         try:
             return self._check(subject)
-        # Retention deletes all the time; what went between listing and reading is not damage.
+        # Retention deletes all the time: a deletion between listing and reading is not damage.
         except SegmentNotFoundError:
             return SegmentResult(subject, is_gone=True)
 
@@ -366,7 +365,7 @@ class SegmentCheck:
         return subject, wrong
 
     def _looked_at_again(self, subject: Subject) -> Subject:
-        """The objects as they are now: a listing takes a while, in which copies are committed."""
+        """List the objects again: copies may have been committed during the long listing."""
         prefix, path = subject.prefix, subject.objects.main_path
         infos: list[tuple[Suffix, ObjectInfo]] = []
         for suffix in Suffix:
@@ -381,7 +380,7 @@ class SegmentCheck:
         return dataclasses.replace(subject, objects=fresh)
 
     def _deeper(self, subject: Subject, stored: StoredSegment, known: set[FindingKind]) -> SegmentResult:
-        """Levels index and data; what is missing or of a wrong size was told of and is not read."""
+        """Check levels index and data; missing objects and wrong sizes were reported, and are not read."""
         manager = self._manager
         assert manager is not None
         # A manager looks for the key that it would write.
@@ -422,7 +421,7 @@ _WRONG_SIZE: Final = {Suffix.LOG: FindingKind.LOG_SIZE, Suffix.INDEXES: FindingK
 
 
 def check_presence(subject: Subject) -> Iterator[Finding]:
-    """What the keys alone tell."""
+    """Yield the findings from the keys alone."""
     objects = subject.objects
     if objects.find(Suffix.MANIFEST) is None:
         names = ", ".join(f".{suffix.value}" for suffix, _ in objects.objects)
@@ -439,14 +438,14 @@ def check_presence(subject: Subject) -> Iterator[Finding]:
 def check_manifest(
     store: ObjectStore, subject: Subject, rules: ManifestRules
 ) -> tuple[StoredSegment | None, list[Finding]]:
-    """The segment with its manifest, which is read by one request, and what is wrong with it.
+    """Return the segment with its manifest, which is read by one request, and its findings.
 
-    None where the manifest is damaged. SegmentNotFoundError if it was deleted meanwhile.
+    None if the manifest is damaged. Raise SegmentNotFoundError if it was deleted in between.
     """
     objects = subject.objects
     info = manifest_info(objects)
     name = f"{objects.main_path}.{Suffix.MANIFEST.value}"
-    # The listing has the size: what cannot be a manifest costs no request.
+    # The listing has the size: an impossible manifest costs no request.
     if info.size > MAX_MANIFEST_SIZE:
         detail = f"it has {info.size} bytes, more than any manifest"
         return None, [subject.finding(FindingKind.MANIFEST_DAMAGED, detail, Suffix.MANIFEST)]
@@ -464,7 +463,7 @@ def check_manifest(
 
 
 def size_findings(subject: Subject, log_size: int, indexes_size: int) -> Iterator[Finding]:
-    """Where the listed objects have other sizes than the manifest says."""
+    """Yield a finding if the listed objects have other sizes than the manifest says."""
     for suffix, expected in ((Suffix.LOG, log_size), (Suffix.INDEXES, indexes_size)):
         info = subject.objects.find(suffix)
         if info is not None and info.size != expected:
@@ -500,7 +499,7 @@ def _metadata_findings(subject: Subject, stored: StoredSegment, raw: bytes) -> I
 
 
 def check_index_sizes(subject: Subject, manifest: SegmentManifest) -> Iterator[Finding]:
-    """Indexes whose sizes cannot be those of whole entries."""
+    """Yield a finding for each index whose size is not a multiple of its entries'."""
     overhead = 0 if manifest.encryption is None else ENCRYPTION_OVERHEAD
     for kind, entry in manifest.segment_indexes.recorded():
         size = max(0, entry.size - overhead)
