@@ -192,26 +192,30 @@ def unpack_chunk_sizes(frame: bytes) -> ChunkSizes:
         # Only the header is read here. A frame without its content size could grow without end, so it is refused.
         claimed = zstandard.frame_content_size(frame)
         if not 0 <= claimed <= MAX_BINARY_SIZE:
-            raise ManifestCorruptError(f"the list of chunk sizes does not declare a size up to {MAX_BINARY_SIZE} bytes")
+            raise _corrupt_list(f"does not declare a size up to {MAX_BINARY_SIZE} bytes")
         binary = _OWN.zstd.decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
-        raise ManifestCorruptError(f"the list of chunk sizes is not one whole zstd frame: {error}") from error
+        raise _corrupt_list(f"is not one whole zstd frame: {error}") from error
     return decode_chunk_sizes(binary)
+
+
+def _corrupt_list(what: str) -> ManifestCorruptError:
+    return ManifestCorruptError(f"transformedChunks: the list of chunk sizes {what}")
 
 
 def _decode_many(raw: bytes | bytearray | memoryview, count: int) -> ChunkSizes:
     if len(raw) < _HEAD.size:
-        raise ManifestCorruptError(f"the list of chunk sizes ends after {len(raw)} bytes, inside its head")
+        raise _corrupt_list(f"ends after {len(raw)} bytes, inside its head")
     _, base, width = _HEAD.unpack_from(raw)
     if base < 0 or not 1 <= width <= 4:
-        raise ManifestCorruptError(f"the list of chunk sizes claims {count} sizes from {base} in {width} bytes each")
+        raise _corrupt_list(f"claims {count} sizes from {base} in {width} bytes each")
     stop = _HEAD.size + (count - 1) * width
     # `count` comes from the bytes: check it against their length before anything is allocated.
     _check_length(raw, stop + _INT.size)
     sizes = ChunkSizes(count, base, width, bytes(raw[_HEAD.size : stop]), _read_int(raw, stop))
     # Check each size only if the greatest number of this width is out of bounds.
     if base + (1 << 8 * width) - 1 > MAX_INT32 and not sizes.are_most_within(base, MAX_INT32):
-        raise ManifestCorruptError(f"the list of chunk sizes holds a size above {MAX_INT32}")
+        raise _corrupt_list(f"holds a size above {MAX_INT32}")
     return sizes
 
 
@@ -242,16 +246,16 @@ def _big_endian(values: array[int]) -> array[int]:
 
 def _read_int(raw: bytes | bytearray | memoryview, start: int) -> int:
     if len(raw) < start + _INT.size:
-        raise ManifestCorruptError(f"the list of chunk sizes ends after {len(raw)} bytes, inside a number")
+        raise _corrupt_list(f"ends after {len(raw)} bytes, inside a number")
     value: int = _INT.unpack_from(raw, start)[0]
     if value < 0:
-        raise ManifestCorruptError(f"the list of chunk sizes holds {value}, a negative number")
+        raise _corrupt_list(f"holds {value}, a negative number")
     return value
 
 
 def _check_length(raw: bytes | bytearray | memoryview, expected: int) -> None:
     if len(raw) != expected:
-        raise ManifestCorruptError(f"the list of chunk sizes has {len(raw)} bytes where its head calls for {expected}")
+        raise _corrupt_list(f"has {len(raw)} bytes where its head calls for {expected}")
 
 
 _POSITIONS: Final = 128  # chunks whose positions are computed from one known position

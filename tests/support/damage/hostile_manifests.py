@@ -105,7 +105,7 @@ def _list_of_chunks(name: str, frame: bytes, words: str) -> Case:
 
 _GOOD_FRAME: Final = pack_chunk_sizes([10, 20, 30])
 _PLAIN_FRAME: Final = zstandard.ZstdCompressor(write_content_size=False)
-_SIZES: Final = "the list of chunk sizes"
+_SIZES: Final = "transformedChunks: the list of chunk sizes"
 
 CHUNKS: Final = [
     Case("chunks of a byte, as many as the log", _fixed(1), SAME, calls_of_a_byte=600),
@@ -141,8 +141,10 @@ CHUNKS: Final = [
     _list_of_chunks("of width 0", _frame("00000002 00000000 00 00000000"), "in 0 bytes each"),
     _list_of_chunks("of width 127", _frame("00000002 00000000 7f 00000000"), "in 127 bytes each"),
     _list_of_chunks("of width -1", _frame("00000002 00000000 ff 00000000"), "in -1 bytes each"),
-    _list_of_chunks("from a negative base", _frame("00000002 ffffffff 01 00 00000000"), "from -1"),
-    _list_of_chunks("of a negative count", _frame("ffffffff 00000000 01 00 00000000"), "negative"),
+    _list_of_chunks(
+        "from a negative base", _frame("00000002 ffffffff 01 00 00000000"), f"{_SIZES} claims 2 sizes from -1"
+    ),
+    _list_of_chunks("of a negative count", _frame("ffffffff 00000000 01 00 00000000"), f"{_SIZES} holds -1"),
     _list_of_chunks("of 2^31-1 chunks", _frame("7fffffff 00000000 04 00000000 00000000"), "calls for 8589934597"),
     _list_of_chunks("with a size above 2^31", _frame("00000002 7fffffff 01 01 00000000"), "above 2147483647"),
     _list_of_chunks("with a byte behind it", _frame("00000002 00000000 01 00 00000000 00"), "calls for 14"),
