@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.project.test_docs import blocks
-from tests.support.cli.cli_process import tieredstore
 from tests.support.kafka.kafka_topics import Produced, delete_topic
 from tests.support.kafka.live_topics import TieredTopic
-from tests.support.paths import GOLDEN, REPOSITORY
+from tests.support.paths import REPOSITORY
 from tests.support.servers.kafka import KafkaServer
+
+HOW_TO = REPOSITORY / "docs" / "how-to"
 
 
 @pytest.fixture
@@ -35,59 +35,51 @@ def orders(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
 
 @pytest.mark.slow
 def test_the_examples_of_spark_run(spark: SparkSession, orders: TieredTopic, tmp_path: Path) -> None:
-    settings = str(tmp_path / "store.properties")
-    listed = tieredstore("ls", "-c", settings, "orders", "-p", "all", "--json").stdout
-    (tmp_path / "segments.json").write_bytes(listed)
     logs = orders.server.folder("orders")
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "orders-0").symlink_to(logs)
     places = {
-        "/etc/tieredstore/store.properties": settings,
-        '"store.properties"': repr(settings),
-        '"segments.json"': repr(str(tmp_path / "segments.json")),
+        '"store.properties"': repr(str(tmp_path / "store.properties")),
         "broker1:9092": orders.server.bootstrap_servers,
         "/data/": f"{tmp_path}/",
         "/backup/kafka/": f"{tmp_path}/log/",
+        '"findings"': repr(str(tmp_path / "findings")),
     }
     batches = bytearray(min(logs.glob("*.log")).read_bytes())
     names: dict[str, Any] = {
         "spark": spark,
         "df": spark.createDataFrame([("a", batches)], "file string, batches binary"),
     }
-    codes = [code for name in ("README.md", "docs/spark.md") for code in blocks(REPOSITORY / name, "python")]
-    of_spark = [code for code in codes if "spark" in code]
-    assert len(of_spark) == 8
-    shown = io.StringIO()
-    with contextlib.redirect_stdout(shown):
-        for code in of_spark:
-            exec(compile(with_places(code, places), "<example>", "exec"), names)
-            if not names["orders"].isStreaming:
-                assert names["orders"].count() > 0
-    names["query"].processAllAvailable()
-    names["query"].stop()
-    assert spark.read.parquet(str(tmp_path / "orders")).count() > 0
+    in_bucket = run_all(HOW_TO / "spark.md", names, places)
+    assert f"{in_bucket} records, {in_bucket} from whole segments" in names["shown"]
+    assert "900 records up to now" in names["shown"]
+    assert names["recent"].count() == in_bucket
+    assert spark.read.parquet(str(tmp_path / "orders")).count() == in_bucket
     assert names["records"].count() > 0
-    assert "orders" in shown.getvalue()
+    run_all(REPOSITORY / "README.md", names, places)
+    run_all(HOW_TO / "verify.md", names, places)
+    assert spark.read.parquet(str(tmp_path / "findings")).count() == 0
 
 
 @pytest.mark.slow
-def test_the_programs_of_the_guide_run_twice(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "case"
-    shutil.copytree(GOLDEN / "07-txn", folder)
-    (folder / "rsm.properties").rename(folder / "store.properties")
-    # The session of these tests began in another folder.
-    places = {'"orders"': '"txn"', '"store.properties"': repr(str(folder / "store.properties"))}
-    guide = REPOSITORY / "docs" / "how-to" / "spark.md"
-    codes = [with_places(code, places) for code in blocks(guide, "python")]
-    for _ in range(2):
-        names: dict[str, Any] = {}
-        for code in codes:
-            exec(compile(code, "<guide>", "exec"), names)
-        assert "2357 records, 2357 from whole segments\n" in capsys.readouterr().out
-        assert names["recent"].count() == 2357
-        spark.catalog.dropTempView("seen")
+def test_the_function_over_a_frame_filters_and_adds_columns(spark: SparkSession) -> None:
+    (code,) = (code for code in blocks(HOW_TO / "pipelines.md", "python") if "pyspark" in code)
+    names: dict[str, Any] = {}
+    exec(compile(code, "<example>", "exec"), names)
+    values = [(b'{"id": 1, "status": "paid"}',), (b'{"id": 2, "status": "draft"}',)]
+    (row,) = names["orders"](spark.createDataFrame(values, "value binary")).collect()
+    assert (row.order.id, bytes(row.value)) == (1, values[0][0])
+
+
+def run_all(page: Path, names: dict[str, Any], places: Mapping[str, str]) -> int:
+    """Run the Spark programs of a page, keep their output in ``shown``, and count the first one's records."""
+    shown, counts = io.StringIO(), []
+    with contextlib.redirect_stdout(shown):
+        for code in (code for code in blocks(page, "python") if "spark" in code):
+            exec(compile(with_places(code, places), f"<{page.name}>", "exec"), names)
+            counts.append(names["orders"].count())
+    names["shown"] = shown.getvalue()
+    return counts[0]
 
 
 def test_the_examples_of_live_reads_run(orders: TieredTopic) -> None:

@@ -14,7 +14,7 @@ Tables = Mapping[str, Sequence[Option[object]]]
 """The options below each heading."""
 
 PAGES: Final[Mapping[str, Tables]] = {
-    "docs/spark.md": {f"### {heading}": options for heading, options in OPTIONS.items()},
+    "docs/how-to/spark.md": {f"### {heading}": options for heading, options in OPTIONS.items()},
     "docs/how-to/batches.md": {"## Spark": memq.OPTIONS},
 }
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class MemqDataSource(DataSource):
-    """``format("memq")`` for reading and writing, batches and streams: see ``docs/spark.md``."""
+    """``format("memq")`` for reading and writing, batches and streams: see ``docs/how-to/spark.md``."""
 
     @classmethod
     def name(cls) -> str:

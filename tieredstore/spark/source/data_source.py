@@ -20,7 +20,7 @@ _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class TieredStoreDataSource(DataSource):
-    """``spark.read.format("tieredstore")`` and ``spark.readStream.format("tieredstore")``: see ``docs/spark.md``."""
+    """``spark.read.format("tieredstore")`` and ``spark.readStream.format("tieredstore")`` (docs/how-to/spark.md)."""
 
     @classmethod
     def name(cls) -> str:

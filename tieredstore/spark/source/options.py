@@ -131,7 +131,7 @@ _MAX_RECORDS: Final = Option[int | None]("maxRecordsPerPartition", whole(1), Non
 _FILTER_PUSHDOWN: Final = Option(
     "filterPushdown", boolean, False,
     "leave out what the query's filters exclude, where Spark's conf allows it: for a DataFrame that is used once, see "
-    "[above](#how-a-query-becomes-tasks)", shown="`false`", query="batch", kafka="ours",
+    "[above](#narrow-what-is-read)", shown="`false`", query="batch", kafka="ours",
 )  # fmt: skip
 _MAX_SPLIT_BYTES: Final = Option(
     "maxSplitBytes", size, DEFAULT_SPLIT_BYTES,
@@ -168,7 +168,7 @@ OPTIONS: Final[Mapping[str, Sequence[Option[object]]]] = {
     ),
     "The store": (SETTINGS,),
 }  # fmt: skip
-"""All options but those of the store and those that begin with ``kafka.``, by the headings of ``docs/spark.md``."""
+"""All options but those of the store and those that begin with ``kafka.``, by headings of ``docs/how-to/spark.md``."""
 
 _NAMES: Final = tuple(option.name for options in OPTIONS.values() for option in options)
 
