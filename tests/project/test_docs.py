@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import functools
 import importlib
@@ -10,6 +9,7 @@ import importlib.metadata
 import itertools
 import json
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -22,8 +22,9 @@ import pytest
 import typer.main
 from typer.core import TyperGroup
 
+from scripts.sample import SAMPLE
 from scripts.toolchain import GO, JAVA, NODE
-from tests.support.cli.cli_process import environment, tieredstore
+from tests.support.cli.cli_process import environment
 from tests.support.paths import REPOSITORY
 from tests.support.spark.spark_session import jvm_of_seconds
 from tieredstore import errors
@@ -37,19 +38,15 @@ from tieredstore.format.chunk_index import FixedChunkIndex, encode_chunk_sizes, 
 from tieredstore.format.custom_metadata import CustomMetadata
 from tieredstore.format.keys import parse_key
 from tieredstore.format.manifest import SegmentManifest
-from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.model import Uuid
 from tieredstore.pubsub import errors as pubsub_errors
-from tieredstore.testing.segments import build_segment
 from tieredstore.transform.encryption import DataKey, SegmentCipher
 
 pytestmark = pytest.mark.slow
 
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
 SHELVES = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*/*.md"), REPOSITORY / "docs" / "README.md"]
-NAMES = ("format", "operations", "spark", "stores")
-# The pages that are not on a shelf yet go one by one.
-OLD = [page for name in NAMES if (page := REPOSITORY / "docs" / f"{name}.md").exists()]
-OURS = sorted([*(page for page in SHELVES if page.exists() and page.name != "CHANGELOG.md"), *OLD])
+OURS = sorted(page for page in SHELVES if page.name != "CHANGELOG.md")
 OF_OTHERS = {"segment.ms", "storage.notificationServerset"}  # Kafka's, and MemQ's
 
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
@@ -100,13 +97,13 @@ def test_the_index_leads_to_every_document() -> None:
 
 
 def test_pages_are_short() -> None:
-    assert [name_of(page) for page in SHELVES if page.exists() and len(page.read_text().splitlines()) > 400] == []
+    assert [name_of(page) for page in SHELVES if len(page.read_text().splitlines()) > 400] == []
 
 
 def test_every_page_with_programs_is_run_by_a_test() -> None:
-    """Those of SAMPLE_PAGES and OLD are run as they stand; of the others a test names the page."""
+    """Those of pages on the sample are run as they stand; of the others a test names the page."""
     tests = "".join(path.read_text() for path in (REPOSITORY / "tests").rglob("*.py"))
-    pages = [page for page in SHELVES if page.exists() and blocks(page, "python") and not is_sample_page(page)]
+    pages = [page for page in SHELVES if blocks(page, "python") and not is_sample_page(page)]
     assert [name_of(page) for page in pages if f'"{page.name}"' not in tests and name_of(page) not in tests] == []
 
 
@@ -233,50 +230,12 @@ def installed(**more: str) -> dict[str, str]:
     return {name: value for name, value in environment(**more).items() if name not in ("PYTHONPATH", "PYSPARK_PYTHON")}
 
 
-@pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a settings file, and a store of an encrypted topic."""
-    folder = tmp_path_factory.mktemp("session")
-    orders = TopicIdPartition(Uuid.parse("VGVzdFRvcGljSWRlbnRpZg"), "orders", 0)
-    build_segment(folder / "kafka-logs", 400_000, partition=orders)
-    (folder / "store").mkdir()
-    settings = folder / "store.properties"
-    settings.write_text("storage.backend.class=filesystem\nstorage.root=store\ncompression.enabled=true\n")
-    pair = tieredstore("keys", "new", "key1", "-d", folder).clean().text
-    settings.write_text(settings.read_text() + pair)
-    tieredstore("upload", "-c", settings, folder / "kafka-logs").clean()
-    return folder
-
-
-SHOWN = [*OLD, *(REPOSITORY / "docs").glob("records.md")]
-EXAMPLES = [(path, code) for path in SHOWN for code in blocks(path, "python") if "spark" not in code]
-"""Those of Spark, and of a broker, are run in tests/project/test_docs_spark.py."""
-
-
-@pytest.mark.parametrize(("path", "code"), EXAMPLES, ids=[name_of(path) for path, _ in EXAMPLES])
-def test_python_examples_run(path: Path, code: str, session: Path) -> None:
-    ast.parse(code)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        cwd=session,
-        capture_output=True,
-        text=True,
-        env=installed(),
-        check=False,
-        timeout=300,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout
-
-
-@pytest.mark.slow
-def test_the_readmes_query_runs_in_any_folder_by_a_python_that_is_not_on_the_path(
-    session: Path, tmp_path: Path
-) -> None:
+def test_the_readmes_query_runs_in_any_folder_by_a_python_that_is_not_on_the_path(tmp_path: Path) -> None:
     (code,) = [code for code in blocks(REPOSITORY / "README.md", "python") if "spark" in code]
+    shutil.copytree(SAMPLE, tmp_path / "sample")
     done = subprocess.run(
         [sys.executable, "-c", code],
-        cwd=session,
+        cwd=tmp_path / "sample",
         capture_output=True,
         text=True,
         env=installed(SPARK_LOCAL_IP="127.0.0.1", **jvm_of_seconds(tmp_path)),
@@ -285,6 +244,7 @@ def test_the_readmes_query_runs_in_any_folder_by_a_python_that_is_not_on_the_pat
     )
     assert done.returncode == 0, done.stderr
     assert "only showing top 20 rows" in done.stdout
+    assert "720 records, a task for each segment" in done.stdout
 
 
 # What is calculated is right.

@@ -82,13 +82,12 @@ def run_all(page: Path, names: dict[str, Any], places: Mapping[str, str]) -> int
     return counts[0]
 
 
-def test_the_examples_of_live_reads_run(orders: TieredTopic) -> None:
-    one_read, many_reads = (
-        code.replace("127.0.0.1:9092", orders.server.bootstrap_servers)
-        for code in blocks(REPOSITORY / "docs" / "live.md", "python")
-    )
-    assert sum(map(int, printed_by(one_read).split())) == 900
-    assert printed_by(many_reads).split() == ["0", "900"]
+def test_the_program_beside_a_broker_reads_bucket_and_broker_as_one_log(
+    orders: TieredTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code,) = [code for code in blocks(REPOSITORY / "docs" / "how-to" / "read.md", "python") if "broker=" in code]
+    monkeypatch.chdir(tmp_path)
+    assert printed_by(code.replace("broker1:9092", orders.server.bootstrap_servers)) == "900 records\n"
 
 
 def printed_by(code: str) -> str:

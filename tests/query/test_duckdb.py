@@ -223,7 +223,7 @@ def test_conditions_keep_what_they_exclude_from_being_fetched(
         assert asked('"offset" < 10 OR "offset" >= 9990') == ((20,), 2)
         assert asked("timestamp >= make_timestamptz(9995000)") == ((5,), 1)
         assert asked("partition = 7", most_bytes=10_000) == ((0,), 0)
-        # Kafka keeps no least time of a segment, so that an upper bound leaves none out: docs/compute.md.
+        # Kafka keeps no least time of a segment, so that an upper bound leaves none out: docs/how-to/query.md.
         assert asked("timestamp < make_timestamptz(1000000)", most_bytes=20_000_000) == ((1000,), 10)
         # A column that the query does not give is read for a condition on it.
         assert asked("value LIKE '77%' AND \"offset\" < 1000", most_bytes=1_100_000) == ((11,), 1)

@@ -121,7 +121,7 @@ def test_predicates_keep_what_they_exclude_from_being_fetched(topic: StoredTopic
     assert asked(~col("offset").is_between(10, 9989)) == (20, 2)
     assert asked(col("timestamp") >= datetime(1970, 1, 1, 0, 0, 9, 995_000, tzinfo=UTC)) == (5, 1)
     assert asked(col("partition") == 7, most_bytes=10_000) == (0, 0)
-    # Kafka keeps no least time of a segment, so that an upper bound leaves none out: docs/compute.md.
+    # Kafka keeps no least time of a segment, so that an upper bound leaves none out: docs/how-to/query.md.
     assert asked(col("timestamp") < datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), most_bytes=20_000_000) == (1000, 10)
 
 

@@ -184,7 +184,7 @@ def test_a_lower_bound_of_time_is_sought_and_an_upper_one_is_a_stop(topic: Store
     time = ds.field("timestamp")
     rows, size = fetched(filter=time >= pa.scalar(4_990, pa.timestamp("ms", "UTC")))
     assert (rows, size < a_segment / 4) == (10, True), size
-    # Whatever a segment's greatest timestamp is, it may begin before any: docs/compute.md says so.
+    # Whatever a segment's greatest timestamp is, it may begin before any: docs/how-to/query.md says so.
     rows, size = fetched(filter=time < pa.scalar(10, pa.timestamp("ms", "UTC")))
     assert (rows, size > 5 * a_segment) == (10, True), size
     rows, size = fetched(stop=AtTime(10))

@@ -38,7 +38,7 @@ class BrokerState(Closing):
     """Leaders, ends and settings of topics, each asked for anew, by a call that takes ``timeout_s`` at most.
 
     Unlike a :class:`~tieredstore.live.cluster.LiveCluster` nothing is asked twice: what fails is asked for again by a
-    caller who comes every second anyway. ``properties`` have the names of Kafka's clients (``docs/live.md``).
+    caller who comes every second anyway. ``properties`` have the names of Kafka's clients (``docs/how-to/read.md``).
     Thread-safe. Raises BrokerUnavailableError, BrokerDeniedError and BrokerError.
     """
 

@@ -76,8 +76,8 @@ class GroupCommit(NamedTuple):
 class LiveCluster(Closing):
     """Answers from the brokers, each asked for anew. Thread-safe.
 
-    ``properties`` have the names of Kafka's clients (``docs/live.md``). Picklable, with the properties; a client is
-    made on first use, and again after fork or unpickling. Each answer takes ``timeout_s`` at most; the errors are
+    ``properties`` have the names of Kafka's clients (``docs/how-to/read.md``). Picklable, with the properties; a client
+    is made on first use, and again after fork or unpickling. Each answer takes ``timeout_s`` at most; the errors are
     ResourceNotFoundError, BrokerDeniedError, BrokerUnavailableError (to be tried again) and BrokerError.
     """
 

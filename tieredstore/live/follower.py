@@ -83,7 +83,7 @@ class LiveFollower(Closing):
     """Follows partitions of one cluster, each from an offset on. For one thread; to be closed.
 
     One consumer has them all, and joins no group. Memory is bounded whatever the number of partitions: what librdkafka
-    reads ahead (``docs/live.md``) and about 4 MiB or 10,000 records on their way out.
+    reads ahead (``docs/how-to/read.md``) and about 4 MiB or 10,000 records on their way out.
     """
 
     def __init__(

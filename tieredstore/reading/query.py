@@ -45,8 +45,8 @@ class LogQuery:
     """The partitions to read, and how; frozen, hashable and picklable, and its repr shows no secret.
 
     ``topic_ids`` choose the incarnation of a topic. ``client`` are the properties of the Kafka client that reads the
-    broker (``docs/live.md``), None for the bucket alone; the broker must answer within ``timeout_s``. ``on_data_loss``
-    decides about offsets that do not exist: an error, or a warning and the read continues.
+    broker (``docs/how-to/read.md``), None for the bucket alone; the broker must answer within ``timeout_s``.
+    ``on_data_loss`` decides about offsets that do not exist: an error, or a warning and the read continues.
     """
 
     selection: Selection
