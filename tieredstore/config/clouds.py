@@ -59,7 +59,7 @@ class S3Settings(SettingsGroup):
     )
     region: Annotated[str, NAME] = Field(alias="storage.s3.region", description="Region of the bucket.")
     endpoint_url: Annotated[str | None, URL] = Field(
-        default=None, alias="storage.s3.endpoint.url", description="Endpoint, for other stores than Amazon's."
+        default=None, alias="storage.s3.endpoint.url", description="Endpoint of a server other than Amazon's."
     )
     path_style: Annotated[bool | None, BOOLEAN] = Field(
         default=None,
@@ -70,24 +70,24 @@ class S3Settings(SettingsGroup):
     part_size: Annotated[int, integer(5242880, 2147483639)] = Field(
         default=26214400,
         alias="storage.s3.multipart.upload.part.size",
-        description="Bytes of one part of a multipart upload; smaller objects are put at once.",
+        description="Bytes of one part of a multipart upload; smaller objects go in one request.",
     )
     upload_parallelism: Annotated[int, integer(1, 64)] = Field(
         default=4,
         alias="storage.s3.multipart.upload.parallelism",
-        description="Parts of one upload sent at once, which with one more are in memory. Not of the plugin.",
+        description="Parts of one upload in parallel; these and one more are in memory. Not of the plugin.",
     )
     compatibility: Annotated[str, choice("aws", "s3-compatible")] = Field(
         default="aws",
         alias="storage.s3.compatibility",
-        description="s3-compatible: send no checksum headers, which many other servers refuse, and put the bucket "
-        "in the path unless told otherwise. Not of the plugin.",
+        description="s3-compatible sends no checksum headers, which many servers refuse, and puts the bucket in the "
+        "path by default. Not of the plugin.",
     )
     listing_order: Annotated[str, choice("auto", "by-key", "by-folder")] = Field(
         default="auto",
         alias="storage.s3.listing.order",
-        description="In which order the server lists keys; by-folder: one folder after the other, as SeaweedFS does; "
-        "auto: by the server's name. Not of the plugin.",
+        description="Order in which the server lists keys; by-folder as SeaweedFS does; auto recognizes the server "
+        "by its name. Not of the plugin.",
     )
     storage_class: Annotated[
         str,
@@ -107,7 +107,7 @@ class S3Settings(SettingsGroup):
     legacy_md5: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="storage.s3.legacy.md5.plugin.enabled",
-        description="Send Content-MD5 in place of newer checksums, for stores that know only that.",
+        description="Send Content-MD5 instead of newer checksums, for stores that know only this.",
     )
     certificate_check: Annotated[bool, BOOLEAN] = Field(
         default=True,
@@ -129,7 +129,7 @@ class GcsSettings(SettingsGroup):
         alias="storage.gcs.bucket.name", description="Bucket that holds the objects."
     )
     endpoint_url: Annotated[str | None, URL] = Field(
-        default=None, alias="storage.gcs.endpoint.url", description="Endpoint, for other servers than Google's."
+        default=None, alias="storage.gcs.endpoint.url", description="Endpoint of a server other than Google's."
     )
     # Google takes requests of a resumable upload in multiples of 256 KiB alone.
     part_size: Annotated[int, multiple(262144)] = Field(
@@ -145,7 +145,7 @@ class GcsSettings(SettingsGroup):
     credentials_json: Annotated[SecretStr | None, SECRET] = Field(
         default=None,
         alias="storage.gcs.credentials.json",
-        description="Credentials as JSON text; an object with only access_token will do.",
+        description="Credentials as JSON text; an object with only access_token is enough.",
     )
     credentials_path: Annotated[Path | None, PATH] = Field(
         default=None,
@@ -176,7 +176,7 @@ class AzureSettings(SettingsGroup):
     connection_string: Annotated[SecretStr | None, SECRET] = Field(
         default=None,
         alias="storage.azure.connection.string",
-        description="Endpoint and credentials in one text; excludes the four that follow.",
+        description="Endpoint and credentials in one text; excludes the next four.",
     )
     account_name: Annotated[str | None, NAME] = Field(
         default=None,
@@ -184,15 +184,17 @@ class AzureSettings(SettingsGroup):
         description="Storage account; its own host name is the endpoint unless one is set.",
     )
     account_key: Annotated[SecretStr | None, SECRET] = Field(
-        default=None, alias="storage.azure.account.key", description="Shared key of the account; wins over a SAS token."
+        default=None,
+        alias="storage.azure.account.key",
+        description="Shared key of the account; takes precedence over a SAS token.",
     )
     sas_token: Annotated[SecretStr | None, SECRET] = Field(
         default=None,
         alias="storage.azure.sas.token",
-        description="Shared access signature; with neither key nor token, Azure's default credentials are used.",
+        description="Shared access signature; without key and token, Azure's default credentials are used.",
     )
     endpoint_url: Annotated[str | None, URL] = Field(
-        default=None, alias="storage.azure.endpoint.url", description="Endpoint, for other servers than Azure's."
+        default=None, alias="storage.azure.endpoint.url", description="Endpoint of a server other than Azure's."
     )
     part_size: Annotated[int, integer(102400, MAX_INT32)] = Field(
         default=26214400, alias="storage.azure.upload.block.size", description="Bytes of one block of an upload."
@@ -200,13 +202,12 @@ class AzureSettings(SettingsGroup):
     upload_parallelism: Annotated[int, integer(1, 64)] = Field(
         default=4,
         alias="storage.azure.upload.parallelism",
-        description="Blocks of one upload sent at once, which with one more are in memory. Not of the plugin.",
+        description="Blocks of one upload in parallel; these and one more are in memory. Not of the plugin.",
     )
     send_md5: Annotated[bool, BOOLEAN] = Field(
         default=True,
         alias="storage.azure.upload.md5.enabled",
-        description="Send an MD5 with each body, which the service checks; false: TLS alone guards it. Not of the "
-        "plugin.",
+        description="Send an MD5 with each body for the service to check; false leaves it to TLS. Not of the plugin.",
     )
     api_call_timeout_ms: Annotated[int | None, long(1)] = _time_limit("azure.api.call.timeout", "call with its retries")
     api_call_attempt_timeout_ms: Annotated[int | None, long(1)] = _time_limit(

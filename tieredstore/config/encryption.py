@@ -43,7 +43,7 @@ class EncryptionProperties(SettingsGroup):
     enabled: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="encryption.enabled",
-        description="Encrypt what is written; reading encrypted segments needs it too, for their keys.",
+        description="Encrypt new segments; also needed to read encrypted ones.",
     )
     key_pair_id: Annotated[str | None, string("an id without ':'", _key_id)] = Field(
         default=None,
@@ -53,14 +53,14 @@ class EncryptionProperties(SettingsGroup):
     ids: Annotated[tuple[str, ...], words("ids without ':', separated by commas", _key_id)] = Field(
         default=(),
         alias=PAIRS,
-        description="All key pairs that reading may need, the active one among them; required with encryption.",
+        description="All key pairs that readers may need, with the active one; required with encryption.",
     )
 
     required: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="encryption.required",
-        description="Refuse segments that are stored in plain: once all of a bucket are encrypted, one that is not was "
-        "put there by somebody else. Needs encryption.enabled. Not of the plugin.",
+        description="Refuse plain segments: in a fully encrypted bucket they are forged. Needs encryption.enabled. "
+        "Not of the plugin.",
     )
 
     @model_validator(mode="after")
@@ -94,7 +94,7 @@ class KeyPairSettings(SettingsGroup):
         default=None,
         alias="private.key.file",
         description="PEM file of the private key (PKCS#8); required for every listed id, unless one of the next two "
-        "stands for it.",
+        "is set.",
     )
     private_key_env: Annotated[str | None, string("the name of an environment variable", _some_name)] = Field(
         default=None,
@@ -131,7 +131,7 @@ class KeyPairSettings(SettingsGroup):
     kms_endpoint_url: Annotated[str | None, URL] = Field(
         default=None,
         alias="private.key.kms.endpoint.url",
-        description="Where the service is, if not where its own tools look. Not of the plugin.",
+        description="URL of the service, if not the default of its own tools. Not of the plugin.",
     )
 
     @model_validator(mode="after")

@@ -64,7 +64,7 @@ class EndpointRule(SettingsGroup):
 
     name: str = ""
     topics: Annotated[tuple[str, ...], PATTERNS] = Field(
-        alias="topics", description="Topics that lie there: one pattern matches all of the name."
+        alias="topics", description="Topics of this place: a pattern matches the whole name."
     )
     url: Annotated[str | None, NAME] = Field(
         default=None,
@@ -99,19 +99,18 @@ class EndpointSettings(SettingsGroup):
     rule_names: Annotated[tuple[str, ...], words("names, separated by commas", _rule_name)] = Field(
         default=(),
         alias=RULES,
-        description="Names of rules by which topics lie elsewhere; the first one that is of a topic counts.",
+        description="Names of rules that send topics elsewhere; the first match counts.",
     )
     provider_class: Annotated[str | None, NAME] = Field(
         default=None,
         alias="endpoint.provider.class",
-        description="A Python class `module.Class` in place of rules, a subclass of "
+        description="A Python class `module.Class` instead of rules, a subclass of "
         "`tieredstore.places.EndpointProvider`.",
     )
     entropy_bits: Annotated[int, integer(0, MOST_BITS)] = Field(
         default=0,
         alias=BITS,
-        description="Put so many bits of MD5(`cluster-topic-partition`) and a `/` behind the prefix. The JVM plugin "
-        "cannot read such keys.",
+        description="Bits of MD5(`cluster-topic-partition`) after the prefix. The JVM plugin cannot read such keys.",
     )
     cluster: Annotated[str | None, string("letters, digits, '.', '_' and '-'", _cluster)] = Field(
         default=None, alias=CLUSTER, description="The cluster's name in keys; needed for bits and for the raw layout."
@@ -119,8 +118,8 @@ class EndpointSettings(SettingsGroup):
     layout: Annotated[str | None, _LAYOUTS] = Field(
         default=None,
         alias=LAYOUT,
-        description="`plugin` (unless set), or `pinterest`: segments as their files, raw, as Pinterest's uploader "
-        "stores them.",
+        description="`plugin` (default), or `pinterest`: the raw files of a segment, as Pinterest's uploader stores "
+        "them.",
     )
     uploader_layout: Annotated[str | None, _LAYOUTS] = Field(
         default=None, alias=UPLOADER_LAYOUT, description=f"Another name of `{LAYOUT}`."

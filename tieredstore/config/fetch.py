@@ -34,15 +34,17 @@ class ManifestCacheSettings(SettingsGroup):
     """The cache of manifests, in memory."""
 
     size: Annotated[int, long(-1)] = Field(
-        default=1000, alias="fetch.manifest.cache.size", description="Entries at most; -1 without limit."
+        default=1000, alias="fetch.manifest.cache.size", description="Maximum of entries; -1: no limit."
     )
     retention_ms: Annotated[int, long(-1)] = Field(
         default=3600000,
         alias="fetch.manifest.cache.retention.ms",
-        description="Kept so long after the last use; -1 for ever.",
+        description="Time in ms to keep an entry after its last use; -1: forever.",
     )
     get_timeout_ms: Annotated[int, long(1)] = Field(
-        default=10000, alias="fetch.manifest.cache.get.timeout.ms", description="A caller waits so long for a load."
+        default=10000,
+        alias="fetch.manifest.cache.get.timeout.ms",
+        description="Time in ms that a caller waits for a load.",
     )
     thread_pool_size: Annotated[int, integer(0, 1024)] = Field(
         default=0,
@@ -55,15 +57,17 @@ class IndexCacheSettings(SettingsGroup):
     """The cache of index files, in memory."""
 
     size: Annotated[int, long(-1)] = Field(
-        default=10485760, alias="fetch.indexes.cache.size", description="Bytes at most; -1 without limit."
+        default=10485760, alias="fetch.indexes.cache.size", description="Maximum of bytes; -1: no limit."
     )
     retention_ms: Annotated[int, long(-1)] = Field(
         default=600000,
         alias="fetch.indexes.cache.retention.ms",
-        description="Kept so long after the last use; -1 for ever.",
+        description="Time in ms to keep an entry after its last use; -1: forever.",
     )
     get_timeout_ms: Annotated[int, long(1)] = Field(
-        default=10000, alias="fetch.indexes.cache.get.timeout.ms", description="A caller waits so long for a load."
+        default=10000,
+        alias="fetch.indexes.cache.get.timeout.ms",
+        description="Time in ms that a caller waits for a load.",
     )
     thread_pool_size: Annotated[int, integer(0, 1024)] = Field(
         default=0,
@@ -76,20 +80,22 @@ class ChunkCacheSettings(SettingsGroup):
     """The cache of chunks, in memory or on disk."""
 
     kind: Annotated[Literal["memory", "disk"], java_class("memory, disk or the plugin's Java class", _chunk_cache)] = (
-        Field(alias=_CHUNK_CACHE_CLASS, description="Where chunks are cached; left out: no cache.")
+        Field(alias=_CHUNK_CACHE_CLASS, description="Cache of chunks; unset: none.")
     )
     size: Annotated[int, long(-1)] = Field(
         alias="fetch.chunk.cache.size",
-        description="Bytes of cached chunks at most (and of cached index files, on disk); -1 without limit; required "
-        "once a cache is set.",
+        description="Maximum of bytes of cached chunks (and of index files on disk); -1: no limit; required with a "
+        "cache.",
     )
     retention_ms: Annotated[int, long(-1)] = Field(
         default=600000,
         alias="fetch.chunk.cache.retention.ms",
-        description="Kept so long after the last use; -1 for ever.",
+        description="Time in ms to keep an entry after its last use; -1: forever.",
     )
     get_timeout_ms: Annotated[int, long(1)] = Field(
-        default=10000, alias="fetch.chunk.cache.get.timeout.ms", description="A caller waits so long for a load."
+        default=10000,
+        alias="fetch.chunk.cache.get.timeout.ms",
+        description="Time in ms that a caller waits for a load.",
     )
     thread_pool_size: Annotated[int, integer(0, 1024)] = Field(
         default=0,
@@ -99,14 +105,13 @@ class ChunkCacheSettings(SettingsGroup):
     path: Annotated[Path | None, PATH] = Field(
         default=None,
         alias="fetch.chunk.cache.path",
-        description="Folder of the disk cache, which needs one; what it holds survives a restart. Not a folder of the "
-        "JVM plugin's cache, which empties it when it starts.",
+        description="Folder of the disk cache; survives restarts. Do not share it with the JVM plugin, which empties "
+        "its folder at the start.",
     )
     encrypted: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="fetch.chunk.cache.encrypted",
-        description="Cache chunks as they are stored, so encrypted where the segment is; false: as plaintext, on disk "
-        "too. Not of the plugin.",
+        description="Cache encrypted chunks encrypted; false: as plaintext, on disk too. Not of the plugin.",
     )
 
     @model_validator(mode="after")
@@ -122,8 +127,8 @@ class FetchSettings(SettingsGroup):
     coalesce_max_bytes: Annotated[int, integer(1)] = Field(
         default=16777216,
         alias="fetch.coalesce.max.bytes",
-        description="Adjacent chunks are fetched by one request up to so many bytes of the log; a chunk is never cut. "
-        "Not of the plugin.",
+        description="Bytes of the log that one request for adjacent chunks may cover; at least one chunk. Not of the "
+        "plugin.",
     )
     parallelism: Annotated[int, integer(1, 1024)] = Field(
         default=8, alias="fetch.parallelism", description="Requests of one reader in flight. Not of the plugin."
@@ -131,19 +136,18 @@ class FetchSettings(SettingsGroup):
     read_ahead_bytes: Annotated[int, integer(0)] = Field(
         default=16777216,
         alias="fetch.chunk.cache.prefetch.max.size",
-        description="Bytes to load ahead of a sequential reader, with or without a cache; 0: none, which is the "
-        "plugin's default.",
+        description="Bytes to load ahead of a sequential reader; 0: none, the plugin's default.",
     )
     min_chunk_size: Annotated[int, integer(1)] = Field(
         default=1024,
         alias="fetch.chunk.min.size",
-        description="A segment of more than 65,536 chunks is refused if these are smaller (and than chunk.size): "
-        "a manifest of a kilobyte can declare millions of chunks, which cost its reader. Not of the plugin.",
+        description="A segment of more than 65,536 chunks is refused if they are smaller than this and than "
+        "chunk.size: a small manifest could declare millions. Not of the plugin.",
     )
     rate_limit: Annotated[int | None, integer(1048576, 1000000000)] = Field(
         default=None,
         alias="fetch.rate.limit.bytes.per.second",
-        description="Limit of all downloads of the process together; unset, none. Not of the plugin.",
+        description="Limit of all downloads of the process together; unset: none. Not of the plugin.",
     )
     manifest_cache: ManifestCacheSettings = ManifestCacheSettings()
     index_cache: IndexCacheSettings = IndexCacheSettings()

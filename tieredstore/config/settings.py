@@ -48,8 +48,8 @@ class Settings(SettingsGroup):
     key_prefix: Annotated[str, string()] = Field(
         default="",
         alias="key.prefix",
-        description="Put before every object key as it is: end it in / for a folder. Objects under another prefix "
-        "are not found.",
+        description="Prefix of every object key, without a separator: end it in / for a folder. Objects under "
+        "another prefix are not found.",
     )
     key_prefix_mask: Annotated[bool, BOOLEAN] = Field(
         default=False, alias="key.prefix.mask", description="Hide the prefix in messages."
@@ -60,7 +60,7 @@ class Settings(SettingsGroup):
     compression_heuristic_enabled: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="compression.heuristic.enabled",
-        description="Leave segments alone whose first batch is compressed already; needs compression.enabled.",
+        description="Do not compress segments whose first batch is compressed already; needs compression.enabled.",
     )
     compression_level: Annotated[int, integer(1, 22)] = Field(
         default=3, alias="compression.level", description="Level of zstd. Not of the plugin, which always uses 3."
@@ -68,24 +68,24 @@ class Settings(SettingsGroup):
     custom_metadata_fields: Annotated[tuple[str, ...], choices("REMOTE_SIZE", "OBJECT_PREFIX", "OBJECT_KEY")] = Field(
         default=(),
         alias="custom.metadata.fields.include",
-        description="What a copy hands back for Kafka to keep; all three may exceed Kafka's limit of 128 bytes.",
+        description="Fields that a copy returns to Kafka; all three may exceed Kafka's limit of 128 bytes.",
     )
     upload_rate_limit: Annotated[int | None, integer(1048576, 1000000000)] = Field(
         default=None,
         alias="upload.rate.limit.bytes.per.second",
-        description="Limit of all uploads of the process together; unset, none.",
+        description="Limit of all uploads of the process together; unset: none.",
     )
     upload_stall_timeout_ms: Annotated[int, long(1)] = Field(
         default=600000,
         alias="upload.stall.timeout.ms",
-        description="An upload fails when its requests got no byte to a cloud's store for so long; waits for the rate "
-        "limit do not count. Not of the plugin.",
+        description="Time in ms without progress after which an upload to a cloud fails; waits for the rate limit do "
+        "not count. Not of the plugin.",
     )
     upload_max_age_ms: Annotated[int, long(60000)] = Field(
         default=43200000,
         alias="upload.max.age.ms",
-        description="A copy that has taken longer commits nothing and fails; gc spares what is not twice as old. "
-        "Let it be the same for all who write to a bucket. Not of the plugin.",
+        description="A copy that takes longer (ms) fails; gc spares objects up to twice as old. Use one value for "
+        "all writers of a bucket. Not of the plugin.",
     )
     transform_thread_pool_size: Annotated[int, integer(0, 1024)] = Field(
         default=0,

@@ -51,7 +51,7 @@ class UploaderSettings(SettingsGroup):
     server_properties: Annotated[Path | None, PATH] = Field(
         default=None,
         alias="uploader.server.properties",
-        description="The broker's own file: its log directories, id and listener, where those are not set here.",
+        description="The broker's own file, for its log directories, id and listener unless they are set here.",
     )
     log_dirs: Annotated[tuple[str, ...], words("folders, separated by commas", _not_empty)] = Field(
         default=(), alias="uploader.log.dirs", description="The broker's log directories."
@@ -62,86 +62,86 @@ class UploaderSettings(SettingsGroup):
     leadership: Annotated[str, NAME] = Field(
         default="auto",
         alias="uploader.leadership",
-        description="Which partitions are this broker's to ship: `auto` asks the cluster, `zookeeper` watches what its "
-        "ZooKeeper says, `static` takes all that lie here, or a Python class `module.Class`, a subclass of "
+        description="How to find the partitions that this broker leads: `auto` asks the cluster, `zookeeper` watches "
+        "its ZooKeeper, `static` takes all on disk, or a Python class `module.Class`, a subclass of "
         "`tieredstore.uploader.Leadership`.",
     )
     zookeeper_connect: Annotated[str | None, NAME] = Field(
         default=None,
         alias="uploader.zookeeper.connect",
-        description="Where ZooKeeper is, as in the broker's own file, where it is read from if it is not set here: "
-        "`host:port,…/chroot`.",
+        description="ZooKeeper's servers, `host:port,…/chroot`; unset: those in the broker's own file.",
     )
     include: Annotated[tuple[str, ...], words("regular expressions, separated by commas", _pattern)] = Field(
-        default=(".*",), alias="uploader.topics.include", description="Topics to ship: one pattern matches all of it."
+        default=(".*",),
+        alias="uploader.topics.include",
+        description="Topics to upload: a pattern matches the whole name.",
     )
     exclude: Annotated[tuple[str, ...], words("regular expressions, separated by commas", _pattern)] = Field(
-        default=(), alias="uploader.topics.exclude", description="Topics to leave out, whatever includes them."
+        default=(), alias="uploader.topics.exclude", description="Topics to leave out, even if they are included."
     )
     internal_topics: Annotated[bool, BOOLEAN] = Field(
-        default=False, alias="uploader.internal.topics", description="Ship topics too whose names begin with `__`."
+        default=False, alias="uploader.internal.topics", description="Also upload topics whose names begin with `__`."
     )
     force_topics: Annotated[tuple[str, ...], words("topics, separated by commas", _not_empty)] = Field(
         default=(),
         alias="uploader.force.topics",
-        description="Topics to ship although they are compacted, or tiered by the broker itself.",
+        description="Topics to upload although they are compacted, or tiered by the broker.",
     )
     start: Annotated[str, choice("earliest", "latest")] = Field(
         default="earliest",
         alias="uploader.start",
-        description="Where a partition begins of which nothing is stored: with all that lies here, or with what is "
-        "closed from now on.",
+        description="Where a new partition begins: with all segments on disk, or with those closed from now on.",
     )
     concurrent_uploads: Annotated[int, integer(1, 256)] = Field(
-        default=10, alias="uploader.concurrent.uploads", description="Partitions that are shipped side by side."
+        default=10, alias="uploader.concurrent.uploads", description="Partitions to upload in parallel."
     )
     scan_interval_ms: Annotated[int, long(100)] = Field(
         default=5000,
         alias="uploader.scan.interval.ms",
-        description="Folders are looked at so often, whatever the system tells of them.",
+        description="Time in ms between scans of the folders, beside notices of the file system.",
     )
     hold_dir: Annotated[tuple[str, ...], words("folders, separated by commas", _not_empty)] = Field(
         default=(),
         alias="uploader.hold.dir",
-        description="Closed segments that are not shipped yet have hard links here, so that what the broker deletes "
-        "while no uploader runs is still there: a folder on the file system of the log directories (one for each, if "
-        "they lie on several), and in none of them.",
+        description="Folders for hard links to closed segments that are not uploaded yet, so that they survive the "
+        "broker's retention while no uploader runs: one on each file system of the log directories, outside of "
+        "them.",
     )
     hold_max_files: Annotated[int, integer(10)] = Field(
-        default=10000, alias="uploader.hold.max.files", description="Files that are held open at most."
+        default=10000, alias="uploader.hold.max.files", description="Maximum of files held open."
     )
     hold_min_free_percent: Annotated[int, integer(0, 99)] = Field(
         default=10,
         alias="uploader.hold.min.free.percent",
-        description="Files that the broker has deleted are held only while so much of the disk is free.",
+        description="Free disk space below which files that the broker has deleted are let go.",
     )
     upload_timeout_ms: Annotated[int, long(1000)] = Field(
         default=300000,
         alias="uploader.upload.timeout.ms",
-        description="One try to ship a segment takes so long at most; the time that the upload limit takes is added.",
+        description="Time limit in ms of one try to upload a segment; waits for the rate limit are added.",
     )
     check_crcs: Annotated[bool, BOOLEAN] = Field(
         default=True,
         alias="uploader.check.crcs",
-        description="Check the checksums of all batches before a segment is shipped.",
+        description="Check the checksums of all batches before an upload.",
     )
     retention_ms: Annotated[int, long(-1)] = Field(
         default=-1,
         alias="uploader.retention.ms",
-        description="What is stored of a led partition is deleted when its records are older; -1: never.",
+        description="Delete stored segments of led partitions when their records are older (ms); -1: never.",
     )
     retention_topics: Annotated[
         tuple[str, ...], words("topics, each with `=` and its milliseconds, separated by commas", parse_topic_ms)
     ] = Field(
         default=(),
         alias="uploader.retention.topics",
-        description="Topics with a time of their own in place of `uploader.retention.ms`: `orders=86400000,clicks=-1`.",
+        description="Topics with another time than `uploader.retention.ms`: `orders=86400000,clicks=-1`.",
     )
     retention_bytes: Annotated[int, long(-1)] = Field(
         default=-1,
         alias="uploader.retention.bytes",
-        description="The oldest of what is stored of a led partition is deleted while the logs of the others have so "
-        "many bytes, as they are stored; -1: never.",
+        description="Delete the oldest stored segments of a led partition while the others have this many stored "
+        "bytes of log; -1: never.",
     )
     retention_dry_run: Annotated[bool, BOOLEAN] = Field(
         default=True,
@@ -149,15 +149,15 @@ class UploaderSettings(SettingsGroup):
         description="Log what retention would delete, and delete nothing.",
     )
     retention_interval_ms: Annotated[int, long(1000)] = Field(
-        default=3600000, alias="uploader.retention.interval.ms", description="How often retention is looked at."
+        default=3600000, alias="uploader.retention.interval.ms", description="Time in ms between passes of retention."
     )
     nice: Annotated[int, integer(0, 19)] = Field(
-        default=0, alias="uploader.nice", description="How much the broker and others come before it for a processor."
+        default=0, alias="uploader.nice", description="Niceness of the process: lets the broker go first."
     )
     drain_ms: Annotated[int, long(0)] = Field(
         default=60000,
         alias="uploader.drain.ms",
-        description="What is under way may end for so long when the uploader is told to stop.",
+        description="Time in ms for work in progress to end after SIGTERM.",
     )
     listen: Annotated[tuple[str, int] | None, string("host:port", _listen)] = Field(
         default=None, alias="uploader.listen", description="Where `/metrics`, `/healthz` and `/readyz` are served."

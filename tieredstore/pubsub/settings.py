@@ -34,8 +34,8 @@ class BatchSettings(SettingsGroup):
     cluster: Annotated[str, string("a name, or some parted by /", _cluster)] = Field(
         default="default",
         alias="pubsub.cluster",
-        description="What a bucket's topics of batches belong together by: objects lie under "
-        "`[<hh>/]<key.prefix><cluster>/topics/<topic>/`, queues under `<key.prefix>!tieredstore/pubsub/<cluster>/`.",
+        description="Name of the topics' cluster: objects are under `[<hh>/]<key.prefix><cluster>/topics/<topic>/`, "
+        "queues under `<key.prefix>!tieredstore/pubsub/<cluster>/`.",
     )
     hashing: Annotated[bool, BOOLEAN] = Field(
         default=True, alias="pubsub.hashing", description="Spread new topics' objects over 256 prefixes (`<hh>/`)."
@@ -43,8 +43,8 @@ class BatchSettings(SettingsGroup):
     queue: Annotated[str, NAME] = Field(
         default="store",
         alias="pubsub.queue",
-        description="Where new topics have their notifications: `store`, beside the objects; `kafka`, as MemQ has "
-        "them; or the name that an installed package gives to a queue of its own (entry points `tieredstore.queues`).",
+        description="Queue of notifications of new topics: `store`, with the objects; `kafka`, as in MemQ; or the "
+        "name of an installed queue (entry points `tieredstore.queues`).",
     )
     queue_topic: Annotated[str | None, NAME] = Field(
         default=None,
@@ -54,80 +54,80 @@ class BatchSettings(SettingsGroup):
     topic_config: Annotated[Path | None, PATH] = Field(
         default=None,
         alias="pubsub.topic.config",
-        description="A topic as MemQ's JSON has it: its bucket, path, notification topic and limits of batches. It is "
-        "there beside those of the store, for all that reads or writes topics of batches.",
+        description="MemQ's JSON file of a topic: bucket, path, notification topic and limits of batches. Adds this "
+        "topic to those of the store.",
     )
     compression: Annotated[str, choice("none", "gzip", "zstd")] = Field(
-        default="zstd", alias="pubsub.compression", description="How producers compress Messages."
+        default="zstd", alias="pubsub.compression", description="Compression of Messages by producers."
     )
     message_bytes: Annotated[int, integer(1024, 67108864)] = Field(
         default=1048576,
         alias=_MESSAGE_BYTES,
-        description="Bytes of a Message before compression; a record that does not fit one is refused.",
+        description="Bytes of a Message before compression; larger records are refused.",
     )
     batch_bytes: Annotated[int, integer(1024, 1073741824)] = Field(
-        default=16777216, alias="pubsub.batch.bytes", description="A batch is sealed when it has so many stored bytes."
+        default=16777216, alias="pubsub.batch.bytes", description="Stored bytes at which a batch is sealed."
     )
     batch_ms: Annotated[int, integer(1, 3600000)] = Field(
-        default=1000, alias="pubsub.batch.ms", description="A batch is sealed when its first record is so old."
+        default=1000, alias="pubsub.batch.ms", description="Age in ms of the first record at which a batch is sealed."
     )
     batch_messages: Annotated[int, integer(1, 100000)] = Field(
-        default=1000, alias="pubsub.batch.messages", description="A batch is sealed when it has so many Messages."
+        default=1000, alias="pubsub.batch.messages", description="Messages at which a batch is sealed."
     )
     buffer_bytes: Annotated[int, integer(1048576)] = Field(
         default=67108864,
         alias="pubsub.buffer.bytes",
-        description="Bytes of records that a producer holds until they are stored; then send waits.",
+        description="Bytes of records that a producer may hold; then `send` waits.",
     )
     max_block_ms: Annotated[int, integer(0)] = Field(
-        default=60000, alias="pubsub.max.block.ms", description="Send waits so long for room in the buffer."
+        default=60000, alias="pubsub.max.block.ms", description="Time in ms that `send` waits for room."
     )
     delivery_timeout_ms: Annotated[int, integer(1000)] = Field(
         default=120000,
         alias="pubsub.delivery.timeout.ms",
-        description="A batch that is not stored and notified so long after its sealing has failed.",
+        description="Time in ms from sealing within which a batch must be stored and notified, or fails.",
     )
     uploads: Annotated[int, integer(1, 64)] = Field(
-        default=4, alias="pubsub.uploads", description="Batches of one producer that are written at once."
+        default=4, alias="pubsub.uploads", description="Batches of one producer to write in parallel."
     )
     fetches: Annotated[int, integer(1, 64)] = Field(
-        default=8, alias="pubsub.fetches", description="Objects of one consumer that are fetched at once."
+        default=8, alias="pubsub.fetches", description="Objects of one consumer to fetch in parallel."
     )
     fetch_bytes: Annotated[int, integer(1048576)] = Field(
         default=268435456,
         alias="pubsub.fetch.bytes",
-        description="Bytes of objects that one consumer holds; one object is always fetched.",
+        description="Bytes of objects that one consumer may hold; at least one object.",
     )
     retention_ms: Annotated[int | None, integer(1)] = Field(
         default=None,
         alias="pubsub.retention.ms",
-        description="`pubsub gc` frees batches that were notified so long ago; without it none for their age.",
+        description="Age in ms from which `pubsub gc` frees batches; unset: none for their age.",
     )
     retention_bytes: Annotated[int | None, integer(0)] = Field(
         default=None,
         alias="pubsub.retention.bytes",
-        description="`pubsub gc` frees a read partition's oldest batches until the others have so many bytes at most.",
+        description="Bytes of a read partition that `pubsub gc` keeps; it frees the oldest batches first.",
     )
     delete_delay_ms: Annotated[int, integer(0)] = Field(
         default=3600000,
         alias="pubsub.delete.delay.ms",
-        description="The objects of freed batches are deleted so long after: readers may be about to fetch them.",
+        description="Time in ms until objects of freed batches are deleted, for readers that are about to fetch them.",
     )
     dedup_window_ms: Annotated[int, integer(1)] = Field(
         default=600000,
         alias="pubsub.dedup.window.ms",
-        description="A consumer that reads effectively once leaves out Messages that came so long before at most.",
+        description="Time in ms over which an effectively-once consumer recognizes repeated Messages.",
     )
     max_expanded_bytes: Annotated[int, integer(1048576, 1073741824)] = Field(
         default=268435456,
         alias="pubsub.max.expanded.bytes",
-        description="What one Message may expand to when it is read; the format does not tell.",
+        description="Maximum of bytes that one Message may expand to.",
     )
     audit_topic: Annotated[str | None, NAME] = Field(
         default=None,
         alias="pubsub.audit.topic",
-        description="The Kafka topic (of `pubsub.kafka.bootstrap.servers`) that producers and consumers write MemQ's "
-        "audit records into, a record a Message; without it they write none.",
+        description="Kafka topic (on `pubsub.kafka.bootstrap.servers`) for MemQ's audit records, one a Message; "
+        "unset: none.",
     )
     audit_pages: Annotated[tuple[str, int] | None, string("host:port", host_and_port)] = Field(
         default=None,
@@ -159,10 +159,10 @@ class BatchBrokerSettings(SettingsGroup):
     advertised: Annotated[tuple[str, int] | None, string("host:port, the port up to 32767", _address)] = Field(
         default=None,
         alias="pubsub.broker.advertised",
-        description="What clients are told of where it listens; unset, this machine's address and the port.",
+        description="Address for clients; unset: this machine's address and the port.",
     )
     rack: Annotated[str, string()] = Field(
-        default="", alias="pubsub.broker.rack", description="The zone that the broker is in (MemQ's locality)."
+        default="", alias="pubsub.broker.rack", description="Zone of the broker (MemQ's locality)."
     )
     pages: Annotated[tuple[str, int] | None, string("host:port", host_and_port)] = Field(
         default=None,
@@ -172,10 +172,10 @@ class BatchBrokerSettings(SettingsGroup):
     buffer_bytes: Annotated[int, integer(16777216)] = Field(
         default=268435456,
         alias="pubsub.broker.buffer.bytes",
-        description="Bytes of Messages that a broker holds until they are stored; then it stops reading.",
+        description="Bytes of Messages that a broker may hold; then it stops reading.",
     )
     connections: Annotated[int, integer(1, 1000000)] = Field(
-        default=10000, alias="pubsub.broker.max.connections", description="Connections at once; more are closed."
+        default=10000, alias="pubsub.broker.max.connections", description="Maximum of connections; more are closed."
     )
     serve_reads: Annotated[bool, BOOLEAN] = Field(
         default=False, alias="pubsub.broker.serve.reads", description="Answer reads of a topic's own objects."
@@ -183,25 +183,24 @@ class BatchBrokerSettings(SettingsGroup):
     batch_by: Annotated[str, choice("any", "producer")] = Field(
         default="any",
         alias="pubsub.batch.by",
-        description="What a batch of a broker holds: Messages of `any` producers; or, with `producer`, those of some "
-        "producers whose Messages all go to the same read partition, which effectively-once needs with several "
-        "brokers.",
+        description="Messages of a broker's batch: of `any` producers; or, by `producer`, of producers of the same "
+        "read partition, which effectively-once with several brokers needs.",
     )
     coordinator: Annotated[str, choice("none", "store", "zookeeper")] = Field(
         default="store",
         alias=_COORDINATOR,
-        description="Who says which broker has which topics: a governor by leases in the `store`, or by MemQ's nodes "
-        "in `zookeeper`; or `none`: this one has all of them.",
+        description="How brokers share topics: leases in the `store`, MemQ's nodes in `zookeeper`, or `none`: this "
+        "broker has all topics.",
     )
     zookeeper: Annotated[str | None, NAME] = Field(
         default=None,
         alias="pubsub.broker.zookeeper.connect",
-        description="ZooKeeper's servers, `host:port,host:port/path`: those of MemQ's brokers, if there are any.",
+        description="ZooKeeper's servers, `host:port,host:port/path`; those of MemQ's brokers, if any.",
     )
     zookeeper_session_ms: Annotated[int, integer(1000, 600000)] = Field(
         default=8000,
         alias="pubsub.broker.zookeeper.session.ms",
-        description="A broker that ZooKeeper did not hear of for so long is gone.",
+        description="Session timeout in ms after which ZooKeeper drops a broker.",
     )
     assignment: Annotated[str, NAME] = Field(
         default="free-capacity",
@@ -210,12 +209,12 @@ class BatchBrokerSettings(SettingsGroup):
         "`tieredstore.pubsub.governor.assigning.AssignmentStrategy`.",
     )
     capacity_mb: Annotated[int, integer(1, 1000000)] = Field(
-        default=200, alias="pubsub.broker.capacity.mb", description="MB a second that a broker takes in."
+        default=200, alias="pubsub.broker.capacity.mb", description="Capacity of the broker in MB a second."
     )
     drain_ms: Annotated[int, long(0)] = Field(
         default=60000,
         alias="pubsub.broker.drain.ms",
-        description="For so long a broker that is told to stop may hand its topics over, and store what it holds.",
+        description="Time in ms for a broker to hand over its topics and store its Messages after SIGTERM.",
     )
     authorizer: Annotated[str, NAME] = Field(
         default="none",
@@ -226,7 +225,7 @@ class BatchBrokerSettings(SettingsGroup):
     certificate: Annotated[Path | None, PATH] = Field(
         default=None,
         alias="pubsub.broker.tls.certificate",
-        description="The broker's certificate and its chain (PEM); with it clients must speak TLS.",
+        description="The broker's certificate and its chain (PEM); makes TLS mandatory.",
     )
     key: Annotated[Path | None, PATH] = Field(
         default=None, alias=_KEY, description="The certificate's private key (PEM), without a password."
@@ -234,7 +233,7 @@ class BatchBrokerSettings(SettingsGroup):
     client_ca: Annotated[Path | None, PATH] = Field(
         default=None,
         alias="pubsub.broker.tls.client.ca",
-        description="Certificates of who signs those of clients (PEM); with it clients must have one.",
+        description="CA certificates for clients (PEM); makes client certificates mandatory.",
     )
 
     @model_validator(mode="after")
@@ -259,27 +258,28 @@ class BatchClientSettings(SettingsGroup):
         default=(), alias="pubsub.bootstrap", description="Brokers to ask first; with it producers write to brokers."
     )
     rack: Annotated[str, string()] = Field(
-        default="", alias="pubsub.rack", description="The zone of a producer: brokers of the same one come first."
+        default="", alias="pubsub.rack", description="Zone of a producer, which prefers brokers of the same zone."
     )
     linger_ms: Annotated[int, integer(0, 60000)] = Field(
-        default=10, alias="pubsub.linger.ms", description="A Message goes to a broker when its first record is so old."
+        default=10,
+        alias="pubsub.linger.ms",
+        description="Age in ms of the first record at which a Message is sent to a broker.",
     )
     request_timeout_ms: Annotated[int, integer(100)] = Field(
         default=15000,
         alias="pubsub.request.timeout.ms",
-        description="A broker that has not answered for so long is left for another; more than a batch takes to be "
-        "stored.",
+        description="Time in ms to wait for a broker before trying another; more than storing a batch takes.",
     )
     endpoints: Annotated[int, integer(1, 64)] = Field(
-        default=1, alias="pubsub.write.endpoints", description="Brokers that a producer writes to in turn."
+        default=1, alias="pubsub.write.endpoints", description="Number of brokers that a producer writes to in turn."
     )
     tls: Annotated[str, choice("none", "tls")] = Field(
-        default="none", alias="pubsub.security", description="Whether brokers are spoken to by TLS."
+        default="none", alias="pubsub.security", description="Use TLS to brokers."
     )
     ca: Annotated[Path | None, PATH] = Field(
         default=None,
         alias="pubsub.tls.ca",
-        description="Certificates of who signs those of brokers (PEM); unset, the system's.",
+        description="CA certificates for brokers (PEM); unset: the system's.",
     )
     certificate: Annotated[Path | None, PATH] = Field(
         default=None, alias="pubsub.tls.certificate", description="The client's certificate and its chain (PEM)."

@@ -19,14 +19,14 @@ Option = tuple[str, str]
 
 _INTRO: Final = """# Commands
 
-For anyone who types commands or writes scripts. `make docs` generates this page from the help of the commands.
+For users of the command line and authors of scripts. `make docs` generates this page from the help of the commands.
 
 ```console
 $ tieredstore ls -c store.properties
 ```
 
 - `tieredstore COMMAND --help` has examples. `TIEREDSTORE_SETTINGS` may name the settings file instead of `-c`.
-- **Commands that only add** (`upload`, `mirror`, `holds place`) act at once; `--dry-run` shows what they would do.
+- **Commands that only add** (`upload`, `mirror`, `holds place`) act at once; `--dry-run` shows their plan.
 - **Commands that delete or rewrite** print their plan and exit with 0. `--yes` applies it. No command asks a question.
 - Results go to stdout; progress, notes and errors to stderr. For scripts use [`--json`](json.md) and the
   [exit codes](#exit-codes).

@@ -10,7 +10,7 @@ from tests.support.paths import REPOSITORY
 
 GOLDEN: Final = REPOSITORY / "tests" / "cli" / "golden" / "json.txt"
 _ROW: Final = re.compile(r"^`(\w+)` \| (.*) \| (.*) \| (.*)$", re.MULTILINE)
-_CHANGING: Final = re.compile(r"stands for all of them: [^.]*\.")
+_CHANGING: Final = re.compile(r"means all of them: [^.]*\.")
 _OF_OUTCOMES: Final = "new_segment_id"
 _MOST: Final = 6
 """A row names at most so many commands."""
@@ -36,7 +36,7 @@ def renew_page(page: str) -> str:
         rows.append(f"`{name}` | {kind} | {meaning} | {where}")
     head, _, _ = page.partition("---|---|---|---\n")
     listed = ", ".join(f"`{command}`" for command in sorted(changing))
-    head = _CHANGING.sub(f"stands for all of them: {listed}.", head)
+    head = _CHANGING.sub(f"means all of them: {listed}.", head)
     return f"{head}---|---|---|---\n" + "\n".join(rows) + "\n"
 
 

@@ -14,7 +14,7 @@ import tieredstore
 
 _INTRO: Final = """# Python
 
-For anyone who programs against `tieredstore`. `make docs` generates this page from signatures and docstrings;
+For programmers who use `tieredstore`. `make docs` generates this page from signatures and docstrings;
 `help(tieredstore.Bucket.read)` has the whole text with all types.
 
 ```python

@@ -22,7 +22,7 @@ from tieredstore.config.uploader import KAFKA, UploaderSettings
 
 _INTRO: Final = r"""# Settings
 
-For anyone who writes a settings file. `make docs` generates this page: change the settings, not the page.
+For authors of settings files. `make docs` generates this page: change the settings, not the page.
 
 ```properties
 # store.properties
@@ -160,6 +160,8 @@ def shown_default(info: FieldInfo) -> str:
         return f"`{info.default[0]}:{info.default[1]}`"
     if info.default in ("", ()):
         return "empty"
+    if isinstance(info.default, tuple):
+        return f"`{','.join(map(str, info.default))}`"
     return f"`{str(info.default).lower() if isinstance(info.default, bool) else info.default}`"
 
 

@@ -82,89 +82,90 @@ class FilingSettings(SettingsGroup):
         description=f"What records are filed by: {', '.join(PARSERS)}.",
     )
     offsets_per_partition: Annotated[int, long(1)] = Field(
-        default=10000000, alias="secor.offsets.per.partition", description="Offsets of a directory of `offset`."
+        default=10000000, alias="secor.offsets.per.partition", description="Offsets of one `offset` directory."
     )
     offsets_prefix: Annotated[str, string("without /", _path_prefix)] = Field(
         default="base_offset=",
         alias="secor.offsets.prefix",
-        description="What such a directory's name begins with; Secor's `offset=` hides the column `offset` of files.",
+        description="Prefix of `offset` directories; Secor's `offset=` hides the column `offset` of files.",
     )
     hours: Annotated[bool, BOOLEAN] = Field(
-        default=False, alias="partitioner.granularity.hour", description="Directories of hours within those of days."
+        default=False, alias="partitioner.granularity.hour", description="Directories of hours within days."
     )
     minutes: Annotated[bool, BOOLEAN] = Field(
-        default=False, alias="partitioner.granularity.minute", description="And of minutes within these."
+        default=False, alias="partitioner.granularity.minute", description="Directories of minutes within hours."
     )
     date_prefix: Annotated[str, string("without /", _path_prefix)] = Field(
-        default="dt=", alias="partitioner.granularity.date.prefix", description="Of directories of days."
+        default="dt=", alias="partitioner.granularity.date.prefix", description="Prefix of directories of days."
     )
     hour_prefix: Annotated[str, string("without /", _path_prefix)] = Field(
-        default="hr=", alias="partitioner.granularity.hour.prefix", description="Of directories of hours."
+        default="hr=", alias="partitioner.granularity.hour.prefix", description="Prefix of directories of hours."
     )
     minute_prefix: Annotated[str, string("without /", _path_prefix)] = Field(
-        default="min=", alias="partitioner.granularity.minute.prefix", description="Of directories of minutes."
+        default="min=", alias="partitioner.granularity.minute.prefix", description="Prefix of directories of minutes."
     )
     date_format: Annotated[str, string("a date pattern of Java's")] = Field(
-        default="yyyy-MM-dd", alias="partitioner.granularity.date.format", description="How a day is written."
+        default="yyyy-MM-dd", alias="partitioner.granularity.date.format", description="Pattern of days."
     )
     hour_format: Annotated[str, string("a date pattern of Java's")] = Field(
-        default="HH", alias="partitioner.granularity.hour.format", description="How an hour is written."
+        default="HH", alias="partitioner.granularity.hour.format", description="Pattern of hours."
     )
     minute_format: Annotated[str, string("a date pattern of Java's")] = Field(
-        default="mm", alias="partitioner.granularity.minute.format", description="How a minute is written."
+        default="mm", alias="partitioner.granularity.minute.format", description="Pattern of minutes."
     )
     zone: Annotated[str, string("a time zone", _time_zone)] = Field(
-        default="UTC", alias="secor.parser.timezone", description="Of the directories, and of what `date` parses."
+        default="UTC", alias="secor.parser.timezone", description="Time zone of directories, and of `date`."
     )
     strict: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="secor.parser.strict",
-        description="Whether what Secor files leniently (JSON that is no UTF-8 or has raw control characters, numbers "
-        "in texts with blanks or fractions, text behind a date) is a bad message.",
+        description="Treat as bad the messages that Secor files leniently: JSON that is not UTF-8 or has raw control "
+        "characters, numbers as text with blanks or fractions, text after a date.",
     )
     timestamp_name: Annotated[str, string("a field")] = Field(
-        default="timestamp", alias="message.timestamp.name", description="The field that has the time."
+        default="timestamp", alias="message.timestamp.name", description="Field with the time."
     )
     timestamp_separator: Annotated[str, string("a text")] = Field(
         default="",
         alias="message.timestamp.name.separator",
-        description="Parts the names of fields where objects hold objects; unset, in what is of a schema, a dot.",
+        description="Separator in names of nested fields; unset: a dot for messages with a schema.",
     )
     timestamp_pattern: Annotated[str, string("a date pattern of Java's, or a regular expression")] = Field(
         default="",
         alias="message.timestamp.input.pattern",
-        description="For `date` a pattern of its dates; for `regex` an expression whose first group is the time.",
+        description="For `date`, the pattern of dates; for `regex`, an expression whose first group is the time.",
     )
     split_field: Annotated[str, string("a field")] = Field(
         default="",
         alias="message.split.field.name",
-        description="The field that `split-by-field` and `avro-split-by-field` file by.",
+        description="Field of `split-by-field` and `avro-split-by-field`.",
     )
     field_prefix: Annotated[str | None, string("without /", _path_prefix)] = Field(
         default=None,
         alias="partitioner.granularity.field.prefix",
-        description="Of directories by a field; unset, the field's name and `=` (`by_` before it where files have "
-        "`columns`); there and empty, none, as Secor's `split-by-field`.",
+        description="Prefix of directories by a field; unset: the field's name and `=` (with `columns`, `by_` "
+        "first); empty: none, as in Secor's `split-by-field`.",
     )
     timestamp_id: Annotated[
         str, string("a field's id, or several with dots", matcher(r"[1-9]\d{0,4}(\.[1-9]\d{0,4}){0,15}"))
     ] = Field(
         default="1",
         alias="message.timestamp.id",
-        description="Of `thrift`: the id of the field that has the time, behind those of the structs that hold it.",
+        description="For `thrift`, the id of the field with the time, after the ids of its enclosing structs.",
     )
     thrift_protocol: Annotated[str, string("binary, compact or Thrift's class", read_name(secor.THRIFT_PROTOCOLS))] = (
-        Field(default="binary", alias="secor.thrift.protocol.class", description="How messages of Thrift are written.")
+        Field(default="binary", alias="secor.thrift.protocol.class", description="Protocol of Thrift messages.")
     )
     thrift_idl: Annotated[str, string("a file")] = Field(
         default="",
         alias="thrift.idl",
-        description="Tells the ids of `message.timestamp.name` in structs of `secor.thrift.message.class.TOPIC`.",
+        description="IDL file with the structs of `secor.thrift.message.class.TOPIC`, to find "
+        "`message.timestamp.name`.",
     )
     descriptor_set: Annotated[str, string("a file")] = Field(
         default="",
         alias="protobuf.descriptor.set",
-        description="What `protoc --include_imports --descriptor_set_out` wrote, for `protobuf`.",
+        description="Output of `protoc --include_imports --descriptor_set_out`, for `protobuf`.",
     )
 
     def field_path(self, name: str = "") -> tuple[str, ...]:
@@ -198,26 +199,26 @@ class GroupSettings(SettingsGroup):
     starting_group: Annotated[str, string("group:NAME", _start)] = Field(
         default="",
         alias="startingOffsets",
-        description="Partitions of which nothing is written begin where this consumer group stands; unset, by "
+        description="Consumer group whose offsets new partitions start at; unset: "
         "`kafka.new.consumer.auto.offset.reset`.",
     )
     group_storage: Annotated[str, choice("kafka", "zookeeper")] = Field(
         default="kafka",
         alias="kafka.offsets.storage",
-        description="Where the offsets of that group are: in Kafka, or in ZooKeeper, as Secor may have them.",
+        description="Location of that group's offsets: Kafka, or ZooKeeper, as in Secor.",
     )
     zookeeper: Annotated[str, string("host:port, several parted by commas")] = Field(
-        default="", alias="zookeeper.quorum", description="That ZooKeeper. Of no use to anything else."
+        default="", alias="zookeeper.quorum", description="Servers of that ZooKeeper; not used otherwise."
     )
     zookeeper_path: Annotated[str, string("a node's path", _node)] = Field(
         default="",
         alias="kafka.zookeeper.path",
-        description="The node above its `/consumers/GROUP/offsets/TOPIC/PARTITION`; unset, or `/`, none.",
+        description="Node above its `/consumers/GROUP/offsets/TOPIC/PARTITION`; unset or `/`: none.",
     )
     commit_group: Annotated[str, string("a group's name", _group)] = Field(
         default="",
         alias="commit.to.group",
-        description="A consumer group that gets the offsets of what is published, for tools that show its lag.",
+        description="Consumer group that gets the published offsets, for tools that show lag.",
     )
 
 
@@ -244,21 +245,20 @@ class NamingSettings(SettingsGroup):
     name_offset: Annotated[str, choice("file", "window")] = Field(
         default="file",
         alias="name.offset",
-        description="The offset in a file's name: the first in that file; or, as in Secor's, the first of its window, "
-        "all of whose directories have it then.",
+        description="Offset in file names: the first of the file; or, as in Secor, the first of its window.",
     )
     hashed: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="secor.s3.prefix.md5hash",
-        description="Whether keys begin with four digits of the MD5 of topic and directory, in any store.",
+        description="Begin keys with four digits of the MD5 of topic and directory, in any store.",
     )
     alternative_root: Annotated[str, string("a path", _root)] = Field(
         default="",
         alias="secor.s3.alternative.path",
-        description="In place of `output.key.prefix` for directories of later days, a slash behind it.",
+        description="Replaces `output.key.prefix` for directories of later days; a slash is added.",
     )
     alternative_since: Annotated[str, string("a day, as 2026-01-31", _day)] = Field(
-        default="", alias="secor.s3.alter.path.date", description="The first of these days; unset, there are none."
+        default="", alias="secor.s3.alter.path.date", description="First of these days; unset: none."
     )
 
 
@@ -270,7 +270,7 @@ class TableSettings(SettingsGroup):
     ] = Field(
         default="",
         alias="hive.table.prefix",
-        description="Begins the names of Hive's tables of topics that no `hive.table.name.TOPIC` names one for.",
+        description="Prefix of Hive tables of topics without `hive.table.name.TOPIC`.",
     )
 
     kind: Annotated[str, choice("none", "iceberg")] = Field(
@@ -279,12 +279,12 @@ class TableSettings(SettingsGroup):
         description=f"iceberg: each batch's files are added to a table of Iceberg; `{CATALOG}*` says in which catalog.",
     )
     name: Annotated[str, string("namespace.table", matcher(r"(?a)(\w+\.)+\w+"))] = Field(
-        default="", alias="table.iceberg.name", description="That table, made if it is not there."
+        default="", alias="table.iceberg.name", description="Name of that table; it is created if it is absent."
     )
     catalog: Annotated[str, string("letters, digits, _ and -", matcher(r"(?a)[\w-]+"))] = Field(
         default="default",
         alias="table.iceberg.catalog",
-        description="The catalog's name: that of an entry of pyiceberg's own settings, or any.",
+        description="Name of the catalog: an entry of pyiceberg's own settings, or any.",
     )
 
 
@@ -337,48 +337,48 @@ class LimitSettings(SettingsGroup):
     max_file_bytes: Annotated[int, long(1)] = Field(
         default=200000000,
         alias="secor.max.file.size.bytes",
-        description="A window is so many bytes of the log, and a file ends at the record that reaches it.",
+        description="Bytes of the log of a window; a file ends at the record that reaches it.",
     )
     max_file_age_s: Annotated[int, long(0)] = Field(
         default=3600,
         alias="secor.max.file.age.seconds",
-        description="Records are written at the latest so long after the first unwritten one was seen.",
+        description="Seconds from the first unwritten record until it is written.",
     )
     max_file_records: Annotated[int, long(0)] = Field(
-        default=0, alias="max.file.records", description="A file ends at this many records; 0: at none."
+        default=0, alias="max.file.records", description="Records at which a file ends; 0: no limit."
     )
     minute_mark: Annotated[int, integer(0, 59)] = Field(
         default=0,
         alias="secor.upload.minute_mark",
-        description="The minute of each hour at which records are written that were seen before it.",
+        description="Minute of each hour at which all records seen before are written.",
     )
     minute_mark_filter: Annotated[str, string("a regular expression", regex)] = Field(
         default="",
         alias="secor.kafka.upload_at_minute_mark.topic_filter",
-        description="Topics of which that is done; unset, of none.",
+        description="Topics with that minute; unset: none.",
     )
     upload_on_shutdown: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="secor.upload.on.shutdown",
-        description="Whether a service that is stopped first writes all that there is.",
+        description="Write all records before a service stops.",
     )
     is_deterministic: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="secor.upload.deterministic",
-        description="Whether all files of a partition end together by the next two, and not by size and mark.",
+        description="End all files of a partition together, by the next two limits instead of size and minute.",
     )
     max_payload_bytes: Annotated[int, long(0)] = Field(
         default=0,
         alias="secor.max.input.payload.size.bytes",
-        description="If so, files end at the record with which the values of all reach so many bytes; 0: at none.",
+        description="Bytes of all values at which these files end; 0: no limit.",
     )
     max_range_ms: Annotated[int, long(0)] = Field(
         default=0,
         alias="secor.max.file.timestamp.range.millis",
-        description="If so, files end at the record with which the times of all reach over so much; 0: at none.",
+        description="Time span in ms of all records at which these files end; 0: no limit.",
     )
     max_open_files: Annotated[int, long(-1)] = Field(
         default=-1,
         alias="secor.max.file.count",
-        description="So many files of a window are under way at most; the stalest is ended. -1: any number.",
+        description="Maximum of open files of a window; beyond it the stalest ends. -1: no limit.",
     )

@@ -81,31 +81,31 @@ class PipelineSettings(SettingsGroup):
     """Of what the files say that settings name: no property of its own, and part of the fingerprint."""
 
     name: Annotated[str, string("letters, digits, ., _ and -", matcher(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"))] = Field(
-        alias="pipeline.name", description="The group's name: its commit log lies under it."
+        alias="pipeline.name", description="Name of the pipeline; its commit log is stored under it."
     )
     generation: Annotated[int, integer(0, 999999999)] = Field(
         default=1,
         alias="secor.generation",
-        description="Stands in the names of files; generations run side by side, each with its log.",
+        description="Part of file names; generations run in parallel, each with its commit log.",
     )
     topic_filter: Annotated[str, string("a regular expression", regex)] = Field(
-        default=".*", alias="secor.kafka.topic_filter", description="The topics that are read: the whole name matches."
+        default=".*", alias="secor.kafka.topic_filter", description="Topics to read: the whole name matches."
     )
     topic_list: Annotated[str, string("names parted by commas")] = Field(
-        default="", alias="kafka.new.consumer.topic.list", description="The topics that are read, by name."
+        default="", alias="kafka.new.consumer.topic.list", description="Topics to read, by name."
     )
     topic_blacklist: Annotated[str, string("a regular expression", regex)] = Field(
-        default="", alias="secor.kafka.topic_blacklist", description="Topics that are not read all the same."
+        default="", alias="secor.kafka.topic_blacklist", description="Topics to leave out."
     )
     starting: Annotated[str, choice("earliest", "latest")] = Field(
         default="earliest",
         alias="kafka.new.consumer.auto.offset.reset",
-        description="Where a partition begins of which nothing is committed.",
+        description="Where a new partition begins.",
     )
     isolation: Annotated[str, choice("read_committed", "read_uncommitted")] = Field(
         default=DEFAULT_ISOLATION,
         alias="kafka.new.consumer.isolation.level",
-        description="Whether records of open and aborted transactions are left out.",
+        description="Leave out records of open and aborted transactions, or not.",
     )
     format: Annotated[
         str, string("a short name, Secor's class, or module:Class", read_name(_FORMAT_NAMES, own=True))
@@ -117,7 +117,7 @@ class PipelineSettings(SettingsGroup):
     columns: Annotated[str, choice("none", "json", "avro", "protobuf")] = Field(
         default="none",
         alias="columns",
-        description="What values are decoded to columns from; none: files have them as they came.",
+        description="Format of values that become columns; none: values are kept unchanged.",
     )
     codec: Annotated[
         str,
@@ -125,36 +125,34 @@ class PipelineSettings(SettingsGroup):
             "none, gzip, zstd, snappy, deflate, lz4, bzip2 or Hadoop's class",
             read_name(_CODEC_NAMES),
         ),
-    ] = Field(
-        default="zstd", alias="secor.compression.codec", description="How files are compressed; there and empty: not."
-    )
+    ] = Field(default="zstd", alias="secor.compression.codec", description="Compression of files; empty: none.")
     extension: Annotated[str, string("begins with a dot", matcher(r"\.[A-Za-z0-9._-]{1,40}"))] = Field(
-        default="", alias="secor.file.extension", description="What files end with; unset, by format and codec."
+        default="", alias="secor.file.extension", description="Extension of files; unset: by format and codec."
     )
     delimiter: Annotated[str, string("a text; \\n, \\t, \\r, \\s, \\f and \\uXXXX are escapes", _delimiter)] = Field(
         default="\\n",
         alias="secor.file.writer.Delimiter",
-        description="What ends a value in a file of text; there and empty, nothing does.",
+        description="Delimiter after each value in text files; empty: none.",
     )
     outage_s: Annotated[int, long(0)] = Field(
         default=3600,
         alias="outage.seconds",
-        description="For so long a service waits for a store or broker that is away; then it ends, with exit code 75.",
+        description="Seconds that a service waits for an unavailable store or broker; then it ends with exit code 75.",
     )
     max_bad_messages: Annotated[int, long(-1)] = Field(
         default=1000,
         alias="secor.consumer.max_bad_messages",
-        description="With more in a batch nothing of it appears; -1: any number is put aside.",
+        description="Maximum of bad messages in a batch; with more, nothing of it appears. -1: no limit.",
     )
     finalize: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="pipeline.finalize",
-        description="Whether each run finalizes directories of times that are over: they get `_SUCCESS`.",
+        description="Finalize directories whose time is over in each run: they get `_SUCCESS`.",
     )
     finalizer_delay_s: Annotated[int, long(0)] = Field(
         default=3600,
         alias="partitioner.finalizer.delay.seconds",
-        description="So long after a directory's time, by the times of records, it is finalized.",
+        description="Seconds after a directory's time, by the times of records, until it is finalized.",
     )
     transformer: Annotated[
         str,
@@ -167,10 +165,10 @@ class PipelineSettings(SettingsGroup):
     frame: Annotated[str, string("module:function", matcher(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"))] = Field(
         default="",
         alias="frame",
-        description="A function that makes of the records as a DataFrame another one, on Spark alone.",
+        description="Function that transforms the records as a DataFrame, on Spark alone.",
     )
     local_path: Annotated[str, string("a folder")] = Field(
-        default="", alias="secor.local.path", description="Where files are written before they are uploaded."
+        default="", alias="secor.local.path", description="Folder for files before they are uploaded."
     )
 
 
