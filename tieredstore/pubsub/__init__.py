@@ -15,7 +15,7 @@ __all__ = ["BatchConsumer", "BatchProducer", "Position", "Topic", "Topics", "ope
 
 
 def __getattr__(name: str) -> object:
-    # The table of commands needs none of these, and is read by every `tieredstore --help`.
+    # Lazy imports: every `tieredstore --help` imports this package for its commands alone.
     match name:
         case "BatchConsumer":
             from tieredstore.pubsub.consume import consumer  # noqa: PLC0415

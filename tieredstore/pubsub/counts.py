@@ -1,5 +1,6 @@
-"""What producers, consumers and brokers of topics of batches count: for Prometheus as sums over topics, whose number is
-not bounded."""
+"""Counts of producers, consumers and brokers of topics of batches.
+
+Prometheus gets sums over topics, since the number of topics is unbounded."""
 
 from __future__ import annotations
 
@@ -12,8 +13,10 @@ from tieredstore.metrics import Snapshots
 
 @dataclass(slots=True)
 class ProducerCounts:
-    """Of one producer; changed under its lock alone. Records count when their Message is closed; what Prometheus sees
-    has those of the open one too, and what is held now."""
+    """Counts of one producer, changed only under its lock.
+
+    Records count when their Message is closed. The export to Prometheus adds the open Message's records and the levels
+    (held bytes, waiting records)."""
 
     records: int = 0
     record_bytes: int = 0
@@ -26,14 +29,14 @@ class ProducerCounts:
     failed_records: int = 0
 
     def begin_again(self) -> None:
-        """In a forked child: its producer has sent nothing."""
+        """Reset in a forked child, whose producer has sent nothing."""
         for each in fields(self):
             setattr(self, each.name, 0)
 
 
 @dataclass(slots=True)
 class ConsumerCounts:
-    """Of one consumer, which is one thread's."""
+    """Counts of one consumer, changed by its one thread."""
 
     records: int = 0
     batches: int = 0
@@ -48,7 +51,7 @@ class ConsumerCounts:
 
 @dataclass(slots=True)
 class AuditingCounts:
-    """Of one producer or consumer that writes audit records."""
+    """Counts of one producer or consumer that writes audit records."""
 
     sent_records: int = 0
     failed_records: int = 0
@@ -56,8 +59,10 @@ class AuditingCounts:
 
 @dataclass(slots=True)
 class PairingCounts:
-    """Of one pairing of audit records; Messages, but for ``paired_records``, ``lag_ms_max`` (from the producer's
-    record to the consumer's, of what came last) and ``damaged_records``. The last three are what is the case now."""
+    """Messages counted by one pairing of audit records.
+
+    ``paired_records`` and ``damaged_records`` count records. ``lag_ms_max`` is the longest time from a producer's
+    record to the consumer's among the latest pairs. The last three fields are current levels."""
 
     produced: int = 0
     paired: int = 0
@@ -76,7 +81,7 @@ class PairingCounts:
 
 @dataclass(slots=True)
 class BrokerCounts:
-    """Of one broker; changed on its loop alone."""
+    """Counts of one broker, changed only on its loop."""
 
     connections_opened: int = 0
     refused_connections: int = 0
@@ -95,7 +100,7 @@ class BrokerCounts:
     failed_messages: int = 0
 
     def snapshot(self, levels: Mapping[str, int]) -> dict[str, float]:
-        """All of them, and what is the case now."""
+        """Return all counts together with the current levels."""
         return {**asdict(self), **levels}
 
 
@@ -104,7 +109,7 @@ PRODUCERS: Final = Snapshots("tieredstore_pubsub_producer", levels=("held_bytes"
 
 
 def export(snapshots: Snapshots, counts: ConsumerCounts | AuditingCounts | PairingCounts) -> Callable[[], None]:
-    """Have Prometheus see counts until the function that is returned is called."""
+    """Export counts to Prometheus until the returned function is called."""
     return snapshots.add(lambda: asdict(counts))
 
 
@@ -112,7 +117,7 @@ CONSUMERS: Final = Snapshots("tieredstore_pubsub_consumer", levels=("partitions"
 """All consumers of this process."""
 
 AUDIT: Final = Snapshots("tieredstore_pubsub_audit", levels=("unread", "unread_records", "lag_ms_max"))
-"""Audit records of this process: those that it writes, and those that it pairs."""
+"""Audit records that this process writes or pairs."""
 
 BROKERS: Final = Snapshots(
     "tieredstore_broker", levels=("connections", "held_bytes", "held_bytes_limit", "waiting_connections", "topics")

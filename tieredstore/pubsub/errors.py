@@ -1,4 +1,4 @@
-"""What goes wrong with topics of batches alone."""
+"""Errors of topics of batches."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from tieredstore.errors import CorruptDataError, TieredStoreError
 
 
 class BufferFullError(TieredStoreError):
-    """A producer holds as many bytes as it may, and none of them was stored in time to make room."""
+    """A producer's buffer is full, and no record was stored in time to make room."""
 
     retryable = True
     exit_code = 75
 
 
 class DeliveryFailedError(TieredStoreError):
-    """Records that were not stored and notified by their deadline.
+    """Records were not stored and notified by their deadline.
 
-    ``maybe_stored``: they may be, or may yet be: who sends them again may have them twice. It has to be supposed where
-    nothing is said.
+    ``maybe_stored``: True if the records may be stored, now or later, so that sending them again may duplicate them.
+    True is the safe default.
     """
 
     retryable = True
@@ -28,18 +28,18 @@ class DeliveryFailedError(TieredStoreError):
 
 
 class InvalidRecordError(TieredStoreError):
-    """A record that MemQ's format cannot hold, or that its readers would read as another one."""
+    """MemQ's format cannot hold a record, or its readers would misread it."""
 
     exit_code = 2
 
 
 class MessageCorruptError(CorruptDataError):
-    """MemQ's own bytes (a batch's index, a Message, its records) do not hold together."""
+    """MemQ's own bytes (a batch's index, a Message, its records) are inconsistent."""
 
 
 class NotificationCorruptError(CorruptDataError):
-    """What a notification queue holds is no notification, or points to where its topic has no objects."""
+    """A notification queue holds bytes that are no notification, or one that points outside its topic's objects."""
 
 
 class PacketCorruptError(CorruptDataError):
-    """What came over a connection is no packet of MemQ's."""
+    """Bytes received over a connection are no packet of MemQ's."""

@@ -244,6 +244,6 @@ def test_a_store_that_fails_is_a_reason_not_to_be_ready_and_what_is_known_holds(
         broker.until(lambda: broker.is_ready)
         is_down.set()
     is_down.clear()
-    assert "the topics could not be read again: the store is down" in caplog.text
-    assert "others will see only by its silence" in caplog.text
+    assert "cannot refresh the topics: the store is down" in caplog.text
+    assert "will notice the end of this one only by timeout" in caplog.text
     assert sorted(read_values(topics, 2)) == [b"0", b"1"]

@@ -81,4 +81,4 @@ def test_what_is_no_batch(tmp_path: Path) -> None:
     named = tmp_path / "42_7_1_0_host"
     named.write_bytes(b"")
     done = tieredstore("show", named)
-    assert (done.code, "are no batch" in done.stderr) == (4, True)
+    assert (done.code, "are too few for a batch" in done.stderr) == (4, True)

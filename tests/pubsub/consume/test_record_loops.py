@@ -269,7 +269,7 @@ def test_a_commit_of_what_is_not_owned_commits_the_rest_and_says_so() -> None:
     with pytest.raises(FencedError, match=r"partition 0 of orders"):
         consumer.commit(ends)
     assert member.committed == {1: ends[1]}
-    with pytest.raises(InvalidRangeError, match="was not handed out"):
+    with pytest.raises(InvalidRangeError, match="was not read that far"):
         consumer.commit({1: ends[1]._replace(offset=ends[1].offset + 1)})
     consumer.close()
 

@@ -114,7 +114,7 @@ def test_what_was_lost_and_is_read_after_all_is_late_and_no_more_lost() -> None:
     assert not list(pairs.overdue(NOW_MS + 2000))
     assert (finding.fault, pairs.counts.unread_records) == ("lost", 3)
     (finding,) = pairs.add(said(1, by_producer=False), NOW_MS + 3000, 0, 1)
-    assert (finding.fault, finding.why) == ("late", "it was read 3.0 s after it was sent")
+    assert (finding.fault, finding.why) == ("late", "read 3.0 s after it was sent")
     assert (pairs.counts.unread, pairs.counts.unread_records, pairs.counts.paired) == (0, 0, 1)
 
 
@@ -220,7 +220,7 @@ def test_a_service_pairs_what_comes_and_ends_when_it_is_told_to(kafka: KafkaServ
 
 
 def test_an_audit_without_a_broker_fails_nobody() -> None:
-    with pytest.raises(ConfigError, match=r"set pubsub.kafka.bootstrap.servers beside pubsub.audit.topic"):
+    with pytest.raises(ConfigError, match=r"pubsub.audit.topic needs pubsub.kafka.bootstrap.servers"):
         BatchProducer(orders_on(audit_topic="audit"), "orders")
     given = {"kafka_bootstrap_servers": "127.0.0.1:1", "kafka_message_timeout_ms": "50"}
     with BatchProducer(orders_on(None, 1, audit_topic="audit", **given), "orders") as producer:

@@ -145,25 +145,25 @@ def test_other_addresses_and_none_at_all() -> None:
 @pytest.mark.parametrize(
     ("batch", "sentence"),
     [
-        (b"", "0 bytes are no batch"),
-        (struct.pack(">ii", 4, 0), "does not go with 0 Messages"),
-        (struct.pack(">ii", 17, 1), "an index of 17 bytes does not go with 1 Messages"),
-        (struct.pack(">ii", -4, -1), "does not go with -1 Messages"),
-        (struct.pack(">ii", 4 + 12 * (2**27), 2**27), "no object holds 134217728 Messages"),
+        (b"", "0 bytes are too few for a batch"),
+        (struct.pack(">ii", 4, 0), "does not match 0 Messages"),
+        (struct.pack(">ii", 17, 1), "an index of 17 bytes does not match 1 Messages"),
+        (struct.pack(">ii", -4, -1), "does not match -1 Messages"),
+        (struct.pack(">ii", 4 + 12 * (2**27), 2**27), "134217728 Messages do not fit an object"),
         (struct.pack(">ii", 16, 1), "ends within its index"),
         (patched(8, b"\0\0\0\1"), "byte 8: the index has Message 1"),
         (patched(12, b"\0\0\0\x15"), "at 21 where Message 0 at 20"),
-        (patched(16, b"\0\0\0\x46"), "its Messages end here, and the object has 91 bytes"),
+        (patched(16, b"\0\0\0\x46"), "its Messages end here, but the object has 91 bytes"),
         (patched(16, b"\xff\xff\xff\xff"), "of -1 bytes"),
-        (patched(20, b"\0\x29"), "its header says 41 bytes, 21 of them"),
+        (patched(20, b"\0\x29"), "its header claims 41 bytes, 21 of them"),
         (patched(22, b"\0\x65"), "its version is 101"),
         (patched(24, b"\x80\0"), "-32768 of them the producer's"),
-        (patched(26, b"\5"), "21 bytes with an address of 5"),
-        (patched(47, b"\0"), "has the CRC-32"),
-        (patched(51, b"\3"), "compression 3 is not known"),
-        (patched(52, b"\x80"), "it says to have -2147483647 records"),
-        (patched(56, b"\0\0\0\x1e"), "its body says 30 bytes, and there are 31"),
-        (patched(90, b"w"), "has the CRC-32"),
+        (patched(26, b"\5"), "21 bytes, but an address of 5"),
+        (patched(47, b"\0"), "has CRC-32"),
+        (patched(51, b"\3"), "unknown compression 3"),
+        (patched(52, b"\x80"), "it claims -2147483647 records"),
+        (patched(56, b"\0\0\0\x1e"), "its body claims 30 bytes, but has 31"),
+        (patched(90, b"w"), "has CRC-32"),
     ],
 )
 def test_an_index_or_a_header_that_disagrees_is_refused(batch: bytes, sentence: str) -> None:
@@ -178,16 +178,16 @@ def test_an_index_or_a_header_that_disagrees_is_refused(batch: bytes, sentence: 
         (patched_body(0, b"\x80\0"), "record 0 has a field of a negative length"),
         (patched_body(0, b"\0\x0a"), "does not agree with its message id"),
         (patched_body(0, b"\0\x14"), "does not agree with its message id"),
-        (patched_body(0, b"\x7f\xff"), "ends behind the body"),
+        (patched_body(0, b"\x7f\xff"), "ends after the body"),
         (patched_body(10, b"\xff"), "does not agree with its message id"),
         (patched_body(19, b"\x80\0"), "negative length"),
         (patched_body(21, b"\x80\0\0\0"), "negative length"),
-        (patched_body(21, b"\0\0\1\0"), "ends behind the body"),
-        (patched_body(31 + 26, b"\x7f\xff\xff\xff"), "record 1 has a field that ends behind the body"),
+        (patched_body(21, b"\0\0\1\0"), "ends after the body"),
+        (patched_body(31 + 26, b"\x7f\xff\xff\xff"), "record 1 has a field that ends after the body"),
         (with_body(message_of([RECORD])[40:], 2), "the body ends after 1 of 2 records"),
-        (with_body(message_of([RECORD, RECORD])[40:], 1), "bytes are left behind the last of 1 records"),
+        (with_body(message_of([RECORD, RECORD])[40:], 1), "bytes are left after the last of 1 records"),
         (with_body(b"", 1), "the body ends after 0 of 1 records"),
-        (with_body(b"\0", 0), "bytes are left behind the last of 0"),
+        (with_body(b"\0", 0), "bytes are left after the last of 0"),
         (with_body(b"not zstd", 1, Compression.ZSTD), "malformed zstd"),
         (with_body(gzip.compress(b"", mtime=0)[:-3], 0, Compression.GZIP), "malformed gzip"),
     ],
@@ -339,11 +339,11 @@ def test_each_damaged_byte_of_a_message_is_seen() -> None:
     assert check_message(WriteRequest("orders", zlib.crc32(message), message), 1000).record_count == 1
     for at in range(len(message)):
         damaged = message[:at] + bytes([message[at] ^ 1]) + message[at + 1 :]
-        with pytest.raises(MessageCorruptError, match="the request says"):
+        with pytest.raises(MessageCorruptError, match="the request claims"):
             check_message(WriteRequest("orders", zlib.crc32(message), damaged), 1000)
     body = bytearray(message)
     body[-1] ^= 1
-    with pytest.raises(MessageCorruptError, match="its body has the CRC-32"):
+    with pytest.raises(MessageCorruptError, match="its body has CRC-32"):
         check_message(WriteRequest("orders", zlib.crc32(body), bytes(body)), 1000)
 
 

@@ -80,7 +80,7 @@ def test_a_message_without_producer_and_an_empty_one_are_read() -> None:
 
 
 def test_records_that_the_count_hides_are_refused_and_not_lost() -> None:
-    with pytest.raises(MessageCorruptError, match="byte 96: bytes are left behind the last of 1 records"):
+    with pytest.raises(MessageCorruptError, match="byte 96: bytes are left after the last of 1 records"):
         rows_of(HANDMADE["h10-count-too-small"])
     decoder = BatchDecoder(on_corrupt="skip")
     assert [row["value"] for row in rows_of(HANDMADE["h10-count-too-small"], decoder)] == [b"v1", b"v2"]

@@ -348,5 +348,5 @@ def test_a_broker_that_no_packet_can_tell_of_is_passed_over(change: dict[str, ob
 def test_assignments_that_nobody_wrote_are_named(raw: bytes) -> None:
     cluster, names = started(1)
     cluster.store.put("!tieredstore/pubsub/default/governor/assignments", raw)
-    with pytest.raises(CorruptDataError, match="governor/assignments is not what"):
+    with pytest.raises(CorruptDataError, match="governor/assignments is not a valid pubsub object"):
         cluster.governors[names[0]].tick()

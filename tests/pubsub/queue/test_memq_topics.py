@@ -74,16 +74,16 @@ def test_what_it_does_not_say_is_as_memq_has_it() -> None:
 @pytest.mark.parametrize(
     ("document", "why"),
     [
-        ([], "no object of JSON"),
-        (without("topic"), "topic is None, and must be text"),
-        ({**WHOLE, "topic": "../secrets"}, "cannot name a topic"),
+        ([], "not a JSON object"),
+        (without("topic"), "topic is None, expected text"),
+        ({**WHOLE, "topic": "../secrets"}, "invalid topic name"),
         ({**WHOLE, "storageHandlerName": "filesystem"}, "is not one of customs3"),
-        (without("storageHandlerConfig"), "storageHandlerConfig is no object"),
+        (without("storageHandlerConfig"), "storageHandlerConfig is not a JSON object"),
         ({**WHOLE, "storageHandlerConfig": {**HANDLER, "disableNotifications": True}}, "notifications are disabled"),
-        ({**WHOLE, "storageHandlerConfig": {**HANDLER, "path": "a//b"}}, "no path of keys"),
-        ({**WHOLE, "storageHandlerConfig": {**HANDLER, "enableHashing": "perhaps"}}, "must be true or false"),
-        ({**WHOLE, "batchMilliSeconds": "soon"}, "batchMilliSeconds is 'soon', and must be a number"),
-        ({**WHOLE, "batchMilliSeconds": -1}, "must be a number"),
+        ({**WHOLE, "storageHandlerConfig": {**HANDLER, "path": "a//b"}}, "invalid path"),
+        ({**WHOLE, "storageHandlerConfig": {**HANDLER, "enableHashing": "perhaps"}}, "expected true or false"),
+        ({**WHOLE, "batchMilliSeconds": "soon"}, "batchMilliSeconds is 'soon', expected a number"),
+        ({**WHOLE, "batchMilliSeconds": -1}, "expected a number"),
     ],
 )
 def test_what_is_no_topic_of_memqs_is_refused(document: object, why: str) -> None:
@@ -94,11 +94,11 @@ def test_what_is_no_topic_of_memqs_is_refused(document: object, why: str) -> Non
 def test_what_ours_does_not_take_is_refused() -> None:
     plain = topics_on()
     large = parse_topic_config(json.dumps({**WHOLE, "batchSizeMB": 4096}).encode(), "orders.json", Path())
-    with pytest.raises(ConfigError, match=r"topic orders: pubsub\.batch\.bytes cannot be 4294967296"):
+    with pytest.raises(ConfigError, match=r"topic orders: pubsub\.batch\.bytes is 4294967296"):
         open_configured_topics(plain.store, plain.settings, large)
     with pytest.raises(ConfigError, match="is not JSON"):
         parse_topic_config(b"{", "orders.json", Path())
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="cannot read the topic configuration no-such-file"):
         load_topic_config(Path("no-such-file.json"))
 
 
@@ -159,7 +159,7 @@ def test_it_is_not_made_here(tmp_path: Path, change: tuple[str, ...], by: str) -
     option = ("--topic-config", config) if by == "option" else ()
     refused = tieredstore("pubsub", "topics", "orders", "-c", path, *change, *option)
     assert refused.code == 2
-    assert "topic orders is MemQ's" in refused.stderr
+    assert "topic orders is defined by MemQ's configuration file" in refused.stderr
     assert "Kafka's tools" in refused.stderr
     assert not [each for each in (tmp_path / "store").rglob("*") if each.is_file()]
 
@@ -172,5 +172,5 @@ def test_a_file_that_is_no_topic_is_named(tmp_path: Path) -> None:
         "pubsub.topic.config=nothing.json\n"
     )
     loaded = load_settings(path)
-    with pytest.raises(ConfigError, match=r"nothing\.json cannot be read"):
+    with pytest.raises(ConfigError, match=r"cannot read the topic configuration .*nothing\.json"):
         topics_in_store(open_wrapped(loaded), loaded)

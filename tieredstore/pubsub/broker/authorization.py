@@ -1,4 +1,4 @@
-"""Who may do what at a broker: a hook, and the one that lets everybody."""
+"""Authorization at a broker: a hook, and its default that allows everything."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ NONE: Final = "none"
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who asks: its address, and the subject of its certificate (``CN=…,O=…``) where it had to show one."""
+    """A client: its address, and the subject of its certificate (``CN=…,O=…``) if the broker required one."""
 
     address: str
     principal: str | None
 
 
 class Authorizer(ABC):
-    """Decides over writes and reads of a topic. Metadata are everybody's, as at MemQ's brokers."""
+    """Hook that allows or denies writes and reads of a topic. Metadata are open to all, as at MemQ's brokers."""
 
     @abstractmethod
     def allows(self, client: Client, operation: PacketType, topic: str) -> bool:
-        """Whether it may. Called for each request on the broker's own thread: it must not wait for anything."""
+        """Return True to allow the operation. The broker's loop calls this for each request, so it must not block."""
 
 
 class EverybodyMay(Authorizer):
     """No authorization."""
 
     def allows(self, client: Client, operation: PacketType, topic: str) -> bool:  # noqa: ARG002  the hook's signature
-        """Yes."""
+        """Return True."""
         return True
 
 
 def authorizer_of(name: str) -> Authorizer:
-    """What ``pubsub.broker.authorizer`` names; ConfigError for a class that cannot be used."""
+    """Return the authorizer of ``pubsub.broker.authorizer``; raise ConfigError if its class cannot be used."""
     if name == NONE:
         return EverybodyMay()
     own_class: type[Authorizer] = named_class(
-        "pubsub.broker.authorizer", name, Authorizer, "neither none nor a class that can be imported"
+        "pubsub.broker.authorizer", name, Authorizer, "expected none or an importable class"
     )
     return own_class()

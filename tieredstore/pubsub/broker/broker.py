@@ -1,6 +1,6 @@
-"""A broker: takes Messages of many producers by MemQ's packets, stores them in batches, answers once they stand.
+"""A broker that speaks MemQ's packets: it stores Messages of many producers in batches, then acknowledges them.
 
-A module beside the service that runs it (``running``): a process of one's own may run a broker on a loop of its own."""
+Kept apart from ``running``, so that a process can run a broker on a loop of its own."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _ASKS_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Serving:
-    """What a broker has from its start on."""
+    """State of a broker that has started."""
 
     loop: asyncio.AbstractEventLoop
     inlet: Inlet
@@ -73,7 +73,7 @@ class _Serving:
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """A request to write, and the room that it holds."""
+    """A write request and the bytes of room that it holds."""
 
     connection: Connection
     request: Request
@@ -82,16 +82,16 @@ class _Write:
 
 
 class Broker:
-    """Answers from ``start`` until ``drain``. All of it on one loop but for the store, which has threads.
+    """Answers requests from ``start`` until ``drain``. Runs on one loop; threads access the store.
 
     ========  ===========================================  ==========================================================
-    state     has                                          goes on
+    state     has                                          next
     ========  ===========================================  ==========================================================
     made      nothing                                      serving: ``start``
-    serving   ``_serving``, connections                    serving, and its clients are told who has its topics:
+    serving   ``_serving``, connections                    serving, and tells clients which brokers have its topics:
                                                            ``hand_over``. Ending: ``drain``, ``abandon``
-    ending    no socket that listens; ``_is_ending``. No   ended: all that is held was stored and answered, or there
-              more requests                                is no more time
+    ending    ``_is_ending``; no listening socket and no   ended: all Messages were stored and answered, or the
+              further requests                             time is over
     ended     nothing                                      –
     ========  ===========================================  ==========================================================
     """
@@ -122,18 +122,18 @@ class Broker:
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._all_gone = asyncio.Event()
-        self._asked_s = 0.0  # when a client was last told, or asked, where a topic is
+        self._asked_s = 0.0  # when a client last was redirected or asked for metadata
         self._forget_counts = BROKERS.add(lambda: self.counts.snapshot(self._levels()))
 
     @property
     def address(self) -> BrokerAddress:
-        """What clients are told."""
+        """The address that clients use."""
         host, port = self.own.advertised or (own_address(self.own.listen[0]), self._port)
         return BrokerAddress(self.own.rack, host, port)
 
     @property
     def connections(self) -> int:
-        """How many there are."""
+        """Number of connections."""
         return len(self._connections)
 
     @property
@@ -146,7 +146,7 @@ class Broker:
         return None if self._serving is None else self._serving.handshakes
 
     async def start(self) -> None:
-        """Begin to listen; ConfigError if nothing can listen there."""
+        """Begin to listen; raise ConfigError if the address cannot be used."""
         loop = asyncio.get_running_loop()
         inlet = Inlet(self, self.room, loop)
         connect = partial(Connection, inlet)
@@ -158,25 +158,28 @@ class Broker:
             server = await loop.create_server(accept, host, port, backlog=1024)
         except OSError as error:
             reason = error.strerror or error
-            raise ConfigError(f"no broker can listen on {host}:{port}: {reason}; see pubsub.broker.listen") from error
+            raise ConfigError(f"cannot listen on {host}:{port}: {reason}; see pubsub.broker.listen") from error
         reads = ReadAnswers(self._read_threads, at_once=_READS_AT_ONCE)
         self._serving = _Serving(loop, inlet, reads, handshakes, server, server.sockets[0].getsockname()[1])
         self._look_at_pace(loop)
         address = self.address
-        _logger.info("broker: listens on %s:%d, clients are told %s:%d", host, self._port, address.ip, address.port)
+        _logger.info("broker: listens on %s:%d, advertised as %s:%d", host, self._port, address.ip, address.port)
 
     def serves_any(self) -> bool:
-        """Whether a topic is assigned here by now."""
+        """Return True if any topic is assigned to this broker."""
         return any(self._assignment.serves(known.name) for known in self.directory.all())
 
     async def hand_over(self, is_over: Callable[[], bool], seconds: float) -> None:
-        """Go on as ever until ``is_over``: topics that others have by now are answered by 302, and metadata tell of
-        them. Then until each client that has written was told so, and has had a second to ask where: for ten seconds at
-        most, and for ``seconds`` in all. MemQ's clients do not look elsewhere when a connection ends."""
+        """Serve until ``is_over``, then until all clients know which brokers have their topics.
+
+        Writes to topics that other brokers have are answered by 302, and metadata name those brokers. After
+        ``is_over``, wait until every client that has written was redirected and had a second to ask for metadata: at
+        most ten seconds, and ``seconds`` in all. MemQ's clients do not look for another broker when a connection
+        ends."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + seconds
         await _wait_until(is_over, end_s)
-        if not self.serves_any():  # else there is nobody who could have them
+        if not self.serves_any():  # else no other broker has the topics
             await _wait_until(self._has_told_all, min(end_s, loop.time() + _TOLD_S))
 
     def _has_told_all(self) -> bool:
@@ -184,7 +187,7 @@ class Broker:
         return is_quiet and not any(connection.expects_to_write for connection in self._connections)
 
     async def drain(self, seconds: float) -> None:
-        """Take no more, store and answer what is held, and end all connections; after ``seconds`` at the latest."""
+        """Stop listening, store and answer all Messages, then close all connections, within ``seconds``."""
         self._stop_listening()
         for connection in self._connections:
             connection.stop_reading()
@@ -202,7 +205,7 @@ class Broker:
         self.abandon()
 
     def abandon(self) -> None:
-        """End at once: nothing more is answered, what is held is lost."""
+        """Close at once: answer nothing more, and lose Messages that are not stored."""
         self._stop_listening()
         for connection in list(self._connections):
             connection.abort()
@@ -220,10 +223,10 @@ class Broker:
         if self.handshakes is not None:
             self.handshakes.close()
 
-    # --- of connections ---
+    # --- connections ---
 
     def admit(self, connection: Connection) -> bool:
-        """A client came."""
+        """Register a new client; return False to refuse it."""
         if self._is_ending or len(self._connections) >= self.own.connections:
             self.counts.refused_connections += 1
             return False
@@ -232,7 +235,7 @@ class Broker:
         return True
 
     def forget(self, connection: Connection) -> None:
-        """It went."""
+        """Forget a client that has disconnected."""
         self._connections.discard(connection)
         if self.handshakes is not None:
             self.handshakes.release(connection)
@@ -240,7 +243,7 @@ class Broker:
             self._all_gone.set()
 
     def request(self, connection: Connection, frame: memoryview, held: int) -> None:
-        """One request; ``held`` bytes of room are given back by whatever becomes of it."""
+        """Handle one request, and give back its ``held`` bytes of room in every outcome."""
         try:
             request = view_request(frame)
         except PacketCorruptError as error:
@@ -270,7 +273,7 @@ class Broker:
             self.room.give_back(write.held)
             return
         if not self._processors.is_ready(topic):
-            # A frame is there until its request is taken: what waits keeps a copy.
+            # The frame's memory is reused after this call, so copy the data of a request that waits.
             write = replace(write, payload=replace(write.payload, data=bytes(write.payload.data)))
         self._processors.ask(topic, partial(self._store, write), partial(self._begin, write.connection))
 
@@ -294,7 +297,7 @@ class Broker:
         self.counts.message_bytes += len(payload.data)
         connection.expects_to_write = True
         if not header.record_count:
-            # As MemQ's: acknowledged and not stored. Its reader leaves out what follows such a Message in a batch.
+            # Acknowledge without storing, as MemQ does: its reader skips the rest of a batch after an empty Message.
             self.counts.empty_messages += 1
             processor.note_empty(header)
             self.room.give_back(write.held)
@@ -317,7 +320,7 @@ class Broker:
             return Code.REQUEST_FAILED, str(failure)
         if self.directory.known(topic) is not None:
             self.counts.redirected_requests += 1
-            return Code.REDIRECT, f"topic {topic} is at other brokers: ask for its metadata again"
+            return Code.REDIRECT, f"topic {topic} is served by other brokers: ask for its metadata again"
         return Code.NOT_FOUND, f"there is no topic {topic}"
 
     # --- READ ---
@@ -334,19 +337,19 @@ class Broker:
             assert self._serving is not None
             self._begin(connection, self._serving.reads.answer(connection, request, read, known.topic, known.topics))
 
-    # --- of all ---
+    # --- all requests ---
 
     def _may(self, connection: Connection, request: Request, operation: PacketType, topic: str) -> bool:
-        """Whether the authorizer allows it; else it is refused."""
+        """Return True if the authorizer allows the operation; else refuse the request."""
         try:
             if self._authorizer.allows(Client(connection.address, connection.principal), operation, topic):
                 return True
         except Exception:
-            # Somebody else's code, of which clients learn nothing.
+            # The authorizer is the operator's code: log its error and hide it from clients.
             _logger.exception("the authorizer failed over a %s by %s", operation.name, _name(connection))
-            _refuse(connection, request, Code.INTERNAL_ERROR, "nobody can tell whether it is allowed")
+            _refuse(connection, request, Code.INTERNAL_ERROR, "the authorizer failed")
         else:
-            _refuse(connection, request, Code.UNAUTHORIZED, f"topic {topic} is not open to {_name(connection)}")
+            _refuse(connection, request, Code.UNAUTHORIZED, f"{_name(connection)} has no access to topic {topic}")
         self.counts.unauthorized_requests += 1
         return False
 
@@ -393,7 +396,7 @@ async def _wait_until(holds: Callable[[], bool], end_s: float) -> None:
 
 
 def _nobody_waits(failure: TieredStoreError | None) -> None:
-    """A client that wanted no acknowledgement of what is stored."""
+    """Ignore the outcome of a Message whose client wants no acknowledgement."""
 
 
 def _name(connection: Connection) -> str:
@@ -401,19 +404,19 @@ def _name(connection: Connection) -> str:
 
 
 def own_address(host: str) -> str:
-    """The address that others reach this machine by, where it listens on all of them."""
+    """Return the address under which other machines reach this one; ``host`` unless it is a wildcard."""
     if host not in {"0.0.0.0", "::", ""}:  # noqa: S104  compared, not listened on
         return host
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # nothing is sent: it only chooses a way out
+            probe.connect(("192.0.2.1", 9))  # sends nothing: it only selects a route
         except OSError:
             return "127.0.0.1"
         return str(probe.getsockname()[0])
 
 
 def server_tls(settings: Settings) -> ssl.SSLContext | None:
-    """How clients must speak; ConfigError for files that cannot be used."""
+    """Return the TLS context for clients, None without TLS; raise ConfigError for unusable files."""
     own = settings.section(BatchBrokerSettings)
     if own.certificate is None:
         return None
@@ -425,12 +428,12 @@ def server_tls(settings: Settings) -> ssl.SSLContext | None:
             context.load_verify_locations(own.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"the files of pubsub.broker.tls.* cannot be used: {error}") from error
+        raise ConfigError(f"cannot use the files of pubsub.broker.tls.*: {error}") from error
     return context
 
 
 class MetadataAnswers:
-    """Answers of one broker, on its loop. They are everybody's, as at MemQ's brokers."""
+    """Metadata answers of one broker, on its loop. They are open to all clients, as at MemQ's brokers."""
 
     def __init__(self, directory: Directory, assignment: Assignment, lookups: Executor) -> None:
         self._directory = directory
@@ -440,7 +443,7 @@ class MetadataAnswers:
     def answer(
         self, connection: Connection, request: Request, names: tuple[str, ...]
     ) -> Coroutine[object, object, None] | None:
-        """Answer at once; or, where topics have to be looked up, what does so then."""
+        """Answer at once; if topics have to be looked up first, return the coroutine that does so."""
         if all(self._directory.known(name) is not None or self._directory.is_unknown(name) for name in names):
             self._tell(connection, request, names)
             return None
@@ -452,7 +455,7 @@ class MetadataAnswers:
                 try:
                     loop = asyncio.get_running_loop()
                     if await loop.run_in_executor(self._lookups, self._directory.look, name) is None:
-                        break  # nobody has the store asked for more than one name that is none
+                        break  # one unknown name is enough to refuse: look up no more
                 except TieredStoreError as error:
                     _refuse(connection, request, Code.REQUEST_FAILED, str(error))
                     return
@@ -473,46 +476,49 @@ class MetadataAnswers:
 
 
 READ_VERSION: Final = 5
-"""What a READ is answered in, whatever was asked in."""
+"""The version of every READ answer, whatever the request's version."""
 
 _RANGE_BYTES: Final = 4 << 20
 _ANSWER_S: Final = 600.0
-"""How long an answer may take to go out: a client that does not read it keeps others from theirs."""
+"""The longest time to send an answer: a client that does not read it blocks others."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """The bytes ``start:stop`` of an object that lies where the topic's objects lie."""
+    """The bytes ``start:stop`` of an object, whose key is within the topic's prefix."""
 
     key: str
     start: int
     stop: int
 
     def ranges(self) -> Iterator[tuple[int, int]]:
-        """The ranges to fetch one after the other."""
+        """Yield the ranges to fetch, in order."""
         for start in range(self.start, self.stop, _RANGE_BYTES):
             yield start, min(start + _RANGE_BYTES, self.stop)
 
 
 def plan_read(read: ReadRequest, topic: Topic, topics: Topics) -> ReadPlan:
-    """What a request asks for. NotificationCorruptError if it points outside of the topic, InvalidRangeError if not
-    inside of the object; nothing is fetched here."""
+    """Return the byte range that a request asks for, without fetching it.
+
+    Raise NotificationCorruptError if it points outside of the topic, InvalidRangeError if outside of the object."""
     notification = parse_notification(read.notification.encode(), "a READ")
     key = topics.check_place(notification, topic, "a READ")
     if read.header_only:
         return ReadPlan(key, 0, notification.header_size)
     start, stop = (0, notification.total_size) if read.offset == -1 else (read.offset, read.offset + read.size)
     if start < 0 or not start <= stop <= notification.total_size:
-        raise InvalidRangeError(f"bytes {read.offset} to {stop} of a batch that has {notification.total_size}")
+        raise InvalidRangeError(
+            f"bytes {read.offset} to {stop} are not within the batch of {notification.total_size} bytes"
+        )
     if stop - start > MOST_READ_BYTES:
         raise InvalidRangeError(
-            f"{stop - start} bytes at once, of which an answer holds {MOST_READ_BYTES}: ask for ranges"
+            f"{stop - start} bytes requested, but an answer holds at most {MOST_READ_BYTES}: ask for ranges"
         )
     return ReadPlan(key, start, stop)
 
 
 class ReadAnswers:
-    """Answers of one broker; an answer at a time goes out on a connection, so that their ranges do not mix."""
+    """READ answers of one broker. A connection sends one answer at a time, so that their ranges do not mix."""
 
     def __init__(self, threads: Executor, *, at_once: int) -> None:
         self._threads = threads
@@ -521,7 +527,7 @@ class ReadAnswers:
     async def answer(
         self, connection: Connection, request: Request, read: ReadRequest, topic: Topic, topics: Topics
     ) -> None:
-        """Answer one request. A store that fails in the middle ends the connection: what was begun cannot be unsaid."""
+        """Answer one request. If the store fails after the answer has begun, abort the connection."""
         loop = asyncio.get_running_loop()
         request_id = request.request_id
 
@@ -540,7 +546,7 @@ class ReadAnswers:
                 refuse(Code.BAD_REQUEST, str(error))
                 return
             except ObjectNotFoundError:
-                # As MemQ's: no data, with an empty payload.
+                # As in MemQ: NO_DATA with an empty payload.
                 empty = Response(READ_VERSION, request_id, PacketType.READ, Code.NO_DATA, payload=ReadAnswer(b""))
                 connection.send(response_bytes(empty))
                 return

@@ -1,8 +1,8 @@
-"""One client's connection: bytes into frames, without a copy of what is large, and never more than there is room for.
+"""One client's connection: splits bytes into frames, without copying large ones or exceeding the broker's room.
 
-All connections of a broker read into one buffer, since the loop reads one socket at a time: frames that came whole are
-taken where they lie, and what is left over is kept by the connection, as little as it is. A large frame gets a buffer
-of its own size once the broker has room for all of it; until then the socket is not read, and the client waits.
+All connections of a broker read into one buffer, since the loop reads one socket at a time. Complete frames are handled
+in place; the connection keeps only the incomplete rest. A large frame gets a buffer of its own once the broker has room
+for all of it. Until then the socket is not read, and the client waits.
 """
 
 from __future__ import annotations
@@ -35,22 +35,24 @@ _logger: Final = logging.getLogger(__name__)
 _SMALL_BYTES: Final = 64 << 10
 _SIZE_BYTES: Final = 4
 READ_BYTES: Final = 256 << 10
-"""Of the buffer that connections share: what is read at once while there is room; 64 KiB when there is little."""
+"""Bytes of the shared buffer, which are read at once while there is room; 64 KiB when there is little."""
 
 LEAST_PACE_S: Final = 60.0
-"""How long a request may take to come whole, the first one from when the client came: whoever is slower holds memory,
-or room that others wait for. It counts from the first byte, the wait for room included, but that a request has
-``LEAST_PACE_AFTER_S`` from when there was room. Between two requests a client may take its time."""
+"""The longest time for a request to arrive, since a slow client holds memory or room that others wait for.
+
+It counts from the request's first byte (for the first request, from the connection) and includes the wait for room. A
+request has at least ``LEAST_PACE_AFTER_S`` after it got room. Idle time between requests is unlimited."""
 
 LEAST_PACE_AFTER_S: Final = 5.0
 
 _UNSENT_BYTES: Final = 1 << 20
 _MOST_SLOW: Final = 16
-"""Requests of one connection that wait for the store at once, but for Messages, which have the broker's room."""
+"""Requests of one connection that may wait for the store at once. Messages do not count: the broker's room limits
+them."""
 
 
 class Stop(enum.Enum):
-    """Why no request of a connection is read."""
+    """Why a connection reads no requests."""
 
     NO_ROOM = "no room"
     NOT_READ = "answers are not read"
@@ -61,29 +63,30 @@ class Stop(enum.Enum):
 
 
 _PROBES: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
-"""By which a client whose machine is gone is noticed after two minutes, where the system can be told."""
+"""Keep-alive settings that detect a vanished machine within two minutes, on systems that support them."""
 
 
 class RequestHandler(Protocol):
-    """What a broker does with the frames of its connections; on the loop."""
+    """The broker's callbacks for its connections, on the loop."""
 
     def admit(self, connection: Connection) -> bool:
-        """A client came; False if it is to go."""
+        """Accept a new client; return False to disconnect it."""
         ...
 
     def forget(self, connection: Connection) -> None:
-        """It went."""
+        """Handle the end of a connection."""
         ...
 
     def request(self, connection: Connection, frame: memoryview, held: int) -> None:
-        """A whole request. ``held`` bytes of room are the handler's from now on; ``frame`` only until it returns."""
+        """Handle a whole request, and give back ``held`` bytes of room later. ``frame`` is valid only during the
+        call."""
         ...
 
 
 class Inlet:
-    """What all connections of a broker share: who takes their requests, the room for these, and memory.
+    """Resources that all connections of a broker share: the handler of requests, room and memory.
 
-    Large frames lie in memory that is used again; ``shared``, which the loop reads one socket at a time into, has
+    ``pool`` recycles the memory of large frames. The loop reads one socket at a time into ``shared``, of
     ``READ_BYTES``.
     """
 
@@ -97,7 +100,7 @@ class Inlet:
 
 
 class Answers:
-    """The answers of one connection on their way out: in any order, and behind one that goes out in pieces."""
+    """Outgoing answers of one connection, in any order; they queue while a streamed answer goes out."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.transport: asyncio.Transport | None = None  # while the client is there
@@ -111,29 +114,30 @@ class Answers:
         self._unsent_bytes = 0
 
     def send(self, packet: bytes) -> bool:
-        """Send an answer, if the client is still there; False if too many wait behind one that goes out in pieces."""
+        """Send an answer if the client is connected; return False if too many queue behind a streamed answer."""
         if self._streaming.locked():
             self._behind.append(packet)
             self._behind_bytes += len(packet)
             return self._behind_bytes <= _UNSENT_BYTES
         if self.transport is not None and not self.transport.is_closing():
-            if not self._unsent:  # what is answered in one moment goes out together
+            if not self._unsent:  # send all answers of one turn of the loop together
                 self._loop.call_soon(self.flush)
             self._unsent.append(packet)
             self._unsent_bytes += len(packet)
-            if self._unsent_bytes > _UNSENT_BYTES:  # a client that does not read them is asked no more before the next
+            if self._unsent_bytes > _UNSENT_BYTES:  # flush now, so that a client that reads no answers is paused
                 self.flush()
         return True
 
     def flush(self) -> None:
-        """Send what was answered in this moment."""
+        """Send the answers of this turn of the loop."""
         unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
         if unsent and self.transport is not None:
             self.transport.write(b"".join(unsent))
 
     @contextlib.asynccontextmanager
     async def stream(self) -> AsyncGenerator[Callable[[bytes], Awaitable[bool]]]:
-        """Send one answer in pieces, by the function that is given: False once the client is gone."""
+        """Yield a function that sends one part of a streamed answer, and returns False if the client has
+        disconnected."""
         async with self._streaming:
             self.flush()
             yield self._send_part
@@ -151,25 +155,25 @@ class Answers:
 
 @dataclass(slots=True)
 class _Arriving:
-    """A large frame that comes into memory of its own, with its room."""
+    """A large frame that arrives in memory of its own, and holds its room."""
 
     memory: memoryview
     filled: int
     granted_s: float
-    """When there was room for it."""
+    """When it got its room."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Reads frames; answers go out by ``send``, in any order. All of it on the loop.
+    """Reads frames, and sends answers by ``send`` in any order. Runs on the loop.
 
     The next request of a client is in one of these states:
 
     ============  =========================================  ======================================================
-    ``_coming``   what there is                              goes on
+    ``_coming``   holds                                      next
     ============  =========================================  ======================================================
     None          ``_left``: its beginning, or nothing       whole, and no write, or with room: the handler's, None.
-                                                             A write without room: Waiter. A write of which there is
-                                                             a part, with room: _Arriving
+                                                             A write without room: Waiter. A part of a write, with
+                                                             room: _Arriving
     Waiter        ``_left``, and a place in the room's line  granted: as None, with its room. Client gone: given back
     _Arriving     its room, and memory of its size           whole: the handler's, None. Client gone, or slower than
                                                              ``LEAST_PACE_S``: given back
@@ -182,32 +186,32 @@ class Connection(asyncio.BufferedProtocol):
         self.address = ""
         self.principal: str | None = None
         self.expects_to_write = False
-        """A Message of its was taken, and since then it was told of no other broker."""
+        """True if the client has sent a Message and was not redirected since."""
         self._inlet = inlet
         self._answers = Answers(inlet.loop)
         self._stops: set[Stop] = set()
-        self._reading = inlet.shared  # where this connection's next bytes go, behind those that are left
-        self._left = b""  # what came and was not taken: the beginning of a frame, or what waits for room
+        self._reading = inlet.shared  # memory for the next bytes, after a copy of _left
+        self._left = b""  # received and unhandled: the beginning of a frame, or frames that wait for room
         self._coming: Waiter | _Arriving | None = None
-        self._began_s: float | None = inlet.loop.time()  # since when the request that comes has not come whole
+        self._began_s: float | None = inlet.loop.time()  # when the incomplete request began to arrive
         self._slow = 0  # requests that wait for the store
 
     @property
     def is_open(self) -> bool:
-        """Whether the client is there."""
+        """True while the client is connected."""
         return self._answers.transport is not None
 
-    # --- asyncio calls these ---
+    # --- called by asyncio ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client came."""
+        """Set up a new connection."""
         made = self._answers.transport = cast("asyncio.Transport", transport)
         made.set_write_buffer_limits(_UNSENT_BYTES)
         peer: tuple[object, ...] | None = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else ""
         self.principal = _principal(transport.get_extra_info("ssl_object"))
         raw: socket.socket | None = transport.get_extra_info("socket")
-        if raw is not None:  # a client whose machine is gone must not be remembered for ever
+        if raw is not None:  # detect clients whose machine has vanished
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in _PROBES.items():
                 if hasattr(socket, name):
@@ -216,8 +220,8 @@ class Connection(asyncio.BufferedProtocol):
             made.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  the protocol's signature
-        """It went."""
-        # The transport of TLS knows this connection: what it holds is free now, and not at a collection.
+        """Give back all that the connection holds."""
+        # TLS transports and connections form a cycle, so release resources now instead of at a garbage collection.
         self._answers.transport = None
         self._answers.writable.set()
         self._began_s = None
@@ -229,22 +233,22 @@ class Connection(asyncio.BufferedProtocol):
         self._inlet.handler.forget(self)
 
     def eof_received(self) -> bool:
-        """It sends no more: what it has sent is done, and its connection is closed."""
+        """Finish the client's requests after it has sent its last, then close."""
         self._answers.flush()
         return False
 
     def pause_writing(self) -> None:
-        """It reads its answers too slowly: no more of its requests."""
+        """Stop reading requests of a client that reads its answers too slowly."""
         self._answers.writable.clear()
         self._stop(Stop.NOT_READ)
 
     def resume_writing(self) -> None:
-        """It has read them."""
+        """Go on after the client has read its answers."""
         self._answers.writable.set()
         self._go_on(Stop.NOT_READ)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  the protocol's signature
-        """Where the next bytes go."""
+        """Return the memory for the next bytes."""
         if isinstance(self._coming, _Arriving):
             return self._coming.memory[self._coming.filled :]
         left, room = len(self._left), self._inlet.room
@@ -255,7 +259,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._reading[left:stop]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """So many bytes came."""
+        """Handle ``nbytes`` new bytes."""
         coming = self._coming
         if not isinstance(coming, _Arriving):
             self._take_frames(self._reading[: len(self._left) + nbytes])
@@ -268,20 +272,21 @@ class Connection(asyncio.BufferedProtocol):
     # --- for the handler ---
 
     def send(self, packet: bytes) -> None:
-        """Send an answer, if the client is still there; behind one that goes out in pieces."""
+        """Send an answer if the client is connected; it queues behind a streamed answer."""
         if not self._answers.send(packet):
             self._stop(Stop.BEHIND)
 
     @contextlib.asynccontextmanager
     async def stream(self) -> AsyncGenerator[Callable[[bytes], Awaitable[bool]]]:
-        """Send one answer in pieces, by the function that is given: False once the client is gone. What others answer
-        meanwhile waits."""
+        """Yield a function that sends one part of a streamed answer, and returns False if the client has disconnected.
+
+        Other answers queue until the context ends."""
         async with self._answers.stream() as send:
             yield send
         self._go_on(Stop.BEHIND)
 
     def waits_for(self, task: asyncio.Task[None]) -> None:
-        """A request that the store is asked for: of several no more are read until one is done."""
+        """Count ``task`` as a request that waits for the store; at the limit, read no more until one is done."""
         self._slow += 1
         if self._slow >= _MOST_SLOW:
             self._stop(Stop.BUSY)
@@ -293,7 +298,7 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on(Stop.BUSY)
 
     def check_pace(self, now_s: float) -> None:
-        """End the connection if what has begun to come does not come whole in time; asked now and then."""
+        """Close the connection if its incomplete request is too slow; called periodically."""
         coming = self._coming
         if self._began_s is None:
             return
@@ -308,24 +313,24 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(f"a request did not come whole within {LEAST_PACE_S:g} s")
 
     def stop_reading(self) -> None:
-        """Take no more requests."""
+        """Read no more requests."""
         self._stop(Stop.ENDING)
 
     def close(self) -> None:
-        """Send what was answered, and end."""
+        """Send all answers, then close."""
         self._answers.flush()
         if self._answers.transport is not None:
             self._answers.transport.close()
 
     def abort(self) -> None:
-        """End at once."""
+        """Close at once."""
         if self._answers.transport is not None:
             self._answers.transport.abort()
 
     # --- frames ---
 
     def _take_frames(self, came: memoryview) -> None:
-        """Of all that is there; what cannot be taken yet is left."""
+        """Handle all complete frames of ``came``, and keep the rest."""
         start, count = 0, 0
         while self.is_open and not self._stops and not isinstance(self._coming, _Arriving):
             taken = self._take_frame(came[start:])
@@ -346,8 +351,9 @@ class Connection(asyncio.BufferedProtocol):
             self._inlet.turns.wait(self.address, partial(self._go_on, Stop.OTHERS))
 
     def _take_frame(self, came: memoryview) -> int:
-        """Hand the next frame on, or begin a large one: so many bytes are taken. 0 if that has to wait, or nothing more
-        will come."""
+        """Hand on the next frame or begin a large one; return the number of bytes taken.
+
+        Return 0 if the frame has to wait or the connection ends."""
         available = len(came)
         size = self._frame_size(came) if available >= _SIZE_BYTES else None
         if size is None or available < REQUEST_HEAD_SIZE:
@@ -359,7 +365,7 @@ class Connection(asyncio.BufferedProtocol):
             return 0
         is_write = kind is PacketType.WRITE
         if not is_write and size > _SMALL_BYTES:
-            why = f"a request of {size} bytes that is no write"
+            why = f"a request of {size} bytes is too large: only a write may exceed {_SMALL_BYTES}"
             self.send(error_response(request_id, version, kind, Code.BAD_REQUEST, why))
             self._refuse(why)
             return 0
@@ -377,11 +383,12 @@ class Connection(asyncio.BufferedProtocol):
         return size
 
     def _frame_size(self, came: memoryview) -> int | None:
-        """Of the frame that begins, its own four bytes included; None, and the connection ends, if it cannot be."""
+        """Return the size of the next frame, with its own four bytes; if it is invalid, end the connection and return
+        None."""
         size = int.from_bytes(came[:_SIZE_BYTES], "big", signed=True)
         if REQUEST_HEAD_SIZE - _SIZE_BYTES <= size <= MAX_PACKET_BYTES:
             return size + _SIZE_BYTES
-        self._refuse(f"a request says {size} bytes, and {MAX_PACKET_BYTES} may be")
+        self._refuse(f"a request claims {size} bytes; at most {MAX_PACKET_BYTES} are allowed")
         return None
 
     def _take_room(self, size: int) -> bool:
@@ -390,7 +397,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._coming is not None:
                 self._stop(Stop.NO_ROOM)
                 return False
-        self._coming = None  # granted while it waited
+        self._coming = None  # room was granted during the wait
         return True
 
     def _begin_large(self, size: int, came: memoryview) -> None:
@@ -401,15 +408,15 @@ class Connection(asyncio.BufferedProtocol):
         self._coming = _Arriving(memory, len(came), now_s)
         if self._began_s is None:
             self._began_s = now_s
-        elif self._began_s + LEAST_PACE_S < now_s + LEAST_PACE_AFTER_S:  # others wait behind it
+        elif self._began_s + LEAST_PACE_S < now_s + LEAST_PACE_AFTER_S:  # others wait for its room
             loop.call_later(LEAST_PACE_AFTER_S + 0.001, lambda: self.check_pace(loop.time()))
 
     def _take_granted(self) -> None:
-        # Not here: others that wait for room are served in the same moment.
+        # Defer: the room is still serving other waiters in this call.
         self._inlet.loop.call_soon(self._go_on, Stop.NO_ROOM)
 
     def _refuse(self, why: str) -> None:
-        """What follows cannot be told apart: the connection ends."""
+        """End the connection, since the next frame's beginning is unknown."""
         _logger.info("connection of %s ends: %s", self.address, why)
         self._stop(Stop.ENDING)
         self.close()
@@ -428,7 +435,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _principal(tls: ssl.SSLObject | None) -> str | None:
-    """The subject of the client's certificate, as ``CN=…,O=…``; None without one."""
+    """Return the subject of the client's certificate, as ``CN=…,O=…``; None without one."""
     certificate = None if tls is None else tls.getpeercert()
     if not certificate:
         return None
@@ -442,12 +449,12 @@ def _principal(tls: ssl.SSLObject | None) -> str | None:
 
 
 MESSAGE_COST: Final = 1024
-"""What a Message takes beside its bytes while it is held: who waits for it, what it is called, where it goes."""
+"""Bytes that a held Message takes beside its data: callbacks, header and bookkeeping."""
 
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """Somebody for whom there was no room; ``granted`` is called once, when the bytes are taken for it."""
+    """A request for room that waits; ``granted`` is called once, after its bytes are taken."""
 
     size: int
     granted: Callable[[], None]
@@ -456,10 +463,9 @@ class Waiter:
 
 
 class Room:
-    """Used on the broker's loop alone. Who waits is served in order, so that a large Message comes too.
+    """Bytes of memory that a broker may hold, used only on its loop. Waiters are served in order, also large ones.
 
-    A Message takes all of its bytes at once, before the first of them is read: two that have a half each would wait
-    for each other.
+    A Message takes all its bytes before the first is read: two Messages with half their bytes each would deadlock.
     """
 
     def __init__(self, size: int) -> None:
@@ -469,11 +475,11 @@ class Room:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Number of waiters."""
         return len(self._waiting)
 
     def take(self, size: int, granted: Callable[[], None]) -> Waiter | None:
-        """Take ``size`` bytes: at once (None), or when there is room, which ``granted`` tells."""
+        """Take ``size`` bytes now and return None; or return a waiter, and call ``granted`` once they are taken."""
         if not self._waiting and self.taken + size <= self.size:
             self.taken += size
             return None
@@ -482,12 +488,12 @@ class Room:
         return waiter
 
     def give_back(self, size: int) -> None:
-        """So many bytes are free again."""
+        """Free ``size`` bytes."""
         self.taken -= size
         self._serve()
 
     def forget(self, waiter: Waiter) -> None:
-        """It waits no more; what it was given is free again."""
+        """Remove a waiter and free its bytes if they were granted."""
         waiter.is_gone = True
         if waiter.is_granted:
             self.taken -= waiter.size
@@ -507,14 +513,14 @@ class Room:
 
 
 FRAMES_AN_ADDRESS: Final = 256
-"""In one turn of the loop."""
+"""Frames of one address in a turn of the loop."""
 
 FRAMES_A_CONNECTION: Final = 64
-"""Before others of its address have their turn."""
+"""Frames of one connection before others of its address have their turn."""
 
 
 class Turns:
-    """Used on the broker's loop alone."""
+    """Turns of addresses and connections at the broker, used only on its loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -522,7 +528,7 @@ class Turns:
         self._waiting: dict[str, deque[Callable[[], None]]] = {}
 
     def take(self, address: str) -> bool:
-        """Whether a frame of this address may be taken in this turn."""
+        """Return True if a frame of this address may be handled in this turn."""
         if not self._taken:
             self._loop.call_soon(self._begin)
         if self._taken[address] >= FRAMES_AN_ADDRESS:
@@ -531,14 +537,14 @@ class Turns:
         return True
 
     def wait(self, address: str, go_on: Callable[[], None]) -> None:
-        """Have ``go_on`` called in a later turn, behind those of this address that wait already."""
+        """Call ``go_on`` in a later turn, after earlier waiters of this address."""
         if not self._taken:
             self._loop.call_soon(self._begin)
             self._taken[""] += 1
         self._waiting.setdefault(address, deque()).append(go_on)
 
     def _begin(self) -> None:
-        """A turn begins."""
+        """Begin a turn: call waiters of each address up to the limit."""
         self._taken.clear()
         for address in list(self._waiting):
             waiting = self._waiting[address]

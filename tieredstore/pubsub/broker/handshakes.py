@@ -1,8 +1,8 @@
-"""TLS for clients that speak: no memory for one that is silent, a few handshakes at once, and all of it in the buffer.
+"""TLS handshakes of clients: none before a client speaks, a few at once, and all memory from the broker's buffer.
 
-A TLS connection takes a hundred times the memory of a socket, from its first moment. So a client is a mere socket until
-its first byte is there; then it waits for one of a few handshakes, and for room in the broker's buffer. A module beside
-``broker``, which it serves before there is a connection.
+A TLS connection takes a hundred times the memory of a socket, from its first moment. So a client is only a socket until
+its first byte arrives. Then it waits for one of a few handshakes, and for room in the broker's buffer. Kept apart from
+``broker``, which has no connection yet at this stage.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from tieredstore.pubsub.counts import BrokerCounts
 _logger: Final = logging.getLogger(__name__)
 
 TLS_COST: Final = 288 << 10
-"""Bytes of a TLS connection: 256 KiB that asyncio reads into, and OpenSSL's state. 276 KiB were measured."""
+"""Bytes of a TLS connection: 256 KiB that asyncio reads into, and OpenSSL's state. Measured: 276 KiB."""
 
 HANDSHAKES: Final = 32
 HANDSHAKES_AN_ADDRESS: Final = 16
 WAITING: Final = 1024
 WAITING_AN_ADDRESS: Final = 512
-"""Sockets that are silent or wait for their handshake. Beyond it the oldest silent one goes, since TLS clients speak
-first."""
+"""Sockets that are silent or wait for their handshake. Beyond the limit the oldest silent one is closed, since TLS
+clients speak first."""
 
 WAIT_S: Final = 10.0
-"""From when a client came to its handshake."""
+"""Longest time from a client's arrival to its handshake."""
 
 HANDSHAKE_S: Final = 10.0
-"""For the handshake, and for room in the buffer before it."""
+"""Longest time for the handshake, and for the wait for room before it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +47,7 @@ class _Arrival:
     socket: socket.socket
     address: str
     deadline: asyncio.TimerHandle | None = None
-    is_handed_on: bool = False  # from then on a transport closes the socket
+    is_handed_on: bool = False  # afterwards a transport closes the socket
 
 
 class Handshakes:
@@ -61,8 +61,8 @@ class Handshakes:
         self._connect = connect
         self._counts = counts
         self._loop = asyncio.get_running_loop()
-        self._silent: dict[_Arrival, None] = {}  # the oldest first
-        self._spoken: dict[str, deque[_Arrival]] = {}  # by address, the next one first
+        self._silent: dict[_Arrival, None] = {}  # oldest first
+        self._spoken: dict[str, deque[_Arrival]] = {}  # by address, in order
         self._waiting: Counter[str] = Counter()
         self._shaking: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -77,11 +77,11 @@ class Handshakes:
 
     @property
     def in_progress(self) -> int:
-        """Handshakes that have begun."""
+        """Number of running handshakes."""
         return len(self._tasks)
 
     def accept(self) -> asyncio.BaseProtocol:
-        """A protocol for the plain socket of a client that comes."""
+        """Return a protocol for the plain socket of a new client."""
         return _Door(self._come)
 
     def release(self, connection: Connection) -> None:
@@ -91,7 +91,7 @@ class Handshakes:
             self._room.give_back(TLS_COST)
 
     def close(self) -> None:
-        """End all clients that are not connected yet."""
+        """Disconnect all clients without a finished handshake."""
         self._is_closed = True
         for arrival in [*self._silent, *(each for waiting in self._spoken.values() for each in waiting)]:
             self._dismiss(arrival)
@@ -119,7 +119,7 @@ class Handshakes:
         self._loop.add_reader(client, self._speak, arrival)
 
     def _speak(self, arrival: _Arrival) -> None:
-        """Queue a client whose first byte is there, or that has gone."""
+        """Queue a client after its first byte, or forget it after its end."""
         try:
             is_there = bool(arrival.socket.recv(1, socket.MSG_PEEK))
         except (BlockingIOError, InterruptedError):
@@ -146,7 +146,7 @@ class Handshakes:
         arrival.socket.close()
 
     def _leave(self, arrival: _Arrival) -> None:
-        """It waits no more."""
+        """Remove a client from the waiting ones."""
         if arrival.deadline is not None:
             arrival.deadline.cancel()
         _decrease(self._waiting, arrival.address)
@@ -154,7 +154,7 @@ class Handshakes:
     # --- handshakes ---
 
     def _begin(self) -> None:
-        """Begin handshakes as far as there may be more, of addresses in turns."""
+        """Begin handshakes up to the limit, alternating between addresses."""
         while len(self._tasks) < HANDSHAKES and not self._is_closed:
             address = next((each for each in self._spoken if self._shaking[each] < HANDSHAKES_AN_ADDRESS), None)
             if address is None:
@@ -162,7 +162,7 @@ class Handshakes:
             waiting = self._spoken.pop(address)
             arrival = waiting.popleft()
             if waiting:
-                self._spoken[address] = waiting  # behind the other addresses
+                self._spoken[address] = waiting  # after the other addresses
             self._leave(arrival)
             self._shaking[address] += 1
             task = self._loop.create_task(self._shake_hands(arrival))
@@ -188,20 +188,20 @@ class Handshakes:
             )
         except OSError as error:
             _logger.info("connection of %s ends: its TLS handshake failed: %s", arrival.address, error)
-            # Its frames hold the TLS objects and the future that holds the error: a cycle, until the next collection.
+            # The error's frames hold the TLS objects, and the future that holds the error: break this cycle.
             error.with_traceback(None)
         finally:
-            # One that failed, or whose client went meanwhile, is no connection of which the broker hears again.
+            # The broker gets no callback for a connection that failed or whose client left during the handshake.
             if not connection.is_open:
                 self.release(connection)
 
     async def _take_memory(self, connection: Connection) -> bool:
-        """Take room for a TLS connection, and wait for it if need be. Half of the buffer is left to Messages."""
+        """Take room for a TLS connection, waiting if necessary. Return False beyond half of the buffer."""
         if (len(self._holding) + 1) * TLS_COST > self._room.size // 2:
             if not self._has_warned:
                 self._has_warned = True
                 _logger.warning(
-                    "broker: %d TLS connections hold half of the buffer, so more of them are refused: raise "
+                    "broker: %d TLS connections hold half of the buffer; refusing more: raise "
                     "pubsub.broker.buffer.bytes",
                     len(self._holding),
                 )
@@ -225,7 +225,7 @@ class Handshakes:
 
 
 class _Door(asyncio.Protocol):
-    """Takes the socket of a client from the transport that accepted it, before that reads."""
+    """Takes a client's socket away from the accepting transport before that reads."""
 
     def __init__(self, come: Callable[[socket.socket, str], None]) -> None:
         self._come = come
@@ -236,7 +236,7 @@ class _Door(asyncio.Protocol):
         try:
             client = accepted.dup()
         except OSError as error:
-            _logger.warning("a client is sent away: %s", error.strerror or error)
+            _logger.warning("cannot accept a client: %s", error.strerror or error)
         else:
             self._come(client, str(peer[0]) if peer else "")
         cast("asyncio.Transport", transport).abort()

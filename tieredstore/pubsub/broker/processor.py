@@ -1,7 +1,7 @@
-"""A broker's topics: what of each is checked, held, written and answered, and how a topic begins.
+"""A broker's topics: checks, holds, writes and acknowledges Messages.
 
-A topic's processor begins when somebody first writes to it, which others wait for. A module beside ``broker``, which
-has connections and requests: here are batches.
+A topic's processor is made for the first write to the topic; further writes wait for it. Kept apart from ``broker``,
+which handles connections and requests: this module handles batches.
 """
 
 from __future__ import annotations
@@ -46,15 +46,16 @@ _logger: Final = logging.getLogger(__name__)
 
 _LEAST_MEMORY: Final = 64 << 10
 _MOST_EMPTY: Final = 5_000
-"""Requests without records that wait for a notification; of more, the audit says that they are lost or empty."""
+"""Requests without records that wait for the next notification. Of further ones the audit reports that they are lost or
+empty."""
 
 Answer = Callable[[TieredStoreError | None], None]
-"""Tells whoever sent a Message how it went; called once, on the loop."""
+"""Reports the outcome of a Message to its sender; called once, on the loop."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """A Message until it is stored."""
+    """A Message that is not stored yet."""
 
     header: MessageHeader
     identity: bytes | None
@@ -68,10 +69,10 @@ class _OpenBatch:
     timer: asyncio.TimerHandle
     held: list[_Held] = field(default_factory=list[_Held])
     empty: tuple[ProducerRequest, ...] = ()
-    """Requests of which its notification tells that they had no records."""
+    """Requests without records, which the batch's notification lists."""
 
     def seal(self) -> list[SealedMessage]:
-        """Its Messages, of which nobody has looked for the times of their records."""
+        """Return its Messages, whose record times are unknown to the broker."""
         stored = self.memory.list_messages()
         return [
             SealedMessage(message, held.header.request, held.header.record_count, None, None)
@@ -81,8 +82,9 @@ class _OpenBatch:
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """What the processors of one broker share: the room of its Messages, what it counts, threads that write batches,
-    and whether a producer's Messages all go to one read partition."""
+    """Resources that the processors of one broker share: room for Messages, counts, and threads that write batches.
+
+    ``by_producer``: True if each producer's Messages all go to one read partition."""
 
     room: Room
     counts: BrokerCounts
@@ -91,29 +93,29 @@ class Intake:
 
 
 class TopicProcessor:
-    """Gathers, seals, has it written, answers. All on the loop but for the writing itself.
+    """Collects Messages of a topic in batches, has them written, and answers. Runs on the loop except for writing.
 
     A checked Message is in one of these states:
 
     ========  ==========================================  ===========================================================
-    state     is in                                       goes on
+    state     is in                                       next
     ========  ==========================================  ===========================================================
-    repeated  the ``answers`` of the first one, if that   answered as that one is; at once if that is stored. Its room
-              is held                                     is given back
+    repeated  the ``answers`` of the first copy, if that  answered with the first copy, at once if that is stored. Its
+              is held                                     room is given back
     held      ``_held``, and an open batch of its lane    sealed: the batch is full or ``batch.ms`` old, or the broker
                                                           drains
     sealed    ``_held``, and a batch that is written      stored, or failed
-    stored    ``_stored``, for ten minutes                  forgotten
+    stored    ``_stored``, for ten minutes                forgotten
     failed    nothing: a repetition is stored             –
     ========  ==========================================  ===========================================================
 
-    It has room until it is stored or has failed, and is answered once then.
+    It holds room until it is stored or has failed, and is answered once then.
     """
 
     def __init__(self, writer: BatchWriter, intake: Intake) -> None:
-        """For the loop that it is made on."""
+        """Bind to the running loop."""
         topics = writer.topics
-        self.most_bytes: int = topics.batches.batch_bytes - index_size(1)  # of a Message
+        self.most_bytes: int = topics.batches.batch_bytes - index_size(1)  # largest Message
         self._topic = writer.topic
         self._writer = writer
         self._intake = intake
@@ -124,14 +126,15 @@ class TopicProcessor:
         self._open: dict[int | None, _OpenBatch] = {}  # by lane
         self._held: dict[bytes, _Held] = {}
         self._stored = StoredHeaders()
-        self._empty: dict[ProducerRequest, None] = {}  # that no notification tells of yet, in their order
+        self._empty: dict[ProducerRequest, None] = {}  # in order, not yet listed by a notification
         self._under_way = 0
         self._is_idle = asyncio.Event()
         self._is_idle.set()
 
     def take(self, data: Buffer, header: MessageHeader, room: int, answer: Answer) -> None:
-        """Hold a copy of a whole, checked Message until it is stored; ``answer`` is told. One that was sent before is
-        not stored again, but answered as the first one is, or was."""
+        """Hold a copy of a checked Message until it is stored, then call ``answer``.
+
+        A repeated Message is not stored again; it gets the answer of the first copy."""
         identity = bytes(data[: header.size]) if header.request is not None else None
         if identity is not None and (identity in self._stored or identity in self._held):
             self._intake.counts.repeated += 1
@@ -148,18 +151,19 @@ class TopicProcessor:
         self._add(held, data, self._lane(header))
 
     def note_empty(self, header: MessageHeader) -> None:
-        """A Message without records was answered, and is not stored: the next notification tells of its number, which
-        would look like a loss."""
+        """Remember an acknowledged Message without records, which is not stored.
+
+        The next notification lists its request id, whose absence would look like a loss."""
         if header.request is not None and len(self._empty) < _MOST_EMPTY:
             self._empty[header.request] = None
 
     def seal_all(self) -> None:
-        """Have everything written now, full or not."""
+        """Write all Messages now, also those of batches that are not full."""
         for lane in list(self._open):
             self._seal(lane)
 
     async def drain(self) -> None:
-        """Returns when all is stored, or has failed, and was answered."""
+        """Return when every Message is stored or has failed, and is answered."""
         self.seal_all()
         await self._is_idle.wait()
 
@@ -186,7 +190,7 @@ class TopicProcessor:
             self._seal(lane)
 
     def _new_batch(self, lane: int | None, least: int) -> _OpenBatch:
-        # As large as the last one was: a broker has many topics open at once, and most of them have little.
+        # Begin with the last batch's size: a broker has many open topics, most of them with little data.
         memory = BatchMemory(
             self._pool,
             self._settings.batch_bytes,
@@ -206,7 +210,7 @@ class TopicProcessor:
         self._intake.uploads.submit(self._write, batch, lane, Deadline.after(self._settings.delivery_timeout_ms / 1000))
 
     def _write(self, batch: _OpenBatch, lane: int | None, deadline: Deadline) -> None:
-        """On a thread of uploads."""
+        """Write a batch, on an upload thread."""
         failure: TieredStoreError | None = None
         try:
             self._writer.write(batch.seal(), deadline, lane, batch.memory, batch.empty)
@@ -214,14 +218,14 @@ class TopicProcessor:
             failure = error
         except BaseException as error:
             _logger.exception("a batch of topic %s was not written", self._topic.name)
-            failure = DeliveryFailedError(f"an error of the broker's own: {type(error).__name__}")
+            failure = DeliveryFailedError(f"internal error of the broker: {type(error).__name__}")
         self._loop.call_soon_threadsafe(self._settle, batch, failure)
 
     def _settle(self, batch: _OpenBatch, failure: TieredStoreError | None) -> None:
         if failure is not None:
             self._intake.counts.failed_messages += len(batch.held)
             self._empty = dict.fromkeys((*batch.empty, *self._empty))
-            _logger.warning("%d Messages of topic %s are not stored: %s", len(batch.held), self._topic.name, failure)
+            _logger.warning("%d Messages of topic %s were not stored: %s", len(batch.held), self._topic.name, failure)
         else:
             self._intake.counts.batches += 1
             self._intake.counts.stored_messages += len(batch.held)
@@ -240,18 +244,18 @@ class TopicProcessor:
 
 
 Waiting = Callable[[TopicProcessor | None, TieredStoreError | None], None]
-"""Goes on with a topic's processor: None if the broker has none, with the error that kept it from having one."""
+"""Receives a topic's processor; or None if the broker has none, with the error if there was one."""
 
 _UPLOADS_A_SETTING: Final = 4
 
 
 class TopicProcessors:
-    """Used on the broker's loop alone; topics are looked up, and queues asked for, on the threads of ``lookups``."""
+    """A broker's processors by topic, used only on its loop. Threads of ``lookups`` look up topics and open queues."""
 
     def __init__(
         self, directory: Directory, assignment: Assignment, own: BatchBrokerSettings, uploads: int, lookups: Executor
     ) -> None:
-        """``uploads``: batches of a topic that are written at once."""
+        """``uploads``: batches of a topic that are written in parallel."""
         self.room: Room = Room(own.buffer_bytes)
         self.counts: BrokerCounts = BrokerCounts()
         self._directory = directory
@@ -266,7 +270,7 @@ class TopicProcessors:
         return len(self._processors)
 
     def is_ready(self, name: str) -> bool:
-        """Whether :meth:`ask` goes on at once."""
+        """Return True if :meth:`ask` would answer at once."""
         return name in self._processors or self._has_none(name)
 
     def _has_none(self, name: str) -> bool:
@@ -274,8 +278,9 @@ class TopicProcessors:
         return is_elsewhere or (name not in self._preparing and self._directory.is_unknown(name))
 
     def ask(self, name: str, then: Waiting, begin: Callable[[Coroutine[object, object, None]], None]) -> None:
-        """Go on with the topic's processor, None if this broker has none; at once where it is known. ``begin`` has a
-        coroutine run on the loop for whoever asks."""
+        """Call ``then`` with the topic's processor, or None if this broker has none; at once if known.
+
+        ``begin`` schedules a coroutine on the loop for the caller."""
         if self._directory.known(name) is not None and not self._assignment.serves(name):
             then(None, None)
         elif (processor := self._processors.get(name)) is not None:
@@ -289,12 +294,12 @@ class TopicProcessors:
             begin(self._prepare(name))
 
     def seal_all(self) -> None:
-        """Have everything written now, full or not."""
+        """Write all Messages now, also those of batches that are not full."""
         for processor in self._processors.values():
             processor.seal_all()
 
     async def drain(self) -> None:
-        """Returns when all that they hold is stored, or has failed, and was answered."""
+        """Return when every Message is stored or has failed, and is answered."""
         await asyncio.gather(*(processor.drain() for processor in self._processors.values()))
 
     def close(self) -> None:
@@ -309,13 +314,13 @@ class TopicProcessors:
         try:
             known = self._directory.known(name) or await loop.run_in_executor(self._lookups, self._directory.look, name)
             if known is not None and self._assignment.serves(name):
-                # On a thread: the queue of a topic may have to be asked for.
+                # On a thread, since opening a topic's queue may send requests.
                 writer = await loop.run_in_executor(self._lookups, _open_writer, known)
                 processor = self._processors[name] = TopicProcessor(writer, self._intake)
         except TieredStoreError as error:
             failure = error
         except Exception as error:
-            _logger.exception("topic %r has no processor", name)
+            _logger.exception("cannot serve topic %r", name)
             failure = own_error(error)
         for then in self._preparing.pop(name):
             then(processor, failure)
@@ -332,10 +337,10 @@ MOST: Final = 200_000
 
 
 class StoredHeaders:
-    """The headers of Messages that were stored lately: as many as 200,000, and for ten minutes.
+    """Headers of recently stored Messages: at most 200,000, for ten minutes.
 
-    A header has its producer, the number of the request and the checksum of what it carried: two that are equal are the
-    same Message. One without a producer is never the same as another. Used on the broker's loop alone.
+    A header holds its producer, request id and a checksum of the body, so equal headers mean the same Message. Headers
+    without a producer are never equal. Used only on the broker's loop.
     """
 
     def __init__(
@@ -354,7 +359,7 @@ class StoredHeaders:
         return until_s is not None and self._monotonic() < until_s
 
     def add(self, header: bytes) -> None:
-        """It is stored."""
+        """Remember the header of a stored Message."""
         now_s = self._monotonic()
         self._until_s[header] = now_s + self._window_s
         self._until_s.move_to_end(header)
@@ -370,23 +375,22 @@ _GZIP: Final = 16 + zlib.MAX_WBITS
 
 
 def check_message(write: WriteRequest, most: int) -> MessageHeader:
-    """The header of the Message that a request carries; MessageCorruptError if it is not whole, or larger than
-    ``most``."""
+    """Return the header of a request's Message; raise MessageCorruptError if it is damaged or larger than ``most``."""
     if len(write.data) > most:
-        raise MessageCorruptError(f"a Message of {len(write.data)} bytes, of which a batch holds {most}")
+        raise MessageCorruptError(f"a Message of {len(write.data)} bytes does not fit a batch, which holds {most}")
     computed, body_crc = split_checksum(write.data)
     if computed != write.crc:
-        raise MessageCorruptError(f"the data have the CRC-32 {computed:08x}, and the request says {write.crc:08x}")
+        raise MessageCorruptError(f"the data has CRC-32 {computed:08x}, but the request claims {write.crc:08x}")
     header = parse_message_header(write.data, _PLACE)
     body = memoryview(write.data)[header.size :]
     check_crc(header, body, _PLACE, body_crc)
     if not header.record_count and _holds_something(header.compression, body):
-        raise MessageCorruptError("a Message says to have no records, and has some, which nobody would read")
+        raise MessageCorruptError("a Message with a record count of 0 has records")
     return header
 
 
 def _holds_something(compression: Compression, body: memoryview) -> bool:
-    """Whether a body expands to one byte or more; no more than one byte is expanded."""
+    """Return True if the body expands to at least one byte; expand no more than that."""
     if compression is Compression.NONE or not body:
         return bool(body)
     try:

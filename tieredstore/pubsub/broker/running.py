@@ -1,4 +1,4 @@
-"""A broker as a service: the thread of its loop, its topics read again and again, its end."""
+"""A broker as a service: starts its loop, refreshes its topics, and stops it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.settings import BatchBrokerSettings
 
 REFRESH_S: Final = 10.0
-"""How often topics are read again, as at MemQ's brokers."""
+"""Time between refreshes of topics, as at MemQ's brokers."""
 
 _LOOK_S: Final = 0.2
 _FOLLOW_S: Final = 0.3
@@ -38,7 +38,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 def make_governed_broker(topics: Topics) -> tuple[Broker, Governor | None]:
-    """A broker as its settings say, and its part in governing, if there is more than one."""
+    """Return a broker by its settings, and its governor unless it is alone."""
     own = topics.settings.section(BatchBrokerSettings)
     authorizer = authorizer_of(own.authorizer)
     if own.coordinator == "none":
@@ -65,9 +65,10 @@ def make_governed_broker(topics: Topics) -> tuple[Broker, Governor | None]:
 def broker_service(
     broker: Broker, governor: Governor | None = None, *, on_start: Callable[[Broker], None] | None = None
 ) -> Service:
-    """A service that answers until it is stopped, and then stores what it holds. ``on_start`` is told once it listens:
-    ``broker.address`` has the port by then."""
-    health = Health({"listening": "it does not listen yet", _TOPICS: "the topics were not read yet"})
+    """Return a service that runs the broker until it is stopped, then stores its Messages.
+
+    ``on_start`` is called once the broker listens and ``broker.address`` has the port."""
+    health = Health({"listening": "not listening yet", _TOPICS: "topics not read yet"})
     listens, handed_over, ended = threading.Event(), threading.Event(), threading.Event()
 
     def serve(stop: Stop) -> None:
@@ -85,7 +86,7 @@ def broker_service(
 
     def govern(stop: Stop) -> None:
         assert governor is not None
-        health.fails(_ASSIGNED, "nobody has told yet which topics are this broker's")
+        health.fails(_ASSIGNED, "no assignment of topics yet")
         listens.wait()
         has_part = _govern(governor, stop, health)
         try:
@@ -103,12 +104,12 @@ def broker_service(
             if has_read:
                 health.holds(_TOPICS)
             else:
-                health.fails(_TOPICS, "the store did not tell of the topics")
+                health.fails(_TOPICS, "the store did not list the topics")
             if stop.wait(REFRESH_S):
                 return
 
     own = broker.own
-    # Answers that nobody waits for any more may be cut off after the drain; the loop's own end takes a moment too.
+    # After the drain, requests without a waiting client may be cut off; allow 10 s for the end of the loop.
     return Service(
         "broker",
         {"serve": serve, "topics": read_topics, **({} if governor is None else {"governor": govern})},
@@ -119,19 +120,19 @@ def broker_service(
 
 
 def _govern(governor: Governor, stop: Stop, health: Health) -> bool:
-    """Take part until the stop; return whether a tick has ever come to its end."""
+    """Take part until the stop; return True if any tick has succeeded."""
     has_part = False
     while True:
         begin_s = time.monotonic()
         try:
-            # Before its first answer nothing was assigned here; a seat that was taken in vain shows by its silence.
+            # Before the first success nothing is assigned here. A seat that was taken in vain expires by its silence.
             with contextlib.nullcontext() if has_part else nothing_under_way():
                 governor.tick()
             has_part = True
         except TieredStoreError as error:
-            # What was assigned holds until something else is known.
+            # Keep the current assignment until a newer one is known.
             _logger.warning("governor: %s", error)
-            health.fails(_ASSIGNED, f"nobody tells of assignments: {type(error).__name__}")
+            health.fails(_ASSIGNED, f"assignments unknown: {type(error).__name__}")
         else:
             health.holds(_ASSIGNED)
         health.beat("governor", within_s=_BEAT_S)
@@ -140,7 +141,7 @@ def _govern(governor: Governor, stop: Stop, health: Health) -> bool:
 
 
 def _leave(governor: Governor, broker: Broker, handed_over: threading.Event, ended: threading.Event) -> None:
-    """Give the topics up, and tell the broker's clients who has them until it has ended."""
+    """Give up the broker's topics, and follow who gets them until the broker has ended, to redirect its clients."""
     try:
         if not governor.leave():
             return
@@ -151,7 +152,7 @@ def _leave(governor: Governor, broker: Broker, handed_over: threading.Event, end
                 handed_over.set()
             ended.wait(rest_s(time.monotonic() - begin_s) if handed_over.is_set() else _FOLLOW_S)
     except TieredStoreError as error:
-        _logger.warning("governor: others will see only by its silence that this broker has gone: %s", error)
+        _logger.warning("governor: other brokers will notice the end of this one only by timeout: %s", error)
 
 
 async def _serve(
@@ -169,6 +170,6 @@ async def _serve(
         await asyncio.sleep(_LOOK_S)
     deadline = Deadline.after(broker.own.drain_ms / 1000)
     if handed_over is not None:
-        # A broker that was never assigned a topic has none to hand over, and its governor may wait for a silent store.
+        # Without topics there is nothing to hand over, and the governor may hang on a silent store.
         await broker.hand_over(lambda: handed_over.is_set() or not broker.serves_any(), deadline.remaining_s() / 2)
     await broker.drain(deadline.remaining_s())

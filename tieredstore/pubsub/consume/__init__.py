@@ -1,1 +1,1 @@
-"""Consumers and tables: a topic's records, by its queue."""
+"""Consumers and tables: read a topic's records in the order of its queue."""

@@ -1,4 +1,4 @@
-"""A consumer: the records of a topic by its queue, alone or as a member of a group."""
+"""A consumer of a topic's records, alone or as a member of a group."""
 
 from __future__ import annotations
 
@@ -41,16 +41,15 @@ _SHORTEST_WAIT_S: Final = 0.005
 
 
 class BatchConsumer(Closing):
-    """Reads a topic of batches, at least once: after a crash what was not committed comes again. For one thread.
+    """Reads a topic of batches at least once: records that were not committed repeat after a crash. For one thread.
 
-    Without ``group`` it reads all partitions from ``start`` on (and sees no partitions that are added). With one, it
-    shares them with the group's members, and begins where the group has committed, or at ``start``.
-    ``on_corrupt="skip"`` leaves out damaged Messages (``skipped``), ``on_data_loss="report"`` goes on behind objects
-    that are not there and entries that retention has freed (``losses``); both otherwise raise.
-    ``delivery="effectively-once"`` leaves out Messages whose equals came within ``pubsub.dedup.window.ms`` before in
-    the read partition (``doubles`` counts them): a notification or a Message that stands twice is read once. To be
-    closed: whoever reads on is AlreadyClosedError then, and not told that there is nothing more. Each parameter but the
-    last two, which are for tests, is a choice of the caller.
+    Without ``group`` it reads all partitions from ``start`` (and ignores partitions added later). With a group, the
+    members share the partitions, and reading begins at the group's commit, or at ``start``.
+    ``on_corrupt="skip"`` skips damaged Messages (see ``skipped``). ``on_data_loss="report"`` continues after missing
+    objects and entries freed by retention (see ``losses``). Otherwise both raise. ``delivery="effectively-once"`` skips
+    Messages that came before in the read partition within ``pubsub.dedup.window.ms`` (counted by ``doubles``), so that
+    a repeated notification or Message is read once. Close it after use: a later read raises AlreadyClosedError instead
+    of pretending the end. The last two parameters are for tests.
 
     Example::
 
@@ -74,7 +73,7 @@ class BatchConsumer(Closing):
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``source`` names the store. TopicNotFoundError if it has no such topic."""
+        """``source`` names the store. Raise TopicNotFoundError if it has no such topic."""
         check_topic_name(topic)
         _check_choice("start", start, Start)
         _check_choice("on_corrupt", on_corrupt, OnCorrupt)
@@ -106,7 +105,7 @@ class BatchConsumer(Closing):
         self._partitions: dict[int, PartitionState] = {}
         self._turn = 0
         self._member: GroupMember | None = None
-        self._version: int | None = None  # of the claims that the partitions follow
+        self._version: int | None = None  # version of the claims behind ``_partitions``
         self._is_closed = False
         self.losses: list[str] = []
         self.skipped: list[str] = self._shared.skipped
@@ -122,12 +121,13 @@ class BatchConsumer(Closing):
 
     @property
     def doubles(self) -> int:
-        """How many Messages were left out since they came before."""
+        """Number of Messages skipped as repetitions."""
         return self.counts.repeated_messages
 
     def poll(self, timeout_s: float = 1.0) -> pa.RecordBatch | None:
-        """The next records of one batch, as Arrow: ``key value headers message_id timestamp message record partition
-        offset``; None when none came in time. What it gives counts as handed out."""
+        """Return the next records of one batch, or None if none arrive in time. They count as handed out.
+
+        Columns: ``key value headers message_id timestamp message record partition offset``."""
         state = self._poll(timeout_s)
         if state is None:
             return None
@@ -136,41 +136,41 @@ class BatchConsumer(Closing):
         return rows
 
     def records(self, timeout_s: float = 1.0) -> Iterator[ConsumedRecord]:
-        """Records one by one, until none came for ``timeout_s``; each counts as handed out when it is given.
+        """Yield records until none arrive for ``timeout_s``; each counts as handed out when it is yielded.
 
-        Before each record the group is asked whether its partition is still this member's. A loop may be left at any
-        record: whoever asks next gets the one behind it.
+        Before each record, check with the group that its partition still belongs to this member. A loop may stop at any
+        record; the next call continues with the following one.
         """
         while (state := self._poll(timeout_s)) is not None:
             self.counts.records += 1
             yield state.take()
 
     def assignment(self) -> list[int]:
-        """The partitions that this consumer reads by now; takes part in the group, as polling does."""
+        """Return the partitions that this consumer reads now. Like polling, this takes part in the group."""
         self._follow_group()
         return sorted(self._partitions)
 
     def position(self) -> dict[int, Position]:
-        """Behind what was handed out, of each partition that this consumer reads."""
+        """Return the position after the last record handed out, for each partition that this consumer reads."""
         return {partition: state.position for partition, state in self._partitions.items()}
 
     def committed(self) -> dict[int, Position | None]:
-        """What the group has committed, of each partition that this consumer reads."""
+        """Return the group's commit for each partition that this consumer reads."""
         claims = {} if self._member is None else self._member.claims()
         return {partition: claim.committed for partition, claim in claims.items()}
 
     def commit(self, positions: Mapping[int, Position] | None = None) -> None:
-        """Make positions durable for the group: those of what was handed out, or some before them.
+        """Commit positions for the group: by default after all records handed out, or earlier ones.
 
-        FencedError if another member reads a partition by now: the others were committed, and of that one nothing is
-        given any more. ConfigError without a group.
+        Raise FencedError if another member owns a partition now: the other partitions are committed, and this consumer
+        stops reading the lost one. Raise ConfigError without a group.
         """
         if self._member is None:
-            raise ConfigError("a consumer without a group has nowhere to commit: give it a group, or keep position()")
+            raise ConfigError("a consumer without a group cannot commit: pass group=..., or store position()")
         wanted = self.position() if positions is None else dict(positions)
         for partition, position in wanted.items():
             if partition in self._partitions and position > self._partitions[partition].position:
-                raise InvalidRangeError(f"partition {partition} was not handed out up to {tuple(position)}")
+                raise InvalidRangeError(f"cannot commit {tuple(position)}: partition {partition} was not read that far")
         try:
             self._member.commit(wanted)
         except FencedError:
@@ -179,26 +179,28 @@ class BatchConsumer(Closing):
         self.counts.commits += 1
 
     def seek(self, partition: int, position: Position | int) -> None:
-        """Read a partition from another place on; a number is an offset."""
+        """Continue a partition at another position; a number is an offset."""
         if partition not in self._partitions:
             raise InvalidRangeError(f"this consumer does not read partition {partition} of {self.topic}")
         self._move(partition, position if isinstance(position, Position) else Position(position))
 
     def seek_to_time(self, ms: int) -> None:
-        """Read all partitions from the first batch on that was notified at ``ms`` or later."""
+        """Read all partitions from the first batch notified at ``ms`` or later."""
         for partition in list(self._partitions):
             self._move(partition, Position(self._queue.offset_at(partition, ms)))
 
     def seek_to_last(self, records: int) -> None:
-        """Read from so many records before the end of each partition on, where the group has not committed."""
+        """Read each partition without a commit of the group from ``records`` before its end."""
         committed = self.committed()
         for partition in list(self._partitions):
             if committed.get(partition) is None:
                 self._move(partition, self._log.position_before_end(partition, records))
 
     def read_at(self, partition: int, offset: int, message: int = -1, record: int = -1) -> pa.RecordBatch:
-        """A batch, one of its Messages, or one record, without moving: its index by one ranged GET, a Message by a
-        second. InvalidRangeError if there is no such place."""
+        """Return a batch, one of its Messages, or one record, without moving.
+
+        One ranged GET reads the index, a second the Message. Raise InvalidRangeError for a place that does not
+        exist."""
         entries = self._queue.read(partition, offset)
         if not entries or entries[0].offset != offset:
             raise InvalidRangeError(f"queue {self.topic}/{partition} has no offset {offset}")
@@ -212,13 +214,13 @@ class BatchConsumer(Closing):
             if record >= 0:
                 batches = [rows for each in batches if (rows := _only(each, record)).num_rows]
                 if not batches:
-                    raise InvalidRangeError(f"{self._log.place(partition, offset)} has no record {record} there")
+                    raise InvalidRangeError(f"{self._log.place(partition, offset)} has no record {record}")
         table = pa.Table.from_batches(batches, decoder.schema).combine_chunks()
         (rows,) = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=decoder.schema)]
         return with_places(rows, partition, offset)
 
     def close(self) -> None:
-        """Give up partitions and threads. What was not committed comes again."""
+        """Give up partitions and threads. Records that were not committed will repeat."""
         self._is_closed = True
         for partition in list(self._partitions):
             self._release(partition)
@@ -233,7 +235,7 @@ class BatchConsumer(Closing):
     # ---
 
     def _open(self, partition: int, position: Position | None, term: int = 0) -> None:
-        """Read ``partition`` from there on, or from where the consumer starts."""
+        """Read ``partition`` from ``position``, or from the consumer's start."""
         self._release(partition)
         if position is None:
             is_late = self._start == "latest"
@@ -262,13 +264,13 @@ class BatchConsumer(Closing):
                 self._open(partition, claim.committed, claim.term)
 
     def _let_go(self, claims: Mapping[int, Claim]) -> None:
-        """Read nothing more of what is another member's by now, or was meanwhile: it goes on at what was committed."""
+        """Stop reading partitions that another member owns or owned in between: it continues at the commit."""
         for partition, state in list(self._partitions.items()):
             if partition not in claims or claims[partition].term != state.term:
                 self._release(partition)
 
     def _poll(self, timeout_s: float) -> PartitionState | None:
-        """A partition that has rows at hand and is this consumer's now; None when none came in time."""
+        """Return a partition of this consumer with rows to take; None if none arrive in time."""
         end_s = self._monotonic() + timeout_s
         while True:
             if self._is_closed:
@@ -279,7 +281,7 @@ class BatchConsumer(Closing):
                 if state.at_hand is not None:
                     return state
             self._turn += 1
-            # Each time another first: no partition waits for a busy one.
+            # Rotate, so that a busy partition starves no other.
             first = self._turn % len(states) if states else 0
             for state in states[first:] + states[:first]:
                 if self._ask(state):
@@ -290,7 +292,7 @@ class BatchConsumer(Closing):
             self._wait(states, left_s)
 
     def _wait(self, states: list[PartitionState], left_s: float) -> None:
-        """Pass the time until something may be there: an object that is under way, or the next look at a queue."""
+        """Wait for an object under way or the next look at a queue."""
         under_way = [future for state in states for future in state.under_way]
         looks_s = [state.lookout.next_look_s - self._monotonic() for state in states if not state.has_ahead]
         wait_s = max(0.001, min([left_s, _LONGEST_WAIT_S, *looks_s]))
@@ -301,7 +303,7 @@ class BatchConsumer(Closing):
             self._sleep(min(wait_s, _SHORTEST_WAIT_S) if is_ahead else wait_s)
 
     def _ask(self, state: PartitionState) -> bool:
-        """Whether a partition has rows at hand now; a loss is raised, or noted and passed over."""
+        """Return True if a partition has rows to take; raise a data loss, or note and skip it."""
         try:
             state.look()
             return state.fill()

@@ -1,4 +1,4 @@
-"""One read partition as a consumer goes along it: notifications told, objects under way, records in order."""
+"""A consumer's state of one read partition: notifications, objects under way, and records in order."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from tieredstore.pubsub.queue.kafka_audit import Auditor
 
 BUSY_LOOK_S: Final = 0.2
-"""A queue that had something lately is looked at so often …"""
+"""Time between looks at a queue that had entries recently."""
 
 IDLE_LOOK_S: Final = 2.0
-"""… and one that had nothing for ``IDLE_AFTER_S`` so often."""
+"""Time between looks at a queue that had none for ``IDLE_AFTER_S``."""
 
 IDLE_AFTER_S: Final = 10.0
 _LOOKS_AHEAD: Final = 2
 
 
 class FetchedObject(NamedTuple):
-    """An object, its checksum, and those of its Messages' bodies where they were read for it."""
+    """An object, its checksum, and those of its Messages' bodies if they were computed."""
 
     body: Buffer
     crc32: int
@@ -47,75 +47,77 @@ class FetchedObject(NamedTuple):
 
 
 class Fetches:
-    """The objects that all partitions of a consumer have ahead, and the threads that fetch them: ``objects`` of them,
-    of ``most_bytes`` in all; one that is larger than that may be the only one."""
+    """A consumer's budget for prefetched objects, and its threads that fetch them.
+
+    The budget is ``objects`` and ``most_bytes`` in all; a larger object is fetched alone."""
 
     def __init__(self, log: BatchLog, objects: int, most_bytes: int) -> None:
         self.log = log
         self.at_once = objects
-        self._objects, self._bytes = objects, most_bytes  # that are left
-        # Objects take no more threads than there is room for; the others look for what comes behind them.
+        self._objects, self._bytes = objects, most_bytes  # remaining budget
+        # The extra threads look ahead in the queue.
         self.pool: ThreadPool = ThreadPool(objects + _LOOKS_AHEAD, "tieredstore-pubsub-fetch")
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more is to be fetched now."""
+        """True if the budget is used up."""
         return self._objects <= 0 or self._bytes <= 0
 
     def begin(self, batch: QueuedBatch) -> Future[FetchedObject]:
-        """Take room for an object, and fetch it."""
+        """Reserve budget for an object, and fetch it."""
         self._objects, self._bytes = self._objects - 1, self._bytes - batch.size
         return self.pool.submit(self._fetch, batch)
 
     def give_back(self, batch: QueuedBatch) -> None:
-        """The object is ahead no more."""
+        """Return the budget of an object."""
         self._objects, self._bytes = self._objects + 1, self._bytes + batch.size
 
     def close(self) -> None:
-        """Fetch nothing more."""
+        """Stop fetching."""
         self.pool.shutdown(wait=False, cancel_futures=True)
 
     def _fetch(self, batch: QueuedBatch) -> FetchedObject:
-        """On several threads, which read the checksums too. Memory that other objects were in is used again: what is
-        fresh from the system costs as much again as what comes over the wire."""
+        """Fetch an object and its checksums, on several threads.
+
+        Memory is recycled: fresh memory from the system costs as much time as the transfer."""
         topics = self.log.topics
         body: Buffer
         body = room = memoryview(topics.memory.slab(batch.size))[: batch.size]
         try:
             topics.store.get_whole(batch.key, room)
-        except RangeNotSatisfiableError:  # it is longer or shorter, which is seen by its checksum or its index
+        except RangeNotSatisfiableError:  # another size; the check of its checksum or index reports it
             body = topics.store.get(batch.key)
         return FetchedObject(body, *split_checksums(body, batch.key))
 
 
 @dataclass(frozen=True, slots=True)
 class SharedReading:
-    """What the partitions of one consumer share, and where they note what they find."""
+    """State that the partitions of one consumer share, and to which they report."""
 
     log: BatchLog
     fetches: Fetches
     decoder: Callable[[], BatchDecoder]
     auditor: Auditor | None
     is_skipping: bool
-    """Damaged Messages are left out, and the others of their object are read."""
+    """True to skip damaged Messages and read the rest of their object."""
     dedup_window_ms: int | None
-    """Repeated Messages are left out within so long."""
+    """Time within which repeated Messages are skipped; None to keep them."""
     monotonic: Callable[[], float] = time.monotonic
     counts: ConsumerCounts = field(default_factory=ConsumerCounts)
     skipped: list[str] = field(default_factory=list[str])
-    """Damaged Messages that were left out, a sentence each."""
+    """Skipped Messages, one sentence each."""
 
     def skip(self, whys: Sequence[str]) -> None:
-        """Note damaged Messages."""
+        """Report damaged Messages."""
         self.skipped.extend(whys)
         self.counts.damaged_messages += len(whys)
 
 
 class Lookout:
-    """Goes along one partition of the queue, and knows when it is time to look again.
+    """Reads one partition of the queue, and schedules the next look at it.
 
-    The caller waits for the queue only when there is nothing else to go on with. In a backlog a thread of fetches asks,
-    for more and more entries at a time, and what went wrong is told when all before it is read.
+    The caller waits for the queue only if it has nothing else to do. In a backlog a fetching thread reads ahead, more
+    entries each time; its error is raised once everything before it is read.
     """
 
     def __init__(self, shared: SharedReading, partition: int, offset: int) -> None:
@@ -125,14 +127,14 @@ class Lookout:
         self.restart(offset)
 
     def restart(self, offset: int) -> None:
-        """Look from there on."""
+        """Continue at ``offset``."""
         self._cursor = self._shared.log.queue.cursor(self._partition, offset)
         self._stride = 1
         self.next_look_s: float = 0.0
         self.looking: Future[Looked] | None = None
 
     def look(self, *, has_backlog: bool) -> list[QueuedNotification]:
-        """What the queue has next, if it is time to ask and the answer is there."""
+        """Return the next entries of the queue if a look is due and its answer has arrived."""
         now_s = self._shared.monotonic()
         if now_s < self.next_look_s:
             return []
@@ -155,7 +157,7 @@ class Lookout:
         return looked.entries
 
     def _read(self, count: int) -> Looked:
-        """So many entries or more. What fails behind some of them fails again when it is next asked for."""
+        """Read at least ``count`` entries. An error after some entries is dropped: it recurs at the next read."""
         entries: list[QueuedNotification] = []
         asked, is_end = 0, False
         while len(entries) < count and not is_end:
@@ -172,7 +174,7 @@ class Lookout:
 
 
 class Looked(NamedTuple):
-    """What the queue had next, whether there is nothing behind it yet, and how often it was asked."""
+    """Entries of the queue, whether its end was reached, and the number of requests."""
 
     entries: list[QueuedNotification]
     is_end: bool
@@ -181,18 +183,19 @@ class Looked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fetching:
-    """A batch that has room, and its object on the way."""
+    """A batch within the budget whose object is being fetched."""
 
     batch: QueuedBatch
     object: Future[FetchedObject]
 
 
 class OpenBatch:
-    """A fetched object from ``position`` on: rows at hand, and those to be decoded. After damage it is ``fetching``
-    again, and opened anew from behind what was handed out."""
+    """A fetched object from ``position`` on: rows to take, and rows to decode.
+
+    After damage the batch is ``fetching`` again, and reopened after the last record handed out."""
 
     def __init__(self, shared: SharedReading, fetching: Fetching, fetched: FetchedObject, position: Position) -> None:
-        """MessageCorruptError for an object that is not the one that was written, unless damage is skipped."""
+        """Raise MessageCorruptError if the object is not the written one, unless damage is skipped."""
         self.at_hand: RowsAtHand | None = None
         self.repeated: frozenset[int] = frozenset()
         self.fetching = fetching
@@ -212,13 +215,13 @@ class OpenBatch:
         self._decoded = self._decode(fetched, position)
 
     def fill(self) -> bool:
-        """Have rows at hand, if there are any."""
+        """Decode rows if none are left to take; return False at the end."""
         if self.at_hand is None and (rows := next(self._decoded, None)) is not None:
             self.at_hand = RowsAtHand(with_places(rows, self.batch.partition, self.batch.offset))
         return self.at_hand is not None
 
     def _decode(self, fetched: FetchedObject, position: Position) -> Iterator[pa.RecordBatch]:
-        """The records from ``position`` on, but those of repeated Messages."""
+        """Yield the records from ``position`` on, without those of repeated Messages."""
         body, _, checksums = fetched
         decoder, left_out = self._shared.decoder(), list[str]()
         noting = iter if self.audited is None else self.audited.note_ids
@@ -246,30 +249,30 @@ class OpenBatch:
                         yield rows.slice(passed)
                 note_skipped()
         if self._damage is not None:
-            # The object is damaged somewhere: said in general where no Message was left out for it.
+            # The object's checksum is wrong: report the damage itself if no Message was skipped for it.
             self._shared.skip(left_out or [self._damage])
 
 
 class PartitionState:
-    """One partition as long as a consumer has it in one ``term`` of ownership. For one thread.
+    """One partition during one ``term`` of ownership. For one thread.
 
-    Its batches follow each other through these states, each of which is an object with what there is of the batch:
+    Each of its batches goes through these states, each held as an object:
 
     ==================  =======================================  =====================================================
-    a batch is          in                                       goes on
+    a batch is          in                                       next
     ==================  =======================================  =====================================================
-    QueuedNotification  ``_told``: its notification was read     Fetching: as soon as there is room
-    Fetching            ``_ahead``: it has room                  OpenBatch: it is the first, and its object is there.
+    QueuedNotification  ``_told``: its notification was read     Fetching: as soon as the budget allows
+    Fetching            ``_ahead``: it has budget                OpenBatch: it is the first, and its object is there.
                                                                  Absent or damaged: stays, and raises each time;
                                                                  :meth:`pass_over` exhausts it
     OpenBatch           ``_ahead``, as the first: its rows are   exhausted: no rows are left. Damage in it: Fetching,
-                        decoded, and handed out                  with the place behind what was handed out
-    exhausted           nothing: ``position`` is behind it, its  –
-                        room is given back
+                        decoded, and handed out                  resumed after the last record handed out
+    exhausted           nothing: ``position`` is after it, its   –
+                        budget is returned
     ==================  =======================================  =====================================================
 
-    ``position`` is behind what was handed out. Nothing moves it but rows that are taken, a batch that is exhausted, and
-    a loss that is passed over.
+    ``position`` follows the last record handed out. It moves only when rows are taken, a batch is exhausted, or a loss
+    is skipped.
     """
 
     def __init__(self, shared: SharedReading, partition: int, position: Position, term: int = 0) -> None:
@@ -284,7 +287,7 @@ class PartitionState:
         self._ahead: deque[Fetching | OpenBatch] = deque()
 
     def look(self) -> None:
-        """Read on in the queue, if it is time to, and fetch what fits the room."""
+        """Read ahead in the queue if a look is due, and fetch within the budget."""
         self._fetch()
         if len(self._told) < self._shared.fetches.at_once:
             self._told.extend(self.lookout.look(has_backlog=bool(self._ahead or self._told)))
@@ -299,7 +302,7 @@ class PartitionState:
 
     @property
     def under_way(self) -> list[Future[FetchedObject] | Future[Looked]]:
-        """What must come before there can be more records: the next object, and an answer of the queue."""
+        """The next object and the queue's answer, as far as pending: more records need one of them."""
         first = self._first
         futures = (first.object if isinstance(first, Fetching) else None, self.lookout.looking)
         return [future for future in futures if future is not None and not future.done()]
@@ -310,16 +313,16 @@ class PartitionState:
 
     @property
     def has_ahead(self) -> bool:
-        """Whether records may come without another look at the queue."""
+        """True if records may come without another look at the queue."""
         return bool(self._ahead or self._told)
 
     @property
     def at_hand(self) -> RowsAtHand | None:
-        """Decoded rows that were not taken yet."""
+        """Decoded rows that are not taken yet."""
         return self._first.at_hand if isinstance(self._first, OpenBatch) else None
 
     def fill(self) -> bool:
-        """Have rows at hand, if any are there by now. DataLossError for an absent object."""
+        """Return True if there are rows to take; raise DataLossError for an absent object."""
         while True:
             match self._first:
                 case None:
@@ -355,14 +358,14 @@ class PartitionState:
         return opened
 
     def take(self) -> ConsumedRecord:
-        """Hand out one record of those at hand."""
+        """Hand out one record."""
         opened, rows = self._rows()
         record = rows.take()
         self._move(opened, rows, record.message, record.record)
         return record
 
     def take_rest(self) -> pa.RecordBatch:
-        """Hand out all that is left at hand."""
+        """Hand out all decoded rows of the batch."""
         opened, rows = self._rows()
         rest = rows.rest()
         self._move(opened, rows, rest.column("message")[-1].as_py(), rest.column("record")[-1].as_py())
@@ -371,7 +374,7 @@ class PartitionState:
     def _rows(self) -> tuple[OpenBatch, RowsAtHand]:
         opened = self._first
         if not isinstance(opened, OpenBatch) or opened.at_hand is None:
-            raise ValueError("no rows are at hand: fill() says whether there are")
+            raise ValueError("no rows to take: call fill() first")
         return opened, opened.at_hand
 
     def _move(self, opened: OpenBatch, rows: RowsAtHand, message: int, record: int) -> None:
@@ -389,7 +392,7 @@ class PartitionState:
         self.position = Position(first.batch.offset + 1)
 
     def pass_over(self) -> None:
-        """Go on behind what failed: the first batch, or what retention has freed."""
+        """Skip a failure: the first batch, or entries that retention has freed."""
         if self._ahead:
             self._exhaust()
         elif self._told:
@@ -399,13 +402,13 @@ class PartitionState:
             self.lookout.restart(self.position.offset)
 
     def close(self) -> None:
-        """Give the room back."""
+        """Return the budget."""
         while self._ahead:
             self._shared.fetches.give_back(self._ahead.popleft().batch)
 
 
 class ConsumedRecord(NamedTuple):
-    """One record and its place. ``timestamp`` in ms; None where the format has none."""
+    """One record and its place. ``timestamp`` is in ms, and None if the format has none."""
 
     partition: int
     offset: int
@@ -420,7 +423,7 @@ class ConsumedRecord(NamedTuple):
 
 @dataclass(slots=True)
 class RowsAtHand:
-    """Rows of one batch in their order, with their places. A row that was taken is never given again."""
+    """Decoded rows of one batch in order. A row is taken once."""
 
     rows: pa.RecordBatch
     taken: int = 0
@@ -428,7 +431,7 @@ class RowsAtHand:
 
     @property
     def are_left(self) -> bool:
-        """Whether there are rows that were not taken."""
+        """True if rows are left to take."""
         return self.taken < self.rows.num_rows
 
     def take(self) -> ConsumedRecord:
@@ -440,14 +443,14 @@ class RowsAtHand:
         return record
 
     def rest(self) -> pa.RecordBatch:
-        """Take all rows that are left."""
+        """Take all remaining rows."""
         rest = self.rows.slice(self.taken) if self.taken else self.rows
         self.taken = self.rows.num_rows
         return rest
 
 
 def with_places(rows: pa.RecordBatch, partition: int, offset: int) -> pa.RecordBatch:
-    """The same rows with columns for their partition and offset."""
+    """Return the rows with columns for their partition and offset."""
     columns = [
         *rows.columns,
         repeat_value(partition, rows.num_rows, pa.int32()),
@@ -457,7 +460,7 @@ def with_places(rows: pa.RecordBatch, partition: int, offset: int) -> pa.RecordB
 
 
 def records_of(rows: pa.RecordBatch) -> Iterator[ConsumedRecord]:
-    """The same rows, as records; all columns of a decoder, and those of :func:`with_places`."""
+    """Yield the rows as records; they need all columns of a decoder and of :func:`with_places`."""
     for row in rows.to_pylist():
         headers = tuple((header["key"], header["value"]) for header in row.pop("headers") or ())
         yield ConsumedRecord(headers=headers, **row)

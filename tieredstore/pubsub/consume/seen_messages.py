@@ -1,7 +1,7 @@
-"""Which Messages of a read partition came before: a producer, a broker or ``gc --adopt`` may have stored one twice.
+"""Detection of repeated Messages in a read partition: a producer, a broker or ``gc --adopt`` may store one twice.
 
-Two Messages whose headers are equal, with the request of their producer in them, are one. What was seen is not kept
-anywhere: it is rebuilt from the queue's last entries, so that whoever reads on at a place leaves out the same.
+Messages with equal headers, which include the producer's request, are the same. The window of seen Messages is not
+stored: it is rebuilt from the queue's last entries, so that every reader at a position skips the same Messages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch
 
 @dataclass(frozen=True, slots=True)
 class _Sighting:
-    """A request in a batch; the header is None where only the notification was read, which tells requests alone."""
+    """A request in a batch. The header is None if only the notification was read, which lists requests."""
 
     batch: QueuedBatch
     number: int
@@ -28,10 +28,10 @@ class _Sighting:
 
 
 class SeenMessages:
-    """The Messages of one partition that were appended within ``window_ms`` before what is read. For one thread.
+    """Messages of one partition that were appended within ``window_ms`` before the batch being read. For one thread.
 
-    Objects are opened only where a notification does not name its producers' requests, as MemQ's do not, and where a
-    request came before: a copy is left out only when the first one is there and whole.
+    Objects are read only if a notification does not list requests (MemQ's do not), and to confirm a repetition: a copy
+    is skipped only if the first one exists undamaged.
     """
 
     def __init__(self, log: BatchLog, partition: int, window_ms: int) -> None:
@@ -43,15 +43,16 @@ class SeenMessages:
         self._is_rebuilt = False
 
     def doubles(self, batch: QueuedBatch, body: Buffer | None) -> frozenset[int]:
-        """The numbers of those Messages of a batch that came before it, or before in it; the others are seen now.
-        Without the object's ``body`` its headers are fetched."""
+        """Return the numbers of a batch's Messages that repeat earlier ones; remember the others as seen.
+
+        Without the object's ``body``, fetch its headers."""
         if not self._is_rebuilt:
             self._rebuild(batch)
             self._is_rebuilt = True
         repeated: set[int] = set()
         headers = self._log.headers(batch) if body is None else headers_in(body, batch.key)
         for number, header in headers:
-            # Without a request nothing tells a copy from a record that somebody sent twice.
+            # Without a request, a copy looks the same as a record that was sent twice.
             if not isinstance(header, MessageHeader) or (request := header.request) is None:
                 continue
             if any(self._is_earlier(sighting, batch, number, header) for sighting in self._seen.get(request, ())):
@@ -64,7 +65,7 @@ class SeenMessages:
     def _is_earlier(self, sighting: _Sighting, batch: QueuedBatch, number: int, header: MessageHeader) -> bool:
         before = sighting.batch
         if (before.offset, sighting.number) >= (batch.offset, number):
-            return False  # itself, read again
+            return False  # the same Message, read again
         if before.appended_ms < batch.appended_ms - self._window_ms:
             return False
         if sighting.header is not None and sighting.header != header:
@@ -72,7 +73,7 @@ class SeenMessages:
         return self._is_whole(before, header)
 
     def _is_whole(self, batch: QueuedBatch, header: MessageHeader) -> bool:
-        """Whether a Message with this header stands in the batch, undamaged: else the copy is all there is."""
+        """Return True if the batch holds this Message undamaged; else the copy is the only one."""
         try:
             body = self._log.store.get(batch.key)
             index = BatchIndex(body, batch.key, len(body))
@@ -87,7 +88,7 @@ class SeenMessages:
                 continue
         return False
 
-    # --- what was seen before the place at which reading begins ---
+    # --- the window before the first batch ---
 
     def _rebuild(self, batch: QueuedBatch) -> None:
         queue, least_ms = self._log.queue, batch.appended_ms - self._window_ms
@@ -97,7 +98,7 @@ class SeenMessages:
                 for request, sighting in self._sightings(self._log.batch_of(self._partition, entry)):
                     self._note(request, sighting)
             except (CorruptDataError, ObjectNotFoundError, ValueError):
-                continue  # nobody could read it, so nothing in it was given out
+                continue  # unreadable, so none of its records were handed out
 
     def _sightings(self, batch: QueuedBatch) -> Iterator[tuple[ProducerRequest, _Sighting]]:
         facts = batch.notification.facts
@@ -106,7 +107,7 @@ class SeenMessages:
                 yield request, _Sighting(batch, -1, None)
             return
         for number, header in self._log.headers(batch):
-            # What says nothing is damage, which decoding tells of.
+            # Skip damaged headers: decoding reports them.
             if isinstance(header, MessageHeader) and header.request is not None:
                 yield header.request, _Sighting(batch, number, header)
 

@@ -1,7 +1,7 @@
-"""Topics of batches as tables: scanned as often as they are asked for, all scans of one moment.
+"""Topics of batches as tables that can be scanned repeatedly, always at the same snapshot.
 
-Columns: ``topic partition offset message record timestamp key value headers messageId``. What the conditions of a scan
-exclude by partition, offset and time is not fetched, as far as notifications tell it.
+Columns: ``topic partition offset message record timestamp key value headers messageId``. A scan does not fetch batches
+that its filter excludes by partition, offset or the time range in a notification.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from tieredstore.values.filters import refused_filter
 
 _TIME: Final = pa.timestamp("ms", "UTC")
 _TEXT: Final = Text()
-_DECODED: Final = {"messageId": "message_id"}  # of columns that the decoder calls otherwise
+_DECODED: Final = {"messageId": "message_id"}  # names that differ in the decoder
 _OF_THE_BATCH: Final = ("topic", "partition", "offset")
 
 
 class BatchTable:
-    """A topic of batches that can be scanned often; ``keeps_snapshot``: always up to where its queue ended at first."""
+    """A topic of batches for repeated scans; with ``keeps_snapshot`` all end where the queue ended at the first
+    scan."""
 
     def __init__(
         self,
@@ -59,20 +60,20 @@ class BatchTable:
 
     @property
     def error(self) -> TieredStoreError | None:
-        """The first error that a scan ended with."""
+        """The first error of a scan."""
         errors = (scan.error for scan in self._scans)
         return next((error for error in errors if isinstance(error, TieredStoreError)), None)
 
     def check_interruption(self) -> None:
-        """Raise what interrupted a scan, if somebody did: engines make an error of their own of it."""
+        """Raise the interruption of a scan, if any: query engines replace it by errors of their own."""
         for scan in self._scans:
             if scan.error is not None and not isinstance(scan.error, Exception):
                 raise scan.error
 
     def scan(self, columns: Sequence[str] | None = None, filter: ds.Expression | None = None) -> BatchScan:
-        """The records with these columns for which the filter holds; AlreadyClosedError once the table was closed."""
+        """Return a scan of these columns and of rows that match ``filter``; raise AlreadyClosedError after close."""
         if self.is_closed:
-            raise AlreadyClosedError(f"the table of {self.topic} was closed; attach the topic anew")
+            raise AlreadyClosedError(f"the table of {self.topic} is closed; attach the topic again")
         names = self.schema.names if columns is None else list(columns)
         scan = BatchScan(self, names, filter)
         self._scans = [one for one in self._scans if not one.is_over or one.error is not None]
@@ -80,14 +81,14 @@ class BatchTable:
         return scan
 
     def close(self) -> None:
-        """End all scans, and begin no other."""
+        """End all scans, and refuse new ones."""
         self.is_closed = True
         for scan in self._scans:
             scan.close()
         self._log.close()
 
     def batches(self, filter: ds.Expression | None) -> list[QueuedBatch]:
-        """The batches that may have records for which the filter holds."""
+        """Return the batches that may have matching records."""
         batches = self._batches
         if batches is None:
             batches = [batch for partition in range(self._log.queue.partitions) for batch in self._log.walk(partition)]
@@ -101,18 +102,18 @@ class BatchTable:
             raise refused_filter(filter, self.schema, error) from None
 
     def fetch(self, batch: QueuedBatch) -> bytes:
-        """The object of a batch, checked against its notification; DataLossError if it is not there."""
+        """Return a batch's object, checked against its notification; raise DataLossError if it is missing."""
         body = self._log.fetch(batch)
         batch.check(checksum(body))
         return body
 
     def decoder(self, columns: Sequence[str]) -> BatchDecoder:
-        """What decodes these columns."""
+        """Return a decoder of these columns."""
         names = [_DECODED.get(name, name) for name in columns if name not in _OF_THE_BATCH]
         return BatchDecoder(names or ["record"], max_expanded_bytes=self._settings.max_expanded_bytes)
 
     def convert(self, records: pa.RecordBatch, batch: QueuedBatch, columns: Sequence[str]) -> pa.RecordBatch:
-        """Decoded records with these columns."""
+        """Return decoded records with these columns and the table's types."""
         schema = self.schema
         arrays = [self._array(name, records, batch, schema.field(name).type) for name in columns]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([schema.field(name) for name in columns]))
@@ -134,12 +135,12 @@ class BatchTable:
         return converted
 
     def fetches(self) -> int:
-        """How many objects are fetched ahead."""
+        """Return the number of objects to prefetch."""
         return self._settings.fetches
 
 
 class BatchScan(Closing):
-    """One scan, iterated once; ``error`` is what it ended with, if it failed."""
+    """One scan, iterated once; ``error`` is set if it failed."""
 
     def __init__(self, table: BatchTable, columns: Sequence[str], filter: ds.Expression | None) -> None:
         self.error: BaseException | None = None
@@ -149,14 +150,14 @@ class BatchScan(Closing):
         self._filter = filter
 
     def close(self) -> None:
-        """Fetch no more."""
+        """Stop fetching."""
         self.is_closed = True
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self._note_errors()
 
     def reader(self) -> pa.RecordBatchReader:
-        """The records as a stream."""
+        """Return the records as a stream."""
         schema = self._table.schema
         given = pa.schema([schema.field(name) for name in self._columns])
         return stream_reader(given, self._note_errors())
@@ -183,7 +184,7 @@ class BatchScan(Closing):
         try:
             while waiting or ahead:
                 if self.is_closed:
-                    raise AlreadyClosedError("this scan was closed before its end; begin another")
+                    raise AlreadyClosedError("this scan was closed before its end; begin a new one")
                 while waiting and len(ahead) < table.fetches():
                     batch = waiting.popleft()
                     ahead.append((batch, pool.submit(table.fetch, batch)))
@@ -199,36 +200,36 @@ class BatchScan(Closing):
 
 
 class BatchTables:
-    """The topics of batches of one store, as the core finds them."""
+    """The topics of batches of one store, for the query core."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
 
     @classmethod
     def beside(cls, store: ObjectStore, settings: Settings) -> Self | None:
-        """Those of this store; None for a store in which there can be none."""
+        """Return the tables of a store; None if the store cannot hold topics of batches."""
         return cls(topics_in_store(store, settings)) if store.conditional_writes else None
 
     @staticmethod
     def schema(key: ValueType, value: ValueType) -> pa.Schema:
-        """The columns of each, with keys and values of these types."""
+        """Return the schema for keys and values of these types."""
         return _schema(key, value)
 
     def names(self) -> Iterator[str]:
-        """What all topics are called."""
+        """Yield the names of all topics."""
         return self._topics.names()
 
     def has(self, name: str) -> bool:
-        """Whether there is a topic of that name, which may be no name of one."""
+        """Return True if there is a topic of this name, which may be invalid as one."""
         return self._topics.has(name)
 
     def table(self, name: str, key: ValueType, value: ValueType, *, keeps_snapshot: bool = True) -> BatchTable:
-        """A topic; TopicNotFoundError if there is none."""
+        """Return a topic's table; raise TopicNotFoundError if there is none."""
         return BatchTable(self._topics, self._topics.get(name), key, value, keeps_snapshot=keeps_snapshot)
 
 
 def _schema(key: ValueType, value: ValueType) -> pa.Schema:
-    """The columns of a topic of batches whose keys and values are of these types."""
+    """Return the schema of a topic whose keys and values have these types."""
     header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
     return pa.schema(
         [
@@ -243,7 +244,7 @@ def _schema(key: ValueType, value: ValueType) -> pa.Schema:
 def _possible(
     batches: Sequence[QueuedBatch], filter: ds.Expression, schema: pa.Schema, topic: str
 ) -> list[QueuedBatch]:
-    """Arrow itself decides, as it leaves out files of a dataset by what is known of these; none is ever opened."""
+    """Select batches by Arrow's pruning of dataset files by their partition expressions; no file is opened."""
     guarantees = [_guarantee(batch, topic) for batch in batches]
     names = [str(number) for number in range(len(batches))]
     files = ds.FileSystemDataset.from_paths(
@@ -268,7 +269,7 @@ def _guarantee(batch: QueuedBatch, topic: str) -> ds.Expression:
 
 
 def _columns_in(filter: ds.Expression, schema: pa.Schema) -> list[str]:
-    """The columns that a filter looks at."""
+    """Return the columns that a filter refers to."""
     names: list[str] = []
     for name in schema.names:
         rest = pa.schema([field for field in schema if field.name != name])

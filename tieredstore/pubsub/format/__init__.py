@@ -1,4 +1,4 @@
-"""MemQ's bytes: batches, Messages, records, keys and notifications; bytes in, bytes out, no store.
+"""MemQ's format of batches, Messages, records, keys and notifications, on bytes alone, without stores.
 
-What they mean is in docs/reference/batch-format.md. Decoding needs ``tieredstore[arrow]``.
+docs/reference/batch-format.md describes it. Decoding needs ``tieredstore[arrow]``.
 """

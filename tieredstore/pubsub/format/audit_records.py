@@ -1,5 +1,5 @@
-"""MemQ's audit records, as its clients write them into a topic of Kafka: what one Message had, said by who wrote it and
-by who read it.
+"""MemQ's audit records, as its clients write them to a Kafka topic: a Message's facts, reported by its producer and its
+consumers.
 
 ::
 
@@ -29,7 +29,7 @@ _END: Final = struct.Struct(">iB")
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One Message, as a producer has sent it or a consumer has read it."""
+    """One Message, as sent by a producer or read by a consumer."""
 
     cluster: str
     topic: str
@@ -39,11 +39,11 @@ class AuditRecord:
     is_producer: bool
 
     def key(self) -> bytes:
-        """By which both sides' records come to one partition."""
+        """Return the key, which sends both sides' records to one partition."""
         return self.request.address + _REQUEST.pack(self.request.epoch_ms, self.request.request_id)
 
     def to_bytes(self) -> bytes:
-        """The record's value."""
+        """Return the record's value."""
         named = (self.cluster.encode(), self.topic.encode(), self.request.address)
         return b"".join(
             (
@@ -56,7 +56,7 @@ class AuditRecord:
 
 
 def parse_audit_record(raw: bytes, where: str) -> AuditRecord:
-    """The audit record in ``raw``; CorruptDataError, which begins with ``where``, if it is none."""
+    """Parse an audit record; raise CorruptDataError, beginning with ``where``, if it is invalid."""
     at = 0
 
     def field() -> bytes:
@@ -76,40 +76,40 @@ def parse_audit_record(raw: bytes, where: str) -> AuditRecord:
     at += _REQUEST.size
     ids_hash = field()
     if len(raw) != at + _END.size:
-        raise CorruptDataError(f"{where}: an audit record of {len(raw)} bytes should have {at + _END.size}")
+        raise CorruptDataError(f"{where}: an audit record of {len(raw)} bytes should have {at + _END.size} bytes")
     count, side = _END.unpack_from(raw, at)
     if count < 0 or side > 1:
         raise CorruptDataError(f"{where}: an audit record has the count {count} and the side {side}")
     try:
         names = cluster.decode(), topic.decode()
     except UnicodeDecodeError as error:
-        raise CorruptDataError(f"{where}: an audit record names a topic that is no UTF-8") from error
+        raise CorruptDataError(f"{where}: an audit record's topic is not UTF-8") from error
     return AuditRecord(*names, ProducerRequest(address, epoch_ms, request_id), ids_hash, count, bool(side))
 
 
 class IdsHash:
-    """The XOR of message ids, and how many there were. Of unequal ids the shorter ones count from their beginning, as
-    MemQ's do where it does not fail."""
+    """The XOR and number of message ids. Shorter ids are aligned at their beginning, as in MemQ where it does not
+    fail."""
 
     def __init__(self) -> None:
         self._ids = bytearray()
         self.count: int = 0
 
     def add(self, message_id: bytes) -> None:
-        """One more id."""
+        """Add an id."""
         self._ids.extend(bytes(max(0, len(message_id) - len(self._ids))))
         for at, byte in enumerate(message_id):
             self._ids[at] ^= byte
         self.count += 1
 
     def add_column(self, ids: pa.Array) -> None:
-        """Those of a column that are not null."""
+        """Add the non-null ids of a column."""
         column = pc.drop_null(ids) if ids.null_count else ids
         if not len(column):
             return
         first, behind = column.offset, column.offset + len(column)
         _, places, bodies = column.buffers()
-        # Arrow has both of byte strings, of empty ones too.
+        # Arrow always has both buffers for binary columns, even empty ones.
         assert places is not None
         assert bodies is not None
         begin, end = (struct.unpack_from("=i", places, 4 * place)[0] for place in (first, behind))
@@ -126,7 +126,7 @@ class IdsHash:
 
 
 def _fold(ids: memoryview, count: int) -> bytes:
-    """The XOR of ``count`` ids of one length: halves of all together, again and again."""
+    """Return the XOR of ``count`` ids of one length, by folding halves repeatedly."""
     size = len(ids) // count
     folded = int.from_bytes(ids)
     while count > 1:

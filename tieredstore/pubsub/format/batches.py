@@ -1,4 +1,4 @@
-"""A batch: one object, an index and the Messages behind it.
+"""A batch: one object with an index and its Messages.
 
 ::
 
@@ -8,7 +8,7 @@
     8 + 12·i   4     i
     12 + 12·i  4     where Message i begins, from the object's first byte
     16 + 12·i  4     its size, header included
-    8 + 12·n         the Messages, nothing between or behind them
+    8 + 12·n         the Messages, without gaps or trailing bytes
 """
 
 from __future__ import annotations
@@ -33,45 +33,47 @@ from tieredstore.pubsub.format.messages import (
 )
 
 START_SIZE: Final = 8
-"""Bytes that say how long the index is."""
+"""Bytes that give the length of the index."""
 
 _START: Final = struct.Struct(">ii")
 _ENTRY: Final = struct.Struct(">iii")
-_LEAST_SPLIT: Final = 64 << 10  # of smaller Messages the object is read a second time sooner than their CRCs are joined
+_LEAST_SPLIT: Final = 64 << 10  # for smaller Messages, reading the object again is faster than joining CRCs
 MAX_BATCH_SIZE: Final = MAX_INT32
-"""Bytes of an object at most: its fields are signed, of 32 bits."""
+"""Most bytes of an object, whose fields are signed 32-bit numbers."""
 
 
 def index_size(message_count: int) -> int:
-    """Bytes of the index of so many Messages; a notification calls it ``headerSize``."""
+    """Return the bytes of the index for this number of Messages; a notification calls it ``headerSize``."""
     return START_SIZE + _ENTRY.size * message_count
 
 
 def parse_index_size(start: Buffer, name: str) -> int:
-    """Bytes of the index of the object ``name`` that begins with ``start``, 8 bytes or more."""
+    """Return the bytes of an object's index; ``start`` holds its first 8 bytes or more."""
     if len(start) < START_SIZE:
-        raise MessageCorruptError(f"{name}: {len(start)} bytes are no batch, whose index alone has {index_size(1)}")
+        raise MessageCorruptError(
+            f"{name}: {len(start)} bytes are too few for a batch, whose index has at least {index_size(1)}"
+        )
     following, count = _START.unpack_from(start)
     if count < 1 or following != index_size(count) - 4:
-        raise MessageCorruptError(f"{name}: byte 0: an index of {following} bytes does not go with {count} Messages")
+        raise MessageCorruptError(f"{name}: byte 0: an index of {following} bytes does not match {count} Messages")
     size = index_size(count)
     if size + BARE_HEADER_SIZE * count > MAX_BATCH_SIZE:
-        raise MessageCorruptError(f"{name}: byte 4: no object holds {count} Messages")
+        raise MessageCorruptError(f"{name}: byte 4: {count} Messages do not fit an object")
     return size
 
 
 class BatchIndex:
-    """Where the Messages of a batch lie; checked when it is made: they follow each other without a gap.
+    """Places of a batch's Messages; the constructor checks that they follow each other without gaps.
 
-    It keeps the bytes that it was given: whoever made them large finds nothing made of them.
+    It keeps the raw bytes, so that a maliciously large index costs no extra memory.
     """
 
     __slots__ = ("_entries", "name", "object_size", "size")
 
     def __init__(self, head: Buffer, name: str, object_size: int | None = None) -> None:
-        """``head`` begins with the whole index. ``object_size``: the object's; the last Message must end there.
+        """``head`` begins with the whole index. ``object_size``: the object's size, where the last Message must end.
 
-        Raises MessageCorruptError, naming the object and the byte.
+        Raise MessageCorruptError, naming the object and the byte.
         """
         self.name: str = name
         self.size: int = parse_index_size(head, name)
@@ -92,25 +94,25 @@ class BatchIndex:
         self.object_size: int = end
         if object_size is not None and object_size != end:
             raise MessageCorruptError(
-                f"{name}: byte {end}: its Messages end here, and the object has {object_size} bytes"
+                f"{name}: byte {end}: its Messages end here, but the object has {object_size} bytes"
             )
 
     def __len__(self) -> int:
         return len(self._entries) // _ENTRY.size
 
     def byte_range(self, number: int) -> tuple[int, int]:
-        """The bytes of Message ``number`` in the object, half-open; InvalidRangeError if there is no such Message."""
+        """Return the byte range (end exclusive) of a Message; raise InvalidRangeError if there is none."""
         if not 0 <= number < len(self):
-            raise InvalidRangeError(f"{self.name} has {len(self)} Messages, and no Message {number}")
+            raise InvalidRangeError(f"{self.name} has no Message {number}, only {len(self)} Messages")
         _, start, size = _ENTRY.unpack_from(self._entries, number * _ENTRY.size)
         return start, start + size
 
     def place(self, number: int) -> MessagePlace:
-        """Where Message ``number`` lies, for errors."""
+        """Return the place of a Message, for errors."""
         return MessagePlace(self.name, number, self.byte_range(number)[0])
 
     def messages(self, batch: Buffer) -> Iterator[tuple[MessagePlace, memoryview]]:
-        """The Messages of the whole object ``batch``."""
+        """Yield the Messages of the whole object ``batch``."""
         view = memoryview(batch)
         for number in range(len(self)):
             start, stop = self.byte_range(number)
@@ -118,13 +120,13 @@ class BatchIndex:
 
 
 def read_index(read: Callable[[int, int], Buffer], name: str, size: int) -> BatchIndex:
-    """The index of the object ``name`` of ``size`` bytes, by two small reads of bytes ``start:stop``."""
+    """Return the index of an object, by two small reads of bytes ``start:stop``."""
     head = parse_index_size(read(0, min(START_SIZE, size)), name)
     return BatchIndex(read(0, min(head, size)), name, size)
 
 
 def headers_in(batch: Buffer, name: str) -> Iterator[tuple[int, MessageHeader | MessageCorruptError]]:
-    """Each Message's number and its header, or what is wrong with that; MessageCorruptError for a damaged index."""
+    """Yield each Message's number and header, or the header's error; raise MessageCorruptError for a damaged index."""
     for place, message in BatchIndex(batch, name, len(batch)).messages(batch):
         try:
             yield place.number, parse_message_header(message, place)
@@ -133,12 +135,12 @@ def headers_in(batch: Buffer, name: str) -> Iterator[tuple[int, MessageHeader | 
 
 
 def build_batch(messages: Sequence[Buffer]) -> bytes:
-    """The object of one or more Messages. InvalidRangeError for none, or for more than 2 GiB of them."""
+    """Return the object of Messages; raise InvalidRangeError for none, or for more than 2 GiB."""
     return b"".join([batch_index(messages), *messages])
 
 
 def fill_batch(messages: Sequence[Buffer], room: Callable[[int], memoryview]) -> memoryview:
-    """As :func:`build_batch`, in memory that is asked for by the size; ``room`` may give more."""
+    """Build a batch like :func:`build_batch` in memory from ``room(size)``, which may return more."""
     index = batch_index(messages)
     batch = room(len(index) + sum(map(len, messages)))
     end = 0
@@ -149,10 +151,10 @@ def fill_batch(messages: Sequence[Buffer], room: Callable[[int], memoryview]) ->
 
 
 def batch_index(messages: Sequence[Buffer]) -> bytes:
-    """What stands before the Messages. InvalidRangeError for none, or for more than 2 GiB of them."""
+    """Return the bytes before the Messages; raise InvalidRangeError for no Messages, or more than 2 GiB."""
     end = index_size(len(messages))
     if not messages or end + sum(map(len, messages)) > MAX_BATCH_SIZE:
-        raise InvalidRangeError(f"{len(messages)} Messages of {sum(map(len, messages))} bytes are no batch")
+        raise InvalidRangeError(f"{len(messages)} Messages of {sum(map(len, messages))} bytes cannot be a batch")
     parts = [_START.pack(end - 4, len(messages))]
     for number, message in enumerate(messages):
         parts.append(_ENTRY.pack(number, end, len(message)))
@@ -161,7 +163,7 @@ def batch_index(messages: Sequence[Buffer]) -> bytes:
 
 
 def batch_checksum(batch: Buffer, messages: Sequence[Buffer]) -> int:
-    """The CRC-32 of the object ``batch`` of these Messages, which were sealed or checked: large bodies are not read."""
+    """Return the CRC-32 of an object of sealed or checked Messages, from their checksums if large."""
     crc = checksum(memoryview(batch)[: index_size(len(messages))])
     for message in messages:
         crc = message_checksum(message, crc)
@@ -169,8 +171,9 @@ def batch_checksum(batch: Buffer, messages: Sequence[Buffer]) -> int:
 
 
 def split_checksums(batch: Buffer, name: str) -> tuple[int, Sequence[int] | None]:
-    """The CRC-32 of a whole object, and of each Message's body, by reading it once; None for these where Messages are
-    small, or the index is none."""
+    """Return the CRC-32 of a whole object, and of each Message's body, in one pass.
+
+    None for the bodies if Messages are small or the index is damaged."""
     try:
         index = BatchIndex(batch, name, len(batch))
     except MessageCorruptError:

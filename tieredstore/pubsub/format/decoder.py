@@ -1,4 +1,4 @@
-"""A batch's records as Arrow: whole objects, single Messages, the asked columns."""
+"""Decoding of batches to Arrow: whole objects or single Messages, with selected columns."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ _FIELDS: Final = (  # in the order of the kernel's bits
 )
 
 COLUMNS: Final[tuple[str, ...]] = tuple(field.name for field in _FIELDS)
-"""The names of all columns of a record. ``message`` and ``record`` are its place in the batch; ``key``, ``headers`` and
-``message_id`` are null where they are empty, which the format cannot tell apart, ``timestamp`` where it is absent."""
+"""The names of all columns of a record. ``message`` and ``record`` are its place in the batch. ``key``, ``headers`` and
+``message_id`` are null if empty, which the format cannot distinguish; ``timestamp`` is null if absent."""
 
 
 class RecordColumns:
-    """The asked columns, and record batches of them."""
+    """The selected columns, and record batches of them."""
 
     def __init__(self, names: Sequence[str]) -> None:
         unknown = [name for name in names if name not in COLUMNS]
         if unknown or not names or len(set(names)) < len(names):
-            raise ConfigError(f"columns {list(names)} are not some of {', '.join(COLUMNS)}, each once")
+            raise ConfigError(f"invalid columns {list(names)}: choose from {', '.join(COLUMNS)}, each once")
         self.schema: pa.Schema = pa.schema([_FIELDS[COLUMNS.index(name)] for name in names])
         self.wanted: int = sum(1 << COLUMNS.index(name) for name in names)
 
     def build(self, taken: Taken) -> pa.RecordBatch:
-        """A record batch over the kernel's slabs, without copying; it keeps them from being used again."""
+        """Return a record batch over the kernel's slabs without copying; it keeps them from being recycled."""
         rows, (key_nulls, id_nulls, timestamp_nulls, headers_nulls), headers, names_ascii, slabs = taken
         buffers = [buffer_of(slab) for slab in slabs]
         arrays: list[pa.Array] = []
@@ -83,13 +83,13 @@ def _names(count: int, buffers: list[pa.Buffer], *, are_ascii: bool) -> pa.Array
     try:
         names.validate(full=True)
     except pa.ArrowInvalid:
-        # MemQ's own client, in Java, shows malformed UTF-8 as U+FFFD; Arrow's strings may not hold it.
+        # MemQ's Java client shows malformed UTF-8 as U+FFFD, and Arrow's strings must not contain it.
         raw = pa.Array.from_buffers(pa.binary(), count, [None, *buffers], 0).dictionary_encode()
         replaced = array_of([name.decode("utf-8", "replace") for name in raw.dictionary.to_pylist()], pa.string())
         names = replaced.take(raw.indices)
         if isinstance(names, pa.ChunkedArray):
             raise MessageCorruptError(
-                "the headers of a batch have more than 2 GiB of names that are no UTF-8"
+                "the headers of a batch have more than 2 GiB of names that are not UTF-8"
             ) from None
     return names
 
@@ -100,29 +100,29 @@ DEFAULT_MAX_EXPANDED_BYTES: Final = 256 * 1024 * 1024
 _MOST_EXPANDED_BYTES: Final = 1 << 30
 _MOST_ROWS: Final = 131_072
 _LENT_SHARE: Final = 8
-"""A body of more than this share of a record batch becomes one by itself: so is most of a Message of the usual size."""
+"""A body larger than this fraction of a record batch becomes a batch of its own, as most of the usual size do."""
 _CODECS: Final = {Compression.GZIP: CompressionType.GZIP, Compression.ZSTD: CompressionType.ZSTD}
-# What is wrong with a record, in the order of the kernel's faults from 1 on.
+# Damage of a record, in the order of the kernel's fault numbers, from 1.
 _FAULTS: Final = (
-    "record {record} has a field that ends behind the body",
+    "record {record} has a field that ends after the body",
     "record {record} has a field of a negative length",
     "record {record} has a length that does not agree with its message id and headers",
     "record {record} has headers that do not fill their length",
     "the body ends after {record} of {count} records",
-    "bytes are left behind the last of {count} records",
+    "bytes are left after the last of {count} records",
 )
 
 
 class BatchDecoder:
-    """Decodes batches into record batches of Arrow: of ``columns``, in their order.
+    """Decodes batches into Arrow record batches with ``columns``, in their order.
 
-    ``on_corrupt`` says what becomes of a damaged Message: ``fail`` raises MessageCorruptError after the records before
-    it have been given; ``skip`` leaves out that Message alone and reports it in :attr:`skipped`. A damaged index raises
-    either way, since nothing says where the Messages lie.
+    With ``on_corrupt="fail"`` a damaged Message raises MessageCorruptError after the records before it. With ``skip``
+    only that Message is left out and reported in :attr:`skipped`. A damaged index always raises, since it locates the
+    Messages.
 
-    A record batch holds about ``target_bytes`` of records, and at most 131,072. ``max_expanded_bytes`` bounds what one
-    Message may expand to: the format does not tell, and memory stays within a small multiple of both. A decoder is for
-    one thread; several run in parallel, since the work is done without the interpreter's lock.
+    A record batch holds about ``target_bytes`` of records, and at most 131,072. ``max_expanded_bytes`` limits the
+    expanded size of a Message, which the format does not state; memory stays within a small multiple of both. A decoder
+    is for one thread; several run in parallel, since decoding releases the interpreter's lock.
     """
 
     def __init__(
@@ -134,9 +134,9 @@ class BatchDecoder:
         target_bytes: int = 4 * 1024 * 1024,
         pool: SlabPool | None = None,
     ) -> None:
-        """``pool``: memory that other decoders, one after the other or side by side, use again."""
+        """``pool``: memory that other decoders, in sequence or in parallel, can reuse."""
         if on_corrupt not in ("fail", "skip"):
-            raise ConfigError(f"on_corrupt is {on_corrupt!r}; it must be fail or skip")
+            raise ConfigError(f"on_corrupt is {on_corrupt!r}, expected fail or skip")
         if not 0 < max_expanded_bytes <= _MOST_EXPANDED_BYTES:
             raise ConfigError(
                 f"max_expanded_bytes is {max_expanded_bytes}; it must be from 1 to {_MOST_EXPANDED_BYTES}"
@@ -158,19 +158,21 @@ class BatchDecoder:
 
     @property
     def skipped(self) -> Sequence[str]:
-        """What is wrong with the damaged Messages that were left out of what was decoded last, a sentence each."""
+        """The damaged Messages skipped by the last decoding, one sentence each."""
         return self._skipped
 
     def decode(
         self, batch: Buffer, name: str = "the batch", checksums: Sequence[int] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The records of a whole object. ``name`` stands in errors. ``checksums``: the CRC-32 of each Message's body,
-        where somebody has read it (:func:`~tieredstore.pubsub.format.batches.split_checksums`)."""
+        """Yield the records of a whole object; ``name`` is for errors.
+
+        ``checksums`` are the CRC-32 of each Message's body, if already computed by
+        :func:`~tieredstore.pubsub.format.batches.split_checksums`."""
         self._skipped = []
         return self._decode(BatchIndex(batch, name, len(batch)).messages(batch), checksums)
 
     def decode_message(self, message: Buffer, place: MessagePlace) -> Iterator[pa.RecordBatch]:
-        """The records of one Message, given from its header on; ``place`` says where it lies."""
+        """Yield the records of one Message, which begins with its header, at ``place``."""
         self._skipped = []
         return self._decode(iter([(place, memoryview(message))]))
 
@@ -192,12 +194,13 @@ class BatchDecoder:
         yield from self._take(reader)
 
     def _add(self, reader: RecordReader, message: memoryview, place: MessagePlace, crc: int | None) -> bool:
-        """Check a Message and give it to the reader. True if its records must be taken before the next Message."""
+        """Check a Message and add it to the reader. Return True if its records must be taken before the next
+        Message."""
         header = parse_message_header(message, place)
         stored = message[header.size :]
         check_crc(header, stored, place, crc)
         body = self._expand(header, stored, place)
-        # What was expanded lies in memory that the next Message expands into: what is small is copied out of it.
+        # The next Message expands into the same memory, so copy small bodies out of it.
         is_expanded = header.compression is not Compression.NONE
         is_lent = is_expanded and len(body) >= self._target_bytes // _LENT_SHARE
         fault = reader.add(bytes(body) if is_expanded and not is_lent else body, header.record_count, place.number)
@@ -219,6 +222,6 @@ class BatchDecoder:
             raise place.corrupt(header.size, str(error)) from error
 
     def _take(self, reader: RecordReader) -> Iterator[pa.RecordBatch]:
-        # Half of what is there a little over the target would leave crumbs: up to twice as much is one.
+        # Allow up to twice the target: splitting slightly larger amounts would leave tiny batches.
         while (taken := reader.take(self._pool, _MOST_ROWS, 2 * self._target_bytes)) is not None:
             yield self._columns.build(taken)

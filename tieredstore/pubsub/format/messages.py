@@ -1,4 +1,4 @@
-"""A Message: what one request of a producer carried, and the only thing in a batch that has a checksum.
+"""A Message: the content of one producer request, and the unit of a batch that has a checksum.
 
 ::
 
@@ -41,20 +41,20 @@ if TYPE_CHECKING:
 
     from tieredstore.pubsub.format._writing import BodyWriter
 else:
-    try:  # of the extra ``arrow``; several times as fast
+    try:  # several times as fast, from the extra ``arrow``
         from isal.isal_zlib import crc32
     except ModuleNotFoundError:
         from zlib import crc32
 
 Headers: TypeAlias = Sequence[tuple[str, bytes]]
-"""Of a record: names, each once, with their values."""
+"""Headers of a record: unique names with their values."""
 
 RecordFields: TypeAlias = tuple[bytes, bytes | None, Headers | None, bytes | None, int]
-"""Value, key, headers, message id and timestamp in ms, as a body is written of them."""
+"""Value, key, headers, message id and timestamp in ms, in the order of the body writer."""
 
 VERSION: Final = 100
 BARE_HEADER_SIZE: Final = 19
-"""Bytes of a header whose producer's fields are absent."""
+"""Bytes of a header without the producer's fields."""
 
 _EXTRA_WITHOUT_ADDRESS: Final = 17
 _START: Final = struct.Struct(">hhh")
@@ -63,12 +63,12 @@ _BODY: Final = struct.Struct(">IBii")
 _HEADER_SIZE: Final = struct.Struct(">h")
 _CRC: Final = struct.Struct(">I")
 _MOST_ADDRESS: Final = 127  # MemQ's reader takes the length as signed
-_LEAST_JOINED: Final = 16 << 10  # fewer bytes are read as fast as their CRC is joined
+_LEAST_JOINED: Final = 16 << 10  # for fewer bytes, computing the CRC is as fast as joining it
 _COMPRESSORS: Final = threading.local()
 
 
 class Compression(enum.Enum):
-    """How a body is stored; the value is MemQ's number."""
+    """Compression of a body; the value is MemQ's number."""
 
     NONE = 0
     GZIP = 1
@@ -76,33 +76,33 @@ class Compression(enum.Enum):
 
     @classmethod
     def of(cls, name: str) -> Compression:
-        """The compression called ``none``, ``gzip`` or ``zstd``."""
+        """Return the compression named ``none``, ``gzip`` or ``zstd``."""
         try:
             return cls[name.upper()]
         except KeyError:
             names = ", ".join(each.name.lower() for each in cls)
-            raise ConfigError(f"{name!r} is no compression of MemQ's, which are {names}") from None
+            raise ConfigError(f"unknown compression {name!r}: MemQ has {names}") from None
 
 
-_COMPRESSIONS: Final[tuple[Compression, ...]] = tuple(Compression)  # by their numbers
+_COMPRESSIONS: Final[tuple[Compression, ...]] = tuple(Compression)  # indexed by their numbers
 
 
 ADDRESS_BYTES: Final = 16
-"""Bytes of a producer's address, where it is ours."""
+"""Bytes of an address of this project's producers."""
 
 
 def new_address() -> bytes:
-    """An address of IPv6 that is nobody's: no two producers have the same, so request ids always name a Message."""
+    """Return a random, unassigned IPv6 address, unique to a producer, so that request ids identify Messages."""
     return b"\xfd" + os.urandom(ADDRESS_BYTES - 1)
 
 
 def is_own_address(address: bytes) -> bool:
-    """Whether the producer is ours, which numbers no request that has no records."""
+    """Return True for producers of this project, which number no requests without records."""
     return len(address) == ADDRESS_BYTES and address.startswith(b"\xfd")
 
 
 class ProducerRequest(NamedTuple):
-    """Who sent a Message, and which of its requests it was. No two Messages of ours have an equal one."""
+    """A producer and its request id. Unique among Messages of this project's producers."""
 
     address: bytes
     epoch_ms: int
@@ -111,20 +111,20 @@ class ProducerRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MessagePlace:
-    """Where a Message lies: the object's name, the Message's number, the byte of the object at which it begins."""
+    """A Message's place: object name, number of the Message, and its first byte in the object."""
 
     object_name: str
     number: int
     start: int
 
     def corrupt(self, byte: int, why: str) -> MessageCorruptError:
-        """The error that names object, Message and byte; ``byte`` counts from the Message's first."""
+        """Return the error that names object, Message and byte; ``byte`` counts from the Message's beginning."""
         return MessageCorruptError(f"{self.object_name}: Message {self.number}, byte {self.start + byte}: {why}")
 
 
 @dataclass(frozen=True, slots=True)
 class MessageHeader:
-    """What stands before a body. ``request`` is None where the producer's fields are absent."""
+    """The header of a body. ``request`` is None if the producer's fields are absent."""
 
     request: ProducerRequest | None
     crc: int
@@ -134,11 +134,11 @@ class MessageHeader:
 
     @property
     def size(self) -> int:
-        """Bytes of the header itself."""
+        """Bytes of the header."""
         return BARE_HEADER_SIZE + (0 if self.request is None else _EXTRA_WITHOUT_ADDRESS + len(self.request.address))
 
     def to_bytes(self) -> bytes:
-        """The header as it is stored."""
+        """Return the header as stored."""
         extra = self.size - BARE_HEADER_SIZE
         producer = b""
         if self.request is not None:
@@ -149,46 +149,48 @@ class MessageHeader:
 
 
 def parse_message_header(message: Buffer, place: MessagePlace, *, whole: bool = True) -> MessageHeader:
-    """The header that ``message`` begins with; MessageCorruptError if its numbers disagree with each other.
+    """Parse the header of ``message``; raise MessageCorruptError if its numbers are inconsistent.
 
-    ``whole``: ``message`` is all of the Message, and the lengths must agree with its size too.
+    With ``whole``, ``message`` is the whole Message, whose size must match too.
     """
     if len(message) < BARE_HEADER_SIZE:
-        raise place.corrupt(0, f"{len(message)} bytes are no Message, whose header alone has {BARE_HEADER_SIZE}")
+        raise place.corrupt(
+            0, f"{len(message)} bytes are too few for a Message, whose header has at least {BARE_HEADER_SIZE}"
+        )
     size, version, extra = _START.unpack_from(message)
     if version != VERSION:
         raise place.corrupt(2, f"its version is {version}, not {VERSION}")
     if extra < 0 or size != BARE_HEADER_SIZE + extra:
-        raise place.corrupt(0, f"its header says {size} bytes, {extra} of them the producer's")
+        raise place.corrupt(0, f"its header claims {size} bytes, {extra} of them the producer's")
     if len(message) < size:
-        raise place.corrupt(0, f"its header says {size} bytes, of {len(message)} that there are")
+        raise place.corrupt(0, f"its header claims {size} of {len(message)} bytes")
     request = _parse_request(message, extra, place) if extra else None
     numbers: tuple[int, int, int, int] = _BODY.unpack_from(message, size - _BODY.size)
     crc, compression, count, body_size = numbers
     if not 0 <= compression < len(_COMPRESSIONS):
-        raise place.corrupt(10 + extra, f"its compression {compression} is not known")
+        raise place.corrupt(10 + extra, f"unknown compression {compression}")
     if count < 0:
-        raise place.corrupt(11 + extra, f"it says to have {count} records")
+        raise place.corrupt(11 + extra, f"it claims {count} records")
     if body_size < 0 or (whole and size + body_size != len(message)):
-        raise place.corrupt(15 + extra, f"its body says {body_size} bytes, and there are {len(message) - size}")
+        raise place.corrupt(15 + extra, f"its body claims {body_size} bytes, but has {len(message) - size}")
     return MessageHeader(request, crc, _COMPRESSIONS[compression], count, body_size)
 
 
 def _parse_request(message: Buffer, extra: int, place: MessagePlace) -> ProducerRequest:
     address_size = message[6]
     if extra != _EXTRA_WITHOUT_ADDRESS + address_size or address_size > _MOST_ADDRESS:
-        raise place.corrupt(6, f"its producer's fields have {extra} bytes with an address of {address_size}")
+        raise place.corrupt(6, f"its producer's fields have {extra} bytes, but an address of {address_size}")
     epoch, request_id = _PRODUCER.unpack_from(message, 7 + address_size)
     return ProducerRequest(bytes(message[7 : 7 + address_size]), epoch, request_id)
 
 
 def checksum(data: Buffer, before: int = 0) -> int:
-    """The CRC-32 of zlib; ``before``: of the bytes that stand before these."""
+    """Return zlib's CRC-32 of ``data``; ``before`` is the CRC-32 of preceding bytes."""
     return crc32(data, before)
 
 
 def message_checksum(message: Buffer, before: int = 0) -> int:
-    """As :func:`checksum`, of a Message that was sealed or checked: of a body of any size the header's is believed."""
+    """Return the CRC-32 of a sealed or checked Message, trusting its header for a large body."""
     view = memoryview(message)
     (size,) = _HEADER_SIZE.unpack_from(view)
     crc, body_size = crc32(view[:size], before), len(view) - size
@@ -199,7 +201,7 @@ def message_checksum(message: Buffer, before: int = 0) -> int:
 
 
 def split_checksum(message: Buffer) -> tuple[int, int]:
-    """The CRC-32 of a Message, and of its body alone, by reading it once; nothing of it is believed."""
+    """Return the CRC-32 of a Message and of its body, in one pass, without trusting its header."""
     view = memoryview(message)
     (size,) = _HEADER_SIZE.unpack_from(view) if len(view) >= _HEADER_SIZE.size else (0,)
     body = view[min(max(size, 0), len(view)) :]
@@ -208,12 +210,11 @@ def split_checksum(message: Buffer) -> tuple[int, int]:
 
 
 def check_crc(header: MessageHeader, body: Buffer, place: MessagePlace, known: int | None = None) -> None:
-    """MessageCorruptError unless the stored body has the header's checksum; ``known``: its own, if it was read
-    before."""
+    """Raise MessageCorruptError unless the stored body has the header's checksum.
+
+    ``known`` is the body's checksum, if already computed."""
     if (computed := crc32(body) if known is None else known) != header.crc:
-        raise place.corrupt(
-            header.size, f"its body has the CRC-32 {computed:08x}, and its header says {header.crc:08x}"
-        )
+        raise place.corrupt(header.size, f"its body has CRC-32 {computed:08x}, but its header claims {header.crc:08x}")
 
 
 def seal_message(
@@ -222,8 +223,8 @@ def seal_message(
     request: ProducerRequest | None,
     compression: Compression = Compression.ZSTD,
 ) -> bytes:
-    """The Message of a body of ``record_count`` records, which is compressed as a whole; without the interpreter's
-    lock for most of the time."""
+    """Return the Message of a body of ``record_count`` records, compressed as a whole, mostly without the interpreter's
+    lock."""
     with memoryview(body) as view:
         stored = _COMPRESS[compression](view)
     return message_header(stored, record_count, request, compression).to_bytes() + stored
@@ -232,18 +233,18 @@ def seal_message(
 def message_header(
     stored: Buffer, record_count: int, request: ProducerRequest | None, compression: Compression
 ) -> MessageHeader:
-    """The header of a stored body; ConfigError or InvalidRecordError for what the format does not hold."""
+    """Return the header of a stored body; raise ConfigError or InvalidRecordError if the format cannot hold it."""
     if request is not None and len(request.address) > _MOST_ADDRESS:
-        raise ConfigError(f"a producer's address of {len(request.address)} bytes is over {_MOST_ADDRESS}")
+        raise ConfigError(f"a producer's address has {len(request.address)} bytes, at most {_MOST_ADDRESS} are allowed")
     if len(stored) > MAX_INT32 // 2:
-        raise InvalidRecordError(f"a Message of {len(stored)} bytes is larger than MemQ's format holds")
+        raise InvalidRecordError(f"a Message of {len(stored)} bytes is too large for MemQ's format")
     return MessageHeader(request, crc32(stored), compression, record_count, len(stored))
 
 
 def seal_body(body: BodyWriter, request: ProducerRequest | None, compression: Compression) -> bytes | memoryview:
-    """As :func:`seal_message`, of all records of a body that gets no more: one that is stored as it is, is not copied.
+    """Seal all records of a finished body like :func:`seal_message`, without a copy if uncompressed.
 
-    ``body`` is then the Message, and must not be used for anything else.
+    ``body`` then becomes the Message, and must not be used otherwise.
     """
     if compression is not Compression.NONE:
         return seal_message(body, body.count, request, compression)
@@ -255,7 +256,7 @@ def seal_body(body: BodyWriter, request: ProducerRequest | None, compression: Co
 def _zstd(body: memoryview) -> bytes:
     compressor: zstandard.ZstdCompressor | None = getattr(_COMPRESSORS, "zstd", None)
     if compressor is None:
-        # As MemQ's: level 3, and a frame that tells neither its size nor a checksum.
+        # Like MemQ: level 3, and a frame without content size and checksum.
         compressor = zstandard.ZstdCompressor(level=3, write_content_size=False, write_dict_id=False)
         _COMPRESSORS.zstd = compressor
     return compressor.compress(body)

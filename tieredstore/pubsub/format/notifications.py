@@ -1,8 +1,8 @@
-"""Where a batch lies and what tells of it: keys, and notifications as JSON that MemQ's own consumer reads too.
+"""Keys of batches, and notifications as JSON that MemQ's own consumer can read.
 
-A key is ``[<hh>/]<path>/<client request id>_<server request id>_<ms>_<attempt>_<host>``. It tells neither the order nor
-the time of records; ``hh`` spreads keys over 256 prefixes. In a notification MemQ's fields come first, in its order;
-behind them ours, which MemQ passes over."""
+A key is ``[<hh>/]<path>/<client request id>_<server request id>_<ms>_<attempt>_<host>``. It gives neither order nor
+time of records; ``hh`` spreads keys over 256 prefixes. A notification has MemQ's fields first, in its order, then this
+project's, which MemQ ignores."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tieredstore.pubsub.format.batches import index_size
 from tieredstore.pubsub.format.messages import BARE_HEADER_SIZE, ProducerRequest
 
 MOST_BYTES: Final = 1 << 20
-"""Bytes of a notification at most: one of a thousand Messages of a thousand producers has 100 KiB."""
+"""Most bytes of a notification: one of a thousand Messages of a thousand producers has 100 KiB."""
 
 _MOST_VALUES: Final = 50_000
-_MOST_MESSAGES: Final = 100_000  # of a batch of ours; whoever names their requests names each
+_MOST_MESSAGES: Final = 100_000  # of a batch of this project's, since each request is enumerated
 _MAX_INT64: Final = (1 << 63) - 1
 _NO_NUL: Final = r"^[^\x00]*$"
 
@@ -49,7 +49,7 @@ _Timestamp = Annotated[int, Strict(), Field(ge=-_MAX_INT64 - 1, le=_MAX_INT64)]
 
 
 class RequestRuns(NamedTuple):
-    """A producer's address in hexadecimal, its epoch, and the first and last of each run of request ids."""
+    """A producer's address in hexadecimal, its epoch, and the first and last request id of each run."""
 
     address: Annotated[str, Strict(), Field(max_length=254, pattern=r"^(?:[0-9a-fA-F]{2})*$")]
     epoch: _Number
@@ -57,16 +57,16 @@ class RequestRuns(NamedTuple):
 
     @property
     def pairs(self) -> Iterator[tuple[int, int]]:
-        """The first and last request of each run."""
+        """First and last request of each run."""
         return zip(self.requests[::2], self.requests[1::2], strict=True)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """What our writers add, so that nobody opens an object to know it. Timestamps are ms, None where no record has one.
+    """Facts that this project's writers add, to spare readers the object. Timestamps are ms, None if no record has one.
 
-    ``crc32`` is that of the whole object; ``producers`` are whose Messages are in it. ``empty`` are requests without
-    records, which the broker that wrote the batch has answered since its last one, and stored nowhere.
+    ``crc32`` is that of the whole object; ``producers`` are those of its Messages. ``empty`` are requests without
+    records that the broker acknowledged since its last batch, and did not store.
     """
 
     batch_id: Annotated[str, Strict(), AfterValidator(_check_batch_id), Field(alias="batchId")]
@@ -79,7 +79,7 @@ class BatchFacts:
     empty: tuple[RequestRuns, ...] = ()
 
     def requests(self, most: int) -> Iterator[ProducerRequest]:
-        """The requests that are named: ``most`` of each run."""
+        """Yield the requests listed in ``producers``, at most ``most`` + 1 of each run."""
         for runs in self.producers:
             address = bytes.fromhex(runs.address)
             for first, last in runs.pairs:
@@ -89,9 +89,9 @@ class BatchFacts:
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """One batch: where its object lies (``bucket`` and ``key``, or ``path`` of MemQ's file handler), and its sizes.
+    """One batch: its object (``bucket`` and ``key``, or ``path`` of MemQ's file handler), and its sizes.
 
-    ``object_size`` is as MemQ counts: without the index in a bucket, with it in a file. ``total_size`` is the object's.
+    ``object_size`` is MemQ's: without the index in a bucket, with it in a file. ``total_size`` is the object's size.
     """
 
     topic: Annotated[str, Strict(), Field(min_length=1, max_length=255, pattern=_NO_NUL)]
@@ -114,7 +114,7 @@ class Notification:
         return self.object_size + (self.header_size if self.path is None else 0)
 
     def to_json(self) -> bytes:
-        """The notification as it is stored."""
+        """Return the notification as stored."""
         fields: dict[str, object] = {}
         if self.path is None:
             fields |= {"bucket": self.bucket, "key": self.key, "objectSize": self.object_size}
@@ -134,8 +134,9 @@ _NAMES: Final = ("topic", "objectSize", "numBatchMessages", "key", "bucket", "pa
 
 
 def parse_notification(raw: bytes, where: str) -> Notification:
-    """What ``raw`` says; NotificationCorruptError, naming ``where`` it stands, if that is no batch. Fields that are not
-    known are passed over."""
+    """Parse a notification; raise NotificationCorruptError, naming ``where``, if it is invalid.
+
+    Unknown fields are ignored."""
     fields = {name: value for name, value in _parse_object(raw, where).items() if value is not None}
     passed_over = {"key", "bucket"} if "path" in fields else {"path"}
     try:
@@ -159,23 +160,23 @@ def parse_notification(raw: bytes, where: str) -> Notification:
 
 
 def _check(notification: Notification, header_size: object) -> None:
-    """ValueError for fields that do not go together."""
+    """Raise ValueError for inconsistent fields."""
     count, facts = notification.message_count, notification.facts
     if notification.key is None and notification.path is None:
-        raise ValueError("key is None, and so is its path")
+        raise ValueError("key and path are both missing")
     if header_size != index_size(count):
-        raise ValueError(f"headerSize does not go with {count} Messages")
+        raise ValueError(f"headerSize does not match {count} Messages")
     if not index_size(count) + BARE_HEADER_SIZE * count <= notification.total_size <= MAX_INT32:
-        raise ValueError(f"objectSize is no size of a batch of {count} Messages")
+        raise ValueError(f"objectSize is impossible for a batch of {count} Messages")
     if facts is None:
         return
     if facts.total_size != notification.total_size:
-        raise ValueError("totalSize does not agree with objectSize and headerSize")
+        raise ValueError("totalSize does not match objectSize and headerSize")
     if count > _MOST_MESSAGES:
-        raise ValueError(f"numBatchMessages is {count}, of which ours have {_MOST_MESSAGES}")
+        raise ValueError(f"numBatchMessages is {count}, above the limit of {_MOST_MESSAGES}")
     named = sum(last - first + 1 for each in facts.producers for first, last in each.pairs)
     if named > count:
-        raise ValueError(f"producers name {named} requests of {count} Messages")
+        raise ValueError(f"producers list {named} requests for {count} Messages")
 
 
 def _facts_fields(facts: BatchFacts) -> dict[str, object]:
@@ -193,16 +194,16 @@ def _facts_fields(facts: BatchFacts) -> dict[str, object]:
 
 def _parse_object(raw: bytes, where: str) -> dict[str, object]:
     if len(raw) > MOST_BYTES:
-        raise NotificationCorruptError(f"{where}: {len(raw)} bytes are no notification, which has {MOST_BYTES} at most")
-    # Each value has one of these before it; what is made of them takes many times their bytes.
+        raise NotificationCorruptError(f"{where}: a notification of {len(raw)} bytes is larger than {MOST_BYTES}")
+    # Each value follows one of these marks. Limit values, since parsed ones take many times their bytes.
     if sum(raw.count(mark) for mark in (b",", b"[", b"{")) > _MOST_VALUES:
-        raise NotificationCorruptError(f"{where}: a notification of over {_MOST_VALUES} values is none")
+        raise NotificationCorruptError(f"{where}: a notification has more than {_MOST_VALUES} values")
     try:
         document: object = from_json(raw, allow_inf_nan=False)
     except ValueError as error:
-        raise NotificationCorruptError(f"{where}: a notification that is not JSON: {excerpt(error)}") from error
+        raise NotificationCorruptError(f"{where}: a notification is not JSON: {excerpt(error)}") from error
     if not isinstance(document, dict):
-        raise NotificationCorruptError(f"{where}: the notification is not a JSON object but {quoted(document)}")
+        raise NotificationCorruptError(f"{where}: a notification is {quoted(document)}, not a JSON object")
     return cast("dict[str, object]", document)
 
 
@@ -214,7 +215,7 @@ _NAME: Final = re.compile(r"(-?\d{1,20})_(-?\d{1,20})_(\d{1,20})_(\d{1,10})_([^/
 
 @dataclass(frozen=True, slots=True)
 class BatchKey:
-    """What a key says. The two ids are of the batch's first Message; ``ms`` is when its writing began."""
+    """The parts of a key. The two ids are of the batch's first Message; ``ms`` is when its writing began."""
 
     path: str
     client_request_id: int
@@ -230,13 +231,13 @@ class BatchKey:
 
 
 def folder_of(path: str, client_request_id: int | None) -> str:
-    """What a key of the path begins with, the last ``/`` included; None: without ``hh``."""
+    """Return the beginning of a path's keys, with the last ``/``; without ``hh`` if the id is None."""
     hashed = "" if client_request_id is None else f"{key_hash(client_request_id)}/"
     return f"{hashed}{path}/"
 
 
 def parse_batch_key(key: str, path: str) -> BatchKey | None:
-    """What a key under ``path`` says; None for one that MemQ's S3 handler would not write there."""
+    """Parse a key under ``path``; return None if MemQ's S3 handler would not write it there."""
     folder, _, name = key.rpartition("/")
     fields = _NAME.fullmatch(name)
     hashed = folder != path
@@ -249,14 +250,14 @@ def parse_batch_key(key: str, path: str) -> BatchKey | None:
 
 
 def check_path(path: str) -> str:
-    """``path`` as it is; ConfigError if keys below it could be mistaken for those of another."""
+    """Return ``path``; raise ConfigError if its keys could be confused with those of another."""
     parts = path.split("/")
     if not all(parts) or {".", ".."} & set(parts) or len(path.encode("utf-8", "replace")) > 512 or "\0" in path:
-        raise ConfigError(f"{path!r} is no path of keys: names parted by one /, of 512 bytes at most")
+        raise ConfigError(f"invalid path {path!r}: use names separated by single /, at most 512 bytes")
     return path
 
 
 def key_hash(client_request_id: int) -> str:
-    """``hh`` of a key: the first two hexadecimal digits of MD2 of the number in decimal."""
-    digest = MD2.new(str(client_request_id).encode()).hexdigest()  # noqa: S303  it spreads keys, and MemQ chose it
+    """Return ``hh`` of a key: the first two hexadecimal digits of the MD2 of the decimal number."""
+    digest = MD2.new(str(client_request_id).encode()).hexdigest()  # noqa: S303  it only spreads keys, as in MemQ
     return digest[:2]

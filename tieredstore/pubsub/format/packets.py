@@ -1,12 +1,12 @@
-"""MemQ's packets, protocol versions 2 to 5: what clients and brokers say to each other over TCP.
+"""MemQ's packets between clients and brokers over TCP, protocol versions 2 to 5.
 
 ::
 
     request   4 size · 2 version · 8 client request id · 1 type · payload
     response  4 size · 2 version · 8 client request id · 1 type · 2 code · str error · payload
 
-``size`` counts the bytes behind it; ``str`` is 2 bytes of length and UTF-8. Payloads are beside their classes. Every
-length is held against the bytes that there are before anything is made of it.
+``size`` counts the bytes after it; ``str`` is 2 bytes of length and UTF-8. The classes document their payloads. Every
+length is checked against the available bytes before use.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from tieredstore.pubsub.errors import PacketCorruptError
 from tieredstore.pubsub.format._packets import write_fields
 
 MAX_PACKET_BYTES: Final = 4 << 20
-"""Bytes of a packet behind its size that a broker takes."""
+"""Most bytes of a packet, without its size field, that a broker accepts."""
 
 VERSIONS: Final = range(2, 6)
 SLOTS_FROM: Final = 4
 READ_BROKERS_FROM: Final = 3
 MOST_PORT: Final = 32767
-"""Ports are signed, of 16 bits."""
+"""Ports are signed 16-bit numbers."""
 
 REQUEST_HEAD_SIZE: Final = 15
-"""Bytes of a request up to its payload."""
+"""Bytes of a request before its payload."""
 
 _HEAD: Final = struct.Struct(">hqb")
 
 
 class PacketType(enum.Enum):
-    """What a packet is about."""
+    """Operation of a packet."""
 
     WRITE = 0
     METADATA = 1
     READ = 2
 
 
-_TYPES: Final[tuple[PacketType, ...]] = tuple(PacketType)  # by their numbers
+_TYPES: Final[tuple[PacketType, ...]] = tuple(PacketType)  # indexed by their numbers
 
 
 class Code(enum.Enum):
-    """How a broker answers."""
+    """Status of a response."""
 
     OK = 200
     NO_DATA = 204
@@ -76,14 +76,14 @@ class WriteRequest:
 
 @dataclass(frozen=True, slots=True)
 class MetadataRequest:
-    """``str topic``, any number of them; none means all."""
+    """``str topic``, repeated; none means all topics."""
 
     topics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """``str topic · str notification · 1 header only · 4 offset · 4 size``; −1 and −1 are the whole object."""
+    """``str topic · str notification · 1 header only · 4 offset · 4 size``; −1 and −1 mean the whole object."""
 
     topic: str
     notification: str
@@ -97,7 +97,7 @@ RequestPayload: TypeAlias = WriteRequest | MetadataRequest | ReadRequest
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asks."""
+    """A client's request."""
 
     version: int
     request_id: int
@@ -106,9 +106,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class WriteAnswer:
-    """From v4 on ``str broker to move to · 4 slots to move · 4 slots owned · 2 server version``; before, nothing.
+    """``str broker to move to · 4 slots to move · 4 slots owned · 2 server version`` from v4; empty before.
 
-    ``server_version`` 0 is not declared; some older brokers leave the field out.
+    ``server_version`` 0 means undeclared; some older brokers omit the field.
     """
 
     move_to: str = ""
@@ -139,7 +139,7 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True)
 class MetadataAnswer:
-    """Each topic that was asked for, or all of them."""
+    """Each requested topic, or all of them."""
 
     topics: tuple[TopicMetadata, ...]
 
@@ -156,7 +156,7 @@ ResponsePayload: TypeAlias = WriteAnswer | MetadataAnswer | ReadAnswer | None
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a broker answers; ``payload`` is None where there is none, as in errors."""
+    """A broker's response; ``payload`` is None if absent, as in errors."""
 
     version: int
     request_id: int
@@ -167,7 +167,7 @@ class Response:
 
 
 def parse_request(packet: Buffer) -> Request:
-    """The request that ``packet`` is, from its size on; PacketCorruptError for what is none."""
+    """Parse a request that begins with its size; raise PacketCorruptError if it is invalid."""
     fields = _Fields(packet)
     version, request_id, kind = fields.start()
     payload: RequestPayload
@@ -185,9 +185,9 @@ def parse_request(packet: Buffer) -> Request:
 
 
 def parse_response(packet: Buffer) -> Response:
-    """The response that ``packet`` is, from its size on; PacketCorruptError for what is none."""
+    """Parse a response that begins with its size; raise PacketCorruptError if it is invalid."""
     fields = _Fields(packet)
-    version, request_id, kind = fields.start(MAX_INT32)  # an object that was read may be larger
+    version, request_id, kind = fields.start(MAX_INT32)  # a READ answer may be larger
     code = fields.code()
     error = fields.text()
     payload: ResponsePayload = None
@@ -206,13 +206,14 @@ def parse_response(packet: Buffer) -> Response:
 
 
 def request_head(packet: Buffer) -> tuple[int, int, PacketType]:
-    """Version, id and type of a request whose first 15 bytes ``packet`` has; PacketCorruptError if they are none."""
+    """Return version, id and type from a request's first 15 bytes; raise PacketCorruptError if they are invalid."""
     return _head(packet, 4)
 
 
 def view_request(packet: memoryview) -> Request:
-    """As :func:`parse_request`, for a broker: the data of a write are not copied, but a view of the packet, and what it
-    tells of the producer and its slots is left out."""
+    """Parse a request for a broker, without copying the data of a write.
+
+    The result views the packet, and omits the producer and its slots."""
     fields = write_fields(packet) if len(packet) <= MAX_PACKET_BYTES else None
     if fields is None:
         return parse_request(packet)
@@ -224,11 +225,11 @@ def view_request(packet: memoryview) -> Request:
 
 
 def _head(packet: Buffer, at: int) -> tuple[int, int, PacketType]:
-    """Version, id and type, which begin there."""
+    """Return version, id and type at ``at``."""
     numbers: tuple[int, int, int] = _HEAD.unpack_from(packet, at)
     version, request_id, kind = numbers
     if version not in VERSIONS or not 0 <= kind < len(_TYPES):
-        raise PacketCorruptError(f"a packet has version {version} and type {kind}, which are not known")
+        raise PacketCorruptError(f"a packet has unknown version {version} or type {kind}")
     return version, request_id, _TYPES[kind]
 
 
@@ -254,7 +255,7 @@ def _parse_topic(fields: _Fields, version: int) -> TopicMetadata:
 
 
 class _Fields:
-    """The bytes of one packet, taken from the front."""
+    """Sequential reader of one packet's fields."""
 
     def __init__(self, packet: Buffer) -> None:
         self._view = memoryview(packet)
@@ -262,62 +263,62 @@ class _Fields:
 
     @property
     def left(self) -> int:
-        """Bytes that were not taken."""
+        """Bytes left to read."""
         return len(self._view) - self._at
 
     def start(self, most: int = MAX_PACKET_BYTES) -> tuple[int, int, PacketType]:
-        """Size, version, id and type."""
+        """Read size, version, id and type."""
         size = self.take_signed(4)
         if size != self.left or size > most:
-            raise PacketCorruptError(f"a packet says {size} bytes, has {self.left}, and {most} may be")
+            raise PacketCorruptError(f"a packet claims {size} bytes and has {self.left}; at most {most} are allowed")
         return self.head()
 
     def head(self) -> tuple[int, int, PacketType]:
-        """Version, id and type."""
+        """Read version, id and type."""
         return _head(self._take(_HEAD.size), 0)
 
     def take_signed(self, size: int) -> int:
-        """A number of so many bytes."""
+        """Read a signed number of ``size`` bytes."""
         return int.from_bytes(self._take(size), "big", signed=True)
 
     def take_unsigned(self, size: int) -> int:
-        """A number of so many bytes that is never negative."""
+        """Read an unsigned number of ``size`` bytes."""
         return int.from_bytes(self._take(size), "big")
 
     def flag(self) -> bool:
-        """A byte that is 0 or not."""
+        """Read a byte as a flag."""
         return self.take_unsigned(1) != 0
 
     def code(self) -> Code:
-        """How the broker answers."""
+        """Read a response code."""
         number = self.take_signed(2)
         try:
             return Code(number)
         except ValueError:
-            raise PacketCorruptError(f"a response has code {number}, which is not known") from None
+            raise PacketCorruptError(f"a response has unknown code {number}") from None
 
     def text(self) -> str:
-        """Text behind its length."""
+        """Read a text with its length."""
         try:
             return str(self._take(self.take_signed(2)), "utf-8")
         except UnicodeDecodeError:
-            raise PacketCorruptError(f"a packet has text that is no UTF-8 before byte {self._at}") from None
+            raise PacketCorruptError(f"a packet has invalid UTF-8 before byte {self._at}") from None
 
     def data(self) -> bytes:
-        """Bytes behind their length."""
+        """Read bytes with their length."""
         return bytes(self._take(self.take_signed(4)))
 
     def count(self, least: int) -> int:
-        """How many things follow, each of ``least`` bytes or more."""
+        """Read a number of entries, each of at least ``least`` bytes."""
         count = self.take_signed(2)
         if not 0 <= count * least <= self.left:
             raise PacketCorruptError(
-                f"a packet says {count} entries at byte {self._at}, where {self.left} bytes are left"
+                f"a packet claims {count} entries at byte {self._at}, where {self.left} bytes are left"
             )
         return count
 
     def brokers(self) -> tuple[BrokerAddress, ...]:
-        """Some brokers behind their number."""
+        """Read a list of brokers with its length."""
         return tuple(BrokerAddress(self.text(), self.text(), self._port()) for _ in range(self.count(6)))
 
     def _port(self) -> int:
@@ -327,25 +328,25 @@ class _Fields:
         return port
 
     def end(self) -> None:
-        """Nothing may be left."""
+        """Check that nothing is left."""
         if self.left:
-            raise PacketCorruptError(f"a packet has {self.left} bytes behind its last field")
+            raise PacketCorruptError(f"a packet has {self.left} bytes after its last field")
 
     def _take(self, size: int) -> memoryview:
         if not 0 <= size <= self.left:
-            raise PacketCorruptError(f"a packet says {size} bytes at byte {self._at}, where {self.left} are left")
+            raise PacketCorruptError(f"a packet claims {size} bytes at byte {self._at}, where {self.left} are left")
         self._at += size
         return self._view[self._at - size : self._at]
 
 
 MOST_READ_BYTES: Final = MAX_INT32 - 64
-"""Bytes of an object that one answer holds, whose own size is signed, of 32 bits."""
+"""Most bytes of an object in one answer, whose size is a signed 32-bit number."""
 
-_MOST_ERROR: Final = 4000  # characters, of 4 bytes at most
+_MOST_ERROR: Final = 4000  # characters of at most 4 bytes
 
 
 def request_bytes(request: Request) -> bytes:
-    """The packet of a request, its size included."""
+    """Return the packet of a request, with its size."""
     payload, version = request.payload, request.version
     if isinstance(payload, WriteRequest):
         kind = PacketType.WRITE
@@ -364,26 +365,26 @@ def request_bytes(request: Request) -> bytes:
 
 
 def response_bytes(response: Response) -> bytes:
-    """The packet of a response, its size included; an error's text is cut to what a packet holds."""
+    """Return the packet of a response, with its size; a long error text is cut."""
     head = struct.pack(">hqbh", response.version, response.request_id, response.kind.value, response.code.value)
     return _with_size(head + _text(response.error[:_MOST_ERROR]) + _payload_bytes(response))
 
 
 def write_answered(version: int, request_id: int) -> bytes:
-    """The packet that answers a write well, without slots and without a version: clients stay with taking brokers in
-    turn."""
+    """Return the packet that acknowledges a write, without slots and version, so that clients keep alternating between
+    brokers."""
     start, rest = _WRITE_ANSWERED[version]
     return start + request_id.to_bytes(8, "big", signed=True) + rest
 
 
 def read_response_head(version: int, request_id: int, size: int) -> bytes:
-    """What precedes ``size`` bytes that answer a READ: for those that are sent as they come out of a store."""
+    """Return the bytes before the ``size`` bytes of a READ answer, which follow as they come from a store."""
     head = struct.pack(">hqbh", version, request_id, PacketType.READ.value, Code.OK.value) + _text("")
     return struct.pack(">i", len(head) + 4 + size) + head + struct.pack(">i", size)
 
 
 def error_response(request_id: int, version: int, kind: PacketType, code: Code, why: str) -> bytes:
-    """The packet that tells of a failure, which has no payload."""
+    """Return the packet that reports a failure, without payload."""
     return response_bytes(Response(version, request_id, kind, code, why))
 
 

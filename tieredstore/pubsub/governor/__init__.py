@@ -1,1 +1,1 @@
-"""Who says which broker has which topics: one of the brokers, at a time. See docs/how-to/batch-brokers.md."""
+"""Assignment of topics to brokers, by one governing broker at a time. See docs/how-to/batch-brokers.md."""

@@ -1,4 +1,4 @@
-"""Which broker gets which topics: pluggable, pure, and the default as MemQ's."""
+"""Strategies for assigning topics to brokers: a pure, pluggable interface, and MemQ's default."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tieredstore.pubsub.format.packets import BrokerAddress
 DEFAULT: Final = "free-capacity"
 
 STICKY_MS: Final = 5 * 60_000
-"""How long a topic stays at a broker that lives, whatever others have free."""
+"""Time for which a topic stays at a living broker, whatever capacity others have free."""
 
 FORMING_MS: Final = 60_000
-"""So long a topic is not bound to its first broker yet where another has none at all: of brokers that are started one
-after the other the first would have all topics until they may move."""
+"""Time in which a topic may move to a broker without topics. Otherwise, of brokers started one after the other, the
+first would keep all topics until ``STICKY_MS``."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerSeat:
-    """A broker that lives: what it is called, where it is, and how much it can take in."""
+    """A living broker: its name, address and capacity."""
 
     name: str
     address: BrokerAddress
@@ -33,7 +33,7 @@ class BrokerSeat:
 
 @dataclass(frozen=True, slots=True)
 class TopicLoad:
-    """A topic, and what tells how many brokers it needs. ``input_mb`` is MB a second."""
+    """A topic, and the data for its number of brokers. ``input_mb`` is MB per second."""
 
     topic: str
     batch_bytes: int
@@ -41,28 +41,28 @@ class TopicLoad:
     clustering_multiplier: float = 3.0
 
     def partitions(self, racks: int) -> int:
-        """Write partitions, as MemQ counts them: at least one a rack, and as many in each."""
+        """Return the number of write partitions, by MemQ's formula: the same number, at least one, in each rack."""
         wanted = math.floor(self.input_mb * (1 << 20) / (self.batch_bytes * self.clustering_multiplier))
-        # Java's rounding: halves go up.
+        # Java's rounding: round halves up.
         return max(racks, math.floor(wanted / racks + 0.5) * racks)
 
     def share_mb(self, racks: int) -> float:
-        """MB a second of one of them."""
+        """Return MB per second of one write partition."""
         return self.input_mb / self.partitions(racks)
 
 
 Assignments = Mapping[str, Mapping[str, int]]
-"""Of each topic the brokers that have it, with the ms of the governor's clock since when."""
+"""For each topic its brokers, with the ms of the governor's clock since which they have it."""
 
 
 class AssignmentStrategy(ABC):
-    """Decides; it waits for nothing, and asks nobody."""
+    """Decides on assignments, without blocking or I/O."""
 
     @abstractmethod
     def assign(
         self, topics: Sequence[TopicLoad], brokers: Sequence[BrokerSeat], current: Assignments, now_ms: int
     ) -> dict[str, dict[str, int]]:
-        """Who has what from now on. Brokers of ``current`` may be gone. Equal to ``current`` if nothing need change."""
+        """Return the new assignments; equal to ``current``, whose brokers may be gone, if nothing needs to change."""
 
 
 @dataclass(slots=True)
@@ -73,19 +73,20 @@ class _Seat:
     is_new: bool = False
 
     def rank(self) -> tuple[float, int, str]:
-        """The first in order is the next to get a topic: most room, then fewest topics."""
+        """Return a sort key: the next broker to get a topic comes first, by free capacity, then by few topics."""
         return -self.free_mb, len(self.topics), self.broker.name
 
 
 class FreeCapacity(AssignmentStrategy):
-    """In each rack the brokers with the most free capacity; a topic stays where it is for five minutes, and then as
-    long as no other has clearly more room; in its first minute a broker that has none yet may get it. Where there is
-    not room enough the least loaded has it all the same."""
+    """Chooses the brokers with the most free capacity in each rack.
+
+    A topic stays for five minutes, then until another broker has clearly more capacity. In its first minute it may move
+    to a broker without topics. Without enough capacity the least loaded broker gets it anyway."""
 
     def assign(
         self, topics: Sequence[TopicLoad], brokers: Sequence[BrokerSeat], current: Assignments, now_ms: int
     ) -> dict[str, dict[str, int]]:
-        """As the class says."""
+        """Keep holders where possible, then fill up and rebalance each rack."""
         racks: dict[str, list[_Seat]] = {}
         for broker in sorted(brokers, key=lambda broker: broker.name):
             racks.setdefault(broker.address.locality, []).append(_Seat(broker, broker.capacity_mb))
@@ -93,7 +94,7 @@ class FreeCapacity(AssignmentStrategy):
         assigned: dict[str, dict[str, int]] = {load.topic: {} for load in loads}
         if not racks:
             return assigned
-        # Those that stay are counted before anybody is given more.
+        # Count staying topics before assigning others.
         for load in loads:
             for seats in racks.values():
                 wanted = load.partitions(len(racks)) // len(racks)
@@ -132,7 +133,7 @@ class FreeCapacity(AssignmentStrategy):
 
 
 def _staying(seats: Iterable[_Seat], holders: Mapping[str, int], wanted: int) -> list[_Seat]:
-    """Who keeps the topic: of more than are wanted, those that have most room."""
+    """Return the holders that keep the topic: if too many, those with the most capacity."""
     return sorted((seat for seat in seats if seat.broker.name in holders), key=_Seat.rank)[:wanted]
 
 
@@ -142,17 +143,17 @@ def _seat(seat: _Seat, topic: str, share: float) -> None:
 
 
 def _is_clearly_better(other: _Seat, holder: _Seat, share: float) -> bool:
-    """Whether the topic would still be better there once it is moved; else it would go to and fro."""
+    """Return True if the topic would still be better placed after the move; otherwise it would oscillate."""
     if share > 0:
         return other.free_mb - share > holder.free_mb
     return other.free_mb >= holder.free_mb and len(other.topics) + 1 < len(holder.topics)
 
 
 def strategy_of(name: str) -> AssignmentStrategy:
-    """What ``pubsub.broker.assignment`` names; ConfigError for a class that cannot be used."""
+    """Return the strategy of ``pubsub.broker.assignment``; raise ConfigError if its class cannot be used."""
     if name == DEFAULT:
         return FreeCapacity()
     own_class: type[AssignmentStrategy] = named_class(
-        "pubsub.broker.assignment", name, AssignmentStrategy, f"neither {DEFAULT} nor a class that can be imported"
+        "pubsub.broker.assignment", name, AssignmentStrategy, f"expected {DEFAULT} or an importable class"
     )
     return own_class()

@@ -1,4 +1,4 @@
-"""The topics that a broker knows, and who serves them."""
+"""The topics that a broker knows, and the brokers that serve them."""
 
 from __future__ import annotations
 
@@ -24,47 +24,48 @@ _MOST_UNKNOWN: Final = 1000
 
 
 class Assignment(ABC):
-    """Which broker has which topics. Asked on the broker's loop, for each request: it answers from memory."""
+    """The brokers of each topic. The broker's loop asks for each request, so answers come from memory."""
 
     @abstractmethod
     def serves(self, topic: str) -> bool:
-        """Whether this broker takes Messages of the topic."""
+        """Return True if this broker takes Messages of the topic."""
 
     @abstractmethod
     def writers(self, topic: str) -> tuple[BrokerAddress, ...]:
-        """The brokers that take Messages of the topic."""
+        """Return the brokers that take Messages of the topic."""
 
     @abstractmethod
     def readers(self, topic: str) -> tuple[BrokerAddress, ...]:
-        """The brokers that give out objects of the topic."""
+        """Return the brokers that serve reads of the topic."""
 
 
 class AllTopics(Assignment):
-    """One broker alone, which has all."""
+    """A single broker with all topics."""
 
     def __init__(self, address: Callable[[], BrokerAddress], *, serves_reads: bool) -> None:
         self._address = address
         self._serves_reads = serves_reads
 
-    def serves(self, topic: str) -> bool:  # noqa: ARG002  of every topic the same
-        """Yes."""
+    def serves(self, topic: str) -> bool:  # noqa: ARG002  the same for every topic
+        """Return True."""
         return True
 
     def writers(self, topic: str) -> tuple[BrokerAddress, ...]:  # noqa: ARG002  as above
-        """This one."""
+        """Return this broker."""
         return (self._address(),)
 
     def readers(self, topic: str) -> tuple[BrokerAddress, ...]:  # noqa: ARG002  as above
-        """This one, if it does that."""
+        """Return this broker if it serves reads."""
         return (self._address(),) if self._serves_reads else ()
 
 
 @dataclass(frozen=True, slots=True)
 class KnownTopic:
-    """A topic as brokers speak of it: what it needs of them, and what clients are told of how it is stored.
+    """A topic as brokers see it: its load, and the storage facts for clients.
 
-    ``topic`` and ``topics``, with its settings, are there if this broker can store it: a topic of MemQ's may be in
-    another bucket, or have another handler, and is told of all the same. ``document`` is MemQ's JSON, if it has any.
+    ``topic`` and ``topics``, with its settings, are set if this broker can store it. A topic of MemQ's may be in
+    another bucket or have another handler; clients still get its metadata. ``document`` is MemQ's JSON, if there is
+    one.
     """
 
     load: TopicLoad
@@ -81,30 +82,30 @@ class KnownTopic:
 
 
 class TopicSource(ABC):
-    """Where topics are looked up. Asked on a thread; an error of it is raised."""
+    """A source of topics, called on a thread; its errors are raised."""
 
     @abstractmethod
     def all(self) -> Iterable[KnownTopic]:
-        """Each of them."""
+        """Return all topics."""
 
     @abstractmethod
     def get(self, name: str) -> KnownTopic | None:
-        """The one of that name, None if there is none."""
+        """Return the topic of this name; None if there is none."""
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Release resources."""
         return
 
 
 class StoreTopics(TopicSource):
-    """Topics that ``pubsub topics --create`` made."""
+    """Topics created by ``pubsub topics --create``."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
         self._complaints: dict[str, str] = {}
 
     def all(self) -> Iterable[KnownTopic]:
-        """Each of the store that can be read; others are a line in the log, once."""
+        """Yield the store's readable topics; log others once."""
         for name in self._topics.names():
             try:
                 topic = self._topics.get(name)
@@ -113,13 +114,13 @@ class StoreTopics(TopicSource):
             except (ConfigError, CorruptDataError) as error:
                 if self._complaints.get(name) != str(error):
                     self._complaints[name] = str(error)
-                    _logger.warning("a topic is passed over: %s", error)
+                    _logger.warning("skipping a topic: %s", error)
                 continue
             self._complaints.pop(name, None)
             yield self._known(topic)
 
     def get(self, name: str) -> KnownTopic | None:
-        """One of the store."""
+        """Return a topic of the store."""
         try:
             return self._known(self._topics.get(name))
         except (TopicNotFoundError, ConfigError):
@@ -133,32 +134,33 @@ class StoreTopics(TopicSource):
 
 
 class Directory:
-    """The topics as they were last read. ``refresh`` and ``look`` ask the sources, on a thread; the rest is memory."""
+    """The topics as last read. ``refresh`` and ``look`` ask the sources, on a thread; the rest uses memory."""
 
     def __init__(self, *sources: TopicSource, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Of a name that several ``sources`` have, the first one's topic counts."""
+        """If several ``sources`` have a name, the first one's topic counts."""
         self._sources = sources
         self._monotonic = monotonic
         self._known: dict[str, KnownTopic] = {}
         self._unknown: dict[str, float] = {}
 
     def refresh(self) -> None:
-        """Read all topics. One that is gone stays known, as at MemQ's brokers: what was sent for it has its place."""
+        """Read all topics. A deleted topic stays known, as at MemQ's brokers, so that its Messages can still be
+        stored."""
         for source in reversed(self._sources):
             self._known |= {known.name: known for known in source.all()}
 
     def look(self, name: str) -> KnownTopic | None:
-        """Ask for a topic that may be new; None if there is none. A TieredStoreError for whatever error of a source."""
+        """Look up a topic that may be new; return None if there is none. Any error becomes a TieredStoreError."""
         try:
             known = next((known for source in self._sources if (known := source.get(name)) is not None), None)
         except TieredStoreError:
             raise
         except Exception as error:
-            # Clients wait for an answer, and keep the broker's room until they have one.
-            _logger.exception("topic %r cannot be looked up", name)
+            # Convert it: clients wait for an answer, and hold the broker's room until then.
+            _logger.exception("cannot look up topic %r", name)
             raise own_error(error) from error
         if known is None:
-            if len(self._unknown) >= _MOST_UNKNOWN:  # names that a client makes up cost no memory
+            if len(self._unknown) >= _MOST_UNKNOWN:  # bounds the memory for invented names
                 self._unknown.clear()
             self._unknown[name] = self._monotonic() + _UNKNOWN_S
             return None
@@ -166,31 +168,31 @@ class Directory:
         return known
 
     def close(self) -> None:
-        """Let go of what the sources hold."""
+        """Close the sources."""
         for source in self._sources:
             source.close()
 
     def known(self, name: str) -> KnownTopic | None:
-        """A topic that was read."""
+        """Return a topic if it was read."""
         return self._known.get(name)
 
     def is_unknown(self, name: str) -> bool:
-        """Whether it was asked for a moment ago, and there was none of that name."""
+        """Return True if a recent lookup found no topic of this name."""
         return self._unknown.get(name, 0.0) > self._monotonic()
 
     def all(self) -> list[KnownTopic]:
-        """All that were read, by name."""
+        """Return all topics that were read, by name."""
         return sorted(self._known.values(), key=lambda known: known.name)
 
 
 def metadata_of(known: KnownTopic, assignment: Assignment) -> TopicMetadata:
-    """What a client is told of a topic: who takes its Messages, and how they are stored."""
+    """Return a topic's metadata for clients: its brokers and storage."""
     writers, readers = assignment.writers(known.name), assignment.readers(known.name)
     return TopicMetadata(known.name, writers, known.handler, known.properties, readers)
 
 
 def _handler(topic: Topic, settings: Settings) -> tuple[str, dict[str, str]]:
-    """MemQ's storage handler and its properties."""
+    """Return MemQ's storage handler and its properties."""
     properties = {"path": topic.path, "enableHashing": "true" if topic.is_hashed else "false"}
     if topic.queue == KAFKA:
         properties["notificationTopic"] = topic.queue_name
@@ -201,47 +203,48 @@ def _handler(topic: Topic, settings: Settings) -> tuple[str, dict[str, str]]:
 
 
 def own_error(error: Exception) -> TieredStoreError:
-    """What clients are told of an error that should not be."""
-    return StoreError(f"an error of the broker's own: {type(error).__name__}")
+    """Return the error for clients in place of an unforeseen one."""
+    return StoreError(f"internal error of the broker: {type(error).__name__}")
 
 
 def refresh_known(directory: Directory) -> bool:
-    """Refresh; False, and a line in the log, if the store does not answer: what was known holds."""
+    """Refresh; if the store fails, log it, keep the known topics and return False."""
     try:
         directory.refresh()
     except TieredStoreError as error:
-        _logger.warning("the topics could not be read again: %s", error)
+        _logger.warning("cannot refresh the topics: %s", error)
         return False
     return True
 
 
 TICK_S: Final = 1.5
-"""Seconds from one tick to the next."""
+"""Seconds between ticks."""
 
 
 def rest_s(took_s: float) -> float:
-    """How long to wait after a tick that took so long: others count the seconds from beat to beat."""
+    """Return the pause after a tick of ``took_s``: others measure the time from beat to beat."""
     return max(TICK_S / 5, TICK_S - took_s)
 
 
 class Governor(Assignment):
-    """``tick``, and ``leave`` at the end, are for one thread; what it answers to the broker's loop is from memory."""
+    """An assignment by brokers that govern in turn. ``tick`` and ``leave`` are for one thread."""
 
     generation: int | None = None
-    """Grows from one that governs to the next; None while another broker does."""
+    """Grows with each change of the governing broker; None unless this broker governs."""
 
     @abstractmethod
     def tick(self) -> None:
-        """Say that this broker lives, look who does, govern if it is this one's turn, read what is assigned."""
+        """Announce this broker, find the others, govern if it is this broker's turn, and read the assignments."""
 
     @abstractmethod
     def leave(self) -> bool:
-        """Give up the seat: others have its topics soon, which :meth:`follow` tells. False if there is no other."""
+        """Give up the seat, and return False if there is no other broker. Others soon have the topics: see
+        :meth:`follow`."""
 
     @abstractmethod
     def follow(self) -> None:
-        """After :meth:`leave`: read what is assigned by now. Topics that nobody has taken yet are this broker's."""
+        """After :meth:`leave`, read the assignments. A topic stays at this broker until another has it."""
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release resources."""
         return

@@ -1,4 +1,4 @@
-"""A governor by leases in the store: conditional replaces decide, and no clock is compared with another machine's.
+"""A governor by leases in the store: conditional replaces decide, and clocks of machines are never compared.
 
 ::
 
@@ -6,10 +6,10 @@
     <own folder>/governor/lease           {"beat", "owner", "session", "generation"}
     <own folder>/governor/assignments     {"generation", "brokers": {name: [rack, ip, port, reads]}, "topics": {…}}
 
-Every broker moves its own beat, and looks at those of the others: one that stood still for ``PATIENCE_S`` of the
-looker's own clock is gone. Who holds the lease governs. Whoever takes the lease raises its generation, and marks the
-assignments with it before it changes them; an assignment is replaced only by the etag with which it was read, and only
-by who has its generation: what a governor writes that was deposed meanwhile fails.
+Every broker moves its own beat and watches the others': one that has not changed for ``PATIENCE_S`` of the watcher's
+own clock is gone. The holder of the lease governs. Taking the lease raises its generation. The governor marks the
+assignments with its generation before it changes them, and replaces them only by the etag that it read and in its own
+generation: a delayed write of a deposed governor fails.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from tieredstore.pubsub.governor.zookeeper_nodes import MOST_TEXT
 from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body, parse_own
 
 PATIENCE_S: Final = 8.0
-"""Seconds after which a beat that stands still is that of a dead broker. With a tick to see it, and one for the others
-to read what follows from it, its topics are elsewhere within 15 s."""
+"""Seconds without a new beat after which a broker counts as dead. Together with a tick to notice and a tick for others
+to read the change, its topics are elsewhere within 15 s."""
 
 _SEATS_FOR_S: Final = 30.0
 _REREADS: Final = 3
-"""So long what a broker says of itself holds, and so many are asked again in one tick: a beat is seen by the listing
-alone, and a look at many brokers, one after the other, would take longer than they may be silent."""
+"""Limits on rereading brokers' objects: each at most every ``_SEATS_FOR_S``, and so many per tick. A listing alone
+shows beats; reading many objects in a row would take longer than brokers may be silent."""
 
 _MOST_BYTES: Final = 16 << 20
 _logger: Final = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ _logger: Final = logging.getLogger(__name__)
 
 def _check_text(text: str) -> str:
     if len(text.encode()) > MOST_TEXT:
-        raise ValueError("no client can be told of so long a text")
+        raise ValueError("the text is too long for a packet")
     return text
 
 
@@ -56,7 +56,7 @@ _Port = Annotated[int, Field(ge=0, le=MOST_PORT)]
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The assignments as they were last read."""
+    """The assignments as last read."""
 
     generation: NonNegativeInt
     brokers: dict[str, tuple[_Text, _Host, _Port, bool]]
@@ -65,7 +65,7 @@ class _View:
 
 @dataclass(frozen=True, slots=True)
 class _SeatObject:
-    """The object of a broker."""
+    """JSON object of a broker."""
 
     beat: NonNegativeInt
     session: str
@@ -78,7 +78,7 @@ class _SeatObject:
 
 @dataclass(frozen=True, slots=True)
 class _LeaseObject:
-    """The object of the lease; without a session whoever wants it takes it."""
+    """JSON object of the lease; without a session it is free."""
 
     beat: NonNegativeInt
     owner: str | None
@@ -94,16 +94,16 @@ _LEASE: Final = TypeAdapter(_LeaseObject)
 
 @dataclass(slots=True)
 class _Watched:
-    """Somebody's beat: what was seen last, and since when it is that."""
+    """The last seen beat of another broker, and when it changed."""
 
     token: str
     since_s: float
     read_s: float = 0.0
-    """When a broker's object was read last."""
+    """When the broker's object was last read."""
 
 
 class StoreGovernor(Governor):
-    """One broker's part in it. Both clocks, and the patience that goes by one, are parameters for tests."""
+    """One broker's part in governing. The clocks and the patience are parameters for tests."""
 
     def __init__(
         self,
@@ -116,9 +116,9 @@ class StoreGovernor(Governor):
         patience_s: float = PATIENCE_S,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """``seat`` and ``topics`` are asked at each tick."""
+        """``seat`` and ``topics`` are called at each tick."""
         self.session: str = uuid.uuid4().hex
-        self.generation = None  # that of the lease
+        self.generation = None  # the lease's generation
         self._folder = folder
         self._seat = seat
         self._topics = topics
@@ -136,26 +136,26 @@ class StoreGovernor(Governor):
         self._others: dict[str, _Watched] = {}
         self._seats: dict[str, BrokerSeat] = {}
 
-    # --- what the broker is told; on its loop ---
+    # --- answers to the broker, on its loop ---
 
     def serves(self, topic: str) -> bool:
-        """Whether it was assigned here."""
+        """Return True if the topic is assigned to this broker."""
         return self._seat().name in self._view.topics.get(topic, {})
 
     def writers(self, topic: str) -> tuple[BrokerAddress, ...]:
-        """Who has it."""
+        """Return the topic's brokers."""
         view = self._view
         names = sorted(view.topics.get(topic, {}))
         return tuple(BrokerAddress(*view.brokers[name][:3]) for name in names if name in view.brokers)
 
-    def readers(self, topic: str) -> tuple[BrokerAddress, ...]:  # noqa: ARG002  each of them reads from one store
-        """Those that give out objects: of every topic, since none has a disk."""
+    def readers(self, topic: str) -> tuple[BrokerAddress, ...]:  # noqa: ARG002  all read from one store
+        """Return all brokers that serve reads: each can read any topic from the store."""
         return tuple(BrokerAddress(rack, ip, port) for rack, ip, port, reads in self._view.brokers.values() if reads)
 
-    # --- on a thread of its own ---
+    # --- on a separate thread ---
 
     def tick(self) -> None:
-        """As the contract says: some six requests of the store."""
+        """Take part, by about six requests to the store."""
         seat = self._seat()
         self._move_own_beat(seat)
         living = self._find_living(seat)
@@ -163,19 +163,19 @@ class StoreGovernor(Governor):
             try:
                 self._govern(living)
             except (FencedError, PreconditionFailedError):
-                _logger.info("%s governs no more: another has written since", seat.name)
+                _logger.info("%s no longer governs: another governor has written", seat.name)
                 self._forget_lease()
         self._read_assignments()
 
     def leave(self) -> bool:
-        """Give up the seat and the lease: topics are assigned elsewhere at the next tick of whoever governs."""
+        """Give up the seat and the lease, so that the governor's next tick assigns the topics elsewhere."""
         seat = self._seat()
         if self.generation is not None and self._lease_etag is not None:
             free = _LeaseObject(self._lease_beat, None, None, self.generation)
             try:
                 self._folder.store.replace(self._key("lease"), json_body(asdict(free)), self._lease_etag)
             except (PreconditionFailedError, ObjectNotFoundError):
-                _logger.debug("the lease is another's already")
+                _logger.debug("another broker already has the lease")
             self._forget_lease()
         if self._own_etag is not None:
             self._folder.store.delete([self._broker_key(seat.name)])
@@ -183,7 +183,7 @@ class StoreGovernor(Governor):
         return any(now_s - self._others[name].since_s < self._patience_s for name in self._seats.keys() & self._others)
 
     def follow(self) -> None:
-        """As the contract says: a HEAD, and a GET when somebody has assigned."""
+        """Read the assignments, by a HEAD, and a GET after a change."""
         self._read_assignments()
 
     def _move_own_beat(self, seat: BrokerSeat) -> None:
@@ -199,7 +199,7 @@ class StoreGovernor(Governor):
                 self._own_etag = self._folder.store.replace(key, body, self._own_etag)
                 return
         except PreconditionFailedError:
-            _logger.info("%s: its own beat was moved or removed by another, or an answer was lost", seat.name)
+            _logger.info("%s: another broker changed or removed its beat, or an answer was lost", seat.name)
         stored = self._etag_of(key)
         if stored is None:
             self._folder.store.put(key, body, if_absent=True)
@@ -208,7 +208,7 @@ class StoreGovernor(Governor):
             self._own_etag = self._folder.store.replace(key, body, stored)
 
     def _find_living(self, own: BrokerSeat) -> list[BrokerSeat]:
-        """The brokers whose beat has moved lately, this one among them."""
+        """Return the brokers whose beat has changed recently, this one included."""
         beginning = self._key("brokers", "")
         now_s = self._monotonic()
         living = {own.name: own}
@@ -232,7 +232,7 @@ class StoreGovernor(Governor):
             except ObjectNotFoundError:
                 continue
             if known is None or known.token != token:
-                # One that is met for the first time counts as living: it may be, and time will tell.
+                # A new beat counts as living until the patience is over.
                 self._others[name] = _Watched(token, now_s, read_s)
             if name not in self._seats:
                 continue
@@ -246,12 +246,12 @@ class StoreGovernor(Governor):
         return [living[name] for name in sorted(living)]
 
     def _read_seat(self, name: str, key: str) -> str:
-        """Note what a broker says of itself; its beat, for a store that has no etags."""
+        """Note a broker's seat; return its beat, for stores without etags."""
         try:
             told = self._folder.read(key, _SEAT)
         except CorruptDataError as error:
-            # The others are governed all the same; a broker that lives writes its own object anew.
-            _logger.warning("an object among those of brokers is passed over: %s", error)
+            # Skip it: a living broker soon replaces its own object.
+            _logger.warning("skipping a broker's object: %s", error)
             self._seats.pop(name, None)
             return ""
         address = BrokerAddress(told.rack, told.ip, told.port)
@@ -276,15 +276,15 @@ class StoreGovernor(Governor):
         try:
             if stored is None:
                 self._folder.store.put(key, self._lease_body(own, 1), if_absent=True)
-                return False  # held from the next tick on, when its etag is read
+                return False  # held from the next tick, which reads its etag
             return self._take_lease(own, *stored)
         except PreconditionFailedError:
-            return False  # somebody was quicker
+            return False  # another broker was faster
 
     def _take_lease(self, own: BrokerSeat, stored: _LeaseObject, etag: str) -> bool:
         key = self._key("lease")
         now_s = self._monotonic()
-        if stored.session == self.session:  # its own, put or moved by a write whose answer was lost
+        if stored.session == self.session:  # its own lease, by a write with a lost answer
             self._lease_etag, self.generation, self._lease_beat = etag, stored.generation, stored.beat
             return True
         if self._lease is None or self._lease.token != etag:
@@ -294,7 +294,7 @@ class StoreGovernor(Governor):
         self._lease_beat = 0
         self._lease_etag = self._folder.store.replace(key, self._lease_body(own, stored.generation + 1), etag)
         self.generation = stored.generation + 1
-        _logger.info("%s governs, generation %d", own.name, self.generation)
+        _logger.info("%s governs in generation %d", own.name, self.generation)
         return True
 
     def _lease_body(self, own: BrokerSeat, generation: int) -> bytes:
@@ -306,13 +306,13 @@ class StoreGovernor(Governor):
     # --- assignments ---
 
     def _govern(self, living: Sequence[BrokerSeat]) -> None:
-        """Assign, and write it if it is another assignment than before. FencedError if another governs by now."""
+        """Assign, and write changes. Raise FencedError if a later generation governs."""
         assert self.generation is not None
         key = self._key("assignments")
         etag = self._etag_of(key)
         before = _NOTHING if etag is None else self._read_view(key)
         if before.generation > self.generation:
-            raise FencedError(f"generation {before.generation} governs")
+            raise FencedError(f"generation {before.generation} governs now")
         topics = self._strategy.assign(self._topics(), living, before.topics, self._wall_ms())
         brokers = {
             seat.name: (seat.address.locality, seat.address.ip, seat.address.port, seat.serves_reads)
@@ -326,7 +326,7 @@ class StoreGovernor(Governor):
             self._folder.store.put(key, body, if_absent=True)
         else:
             self._folder.store.replace(key, body, etag)
-        _logger.info("%d topics are at %d brokers", len(topics), len(brokers))
+        _logger.info("assigned %d topics to %d brokers", len(topics), len(brokers))
 
     def _read_assignments(self) -> None:
         key = self._key("assignments")
@@ -353,5 +353,5 @@ class StoreGovernor(Governor):
 
 
 def broker_name(address: BrokerAddress) -> str:
-    """What a broker is called, for as long as it has this address: one that is started anew gets its topics back."""
+    """Return a broker's name by its address, so that it gets its topics back after a restart."""
     return f"{address.ip.replace(':', '-').replace('/', '-')}_{address.port}"

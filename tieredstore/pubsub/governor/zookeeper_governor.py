@@ -1,14 +1,14 @@
-"""A governor by ZooKeeper, with MemQ's nodes: brokers of ours and MemQ's share a cluster, and either kind governs.
+"""A governor by ZooKeeper, with MemQ's nodes: this project's brokers and MemQ's share a cluster, and either may govern.
 
 ::
 
     /brokers/<ip>                        ephemeral: a broker and what is assigned to it (zookeeper_nodes)
     /topics/<topic>                      a topic's JSON
-    /governor                            the address of who governs
-    /governor/_c_<uuid>-lock-<number>    ephemeral: who would; the least number governs, as Curator has it
+    /governor                            the governing broker's address
+    /governor/_c_<uuid>-lock-<number>    ephemeral: a candidate; the least number governs, as in Curator
 
-Who has the least number has it until its node is gone, since numbers only grow. Whatever a governor writes is one
-transaction with a check that its own node is still there: what it writes after it was deposed fails, whenever it woke.
+The candidate with the least number governs until its node disappears, since numbers only grow. Each write of a governor
+is a transaction with a check that its own node exists, so a delayed write of a deposed governor fails.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _LOCK: Final = "lock-"
 _logger: Final = logging.getLogger(__name__)
 
 Nodes = Mapping[str, BrokerNode]
-"""The brokers that live, by the names of their nodes."""
+"""Living brokers by the names of their nodes."""
 
 
 class ZooKeeperGovernor(Governor):
-    """One broker's part in it. Its node has the name of its address, of which MemQ's clusters have one broker each."""
+    """One broker's part in governing. Its node is named by its IP address, so a cluster has one broker per address."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class ZooKeeperGovernor(Governor):
         *,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """``seat`` and ``topics`` are asked at each tick."""
+        """``seat`` and ``topics`` are called at each tick."""
         self._session = session
         self._seat = seat
         self._topics = topics
@@ -64,14 +64,14 @@ class ZooKeeperGovernor(Governor):
         self._nodes: Nodes = {}
         self._own: Mapping[str, Mapping[str, object]] = {}
 
-    # --- what the broker is told; on its loop ---
+    # --- answers to the broker, on its loop ---
 
     def serves(self, topic: str) -> bool:
-        """Whether it was assigned here; what was assigned holds until something else is known."""
+        """Return True if the topic was assigned to this broker, as far as is known."""
         return topic in self._own
 
     def writers(self, topic: str) -> tuple[BrokerAddress, ...]:
-        """Who has it, of either kind."""
+        """Return the topic's brokers of either kind."""
         own = self._seat().address.ip
         return tuple(
             node.seat.address
@@ -80,17 +80,17 @@ class ZooKeeperGovernor(Governor):
         )
 
     def readers(self, topic: str) -> tuple[BrokerAddress, ...]:
-        """Brokers of ours that give out objects, and MemQ's to which the topic is assigned."""
+        """Return this project's brokers that serve reads, and MemQ's to which the topic is assigned."""
         return tuple(
             node.seat.address
             for _, node in sorted(self._nodes.items())
             if node.seat.serves_reads and (node.is_own_kind or topic in node.assigned)
         )
 
-    # --- on a thread of its own ---
+    # --- on a separate thread ---
 
     def tick(self) -> None:
-        """As the contract says."""
+        """Keep this broker's node, govern if elected, and read the assignments."""
         for path in (BROKERS, GOVERNOR):
             self._session.provide(path)
         seat = self._seat()
@@ -103,14 +103,14 @@ class ZooKeeperGovernor(Governor):
                     nodes = self._read_nodes()
             except FencedError:
                 self.generation = None
-                _logger.info("%s governs no more: its session ended", seat.name)
+                _logger.info("%s no longer governs: its session ended", seat.name)
         self._nodes = nodes
         own = nodes.get(seat.address.ip)
         if own is not None:
             self._own = own.assigned
 
     def leave(self) -> bool:
-        """Give up the seat: this broker's nodes go, and others have the topics after a tick."""
+        """Give up the seat: delete this broker's nodes, so that others have its topics after a tick."""
         self.generation = None
         own = self._seat().address.ip
         for path in (
@@ -123,18 +123,18 @@ class ZooKeeperGovernor(Governor):
         return any(node.writes for name, node in self._nodes.items() if name != own)
 
     def follow(self) -> None:
-        """As the contract says: a topic is this broker's until another's node has it."""
+        """Read the assignments: a topic stays at this broker until another's node has it."""
         nodes = {name: node for name, node in self._read_nodes().items() if name != self._seat().address.ip}
         taken = {topic for node in nodes.values() if node.writes for topic in node.assigned}
         self._nodes = nodes | {name: node for name, node in self._nodes.items() if name == self._seat().address.ip}
         self._own = {topic: document for topic, document in self._own.items() if topic not in taken}
 
     def close(self) -> None:
-        """End the session, and with it whatever node of this broker is left."""
+        """End the session, and with it this broker's remaining nodes."""
         self._session.close()
 
     def _keep_own_node(self, seat: BrokerSeat) -> None:
-        """This broker's node, made anew with what it had when the session that owned it has ended."""
+        """Recreate this broker's node with its assignments if the session that owned it has ended."""
         path = f"{BROKERS}/{seat.address.ip}"
         try:
             raw, stat = self._session.get(path)
@@ -149,27 +149,27 @@ class ZooKeeperGovernor(Governor):
         try:
             self._session.create(path, body, ephemeral=True)
         except self._session.errors.NodeExistsError:
-            _logger.info("%s: another has made it just now", path)
+            _logger.info("%s: another session has just created it", path)
 
     def _check_own(self, raw: bytes, path: str, seat: BrokerSeat) -> None:
-        """That a node is of this broker's earlier life, and not of another one at the same address."""
+        """Raise ConfigError if a node belongs to another broker at the same address instead of an earlier session."""
         try:
             address = parse_broker_node(raw, path).seat.address
         except CorruptDataError as error:
-            _logger.warning("%s: it is replaced by that of this broker", error)
+            _logger.warning("%s; replacing it", error)
             return
         if address.port != seat.address.port:
             raise ConfigError(
-                f"another broker has the node {path}, with port {address.port}: brokers of one cluster in ZooKeeper "
-                "have an address each (pubsub.broker.advertised)"
+                f"another broker has the node {path}, with port {address.port}: in ZooKeeper each broker of a cluster "
+                "needs an address of its own (pubsub.broker.advertised)"
             )
 
     def _find_leader(self, seat: BrokerSeat) -> str | None:
-        """The path of this broker's node in the election if it governs; makes the node if there is none."""
+        """Return the path of this broker's candidate node if it governs; create the node if missing."""
         if not any(name.startswith(self._candidate) for name in self._session.children(GOVERNOR)):
             data = seat.address.ip.encode()
             self._session.create(f"{GOVERNOR}/{self._candidate}", data, ephemeral=True, sequence=True)
-        # As Curator: whatever is there, by what stands behind the last "lock-".
+        # Like Curator: order all children by the text after the last "lock-".
         first = min(self._session.children(GOVERNOR), key=lambda name: name.rpartition(_LOCK)[2])
         if not first.startswith(self._candidate):
             self.generation = None
@@ -182,7 +182,7 @@ class ZooKeeperGovernor(Governor):
             except ResourceNotFoundError:
                 self.generation = None
                 return None
-            _logger.info("%s governs, generation %d", seat.name, self.generation)
+            _logger.info("%s governs in generation %d", seat.name, self.generation)
         return path
 
     def _read_nodes(self) -> dict[str, BrokerNode]:
@@ -192,7 +192,7 @@ class ZooKeeperGovernor(Governor):
             try:
                 node = parse_broker_node(raw, path, version=stat.version, session=stat.ephemeralOwner)
             except CorruptDataError as error:
-                _logger.warning("%s; it is passed over", error)
+                _logger.warning("%s; skipping it", error)
                 continue
             nodes[node.seat.name] = node
         return nodes
@@ -200,7 +200,7 @@ class ZooKeeperGovernor(Governor):
     # --- governing ---
 
     def _govern(self, nodes: Nodes, candidate: str) -> bool:
-        """Assign, and write the nodes that change; whether any did. FencedError if another governs by now."""
+        """Assign, and write changed nodes; return True if any. Raise FencedError if another broker governs now."""
         topics = {known.name: known for known in self._topics()}
         assigned = self._assign(topics, nodes)
         changed = False
@@ -216,21 +216,21 @@ class ZooKeeperGovernor(Governor):
                 changed = True
                 self._write(candidate, name, node.body_with(documents), node.version)
         if changed:
-            _logger.info("%d topics are at %d brokers", len(topics), len(nodes))
+            _logger.info("assigned %d topics to %d brokers", len(topics), len(nodes))
         return changed
 
     def _write(self, candidate: str, name: str, body: bytes, version: int) -> None:
         try:
             if not self._session.set_if(candidate, f"{BROKERS}/{name}", body, version):
-                _logger.info("the node of broker %s has changed meanwhile: the next tick looks again", name)
+                _logger.info("the node of broker %s has just changed: retrying at the next tick", name)
         except ResourceNotFoundError as error:
-            raise FencedError(f"another governs by now: {candidate} is gone") from error
+            raise FencedError(f"another broker governs now: {candidate} is gone") from error
 
     def _assign(self, topics: Mapping[str, KnownTopic], nodes: Nodes) -> dict[str, dict[str, int]]:
-        """Of each topic the brokers that can store it, as the strategy has it.
+        """Return for each topic the brokers that shall store it, by the strategy.
 
-        A topic without a node is one of our store's, which MemQ's brokers do not know; one of MemQ's may lie in a place
-        that ours cannot reach. Most topics are neither, and go first, to whatever broker has room.
+        MemQ's brokers cannot store topics without a node, which are this store's own; this project's cannot reach every
+        place of MemQ's topics. Most topics fit both and go first, to any broker.
         """
         writing = {name: node for name, node in nodes.items() if node.writes}
         free = {name: float(node.seat.capacity_mb) for name, node in writing.items()}
@@ -258,7 +258,7 @@ def _holders(nodes: Nodes, topic: str) -> Iterable[tuple[str, BrokerNode]]:
 
 
 def _document(known: KnownTopic) -> Mapping[str, object]:
-    """MemQ's JSON of a topic; of one of our store's the part that clients are told."""
+    """Return MemQ's JSON of a topic; for one of this store the part that clients get."""
     if known.document is not None:
         return known.document
     return {

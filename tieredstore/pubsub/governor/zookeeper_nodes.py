@@ -1,4 +1,4 @@
-"""What MemQ's brokers write into ZooKeeper: the JSON of a broker, and that of a topic.
+"""MemQ's nodes in ZooKeeper: the JSON of brokers and topics.
 
 ::
 
@@ -6,7 +6,7 @@
                       "assignedTopics": [{…the topic's JSON, "assignmentTimestamp", "assignmentInputTrafficMB"}]}
     /topics/<topic>  the topic's JSON
 
-Fields that are not known here stay as they are when an assignment is written.
+Writing an assignment keeps unknown fields.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tieredstore.pubsub.queue.memq_topics import open_configured_topics, parse_t
 from tieredstore.pubsub.queue.topics import Topics
 
 OWN_TYPE: Final = "tieredstore"
-"""The ``instanceType`` of brokers of ours, which MemQ's governor leaves as it is."""
+"""``instanceType`` of this project's brokers, which MemQ's governor keeps."""
 
 _MEMQ_CAPACITY_MB: Final = 200
 _BATCH_BYTES: Final = 100 << 20
@@ -40,7 +40,7 @@ _WRITES: Final = frozenset({"WRITE", "READ_WRITE"})
 
 @dataclass(frozen=True, slots=True)
 class BrokerNode:
-    """A broker as its node tells of it. ``assigned`` are the JSON of topics, by name; ``version`` is the node's."""
+    """A broker's node. ``assigned`` holds the JSON of topics, by name; ``version`` is the node's."""
 
     seat: BrokerSeat
     assigned: Mapping[str, Mapping[str, object]]
@@ -50,26 +50,26 @@ class BrokerNode:
 
     @property
     def is_own_kind(self) -> bool:
-        """Whether it is a broker of ours."""
+        """True for a broker of this project."""
         return self.document.get("instanceType") == OWN_TYPE
 
     @property
     def writes(self) -> bool:
-        """Whether it takes Messages."""
+        """True if it takes Messages."""
         return self.document.get("brokerType", "WRITE") in _WRITES
 
     def since(self, topic: str) -> int:
-        """Since which ms of the governor's clock it has a topic."""
+        """Return the ms of the governor's clock since which it has a topic."""
         since = self.assigned[topic].get("assignmentTimestamp")
         return since if isinstance(since, int) else 0
 
     def body_with(self, assigned: Iterable[Mapping[str, object]]) -> bytes:
-        """The JSON with these topics."""
+        """Return the JSON with these topics."""
         return _body({**self.document, "assignedTopics": list(assigned)})
 
 
 def own_node_body(seat: BrokerSeat, assigned: Iterable[Mapping[str, object]]) -> bytes:
-    """The JSON of a broker of ours."""
+    """Return the JSON of a broker of this project."""
     address = seat.address
     return _body({
         "brokerIP": address.ip, "brokerPort": address.port, "instanceType": OWN_TYPE, "locality": address.locality,
@@ -79,24 +79,24 @@ def own_node_body(seat: BrokerSeat, assigned: Iterable[Mapping[str, object]]) ->
 
 
 def parse_broker_node(raw: bytes, path: str, *, version: int = 0, session: int = 0) -> BrokerNode:
-    """The broker of a node; CorruptDataError for what is none."""
+    """Parse a broker's node; raise CorruptDataError if it is invalid."""
     document = parse_object(raw, path)
     ip, port, locality = document.get("brokerIP"), document.get("brokerPort"), document.get("locality") or ""
-    # Clients are told of it, in packets whose ports have 16 bits with a sign.
+    # Packets give clients the port in signed 16 bits.
     if not ip or type(port) is not int or not -_PORTS <= port < _PORTS:
-        raise CorruptDataError(f"{path} is not what a broker wrote: it tells of no address")
+        raise CorruptDataError(f"{path} is no valid node of a broker: it has no address")
     ip, locality = packet_text(ip, path), packet_text(locality, path)
     capacity = document.get("totalNetworkCapacity")
-    # MemQ's brokers leave it to their governor to say.
+    # MemQ's brokers leave the capacity to their governor.
     capacity_mb = capacity if type(capacity) is int and capacity > 0 else _MEMQ_CAPACITY_MB
     assigned: dict[str, Mapping[str, object]] = {}
     topics: object = document.get("assignedTopics") or ()
     if not isinstance(topics, list | tuple):
-        raise CorruptDataError(f"{path} is not what a broker or its governor wrote: its topics are no list")
+        raise CorruptDataError(f"{path} is no valid node of a broker: its topics are no list")
     for topic in cast("Sequence[object]", topics):
         name = cast("dict[str, object]", topic).get("topic") if isinstance(topic, dict) else None
         if not isinstance(name, str):
-            raise CorruptDataError(f"{path} is not what a governor wrote: one of its topics has no name")
+            raise CorruptDataError(f"{path} is no valid node of a broker: one of its topics has no name")
         assigned[name] = cast("dict[str, object]", topic)
     address = BrokerAddress(locality, ip, port)
     seat = BrokerSeat(path.rpartition("/")[2], address, capacity_mb, document.get("brokerType") in _READS)
@@ -104,43 +104,44 @@ def parse_broker_node(raw: bytes, path: str, *, version: int = 0, session: int =
 
 
 def parse_object(raw: bytes, path: str) -> dict[str, object]:
-    """The object of a node; CorruptDataError for what is none."""
+    """Return the JSON object of a node; raise CorruptDataError if it is none."""
     try:
         document: object = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise CorruptDataError(f"{path} is no JSON") from error
+        raise CorruptDataError(f"{path} is not JSON") from error
     if not isinstance(document, dict):
-        raise CorruptDataError(f"{path} is no object of JSON")
+        raise CorruptDataError(f"{path} is not a JSON object")
     return cast("dict[str, object]", document)
 
 
 def packet_text(value: object, path: str) -> str:
-    """Text that a packet can tell clients; CorruptDataError for what it cannot."""
+    """Return text that fits a packet; raise CorruptDataError otherwise."""
     try:
         if isinstance(value, str) and len(value.encode()) <= MOST_TEXT:
             return value
     except UnicodeEncodeError:
         pass
-    raise CorruptDataError(f"{path}: no client can be told of {value!r:.60}")
+    raise CorruptDataError(f"{path}: {value!r:.60} does not fit a packet")
 
 
 def load_of(document: Mapping[str, object], topic: str, path: str) -> TopicLoad:
-    """What a topic's JSON says of its traffic, with MemQ's defaults; CorruptDataError for another topic's, or no
-    number."""
+    """Return a topic's load from its JSON, with MemQ's defaults.
+
+    Raise CorruptDataError for another topic's JSON or invalid numbers."""
     if document.get("topic") != topic:
-        raise CorruptDataError(f"{path} is of topic {document.get('topic')!r:.80}")
+        raise CorruptDataError(f"{path} names topic {document.get('topic')!r:.80}")
     batch_bytes = _amount(document, "batchSizeBytes", 0, path) or _amount(document, "batchSizeMB", 0, path) * _MIB
     multiplier = _amount(document, "clusteringMultiplier", 3, path)
     if batch_bytes < 0 or multiplier <= 0:
         raise CorruptDataError(
-            f"{path}: no broker can be assigned by batches of {batch_bytes:g} bytes and {multiplier:g}"
+            f"{path}: invalid batches of {batch_bytes:g} bytes, or clusteringMultiplier {multiplier:g}"
         )
     traffic = max(0.0, _amount(document, "inputTrafficMB", 0, path))
     return TopicLoad(topic, int(batch_bytes) or _BATCH_BYTES, traffic, multiplier)
 
 
 def assignment_document(topic: Mapping[str, object], share_mb: float, since_ms: int) -> dict[str, object]:
-    """A topic's JSON as it stands in the node of a broker that has it."""
+    """Return a topic's JSON for the node of a broker that has it."""
     return {**topic, "assignmentTimestamp": since_ms, "assignmentInputTrafficMB": share_mb}
 
 
@@ -153,7 +154,7 @@ def _amount(document: Mapping[str, object], name: str, default: float, path: str
     except (ValueError, OverflowError):
         amount = None
     if amount is None or not abs(amount) < 1e18:
-        raise CorruptDataError(f"{path}: {name} is {value!r:.60}, and must be a number")
+        raise CorruptDataError(f"{path}: {name} is {value!r:.60}, expected a number")
     return amount
 
 
@@ -167,7 +168,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class ZooKeeperTopics(TopicSource):
-    """The nodes below ``/topics``, read by a session of its own: topics are looked up while others tick."""
+    """The nodes below ``/topics``, with a session of its own: topics are looked up while the governor ticks."""
 
     def __init__(self, session: ZooKeeperSession, topics: Topics) -> None:
         self._session = session
@@ -175,14 +176,14 @@ class ZooKeeperTopics(TopicSource):
         self._complaints: dict[str, str] = {}
 
     def all(self) -> Iterable[KnownTopic]:
-        """Each that can be read; others are a line in the log."""
+        """Return all valid topics; log others."""
         self._session.provide(TOPICS)
         nodes = self._session.get_all([f"{TOPICS}/{name}" for name in self._session.children(TOPICS)])
         known = (self._describe(path, raw) for path, (raw, _) in nodes.items())
         return [topic for topic in known if topic is not None]
 
     def get(self, name: str) -> KnownTopic | None:
-        """The one of that name."""
+        """Return the topic of this name."""
         if not name or "/" in name or name in {".", ".."} or not name.isprintable():
             return None
         try:
@@ -210,21 +211,21 @@ class ZooKeeperTopics(TopicSource):
             config = parse_topic_config(raw, path, Path.cwd())
             topics = open_configured_topics(self._topics.store, self._topics.settings, config)
         except ConfigError as error:
-            # MemQ's brokers may have it all the same.
+            # MemQ's brokers may be able to store it.
             self._complain(path, f"this broker cannot store it: {error}")
             return known
         self._complaints.pop(path, None)
         return KnownTopic(load, known.handler, known.properties, config.topic, topics, document)
 
     def _complain(self, path: str, why: str) -> None:
-        """Once for each reason, though topics are read every ten seconds."""
+        """Log each reason once, since topics are read every ten seconds."""
         if self._complaints.get(path) != why:
             self._complaints[path] = why
             _logger.warning("%s in ZooKeeper: %s", path, why)
 
 
 def _texts(properties: object, path: str) -> tuple[tuple[str, str], ...]:
-    """The handler's properties as clients are told of them."""
+    """Return the handler's properties for clients."""
     if not isinstance(properties, dict):
         return ()
     given = cast("Mapping[str, object]", properties)

@@ -1,1 +1,1 @@
-"""Producers and sinks: records into Messages, batches and the store, or to brokers."""
+"""Producers and sinks: pack records into Messages and batches, and store them or send them to brokers."""

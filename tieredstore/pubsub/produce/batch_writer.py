@@ -1,4 +1,4 @@
-"""A batch from its Messages to its ack: PUT, then notify, then tell where it stands."""
+"""Writes a batch: PUTs the object, notifies of it, and returns its place."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from tieredstore.pubsub.queue.topics import Topic, Topics
 from tieredstore.pubsub.settings import BatchSettings
 
 _MOST_VALUES: Final = 30_000
-"""Of JSON, in what a notification tells of producers: some 800 KB of the 1 MiB that readers take, and Kafka."""
+"""Most JSON values about producers in a notification: 800 KB of the 1 MiB that readers and Kafka accept."""
 
 _VALUES_A_PRODUCER: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class SealedMessage:
-    """A Message as it is stored, and what a notification tells of it.
+    """A Message as stored, with the facts for its notification.
 
-    One of somebody else's may have no producer, and nobody has looked for the timestamps of its records.
+    A foreign Message may lack a producer, and has no known timestamps.
     """
 
     stored: Buffer
@@ -52,45 +52,45 @@ class SealedMessage:
 
 @dataclass(slots=True)
 class SealedBatch:
-    """Sealed Messages that go together, as many as the settings say."""
+    """Sealed Messages that are stored together, within the limits of the settings."""
 
     settings: BatchSettings
     messages: list[SealedMessage] = field(default_factory=list[SealedMessage])
     stored_bytes: int = 0
 
     def has_room_for(self, message: SealedMessage) -> bool:
-        """Whether it may come too; an empty batch takes any."""
+        """Return True if the Message fits; an empty batch takes any."""
         return not self.messages or self.stored_bytes + len(message.stored) <= self.settings.batch_bytes
 
     def add(self, message: SealedMessage) -> None:
-        """Have it stored with the others."""
+        """Add a Message."""
         self.messages.append(message)
         self.stored_bytes += len(message.stored)
 
     @property
     def is_full(self) -> bool:
-        """Whether no other Message should come."""
+        """True if the batch is at a limit."""
         settings = self.settings
         return self.stored_bytes >= settings.batch_bytes or len(self.messages) >= settings.batch_messages
 
 
 class BatchWriter:
-    """Writes batches of one topic. Thread-safe: ``uploads`` of them at once."""
+    """Writes batches of one topic. Thread-safe, with ``uploads`` batches in parallel."""
 
     def __init__(self, topics: Topics, topic: Topic, queue: NotificationQueue, *, host: str | None = None) -> None:
-        """``host`` stands in the keys; this machine's name unless it is given."""
+        """``host`` becomes part of the keys; by default this machine's name."""
         self.topics = topics
         self.topic = topic
         self._queue = queue
         self._puts = BatchPuts(topics.store, topics.batches.uploads)
         self._host = host or socket.gethostname().partition(".")[0].replace("/", "-")[:63] or "host"
         self._lock = threading.Lock()
-        # Both begin at random: keys of two writers never meet, and partitions fill alike.
+        # Random beginnings: keys of two writers never collide, and partitions fill evenly.
         self._next_id = secrets.randbits(64) - (1 << 63)
         self._turn = secrets.randbelow(queue.partitions)
 
     def close(self) -> None:
-        """Begin no more puts, and notify of nothing more."""
+        """Stop putting and notifying."""
         self._puts.close()
         self._queue.close()
 
@@ -102,17 +102,19 @@ class BatchWriter:
         memory: BatchMemory | None = None,
         empty: Sequence[ProducerRequest] = (),
     ) -> tuple[int, int]:
-        """Store the batch and notify of it, in ``partition`` or in the one whose turn it is; returns its read partition
-        and offset. DeliveryFailedError otherwise. The notification tells of ``empty`` requests too."""
+        """Store the batch and notify of it; return its read partition and offset.
+
+        Without ``partition``, partitions take turns. The notification also lists ``empty`` requests. Raise
+        DeliveryFailedError on failure."""
         notification = self.store(messages, deadline, memory, empty)
         partition = self._next_partition() if partition is None else partition
         key = notification.key
         try:
             (offset,) = self._queue.append(partition, [notification.to_json()], deadline)
         except TieredStoreError as error:
-            # The object stands, and nobody was told: an orphan, unless the answer alone was lost.
+            # The object is stored but not announced: an orphan, unless only the answer was lost.
             raise DeliveryFailedError(
-                f"{key} is stored, and its notification is not: {error}", maybe_stored=True
+                f"{key} is stored, but its notification failed: {error}", maybe_stored=True
             ) from error
         return partition, offset
 
@@ -123,8 +125,9 @@ class BatchWriter:
         memory: BatchMemory | None = None,
         empty: Sequence[ProducerRequest] = (),
     ) -> Notification:
-        """Store the batch, and notify of it not yet; DeliveryFailedError if it cannot be. ``memory``: where all of its
-        Messages lie as they are to be stored; without it they are copied together."""
+        """Store the batch without notifying of it; raise DeliveryFailedError on failure.
+
+        ``memory`` already holds all of its Messages in place; without it they are copied together."""
         stored = [message.stored for message in messages]
         pool = self.topics.memory
         body = fill_batch(stored, lambda size: memoryview(pool.slab(size))) if memory is None else memory.batch(stored)
@@ -133,7 +136,7 @@ class BatchWriter:
         return self._notification(messages, key, body, empty)
 
     def _key(self, messages: Sequence[SealedMessage]) -> str:
-        """A key for the batch's life."""
+        """Return a new key for the batch."""
         with self._lock:
             server_id, self._next_id = self._next_id, _wrap(self._next_id + len(messages))
         request = messages[0].request
@@ -141,7 +144,7 @@ class BatchWriter:
         return str(BatchKey(self.topic.path, client_id, server_id, ms, 0, self._host, self.topic.is_hashed))
 
     def _next_partition(self) -> int:
-        """The partition whose turn it is."""
+        """Return the next partition in turn."""
         with self._lock:
             self._turn += 1
             return self._turn % self._queue.partitions
@@ -159,7 +162,7 @@ class BatchWriter:
             max_timestamp=_over_all(max, (message.max_timestamp for message in messages)),
             total_size=len(body),
             crc32=batch_checksum(body, [message.stored for message in messages]),
-            # Nothing where a notification would become larger than readers take: they look into the object then.
+            # Leave out lists that would make the notification too large: readers then look into the object.
             producers=named if values <= _MOST_VALUES else (),
             empty=left_out if values + _values(left_out) <= _MOST_VALUES else (),
         )
@@ -174,7 +177,7 @@ class BatchWriter:
 
 
 def _over_all(choose: Callable[[list[int]], int], timestamps: Iterable[int | None]) -> int | None:
-    """None where one of them is not known."""
+    """Return the minimum or maximum; None if any timestamp is unknown."""
     known: list[int] = []
     for timestamp in timestamps:
         if timestamp is None:
@@ -184,7 +187,7 @@ def _over_all(choose: Callable[[list[int]], int], timestamps: Iterable[int | Non
 
 
 def request_runs(requests: Iterable[ProducerRequest | None]) -> tuple[RequestRuns, ...]:
-    """Whose requests they are, their ids in runs."""
+    """Group requests by producer, with their ids as runs."""
     ids: dict[tuple[str, int], set[int]] = {}
     for request in requests:
         if request is not None:
@@ -209,7 +212,7 @@ def _runs(numbers: Sequence[int]) -> list[int]:
 
 
 def _wrap(number: int) -> int:
-    """The number as Java's long has it."""
+    """Wrap a number to Java's long."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
@@ -220,7 +223,7 @@ _MOST_DELAY_S: Final = 5.0
 
 @dataclass(slots=True)
 class _Race:
-    """The tries of one put."""
+    """Concurrent tries of one put."""
 
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -232,13 +235,13 @@ class _Race:
 
 
 class BatchPuts:
-    """Puts batches; for ``uploads`` threads that each put one at a time."""
+    """Puts batches for ``uploads`` threads, each of which puts one at a time."""
 
     def __init__(self, store: ObjectStore, uploads: int, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._monotonic = monotonic
         self._usual = UsualTime()
-        # Tries that hang keep a thread each until the store's own deadline.
+        # A hanging try keeps a thread until the store's own deadline.
         self._pool = ThreadPool((_TRIES_AT_ONCE + 1) * uploads, "tieredstore-pubsub-put")
 
     def close(self) -> None:
@@ -246,8 +249,10 @@ class BatchPuts:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def put(self, key: str, body: Body, deadline: Deadline) -> None:
-        """Returns when the object is stored. DeliveryFailedError if the store refuses, or at the deadline; it tells
-        whether a try may have been done, or may yet be."""
+        """Return once the object is stored.
+
+        Raise DeliveryFailedError if the store refuses or at the deadline; its ``maybe_stored`` is True if a try may
+        have succeeded or may still do so."""
         race, delay_s = _Race(), _FIRST_DELAY_S
         self._begin(race, key, body)
         while True:
@@ -264,7 +269,7 @@ class BatchPuts:
                         f"{key} was not stored: {error}", maybe_stored=race.is_unclear or race.under_way > 0
                     ) from error
                 if deadline.remaining_s() <= 0:
-                    why = "it did not answer in time" if error is None else str(error)
+                    why = "no answer in time" if error is None else str(error)
                     raise DeliveryFailedError(f"{key} was not stored: {why}", maybe_stored=True) from error
                 under_way = race.under_way
             if under_way >= _TRIES_AT_ONCE:
@@ -293,7 +298,7 @@ class BatchPuts:
             self._usual.note(self._monotonic() - begin_s)
         except TieredStoreError as failure:
             error = failure
-        except BaseException as failure:  # noqa: BLE001  raised where somebody waits for it
+        except BaseException as failure:  # noqa: BLE001  raised in the waiting thread
             bug = failure
         with race.changed:
             race.under_way -= 1
@@ -304,22 +309,22 @@ class BatchPuts:
             race.changed.notify_all()
 
 
-_LEAST_MESSAGE: Final = 64  # bytes; the index of so many Messages is the most that stands before a batch
+_LEAST_MESSAGE: Final = 64  # bytes; bounds the number of Messages, and so the size of the index before them
 
 
 class BatchMemory:
-    """Room for one batch of ``size`` bytes, of ``messages`` Messages at most; more bytes, if one Message is larger.
+    """Memory for one batch of ``size`` bytes and at most ``messages`` Messages; larger if a single Message is.
 
-    Not for two threads at a time; what was laid stays as it is.
+    Not thread-safe. Messages never change once they are added.
     """
 
     def __init__(self, pool: SlabPool, size: int, messages: int, *, least: int = 0, first: int | None = None) -> None:
-        """``least``: bytes that the first Message may have. ``first``: bytes to begin with, where not all may be
-        needed: then Messages can be added, and memory moves as it grows."""
+        """``least``: bytes that the first Message may need. ``first``: initial bytes, if less than the whole may be
+        needed; then add Messages by :meth:`add`, which grows and moves the memory."""
         self._pool = pool
         self.most_messages: int = min(messages, size // _LEAST_MESSAGE + 1)
         self._first = self._end = index_size(self.most_messages)
-        # A byte less: blocks of a pool, whose sizes are round, are more than what is asked for.
+        # One byte less than requested: the pool's blocks have round sizes and would be larger than asked for.
         self._most = size - 1
         self._size = max(self._most, self._first + least)
         self._memory = memoryview(pool.slab(self._size if first is None else min(self._size, self._first + first)))
@@ -327,32 +332,33 @@ class BatchMemory:
 
     @property
     def left(self) -> int:
-        """Bytes of Messages that can come yet."""
+        """Bytes left for further Messages."""
         most = self._most if self._sizes else self._size
         return max(0, most - self._end) if len(self._sizes) < self.most_messages else 0
 
     @property
     def messages(self) -> int:
-        """How many it holds."""
+        """Number of Messages."""
         return len(self._sizes)
 
     @property
     def used(self) -> int:
-        """Bytes of the Messages that it holds."""
+        """Bytes of all Messages."""
         return self._end - self._first
 
     def body(self, most: int, head: int) -> BodyWriter:
-        """For the records of the next Message, which are to lie behind ``head`` bytes of its header: ``most`` bytes of
-        them, or what is left. It is no Message of the batch before it is :meth:`hold`."""
+        """Return room for the next Message's records, after ``head`` bytes for its header.
+
+        It has ``most`` bytes, or the rest. The Message joins the batch only by :meth:`hold`."""
         return BodyWriter(min(most, self.left - head), self._memory[self._end : self._size], head)
 
     def hold(self, size: int) -> None:
-        """The Message in the room that :meth:`body` gave last is one of the batch, and has so many bytes."""
+        """Add the Message that was written in the last :meth:`body`, of ``size`` bytes in all."""
         self._end += size
         self._sizes.append(size)
 
     def add(self, message: Buffer) -> None:
-        """A copy of a whole Message, as one of the batch."""
+        """Add a copy of a whole Message."""
         start = self._end
         self.hold(len(message))
         if self._end > len(self._memory):
@@ -362,14 +368,14 @@ class BatchMemory:
         self._memory[start : self._end] = message
 
     def list_messages(self) -> list[memoryview]:
-        """The Messages, where they lie: to be asked for when no more will be added."""
+        """Return views of the Messages; call it after the last one is added."""
         ends = list(accumulate(self._sizes, initial=self._first))
         return [self._memory[start:end] for start, end in pairwise(ends)]
 
     def batch(self, messages: Sequence[Buffer]) -> memoryview:
-        """The object of all Messages that it holds, which are ``messages``."""
+        """Return the object of all Messages; ``messages`` must be those of :meth:`list_messages`."""
         if list(map(len, messages)) != self._sizes:
-            raise InvalidRangeError(f"{len(messages)} Messages are not the {self.messages} that lie here")
+            raise InvalidRangeError(f"{len(messages)} Messages given, but the batch holds {self.messages} others")
         index = batch_index(messages)
         start = self._first - len(index)
         self._memory[start : self._first] = index
@@ -377,6 +383,7 @@ class BatchMemory:
 
 
 def room_for(messages_of_a_batch: int, batch_bytes: int, message_bytes: int) -> int:
-    """How many Messages a batch may come to have, whose Messages end when a record does not fit: two that follow each
-    other are larger than one may be."""
+    """Return the most Messages that a batch can hold.
+
+    A Message ends when the next record does not fit, so any two in a row exceed the limit of one."""
     return max(1, min(messages_of_a_batch, 2 * (batch_bytes // message_bytes) + 2))

@@ -1,6 +1,6 @@
-"""Delivery to brokers, ours or MemQ's.
+"""Delivery to brokers, this project's or MemQ's.
 
-It lies apart from the producer, which imports it once brokers are named: it needs asyncio and TLS.
+Kept apart from the producer, which imports it only for brokers: it needs asyncio and TLS.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tieredstore.pubsub.settings import BatchClientSettings, BatchSettings
 _logger: Final = logging.getLogger(__name__)
 
 _ROOM_FOR_HEADERS: Final = 64 << 10
-"""Of a packet: what stands before a Message, and what compression may add to what cannot be compressed."""
+"""Bytes of a packet for headers and for the growth of incompressible data."""
 
 _FIRST_DELAY_S: Final = 0.05
 _MOST_DELAY_S: Final = 2.0
@@ -53,17 +53,17 @@ _REFUSED: Final = frozenset({Code.BAD_REQUEST, Code.UNAUTHORIZED})
 
 
 def message_bytes_of(settings: BatchSettings) -> int:
-    """Return how large a Message may become: a packet has to hold it."""
+    """Return the largest Message that fits a packet."""
     return min(settings.message_bytes, MAX_PACKET_BYTES - _ROOM_FOR_HEADERS)
 
 
 def open_broker_outbox(sending: Sending, *, topic: str, client: BatchClientSettings) -> Outbox:
-    """Return an outbox whose Messages go to the brokers of a topic, which those of ``client`` name."""
+    """Return an outbox that delivers to the brokers of a topic, found through the brokers of ``client``."""
     return Outbox(sending, PlainPacker(sending.message_bytes), BrokerDelivery(sending, topic, client))
 
 
 class BrokerDelivery:
-    """Seals Messages on a thread, and sends them on a loop of its own, several at once."""
+    """Seals Messages on a thread, and sends several at once on a loop of its own."""
 
     def __init__(self, sending: Sending, topic: str, client: BatchClientSettings) -> None:
         self._how = sending
@@ -76,7 +76,7 @@ class BrokerDelivery:
         self._sending: set[asyncio.Task[None]] = set()
 
     def start(self, outbox: Outbox) -> None:
-        """Have the threads run, if they do not yet."""
+        """Start the threads unless they run."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             leave_to_parent(self._loop)
@@ -89,7 +89,7 @@ class BrokerDelivery:
                 thread.start()
 
     def stop(self) -> None:
-        """End the loop, and the connections."""
+        """End the loop and its connections."""
         loop, threads = self._loop, self._threads
         if loop is not None and not loop.is_closed():
             threads[1].join(_CLOSE_S)
@@ -107,10 +107,10 @@ class BrokerDelivery:
             for task in left:
                 task.cancel()
             loop.run_until_complete(asyncio.gather(*left, asyncio.sleep(0), return_exceptions=True))
-            loop.run_until_complete(asyncio.sleep(0))  # connections end in the step after they are told to
+            loop.run_until_complete(asyncio.sleep(0))  # connections close one step after their abort
             loop.close()
 
-    # --- on the thread of Messages ---
+    # --- on the sealing thread ---
 
     def _seal_all(self, outbox: Outbox, loop: asyncio.AbstractEventLoop) -> None:
         while (message := outbox.next(None, self._client.linger_ms / 1000)) is not None:
@@ -132,16 +132,16 @@ class BrokerDelivery:
         except DeliveryFailedError as failure:
             outbox.fail([message], failure)
         except (TieredStoreError, asyncio.CancelledError) as error:
-            why = str(error) or "the producer was closed before it was delivered"
+            why = str(error) or "the producer was closed before delivery"
             outbox.fail([message], DeliveryFailedError(why, maybe_stored=True))
-        except Exception as error:  # whatever it is, nobody may wait for ever
-            _logger.exception("a Message was not sent")
-            outbox.fail([message], DeliveryFailedError(f"an error of our own: {error!r:.200}", maybe_stored=True))
+        except Exception as error:  # an unforeseen error must not leave a waiter hanging
+            _logger.exception("cannot send a Message")
+            outbox.fail([message], DeliveryFailedError(f"internal error: {error!r:.200}", maybe_stored=True))
         else:
             outbox.settle([message], None)
 
     async def _send(self, sealed: SealedMessage, deadline: Deadline) -> None:
-        """Send a Message, and again, the same one, until a broker has answered that it has it."""
+        """Send the same Message until a broker acknowledges it."""
         assert sealed.request is not None
         data = bytes(sealed.stored)
         write = WriteRequest(self._topic, message_checksum(data), data, self._how.acks != "all", self._producer_id)
@@ -153,12 +153,13 @@ class BrokerDelivery:
                 return
             is_unclear |= was_sent
             if is_final or deadline.remaining_s() <= delay_s:
-                raise DeliveryFailedError(f"a Message was not taken: {why}", maybe_stored=is_unclear)
+                raise DeliveryFailedError(f"no broker accepted a Message: {why}", maybe_stored=is_unclear)
             await asyncio.sleep(delay_s * (0.5 + random.random() / 2))  # noqa: S311  jitter
             delay_s = min(2 * delay_s, _MOST_DELAY_S)
 
     async def _try(self, request: Request, deadline: Deadline) -> tuple[str | None, bool, bool]:
-        """Why it was not taken (None: it was), whether it may have been all the same, and whether that is final."""
+        """Try once. Return the reason of a failure (None: accepted), whether it may be stored anyway, whether that is
+        final."""
         if self._brokers is None:
             self._brokers = TopicBrokers(self._topic, self._client)
         try:
@@ -180,7 +181,7 @@ class BrokerDelivery:
         if response.code in _REFUSED:
             return why, False, True
         self._brokers.stale()
-        # A failure of its store may have left the Message there.
+        # If the broker's store failed, the Message may be stored anyway.
         return why, response.code not in {Code.REDIRECT, Code.NOT_FOUND, Code.SERVICE_UNAVAILABLE}, False
 
 
@@ -191,21 +192,21 @@ _STALE_S: Final = 60.0
 _FIRST_REST_S: Final = 0.2
 _MOST_REST_S: Final = 5.0
 _NOT_FOUND_S: Final = 15.0
-"""A topic may be new, and MemQ's brokers read their topics every ten seconds."""
+"""Time until NOT_FOUND is final: the topic may be new, and MemQ's brokers refresh topics every ten seconds."""
 
 
 @dataclass(slots=True)
 class _Pause:
-    """How long a broker that failed is left alone."""
+    """The time for which a failed broker is avoided."""
 
     until_s: float = 0.0
     seconds: float = 0.0
     failed_s: float = 0.0
-    """When it has failed last."""
+    """When it failed last."""
 
 
 class TopicBrokers:
-    """Used on one loop. ``link`` gives a connection to the broker whose turn it is."""
+    """Connections to the brokers of a topic, in turns. For one loop."""
 
     def __init__(
         self,
@@ -228,33 +229,34 @@ class TopicBrokers:
         self._unknown_since_s: float | None = None
         self._ids = itertools.count()
         self._turn = itertools.count(random.randrange(1 << 16))  # noqa: S311  which broker is first
-        self._order = random.random()  # noqa: S311  clients do not all prefer the same ones
+        self._order = random.random()  # noqa: S311  spreads clients over the brokers
         self._asking = asyncio.Lock()
         self._connecting: dict[Place, asyncio.Lock] = {}
 
     async def link(self) -> BrokerLink:
-        """A connection to write to; BrokerUnavailableError if none can be had now, TopicNotFoundError if there is no
-        topic."""
+        """Return a connection to write to.
+
+        Raise BrokerUnavailableError if there is none now, TopicNotFoundError if the topic does not exist."""
         await self._ask_if_stale()
         places = self._choose()
         if not places:
-            raise BrokerUnavailableError(f"no broker of topic {self._topic} answers now")
+            raise BrokerUnavailableError(f"no broker of topic {self._topic} is available")
         place = places[next(self._turn) % len(places)]
         async with self._connecting.setdefault(place, asyncio.Lock()):
             return await self._connect(place)
 
     def left(self, link: BrokerLink, why: str) -> None:
-        """It failed: left alone for a while, and the metadata are asked for again."""
+        """Drop a failed connection, avoid its broker for a while, and refresh metadata."""
         link.lose(why)
         self._pause(link.place)
         self.stale()
 
     def stale(self) -> None:
-        """The topic is elsewhere by now."""
+        """Refresh metadata at the next use."""
         self._asked_s = -_STALE_S
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for link in self._links.values():
             link.lose("the producer was closed")
 
@@ -272,13 +274,13 @@ class TopicBrokers:
         return link
 
     def settle(self, place: Place) -> None:
-        """It works."""
+        """End the pause of a broker that works."""
         self._pauses.pop(place, None)
 
     def _pause(self, place: Place) -> None:
         rest = self._pauses.setdefault(place, _Pause())
         now_s = rest.failed_s = self._monotonic()
-        if rest.until_s <= now_s:  # many Messages may tell of one loss
+        if rest.until_s <= now_s:  # many Messages may report the same loss
             rest.seconds = min(_MOST_REST_S, max(_FIRST_REST_S, 2 * rest.seconds))
             rest.until_s = now_s + rest.seconds * (0.5 + random.random() / 2)  # noqa: S311  jitter
 
@@ -286,7 +288,7 @@ class TopicBrokers:
         return self._pauses[place].failed_s if place in self._pauses else -1.0
 
     def _choose(self) -> list[Place]:
-        """The brokers to write to: of the own zone if one of those is well, as many as wanted."""
+        """Return the brokers to write to, as many as wanted; of the client's zone if one of those is available."""
         now_s = self._monotonic()
         well = [
             broker
@@ -295,7 +297,7 @@ class TopicBrokers:
         ]
         near = [broker for broker in well if self._settings.rack and broker.locality == self._settings.rack]
         places = sorted({(broker.ip, broker.port) for broker in near or well})
-        random.Random(self._order).shuffle(places)  # noqa: S311  the same order each time, another for each client
+        random.Random(self._order).shuffle(places)  # noqa: S311  a stable order, different for each client
         return places[: self._settings.endpoints]
 
     # --- metadata ---
@@ -307,19 +309,18 @@ class TopicBrokers:
             if self._monotonic() - self._asked_s < _STALE_S:
                 return
             if self._failure is not None and self._monotonic() - self._failure[0] < _FIRST_REST_S:
-                raise self._failure[1]  # asked for another Message, a moment ago
+                raise self._failure[1]  # failed for another Message just now
             known = [(broker.ip, broker.port) for broker in self._brokers]
             seeds = random.sample(self._seeds, len(self._seeds))
             error: TieredStoreError | None = None
-            # Who has not answered what was written to it is asked last, and who did so just now behind those that did
-            # long ago: a broker that is cut off from the others says for ever that it has the topic.
+            # Ask recently failed brokers last: a broker that is cut off from the others claims the topic for ever.
             for place in sorted(dict.fromkeys([*known, *seeds]), key=self._failed_s):
                 try:
                     self._brokers = await self._ask(place)
                 except BrokerUnavailableError as failure:
                     error = failure
                 else:
-                    # A topic that nobody has yet is assigned in a moment.
+                    # A topic without brokers gets one soon, so ask again after a shorter time.
                     self._asked_s = self._monotonic() - (0.0 if self._brokers else _STALE_S - _MOST_REST_S / 10)
                     return
             if error is not None:
@@ -336,7 +337,7 @@ class TopicBrokers:
             response = await link.ask(request, PacketType.METADATA, _CONNECT_S)
         finally:
             if own:
-                link.lose("it was asked for metadata alone")
+                link.lose("it was opened for metadata only")
         return self._writers_in(response, place)
 
     def _writers_in(self, response: Response, place: Place) -> tuple[BrokerAddress, ...]:
@@ -348,7 +349,7 @@ class TopicBrokers:
                 raise TopicNotFoundError(f"{where}: there is no topic {self._topic}")
             raise BrokerUnavailableError(f"{where}: there is no topic {self._topic} yet")
         if response.code is not Code.OK or not isinstance(response.payload, MetadataAnswer):
-            raise BrokerUnavailableError(f"{where} does not tell of topic {self._topic}: {response.error:.200}")
+            raise BrokerUnavailableError(f"{where} gave no metadata of topic {self._topic}: {response.error:.200}")
         self._unknown_since_s = None
         return tuple(
             broker for topic in response.payload.topics if topic.topic == self._topic for broker in topic.write_brokers
@@ -361,7 +362,7 @@ def _place(text: str) -> Place:
 
 
 def client_tls(settings: BatchClientSettings) -> ssl.SSLContext | None:
-    """How brokers are spoken to; ConfigError for files that cannot be used."""
+    """Return the TLS context for brokers, None without TLS; raise ConfigError for unusable files."""
     if settings.tls == "none":
         return None
     try:
@@ -369,7 +370,7 @@ def client_tls(settings: BatchClientSettings) -> ssl.SSLContext | None:
         if settings.certificate is not None:
             context.load_cert_chain(settings.certificate, settings.key)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"the files of pubsub.tls.* cannot be used: {error}") from error
+        raise ConfigError(f"cannot use the files of pubsub.tls.*: {error}") from error
     return context
 
 
@@ -381,7 +382,7 @@ Place = tuple[str, int]
 
 
 class BrokerLink:
-    """Made by ``open``. Once it is lost, all that wait are told, and it stays lost: BrokerUnavailableError."""
+    """A connection to a broker, made by ``open``. Once lost, it stays lost: waiters get BrokerUnavailableError."""
 
     def __init__(self, place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.place = place
@@ -393,18 +394,18 @@ class BrokerLink:
 
     @classmethod
     async def open(cls, place: Place, tls: ssl.SSLContext | None, timeout_s: float) -> BrokerLink:
-        """Connect; BrokerUnavailableError if nobody answers there in time."""
+        """Connect; raise BrokerUnavailableError without an answer in time."""
         host, port = place
         try:
             async with asyncio.timeout(timeout_s):
                 reader, writer = await asyncio.open_connection(host, port, ssl=tls, limit=_UNREAD_BYTES)
         except (OSError, TimeoutError) as error:
-            why = str(error) or "it did not answer in time"
-            raise BrokerUnavailableError(f"no broker answers at {host}:{port}: {why}") from error
+            why = str(error) or "no answer in time"
+            raise BrokerUnavailableError(f"cannot connect to broker {host}:{port}: {why}") from error
         return cls(place, reader, writer)
 
     async def ask(self, request: Request, kind: PacketType, timeout_s: float) -> Response:
-        """Send a request and return its answer. One that does not answer in time is lost, for all that wait."""
+        """Send a request and return its answer. A timeout loses the connection for all waiters."""
         if self.is_lost:
             raise self._lost("the connection was lost")
         name = (kind, request.request_id)
@@ -416,21 +417,21 @@ class BrokerLink:
                 await self._writer.drain()
                 return await answer
         except TimeoutError as error:
-            self.lose(f"it did not answer within {timeout_s:g} s")
-            raise self._lost(f"it did not answer within {timeout_s:g} s") from error
+            self.lose(f"no answer within {timeout_s:g} s")
+            raise self._lost(f"no answer within {timeout_s:g} s") from error
         except OSError as error:
             self.lose(str(error))
             raise self._lost(str(error)) from error
         finally:
             self._waiting.pop(name, None)
             if answer.done() and not answer.cancelled():
-                answer.exception()  # looked at: nobody need be warned of it
+                answer.exception()  # marks the error as retrieved, so asyncio does not warn
 
     def lose(self, why: str) -> None:
-        """End it, and tell all that wait."""
+        """Abort the connection, and fail all waiters."""
         if not self.is_lost:
             self.is_lost = True
-            # At once: a broker that does not answer would not answer the end of TLS either.
+            # Abort: an unresponsive broker would not answer the TLS shutdown either.
             self._writer.transport.abort()
             self._reading.cancel()
             for answer in self._waiting.values():
@@ -438,29 +439,29 @@ class BrokerLink:
                     answer.set_exception(self._lost(why))
 
     async def _read(self) -> None:
-        why = "the broker has ended the connection"
+        why = "the broker closed the connection"
         try:
             while True:
                 response = await self._next()
                 answer = self._waiting.get((response.kind, response.request_id))
-                # An answer that nobody waits for: MemQ's broker gives a Message that is too large two of them.
+                # Ignore unexpected answers: MemQ's broker answers a too large Message twice.
                 if answer is not None and not answer.done():
                     answer.set_result(response)
         except PacketCorruptError as error:
-            why = f"it sent what is no answer: {error}"
+            why = f"invalid answer: {error}"
         except OSError as error:
             why = str(error) or why
         except asyncio.IncompleteReadError:
             pass
         finally:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 self.lose(why)
 
     async def _next(self) -> Response:
         head = await self._reader.readexactly(_SIZE_BYTES)
         size = int.from_bytes(head, "big", signed=True)
         if not 0 < size <= MAX_PACKET_BYTES:
-            raise PacketCorruptError(f"an answer says {size} bytes")
+            raise PacketCorruptError(f"an answer claims {size} bytes")
         return parse_response(head + await self._reader.readexactly(size))
 
     def _lost(self, why: str) -> BrokerUnavailableError:

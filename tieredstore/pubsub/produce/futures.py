@@ -1,9 +1,9 @@
-"""Futures of records, of which there are many: one costs little as long as nobody looks at it.
+"""Futures of records, cheap until they are used, since there is one per record.
 
-A future of Python's own begins with a lock, a condition and two lists, which take longer to make than the record takes
-to be copied. Here they come when somebody looks, by whatever way of waiting, since all of them begin with the
-condition. What becomes of a Message is known once for all of its records, and only futures at which somebody has looked
-are told: one that the caller drops is gone at once, and a stream of them gives the garbage collector nothing to do.
+A future of Python begins with a lock, a condition and two lists, which take longer to make than the record takes to
+copy. Here they are made at the first use: every way of waiting begins with the condition. The outcome of a Message is
+stored once for all of its records, and only used futures are notified. So a dropped future is freed at once, and a
+stream of them does not burden the garbage collector.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 
 class RecordPlace(NamedTuple):
-    """Where a record stands: read partition, offset of its batch in the queue, Message, record of the Message."""
+    """Place of a record: read partition, offset of its batch in the queue, Message, record in the Message."""
 
     partition: int
     offset: int
@@ -23,11 +23,11 @@ class RecordPlace(NamedTuple):
 
 
 UNTOLD: Final = RecordPlace(-1, -1, -1, -1)
-"""The place of a record of which nobody tells where it stands."""
+"""The place of a record that is not reported."""
 
 
 class MessageOutcome:
-    """What becomes of the records of one Message: a place of each, or one error. Thread-safe."""
+    """Outcome of one Message's records: the place of each, or one error. Thread-safe."""
 
     __slots__ = ("_error", "_is_known", "_lock", "_place", "_watched")
 
@@ -39,15 +39,15 @@ class MessageOutcome:
         self._error: BaseException | None = None
 
     def stands_at(self, partition: int, offset: int, message: int) -> None:
-        """It is stored there."""
+        """Record that the Message is stored at this place."""
         self._know((partition, offset, message), None)
 
     def stands_somewhere(self) -> None:
-        """It is stored, and nobody tells where."""
+        """Record that the Message is stored at an unreported place."""
         self._know(None, None)
 
     def fail(self, error: BaseException) -> None:
-        """It is not stored, as far as is known."""
+        """Record a failure; the Message may be stored anyway."""
         self._know(None, error)
 
     def _know(self, place: tuple[int, int, int] | None, error: BaseException | None) -> None:
@@ -61,7 +61,7 @@ class MessageOutcome:
                 future.set_exception(error)
 
     def watch(self, future: RecordFuture) -> None:
-        """Somebody looks at a future: it is done from the beginning, or told later."""
+        """Complete a future at its first use, or later with the Message."""
         with self._lock:
             if future.has_shape:
                 return
@@ -78,21 +78,21 @@ class MessageOutcome:
 
 
 class RecordFuture(Future[RecordPlace]):
-    """Under way from its beginning: a record that was sent cannot be taken back."""
+    """A future of one record. It is running from the start: a sent record cannot be cancelled."""
 
-    # What is not another's than the class's is not kept a second time in each of them.
+    # Class attributes hold the initial values, to save memory per future.
     _state = "RUNNING"
     _result = None
     _exception = None
 
     def __init__(self, outcome: MessageOutcome, number: int) -> None:
-        """Of record ``number`` of the Message that ``outcome`` is about."""
-        # Not the base class's, which makes what is to be left out.
+        """A future of record ``number`` of the Message of ``outcome``."""
+        # Skip the base class's __init__, which makes the lock and lists.
         self._outcome = outcome
         self.number = number
 
     def __getattr__(self, name: str) -> Any:
-        # What is not there yet is asked for here, and but for these three nothing of a future is not there.
+        # Called for missing attributes, which can only be these three.
         if name not in ("_condition", "_waiters", "_done_callbacks"):
             raise AttributeError(name)
         self._outcome.watch(self)
@@ -100,14 +100,14 @@ class RecordFuture(Future[RecordPlace]):
 
     @property
     def has_shape(self) -> bool:
-        """Whether somebody has looked."""
+        """True once the future was used."""
         return "_condition" in self.__dict__
 
     def take_shape(self, place: RecordPlace | None, error: BaseException | None) -> None:
-        """Become as one of Python's own, which is done if there is a place or an error."""
+        """Make the attributes of a Python future, completed if there is a place or an error."""
         self._waiters = []
         self._done_callbacks: list[Any] = []
         if place is not None or error is not None:
             self._result, self._exception, self._state = place, error, "FINISHED"
-        # The last: whoever finds it finds all the rest.
+        # Set last: a thread that sees it sees all the rest.
         self._condition = threading.Condition()

@@ -1,4 +1,4 @@
-"""What a producer holds: records into Messages within a buffer, and what becomes of them to whoever waits for it."""
+"""A producer's buffer: packs records into Messages, and completes their futures after delivery."""
 
 from __future__ import annotations
 
@@ -27,43 +27,43 @@ Acks: TypeAlias = Literal["0", "1", "all"]
 
 _logger: Final = logging.getLogger(__name__)
 _MOST: Final = (1 << 63) - 1
-_LENGTHS: Final = 21  # what a record has beside its bytes as it is written: lengths, and its time
+_LENGTHS: Final = 21  # bytes of a written record besides its data: lengths and timestamp
 
 
 @dataclass(slots=True)
 class OpenMessage:
-    """A Message in the making, and what its futures are told."""
+    """A Message in the making, and the outcome for its futures."""
 
     body: BodyWriter
     request: ProducerRequest
     first_s: float
     memory: BatchMemory | None = None
-    """Of the batch in which it lies already."""
+    """Memory of its batch, if it is written in place."""
     outcome: MessageOutcome = field(default_factory=MessageOutcome)
     ids_hash: int = 0
     id_size: int = 0
-    """Bytes of its message ids: MemQ's reader ends at a Message with ids of two lengths."""
+    """Bytes of its message ids: MemQ's reader stops at a Message with ids of two lengths."""
 
     def takes(self, message_id: bytes | None) -> bool:
-        """Whether a record with this id may be in it; one without any always may."""
+        """Return True if a record with this id may be added; records without an id always may."""
         return not message_id or self.id_size in (0, len(message_id)) or not self.body.count
 
     def note_id(self, message_id: bytes | None, *, is_audited: bool) -> None:
-        """A record with this id is in it."""
+        """Note the id of an added record."""
         if message_id:
             self.id_size = len(message_id)
             if is_audited:
                 self.ids_hash ^= int.from_bytes(message_id)
 
     def seal(self, compression: Compression) -> SealedMessage:
-        """The Message as it goes out; nothing comes behind."""
+        """Return the finished Message."""
         stored = seal_body(self.body, self.request, compression)
         return SealedMessage(stored, self.request, self.body.count, self.body.least_ms, self.body.most_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """How a producer sends, in its process and in forked children, and what it counts."""
+    """How a producer sends, also in forked children, and its counts."""
 
     settings: BatchSettings
     acks: Acks
@@ -74,73 +74,73 @@ class Sending:
 
     @property
     def compression(self) -> Compression:
-        """Of Messages."""
+        """Compression of Messages."""
         return Compression.of(self.settings.compression)
 
 
 class BatchEnd:
-    """Stands behind the last Message of a batch."""
+    """Marks the end of a batch, after its last Message."""
 
 
 class Packer(Protocol):
-    """Gives Messages room. Called with the outbox's lock held, and calls nothing back."""
+    """Gives room to Messages. Called with the outbox's lock held, so it must not call back."""
 
     def open(self) -> tuple[BodyWriter, BatchMemory | None]:
-        """Room for the next Message, and the batch's memory if it lies in that."""
+        """Return room for the next Message, and the batch's memory if the room is part of it."""
         ...
 
     def close(self, message: OpenMessage) -> bool:
-        """The Message is whole; whether its batch has no room for another one."""
+        """Finish a Message; return True if its batch has no room for another."""
         ...
 
     def has_other_room(self) -> bool:
-        """Whether a new batch may have room for what did not fit an empty Message; then the batch ends."""
+        """Return True if a new batch may fit a record that an empty Message could not; this ends the batch."""
         ...
 
     def end_batch(self) -> None:
-        """Messages that begin from now on are another batch's."""
+        """Begin a new batch with the next Message."""
         ...
 
 
 class PlainPacker:
-    """Each Message lies by itself."""
+    """Gives each Message memory of its own."""
 
     def __init__(self, message_bytes: int) -> None:
         self._message_bytes = message_bytes
 
     def open(self) -> tuple[BodyWriter, BatchMemory | None]:
-        """Room of its own."""
+        """Return new room."""
         return BodyWriter(self._message_bytes), None
 
     def close(self, message: OpenMessage) -> bool:
-        """No batch is known here."""
+        """Return False: batches are formed later."""
         del message
         return False
 
     def has_other_room(self) -> bool:
-        """All Messages have the same room."""
+        """Return False: all Messages have the same room."""
         return False
 
     def end_batch(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing: batches are formed later."""
 
 
 class Delivery(Protocol):
-    """Takes closed Messages out of an outbox, on threads of its own, and settles each or fails it."""
+    """Takes closed Messages out of an outbox on its own threads, and settles or fails each."""
 
     def start(self, outbox: Outbox) -> None:
-        """Have the threads run, if they do not yet. The outbox's lock is held."""
+        """Start the threads unless they run. The outbox's lock is held."""
         ...
 
     def stop(self) -> None:
-        """Give them back: the outbox is empty, or nobody waits any longer."""
+        """End the threads: the outbox is empty, or its closer waits no longer."""
         ...
 
 
 class Outbox:
-    """Records that were sent and are neither stored nor failed. Thread-safe, by one lock; of one process.
+    """Records that were sent and are neither stored nor failed. Thread-safe by one lock; for one process.
 
-    A Message is open, then closed and with the delivery, then settled or failed: it counts as held until then.
+    A Message is open, then closed and with the delivery, then settled or failed. Until then its bytes count as held.
     """
 
     def __init__(self, sending: Sending, packer: Packer, delivery: Delivery) -> None:
@@ -156,7 +156,7 @@ class Outbox:
         self._open: OpenMessage | None = None
         self._closed: deque[OpenMessage | BatchEnd] = deque()
         self._next_request = 0
-        # Of Messages that are closed and neither stored nor failed; what the open one may come to beside them.
+        # Totals of closed Messages that are neither stored nor failed; and the bytes that the open one may reach.
         self._closed_bytes = self._closed_records = self._room_for_open = 0
         self._is_closed = self._is_flushing = False
         self._is_plain = sending.auditor is None
@@ -170,7 +170,7 @@ class Outbox:
         timestamp_ms: int | None,
         message_id: bytes | None,
     ) -> RecordFuture:
-        """Take a record. BufferFullError, InvalidRecordError, AlreadyClosedError."""
+        """Take a record. Raise BufferFullError, InvalidRecordError or AlreadyClosedError."""
         with self._lock:
             message = self._open
             number = -1
@@ -181,7 +181,7 @@ class Outbox:
         return RecordFuture(message.outcome, number)
 
     def flush(self, longest_s: float) -> None:
-        """Return when all is settled or failed; DeliveryFailedError if that takes longer."""
+        """Return when every record is stored or has failed; raise DeliveryFailedError after ``longest_s``."""
         with self._changed:
             self._is_flushing = True
             self._changed.notify_all()
@@ -190,7 +190,7 @@ class Outbox:
                 raise DeliveryFailedError(f"{waiting} records are not stored after {longest_s:g} s", maybe_stored=True)
 
     def close(self, longest_s: float) -> None:
-        """Take no more, deliver what there is, and stop the delivery."""
+        """Take no more records, deliver the rest, and stop the delivery."""
         with self._changed:
             self._is_closed, self._is_plain = True, False
         try:
@@ -201,7 +201,7 @@ class Outbox:
             self._delivery.stop()
 
     def count(self) -> dict[str, int]:
-        """What was counted, the open Message and what is the case now with it."""
+        """Return counts and levels, with the open Message included."""
         with self._changed:
             counted = asdict(self._counts)
             if self._open is not None:
@@ -209,7 +209,7 @@ class Outbox:
                 counted["record_bytes"] += self._open.body.payload
             return counted | {"held_bytes": self.held_bytes, "waiting_records": self.waiting_records}
 
-    # --- into Messages; the lock is held ---
+    # --- packing, with the lock held ---
 
     def _take(
         self,
@@ -219,7 +219,8 @@ class Outbox:
         message_id: bytes | None,
         timestamp_ms: int | None,
     ) -> tuple[OpenMessage, int]:
-        """A record that may need room, another Message, or an id: its Message, and its number there."""
+        """Add a record by the slow path, with waiting, a new Message or an id; return its Message and its number
+        there."""
         size = len(value or b"") + len(key or b"") + _LENGTHS
         if self._is_closed or self.held_bytes + size > self._settings.buffer_bytes:
             self._wait_for_room(size)
@@ -239,7 +240,7 @@ class Outbox:
                 self._counts.refused_records += 1
                 raise InvalidRecordError(f"a record does not fit a Message of {self._sending.message_bytes} bytes")
         if self._open is None:
-            # Only now that a record is in it: a refused one begins no Message, and request ids stay dense.
+            # Set only after the first record: a refused record begins no Message, and request ids stay dense.
             self._open = message
             self._next_request += 1
             self._delivery.start(self)
@@ -250,12 +251,12 @@ class Outbox:
 
     @property
     def held_bytes(self) -> int:
-        """What records take that were sent, and are neither stored nor failed."""
+        """Bytes of records that are neither stored nor failed."""
         return self._closed_bytes + (0 if self._open is None else len(self._open.body))
 
     @property
     def waiting_records(self) -> int:
-        """How many these are."""
+        """Number of records that are neither stored nor failed."""
         return self._closed_records + (0 if self._open is None else self._open.body.count)
 
     def _wait_for_room(self, size: int) -> None:
@@ -272,13 +273,13 @@ class Outbox:
         if not self._changed.wait_for(has_room, longest_s):
             self._counts.full_buffers += 1
             raise BufferFullError(
-                f"{self.held_bytes} bytes wait to be stored, for over {longest_s:g} s: the store is slow"
+                f"the buffer is full: {self.held_bytes} bytes are not stored after {longest_s:g} s; the store is slow"
             )
         if self._is_closed:
             raise AlreadyClosedError("the producer was closed")
 
     def _make_audited_id(self, message_id: bytes | None) -> bytes:
-        """Hashes of ids tell nothing of records that have none."""
+        """Return an id for every record: an audit by hashes of ids cannot cover records without one."""
         if not message_id:
             self._next_id = (self._next_id + 1) % (1 << 64)
             message_id = self._next_id.to_bytes(8)
@@ -290,7 +291,7 @@ class Outbox:
         return OpenMessage(body, request, self._sending.monotonic(), memory)
 
     def _ends_batch(self) -> bool:
-        """Whether the batch ends for a record that did not fit its last Message, which was empty."""
+        """End the batch if an empty Message at its end was too small for a record; return True if it ended."""
         if not self._packer.has_other_room():
             return False
         self._closed.append(BatchEnd())
@@ -298,7 +299,7 @@ class Outbox:
         return True
 
     def _close_message(self) -> bool:
-        """Whether the Message that was open is the last one of its batch."""
+        """Close the open Message; return True if it was the last of its batch."""
         message, self._open = self._open, None
         if message is None:
             return False
@@ -317,8 +318,9 @@ class Outbox:
     # --- for the delivery ---
 
     def next(self, first_s: float | None, linger_s: float) -> OpenMessage | BatchEnd | None:
-        """Wait for the next Message that is closed. BatchEnd behind the last one of a batch: ``linger_s`` have passed
-        since ``first_s``, or the batch has no more room. None when all is done."""
+        """Wait for the next closed Message, or BatchEnd after the last one of a batch; return None at the end.
+
+        A batch ends when it is full, or ``linger_s`` after ``first_s``."""
         with self._changed:
             while True:
                 if self._closed:
@@ -340,7 +342,7 @@ class Outbox:
                 self._changed.wait(wait_s)
 
     def settle(self, messages: Sequence[OpenMessage], place: tuple[int, int] | None) -> None:
-        """The Messages of a batch are delivered, to this partition and offset; None where nobody tells."""
+        """Complete the Messages of a batch at this partition and offset; None if the place is not reported."""
         if self._sending.auditor is not None:
             for message in messages:
                 ids_hash = message.ids_hash.to_bytes(message.id_size)
@@ -356,7 +358,7 @@ class Outbox:
         self._release(messages)
 
     def fail(self, messages: Sequence[OpenMessage], failure: DeliveryFailedError) -> None:
-        """The Messages are not stored, as far as is known."""
+        """Fail the Messages; they may be stored anyway."""
         if self._sending.acks == "0":
             _logger.warning("%d records were not delivered: %s", sum(each.body.count for each in messages), failure)
         for message in messages:

@@ -1,4 +1,4 @@
-"""The producer: records to a topic, by batches that it stores itself, or by brokers."""
+"""The producer: sends records to a topic, by batches in the store or by brokers."""
 
 from __future__ import annotations
 
@@ -39,18 +39,16 @@ _NO_STORE: Final = {"storage.backend.class": "memory"}
 
 
 class BatchProducer(Closing):
-    """Sends records to a topic by batches, which it stores itself, or has brokers store. Thread-safe.
+    """Sends records to a topic, in batches that it stores itself or by brokers. Thread-safe.
 
-    ``acks="all"``: a record's future is done once its batch is stored and notified. ``"0"``: at once, and what cannot
-    be delivered is only logged. ``"1"``: once a broker has the record, so it needs brokers. Close a producer, or use it
-    as a context manager.
+    ``acks="all"``: a record's future completes once its batch is stored and notified. ``"0"``: it completes at once,
+    and delivery failures are only logged. ``"1"``: it completes once a broker has the record, so it needs brokers.
+    Close a producer, or use it as a context manager.
 
-    Brokers do not tell where a record stands: its place is −1, −1, −1, −1. A Message that was not answered is sent
-    again as it is, to another broker if there is one. Several are under way at once, so a retry may change their order.
+    Brokers do not report a record's place: it is −1, −1, −1, −1. An unanswered Message is sent again unchanged, to
+    another broker if there is one. Several are under way at once, so a retry may change their order.
 
-    A forked child has a new, empty outbox, which names its Messages otherwise: what the parent holds, the parent
-    delivers.
-
+    A forked child begins with a new, empty outbox and producer id: the parent delivers its own records.
     Example::
 
         with tieredstore.BatchProducer("store.properties", "orders") as producer:
@@ -67,9 +65,9 @@ class BatchProducer(Closing):
         acks: Acks = "all",
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``source`` names the store; ``brokers`` are ``host:port``, separated by commas, as ``pubsub.bootstrap`` is.
+        """``source`` names the store; ``brokers`` are ``host:port``, separated by commas, like ``pubsub.bootstrap``.
 
-        TopicNotFoundError if the store has no such topic; of brokers the first answer tells.
+        Raise TopicNotFoundError if the store has no such topic; with brokers the first delivery reports that.
         """
         check_topic_name(topic)
         if acks not in get_args(Acks):
@@ -85,7 +83,7 @@ class BatchProducer(Closing):
                 message_bytes = broker_producer.message_bytes_of(batches)
                 self._new_outbox = partial(broker_producer.open_broker_outbox, topic=topic, client=client)
             elif acks == "1":
-                raise ConfigError("acks=1 says that a broker has the record, and there is none: use all, or 0")
+                raise ConfigError("acks=1 waits for a broker, but no brokers are set: use all or 0")
             else:
                 topics = opened.enter_context(open_topics(given))
                 batches, message_bytes = topics.batches, topics.batches.message_bytes
@@ -101,7 +99,7 @@ class BatchProducer(Closing):
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """In a forked child: nothing was sent."""
+        """Reset in a forked child, which has sent nothing."""
         self.counts.begin_again()
         self._outbox = self._new_outbox(self._sending)
         if self._is_closed:
@@ -115,12 +113,12 @@ class BatchProducer(Closing):
         timestamp_ms: int | None = None,
         message_id: bytes | None = None,
     ) -> Future[RecordPlace]:
-        """Take a record; its future is done with its place, or fails with DeliveryFailedError. Texts are sent as UTF-8.
+        """Take a record; its future completes with its place, or fails with DeliveryFailedError. Strings become UTF-8.
 
-        Waits when the buffer is full, up to ``pubsub.max.block.ms``, then BufferFullError. InvalidRecordError for what
-        the format does not hold, or a Message (``pubsub.message.bytes``). The timestamp is now unless it is given. With
-        ``pubsub.audit.topic`` a record without a message id gets one of 8 bytes. An id of another length than those of
-        the open Message begins another one.
+        If the buffer is full, wait up to ``pubsub.max.block.ms``, then raise BufferFullError. Raise InvalidRecordError
+        if the record does not fit the format or a Message (``pubsub.message.bytes``). The timestamp defaults to now.
+        With ``pubsub.audit.topic`` a record without a message id gets one of 8 bytes. An id of another length than
+        those of the open Message begins a new Message.
         """
         value = value.encode() if isinstance(value, str) else value
         key = key.encode() if isinstance(key, str) else key
@@ -132,12 +130,13 @@ class BatchProducer(Closing):
         return future
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Return when all that was sent is stored, or has failed, which the futures tell. DeliveryFailedError if that
-        takes longer than ``timeout_s``; without it, than the delivery time-out."""
+        """Return when every record is stored or has failed, as its future tells.
+
+        Raise DeliveryFailedError after ``timeout_s``, by default twice the delivery timeout."""
         self._outbox.flush(self._longest_s(timeout_s))
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Deliver what was sent, and take no more."""
+        """Deliver all records, and take no more."""
         self._is_closed = True
         try:
             self._outbox.close(self._longest_s(timeout_s))
@@ -155,7 +154,7 @@ class BatchProducer(Closing):
 
 
 def _client_of(settings: Settings, brokers: str) -> BatchClientSettings:
-    """Return how the settings speak to brokers, with these to ask first."""
+    """Return the settings for brokers, with ``brokers`` as those to contact first."""
     if not brokers or not isinstance(brokers, str):  # pyright: ignore[reportUnnecessaryIsInstance]  whatever is given
         raise ConfigError(f"brokers is {brokers!r:.60}; give host:port, separated by commas")
     named = settings_from({**_NO_STORE, "pubsub.bootstrap": brokers}, source="brokers").section(BatchClientSettings)
@@ -169,11 +168,11 @@ def _open_store_outbox(sending: Sending, *, topics: Topics, topic: Topic) -> Out
 
 _HEADER_BYTES: Final = message_header(b"", 0, ProducerRequest(bytes(ADDRESS_BYTES), 0, 0), Compression.NONE).size
 _LEAST_SHARE: Final = 8
-"""What is left of a batch is no Message any more when it is less than this share of one."""
+"""The rest of a batch is left unused if it is smaller than this fraction of a Message."""
 
 
 class BatchPacker:
-    """Has the records of a Message that is stored as it is come at once to where it lies in its batch."""
+    """Writes records of uncompressed Messages in place, directly into their batch."""
 
     def __init__(self, sending: Sending, pool: SlabPool) -> None:
         self._settings = sending.settings
@@ -182,7 +181,7 @@ class BatchPacker:
         self._memory: BatchMemory | None = None
 
     def open(self) -> tuple[BodyWriter, BatchMemory | None]:
-        """What is left of the batch, or of a new one."""
+        """Return the rest of the batch, or of a new one."""
         settings = self._settings
         if self._memory is None:
             messages = room_for(settings.batch_messages, settings.batch_bytes, self._message_bytes)
@@ -191,7 +190,7 @@ class BatchPacker:
         return self._memory.body(self._message_bytes, _HEADER_BYTES), self._memory
 
     def close(self, message: OpenMessage) -> bool:
-        """Hold the Message; whether what is left is too little for another one."""
+        """Add the Message to the batch; return True if the rest is too small for another."""
         if (memory := message.memory) is None:
             return False
         memory.hold(_HEADER_BYTES + len(message.body))
@@ -201,29 +200,29 @@ class BatchPacker:
         return is_last
 
     def has_other_room(self) -> bool:
-        """A new batch has more than what is left of one with Messages."""
+        """Return True, and end the batch, if it has Messages: an empty batch has more room."""
         if self._memory is None or not self._memory.messages:
             return False
         self._memory = None
         return True
 
     def end_batch(self) -> None:
-        """The next Message begins another one."""
+        """Begin a new batch with the next Message."""
         self._memory = None
 
 
 @dataclass(slots=True)
 class _Batch(SealedBatch):
-    """One whose Messages somebody waits for."""
+    """A batch with the Messages whose futures wait for it."""
 
     waiting: list[OpenMessage] = field(default_factory=list[OpenMessage])
     first_s: float = 0.0
     memory: BatchMemory | None = None
-    """Where its Messages lie already as they are stored."""
+    """Memory in which its Messages are already in place."""
 
 
 class StoreDelivery:
-    """Gathers batches on a thread of its own, and writes them on others."""
+    """Collects batches on a thread of its own, and writes them on others."""
 
     def __init__(self, sending: Sending, topics: Topics, topic: Topic) -> None:
         self._sending = sending
@@ -235,7 +234,7 @@ class StoreDelivery:
         self._started: tuple[BatchWriter, ThreadPool] | None = None
 
     def start(self, outbox: Outbox) -> None:
-        """Have the threads run, if they do not yet."""
+        """Start the threads unless they run."""
         if self._started is None:
             writer = BatchWriter(self._topics, self._topic, self._topics.queue(self._topic))
             self._started = writer, ThreadPool(self._settings.uploads, "tieredstore-pubsub-upload")
@@ -243,7 +242,7 @@ class StoreDelivery:
             threading.Thread(target=self._gather, args=(outbox, *self._started), name=name, daemon=True).start()
 
     def stop(self) -> None:
-        """Begin no more."""
+        """Stop the threads after the remaining batches."""
         if self._started is not None:
             writer, uploads = self._started
             uploads.shutdown(wait=False)
@@ -265,7 +264,7 @@ class StoreDelivery:
                 dispatch()
                 continue
             sealed = message.seal(self._sending.compression)
-            # Where Messages lie as a batch, it has its end from where they were laid.
+            # Batches of Messages in place end by the packer's BatchEnd.
             is_laid = message.memory is not None
             if not is_laid and not batch.has_room_for(sealed):
                 dispatch()

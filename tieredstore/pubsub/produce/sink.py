@@ -1,15 +1,15 @@
-"""Epochs of a query that writes to a topic: each is notified once, whoever is killed and whatever is done again.
+"""Epochs of a query that writes to a topic: each is notified exactly once, across crashes and repetitions.
 
 ::
 
     <own folder>/sinks/<topic>/<query>    {"epoch", "isDone", "aborts",
                                            "entries": [{"partition", "since", "notifications"}]}
 
-Tasks have stored the batches. What an epoch consists of is recorded first, then notified, then recorded as done; who
-was killed in between goes on with what is recorded, and what was stored a second time is deleted. The record moves by
-conditional replace alone, from epoch to epoch, and with each abort, so that a write of it that is still under way
-fails. Of an epoch that is over nobody can tell any more what it consisted of: what a driver that slept has of one
-stays, for ``pubsub gc`` to look whether it was notified.
+Tasks have stored the batches. The driver records the epoch's batches, notifies of them, then records that it is done.
+After a crash the next driver continues from the record and deletes batches that were stored again. The record only
+changes by conditional replace, with each epoch and each abort, so a delayed write of an older record fails. The batches
+of earlier epochs are no longer known: a delayed driver leaves its batches of such an epoch to ``pubsub gc``, which
+checks whether they were notified.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from tieredstore.pubsub.queue.topics import Topic, Topics
 _MOST_RECORD_BYTES: Final = 64 << 20
 _NO_EPOCH: Final = -1
 BATCH_QUERY: Final = "batch-"
-"""What the name of a query begins with that is no stream: its one epoch never comes again."""
+"""Prefix of the names of batch queries, whose one epoch never repeats."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """A batch that a task has stored and nobody was told of: its key, and its notification."""
+    """A batch that a task has stored without notifying of it: its key and its notification."""
 
     key: str
     raw: bytes
@@ -62,7 +62,7 @@ class StoredBatch:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """Notifications that are appended together; ``since``: the queue's end before."""
+    """Notifications that are appended together; ``since`` is the queue's end before."""
 
     partition: NonNegativeInt
     since: NonNegativeInt
@@ -71,9 +71,9 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class SinkRecord:
-    """How far a query has come: its latest epoch, what that consists of, and whether all of it is notified.
+    """Progress of a query: its latest epoch, that epoch's batches, and whether all of them are notified.
 
-    ``aborts`` counts those that came since; an epoch of -1 has nothing but these.
+    ``aborts`` counts aborts since; an epoch of -1 has only these.
     """
 
     epoch: Annotated[int, Field(ge=_NO_EPOCH)]
@@ -82,7 +82,7 @@ class SinkRecord:
     aborts: NonNegativeInt = 0
 
     def keys(self) -> Iterator[str]:
-        """The objects of the epoch."""
+        """Yield the keys of the epoch's objects."""
         for entry in self.entries:
             for raw in entry.notifications:
                 key = parse_notification(raw.encode(), "the record of a sink").key
@@ -94,7 +94,7 @@ _RECORD: Final = TypeAdapter(SinkRecord)
 
 
 class SinkCommits:
-    """The epochs of ``query``, which writes to ``topic``. For the driver of the query, and one thread."""
+    """The epochs of ``query``, which writes to ``topic``. For one thread of the query's driver."""
 
     def __init__(self, topics: Topics, topic: Topic, query: str) -> None:
         self._topics = topics
@@ -103,14 +103,15 @@ class SinkCommits:
         self._key = topics.folder.key("sinks", topic.name, query)
 
     def commit(self, epoch: int, batches: Sequence[StoredBatch]) -> bool:
-        """Notify of the epoch's batches; False if it was recorded before: these are another run's, and are deleted.
+        """Notify of the epoch's batches; return False if the epoch was recorded before.
 
-        FencedError for an epoch that is over, or that was notified with another number of records: an older checkpoint
-        was put back, and what its epochs have now was never written. Batches of one that is over are left to ``pubsub
-        gc``, since this run may have recorded them.
+        In that case the batches repeat another run's, and are deleted. Raise FencedError if the epoch is over, or was
+        notified with another number of records: then an older checkpoint was restored, and its epochs now have records
+        that were never written. Batches of an epoch that is over are left to ``pubsub gc``, since this run may have
+        recorded them.
 
-        Return means that the epoch is notified, once. After an error nobody knows how far it came, and whoever commits
-        it again goes on.
+        After a return the epoch is notified exactly once. After an error its state is unknown; the next commit of the
+        same epoch continues.
         """
         while True:
             stored = self._read()
@@ -124,7 +125,7 @@ class SinkCommits:
             if not batches:
                 return True
             record = SinkRecord(epoch, False, self._entries(epoch, batches), 0 if stored is None else stored[0].aborts)
-            with contextlib.suppress(PreconditionFailedError):  # by a rival, or by this one, whose answer was lost
+            with contextlib.suppress(PreconditionFailedError):  # a rival's write, or this one with a lost answer
                 self._write(record, None if stored is None else stored[1])
             stored = self._read()
             if stored is not None and stored[0] == record:
@@ -132,32 +133,32 @@ class SinkCommits:
                 return True
 
     def _check_same(self, recorded: SinkRecord, epoch: int, batches: Sequence[StoredBatch]) -> None:
-        """Nothing of a checkpoint is known here but the number of its epoch, and what that has."""
+        """Raise FencedError if the checkpoint is older: by its epoch's number, or by the number of records."""
         if recorded.epoch > epoch:
-            why = f"is to be written, and its epoch {recorded.epoch} has been"
+            why = f"cannot be written, since epoch {recorded.epoch} already was"
         else:
             before = _records_in(text.encode() for entry in recorded.entries for text in entry.notifications)
             now = _records_in(batch.raw for batch in batches)
             if before == now:
                 return
-            why = f"was notified with {before} records, and has {now} now"
+            why = f"was notified with {before} records, but has {now} now"
         raise FencedError(
-            f"epoch {epoch} of query {self._query} {why}: the query goes on from an older checkpoint, or another "
-            "driver of it has gone on. Nothing was written. Put the newer checkpoint back; or give the query a new "
-            f"checkpoint and have it begin where its records are missing; or remove {self._key}, and all epochs from "
-            f"{epoch} on are written, again if they were before"
+            f"epoch {epoch} of query {self._query} {why}: the query continues from an older checkpoint, or another "
+            "driver has continued it. Nothing was written. Restore the newer checkpoint; or give the query a new "
+            f"checkpoint and start it where its records are missing; or remove {self._key} to write all epochs from "
+            f"{epoch} on, which repeats those already written"
         )
 
     def abort(self, epoch: int, batches: Sequence[StoredBatch]) -> None:
-        """Delete these batches, unless the epoch was recorded with them: then who commits it next goes on."""
+        """Delete the batches, unless the epoch was recorded with them: then its next commit continues."""
         stored = self._read()
         while stored is None or stored[0].epoch < epoch:
-            # A commit that failed may have a write of the record under way, which would tell of what is deleted here.
+            # A failed commit's write may still be under way and record the batches deleted here: make it fail.
             before = SinkRecord(_NO_EPOCH, True, ()) if stored is None else stored[0]
             try:
                 self._write(replace(before, aborts=before.aborts + 1), None if stored is None else stored[1])
             except PreconditionFailedError:
-                stored = self._read()  # by a rival, by that write, or by this one, whose answer was lost
+                stored = self._read()  # a rival's write, that write, or this one with a lost answer
             else:
                 self._discard(None, batches)
                 return
@@ -165,7 +166,7 @@ class SinkCommits:
             self._discard(stored[0], batches)
 
     def _entries(self, epoch: int, batches: Sequence[StoredBatch]) -> tuple[_Entry, ...]:
-        """The batches over the read partitions in turn, other ones first in each epoch."""
+        """Distribute the batches over the read partitions, with another first partition for each epoch."""
         entries: list[_Entry] = []
         with self._topics.queue(self._topic) as queue:
             count = queue.partitions
@@ -180,7 +181,7 @@ class SinkCommits:
         return tuple(entries)
 
     def _finish(self, record: SinkRecord, etag: str) -> None:
-        """Notify of all that is recorded, and record that."""
+        """Notify of all recorded batches, then record the epoch as done."""
         deadline = Deadline.after(self._topics.batches.delivery_timeout_ms / 1000)
         with self._topics.queue(self._topic) as queue:
             for number, entry in enumerate(record.entries):
@@ -190,10 +191,10 @@ class SinkCommits:
                     queue.append_once(entry.partition, raw, mark, entry.since, deadline)
                 except DataLossError as error:
                     raise DataLossError(
-                        f"{error}; whether epoch {record.epoch} of query {self._query} was notified there nobody knows"
-                        f": remove {self._key} if it was, or put its `since` at the queue's start to have it notified"
+                        f"{error}; it is unknown whether epoch {record.epoch} of query {self._query} was notified "
+                        f"there: remove {self._key} if it was, or set its `since` to the queue's start to notify of it"
                     ) from error
-        with contextlib.suppress(PreconditionFailedError):  # somebody else has seen it through
+        with contextlib.suppress(PreconditionFailedError):  # another driver has finished it
             self._write(replace(record, is_done=True), etag)
 
     def _discard(self, recorded: SinkRecord | None, batches: Sequence[StoredBatch]) -> None:
@@ -207,7 +208,7 @@ class SinkCommits:
         except ObjectNotFoundError:
             return None
         if etag is None:
-            raise CorruptDataError(f"{self._key}: the store tells no etag, without which nothing can be replaced")
+            raise CorruptDataError(f"{self._key}: the store returned no etag, which a conditional replace needs")
         return record, etag
 
     def _write(self, record: SinkRecord, etag: str | None) -> None:
@@ -219,14 +220,14 @@ class SinkCommits:
 
 
 def read_sink(folder: OwnFolder, key: str) -> SinkRecord:
-    """What a record says; CorruptDataError for what is none, ObjectNotFoundError if it is not there."""
+    """Return a record; raise CorruptDataError if it is invalid, ObjectNotFoundError if absent."""
     record = parse_own(_RECORD, folder.store.get_small(key, _MOST_RECORD_BYTES), key)
     try:
         list(record.keys())
     except NotificationCorruptError as error:
-        raise CorruptDataError(f"{key} is not what pubsub wrote: {error!s:.200}") from error
+        raise CorruptDataError(f"{key} is not a valid pubsub object: {error!s:.200}") from error
     if record.epoch == _NO_EPOCH and (record.entries or not record.aborts):
-        raise CorruptDataError(f"{key} is not what pubsub wrote: it has neither an epoch nor aborts")
+        raise CorruptDataError(f"{key} is not a valid pubsub object: it has neither an epoch nor aborts")
     return record
 
 
@@ -236,7 +237,7 @@ def _records_in(notifications: Iterable[bytes]) -> int:
 
 
 def list_pending_keys(topics: Topics, topic: Topic) -> Iterator[str]:
-    """The objects of epochs that are recorded and not notified yet: their queries go on with them."""
+    """Yield the objects of epochs that are recorded but not notified yet: their queries continue with them."""
     beginning = topics.folder.key("sinks", topic.name, "")
     for info in topics.store.list(beginning):
         try:
@@ -248,7 +249,7 @@ def list_pending_keys(topics: Topics, topic: Topic) -> Iterator[str]:
 
 
 def list_finished_batch_queries(topics: Topics, topic: Topic, before_ms: int) -> Iterator[str]:
-    """The records of queries that were no streams and are over since ``before_ms``, which nobody asks for again."""
+    """Yield the records of batch queries that ended before ``before_ms``, which are no longer needed."""
     beginning = topics.folder.key("sinks", topic.name, BATCH_QUERY)
     for info in topics.store.list(beginning):
         if info.modified_ms is not None and info.modified_ms < before_ms and read_sink(topics.folder, info.key).is_done:
@@ -259,10 +260,10 @@ _MAX_INT64: Final = (1 << 63) - 1
 
 
 class SinkBatches(Closing):
-    """Stores the batches of a task, whose keys have ``name`` in them; memory holds a batch more than there are uploads.
+    """Stores the batches of a task, with ``name`` in their keys; memory holds one batch more than there are uploads.
 
-    Each has keys and a producer of its own, so that two tries of one task never meet: the driver notifies of one. For
-    one thread.
+    Each object has keys and a producer of its own, so that two tries of a task never collide; the driver notifies of
+    one try. For one thread.
     """
 
     def __init__(self, topics: Topics, topic: Topic, name: str) -> None:
@@ -280,7 +281,7 @@ class SinkBatches(Closing):
     def add(
         self, value: bytes, key: bytes | None, headers: Headers | None, message_id: bytes | None, timestamp_ms: int
     ) -> None:
-        """Take a record; InvalidRecordError for what the format, or a Message, does not hold. Waits for uploads."""
+        """Take a record, waiting for uploads; raise InvalidRecordError if it does not fit the format or a Message."""
         if not self._message.takes(message_id):
             self._seal_message()
         while self._message.body.take(value, key, headers, message_id, timestamp_ms, _MAX_INT64) < 0:
@@ -290,7 +291,7 @@ class SinkBatches(Closing):
         self._message.note_id(message_id, is_audited=False)
 
     def finish(self) -> tuple[StoredBatch, ...]:
-        """All that was taken is stored, as these batches; DeliveryFailedError if it cannot be."""
+        """Store all records and return their batches; raise DeliveryFailedError on failure."""
         if self._message.body.count:
             self._seal_message()
         self._seal_batch()
@@ -299,7 +300,7 @@ class SinkBatches(Closing):
         return tuple(self._stored)
 
     def discard(self) -> None:
-        """Delete what was stored, as far as that is possible: the rest are orphans, which ``pubsub gc`` names."""
+        """Delete the stored batches as far as possible; the rest are orphans, which ``pubsub gc`` names."""
         while self._under_way:
             with contextlib.suppress(TieredStoreError):
                 self._take_stored()
@@ -307,7 +308,7 @@ class SinkBatches(Closing):
             self._topics.store.delete([batch.key for batch in self._stored])
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Stop the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._writer.close()
 

@@ -1,1 +1,1 @@
-"""Queues of notifications, topics and groups: what is shared by writers and readers."""
+"""Queues of notifications, topics and groups, shared by writers and readers."""

@@ -1,4 +1,4 @@
-"""Who tells of Messages that were stored and read: the auditor of the settings, and what a reader has to tell."""
+"""Audit by producers and consumers: the auditor of the settings, and a reader's account of its Messages."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 
 def auditor_of(settings: BatchSettings, topic: str, *, is_producer: bool) -> Auditor | None:
-    """As ``pubsub.audit.topic`` says; None without it."""
+    """Return the auditor of ``pubsub.audit.topic``; None if that is unset."""
     if settings.audit_topic is None:
         return None
-    from tieredstore.pubsub.queue.kafka_audit import Auditor  # noqa: PLC0415  the client of Kafka, an extra
+    from tieredstore.pubsub.queue.kafka_audit import Auditor  # noqa: PLC0415  imports the Kafka client, an extra
 
     return Auditor(settings, topic, is_producer=is_producer)
 
 
 class ReadMessages:
-    """The Messages of one object, as far as they were decoded and handed out; for one thread.
+    """Messages of one object, as far as they were decoded and handed out; for one thread.
 
-    A Message is told of when its last record was handed out, with all ids that it has: what another reader of the
-    group has handed out before a position within it is among them.
+    A Message is reported once its last record is handed out, with all of its ids. These include records that another
+    reader of the group handed out before ``position``.
     """
 
     def __init__(self, auditor: Auditor, body: Buffer, name: str, position: Position) -> None:
-        """What lies before ``position`` was told of by whoever has read it."""
+        """Earlier Messages than ``position`` were reported by the previous reader."""
         self._auditor = auditor
         self._headers = dict(headers_in(body, name))
         first = self._headers.get(position.message)
@@ -45,7 +45,7 @@ class ReadMessages:
         self._hashes: dict[int, IdsHash] = {}
 
     def note_ids(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same batches of whole Messages, whose ids are seen as they pass."""
+        """Yield the same batches of whole Messages, and note their ids."""
         for batch in batches:
             runs, begin = pc.run_end_encode(batch.column("message")), 0
             for number, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
@@ -55,9 +55,9 @@ class ReadMessages:
             yield batch
 
     def note_handed_out(self, message: int, record: int) -> None:
-        """Up to this record, with it."""
+        """Note that everything up to and including this record was handed out."""
         while self._hashes:
-            number = next(iter(self._hashes))  # they were decoded in their order
+            number = next(iter(self._hashes))  # decoded in order
             header = self._headers.get(number)
             is_within = isinstance(header, MessageHeader) and record + 1 < header.record_count
             if number > message or (number == message and is_within):

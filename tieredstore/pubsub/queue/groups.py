@@ -1,13 +1,12 @@
-"""Groups of consumers on a store: who reads which partition, and how far it has come.
+"""Groups of consumers on a store: their partitions' owners and positions.
 
 ::
 
     <own folder>/groups/<group>/<topic>/members/<member>        {"beat": n}
     <own folder>/groups/<group>/<topic>/partitions/<partition>  {"owner", "generation", "position"}
 
-Both are changed by conditional replace alone. A member is taken for dead when its beat stood still for 15 s of the
-clock of who looks; whoever takes its partition raises the generation, so that a commit of the one before is
-FencedError.
+Both change only by conditional replace. A member counts as dead when its beat has not changed for 15 s of the
+observer's clock. Taking its partition raises the generation, so that the old owner's next commit raises FencedError.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body
 from tieredstore.pubsub.queue.queues import Claim, GroupMember, GroupPartition, Position, name_partitions
 
 BEAT_S: Final = 5.0
-"""Seconds between two beats of a member: 0.2 PUTs a second."""
+"""Seconds between two beats of a member: 0.2 PUTs per second."""
 
 PATIENCE_S: Final = 15.0
-"""Seconds after which a beat that stands still is that of a dead member."""
+"""Seconds without a new beat after which a member counts as dead."""
 
 _logger: Final = logging.getLogger(__name__)
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -46,10 +45,10 @@ class _Owned:
 
 
 class StoreGroup(GroupMember):
-    """One member of a group. ``tick``, ``commit`` and ``leave`` are for one thread; beats come from another, its own.
+    """One member of a group. ``tick``, ``commit`` and ``leave`` are for one thread; another thread sends beats.
 
-    A process that stands still for ``PATIENCE_S`` loses its partitions, and its later commits are FencedError. The
-    clock and what goes by it are parameters for tests, on top of group, topic and where both lie.
+    A process that pauses for ``PATIENCE_S`` loses its partitions, and its later commits raise FencedError. The clock
+    and its intervals are parameters for tests.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class StoreGroup(GroupMember):
         self._patience_s = patience_s
         self._owned: dict[int, _Owned] = {}
         self._version = 0
-        self._beats: dict[str, tuple[int, float]] = {}  # of other members: the beat, and since when it is that
+        self._beats: dict[str, tuple[int, float]] = {}  # of other members: last beat, and when it changed
         self._ticked_s = self._next_tick_s = monotonic()
         self._beat_number = 0
         self._beat_etag: str | None = None
@@ -82,16 +81,16 @@ class StoreGroup(GroupMember):
         self._beater: threading.Thread | None = None
 
     def claims(self) -> dict[int, Claim]:
-        """The partitions that this member has, each in the term of its generation."""
+        """Return this member's partitions, with their generation as term."""
         return {partition: Claim(owned.generation, owned.position) for partition, owned in self._owned.items()}
 
     @property
     def version(self) -> int:
-        """As the contract says."""
+        """Return a number that changes with the claims."""
         return self._version
 
     def tick(self) -> bool:
-        """Take what nobody reads, give up what others should; at most every ``beat_s``. True if something changed."""
+        """Take free partitions and give up those of others, at most every ``beat_s``. Return True if claims changed."""
         if self._beater is None:
             self._join()
         now_s = self._monotonic()
@@ -100,7 +99,7 @@ class StoreGroup(GroupMember):
         slept_s, self._ticked_s = now_s - self._ticked_s, now_s
         self._next_tick_s = now_s + self._beat_s
         if slept_s >= self._patience_s and self._forget_lost():
-            return True  # whoever reads them is told before they may be taken again
+            return True  # let the reader drop them before they are taken again
         members = self._find_living(now_s)
         changed = False
         for partition in range(self._partitions()):
@@ -112,8 +111,9 @@ class StoreGroup(GroupMember):
         return changed
 
     def commit(self, positions: dict[int, Position]) -> None:
-        """Make the positions durable, a partition after the other; FencedError, when all were tried, for those that
-        other members have by now."""
+        """Commit the positions, one partition at a time.
+
+        Raise FencedError, after all were tried, for those that other members own."""
         lost: list[int] = []
         for partition, position in sorted(positions.items()):
             owned = self._owned.get(partition)
@@ -128,22 +128,22 @@ class StoreGroup(GroupMember):
             raise FencedError(self._lost(*lost))
 
     def leave(self) -> None:
-        """Give all partitions up, for others to take at once."""
+        """Give up all partitions, so that others can take them at once."""
         self._stopped.set()
         if self._beater is not None:
-            self._beater.join(self._beat_s)  # a beat that is under way would make the member anew
+            self._beater.join(self._beat_s)  # a running beat would recreate the member
         for partition in list(self._owned):
             self._give_up(partition)
         self._folder.store.delete([self._member_key(self.member)])
 
     def beat(self) -> None:
-        """Say that this member lives; its own thread does so every ``beat_s``."""
+        """Announce that this member lives; its own thread does so every ``beat_s``."""
         key, body = self._member_key(self.member), json_body({"beat": self._beat_number + 1})
         etag, self._beat_etag = self._beat_etag, None
         try:
             etag = etag or self._folder.store.head(key).etag
         except ObjectNotFoundError:
-            # Nobody has heard of it for so long that others have cleared it away: it is one of them again.
+            # Others removed this member after a long silence: join again.
             self._folder.store.put(key, body, if_absent=True)
         else:
             self._beat_etag = self._folder.store.replace(key, body, etag or "")
@@ -152,7 +152,7 @@ class StoreGroup(GroupMember):
     # --- the store ---
 
     def _join(self) -> None:
-        with contextlib.suppress(PreconditionFailedError):  # by itself, when the answer was lost
+        with contextlib.suppress(PreconditionFailedError):  # its own put, with a lost answer
             self._folder.store.put(self._member_key(self.member), json_body({"beat": 0}), if_absent=True)
         self._beater = threading.Thread(target=self._beat, name="tieredstore-pubsub-beat", daemon=True)
         self._beater.start()
@@ -162,11 +162,11 @@ class StoreGroup(GroupMember):
             try:
                 self.beat()
             except TieredStoreError as error:
-                # The next beat may come through; if none does, others take over, and commits say so.
+                # The next beat may succeed; if none does, others take over, and commits raise FencedError.
                 _logger.warning("group %s: a beat failed: %s", self._group, error)
 
     def _find_living(self, now_s: float) -> list[str]:
-        """The members that are taken for alive, this one among them, in one order for all."""
+        """Return the members that seem alive, this one included, in the same order everywhere."""
         beginning = self._folder.key("groups", self._group, self._topic, "members", "")
         living = {self.member}
         for info in self._folder.store.list(beginning):
@@ -176,7 +176,7 @@ class StoreGroup(GroupMember):
             try:
                 beat = self._folder.read(info.key, _MEMBER).beat
             except ObjectNotFoundError:
-                continue  # it has left meanwhile
+                continue  # it has just left
             known, since_s = self._beats.get(member, (-1, now_s))
             self._beats[member] = (beat, since_s if beat == known else now_s)
             if now_s - self._beats[member][1] < self._patience_s:
@@ -186,7 +186,7 @@ class StoreGroup(GroupMember):
         return sorted(living)
 
     def _forget_lost(self) -> bool:
-        """After a sleep: whether others have taken what this member had, which it reads no more."""
+        """After a pause, drop partitions that others have taken; return True if there were any."""
         had = len(self._owned)
         for partition, owned in list(self._owned.items()):
             stored = self._read_state(partition)
@@ -206,12 +206,12 @@ class StoreGroup(GroupMember):
                 return self._own(partition, _Owned(1, None, stored[1]))
             state = stored[0]
             if state.owner is not None and state.owner != self.member and state.owner in members:
-                return False  # it gives it up when it sees that it should
+                return False  # its living owner will give it up
             generation = (state.generation or 0) + 1
             document = _document(self.member, generation, state.position)
             etag = self._folder.store.replace(key, json_body(document), stored[1])
         except PreconditionFailedError:
-            return False  # somebody else was quicker
+            return False  # another member was faster
         return self._own(partition, _Owned(generation, state.position, etag))
 
     def _own(self, partition: int, owned: _Owned) -> bool:
@@ -225,7 +225,7 @@ class StoreGroup(GroupMember):
 
     def _give_up(self, partition: int) -> bool:
         if (owned := self._drop(partition)) is not None:
-            with contextlib.suppress(FencedError):  # it was taken already
+            with contextlib.suppress(FencedError):  # it was already taken
                 self._write(partition, owned, owned.position, None)
         return True
 
@@ -235,7 +235,7 @@ class StoreGroup(GroupMember):
         try:
             owned.etag = self._folder.store.replace(key, body, owned.etag)
         except PreconditionFailedError:
-            # By another member, or by this one, when the answer to an earlier commit was lost.
+            # Changed by another member; or by this one, if the answer to an earlier commit was lost.
             stored = self._read_state(partition)
             if stored is None or (stored[0].owner, stored[0].generation) != (self.member, owned.generation):
                 self._drop(partition)
@@ -245,8 +245,8 @@ class StoreGroup(GroupMember):
 
     def _lost(self, *partitions: int) -> str:
         return (
-            f"{name_partitions(partitions)} of {self._topic} is read by another member of group {self._group} by now: "
-            "nothing of it was committed, and its records come again there"
+            f"another member of group {self._group} now owns {name_partitions(partitions)} of {self._topic}: nothing "
+            "of it was committed, and its records are read again there"
         )
 
     def _read_state(self, partition: int) -> tuple[GroupPartition, str] | None:
@@ -261,7 +261,7 @@ class StoreGroup(GroupMember):
 
 @dataclass(frozen=True, slots=True)
 class _PartitionObject:
-    """The object of a partition."""
+    """JSON object of a partition."""
 
     generation: NonNegativeInt
     owner: str | None = None
@@ -270,7 +270,7 @@ class _PartitionObject:
 
 @dataclass(frozen=True, slots=True)
 class _MemberObject:
-    """The object of a member."""
+    """JSON object of a member."""
 
     beat: NonNegativeInt
 
@@ -280,7 +280,7 @@ _MEMBER: Final = TypeAdapter(_MemberObject)
 
 
 def _read_partition(folder: OwnFolder, partition: int, key: str) -> tuple[GroupPartition, str] | None:
-    """What the object of a partition says, and the etag to replace it by; None if it is not there."""
+    """Return a partition's state, and the etag to replace it by; None if it does not exist."""
     stored = folder.read_with_etag(key, _PARTITION)
     if stored is None:
         return None
@@ -290,7 +290,7 @@ def _read_partition(folder: OwnFolder, partition: int, key: str) -> tuple[GroupP
 
 
 def list_group(folder: OwnFolder, group: str, topic: str, partitions: int) -> list[GroupPartition]:
-    """How far a group has come in each partition that somebody has taken."""
+    """Return a group's state of each partition that any member has taken."""
     _check_name(group)
     states: list[GroupPartition] = []
     for partition in range(partitions):
@@ -302,7 +302,7 @@ def list_group(folder: OwnFolder, group: str, topic: str, partitions: int) -> li
 
 
 def list_groups(folder: OwnFolder, topic: str) -> list[str]:
-    """The groups that have read a topic, by name."""
+    """Return the names of groups that have read a topic."""
     beginning = folder.key("groups", "")
     names = (info.key.removeprefix(beginning).split("/") for info in folder.store.list(beginning))
     return sorted({parts[0] for parts in names if len(parts) == 4 and parts[1] == topic and parts[2] == "partitions"})
@@ -314,4 +314,4 @@ def _document(owner: str | None, generation: int, position: Position | None) -> 
 
 def _check_name(group: str) -> None:
     if not _NAME.fullmatch(group) or group in {".", ".."}:
-        raise ConfigError(f"{group!r:.120} cannot name a group: letters, digits, dots, dashes and underscores can")
+        raise ConfigError(f"invalid group name {group!r:.120}: use letters, digits, dots, dashes and underscores")

@@ -1,4 +1,4 @@
-"""A second try beside the first when that one hangs: what is done so must be the same however often it is done."""
+"""Hedged tries: a second try runs next to a slow first one, so the work must be idempotent."""
 
 from __future__ import annotations
 
@@ -18,34 +18,33 @@ from tieredstore.process.thread_pool import ThreadPool
 _LEAST_S: Final = 0.3
 _TIMES_USUAL: Final = 3
 _UNKNOWN_S: Final = 0.5
-"""What is taken to be usual before the first has come: a large body on a slow link takes longer than the least."""
+"""Assumed usual time before the first result: a large body on a slow link takes longer than the minimum."""
 
 _REMEMBERED: Final = 100
 _Result = TypeVar("_Result")
 
 
 class UsualTime:
-    """What tries took lately, and after how long another one is worth it."""
+    """Recent durations of tries, and the delay before a hedge."""
 
     def __init__(self, least_s: float = _LEAST_S) -> None:
         self._least_s = least_s
         self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
 
     def note(self, seconds: float) -> None:
-        """One has succeeded."""
+        """Note the duration of a success."""
         self._seconds.append(seconds)
 
     @property
     def hedge_after_s(self) -> float:
-        """Three times what 95 in 100 took, and 300 ms at least; 1.5 s before anything is known."""
+        """Three times the 95th percentile, at least 300 ms; 1.5 s before the first result."""
         recent = sorted(self._seconds)
         usual = recent[len(recent) * 95 // 100] if recent else _UNKNOWN_S
         return max(self._least_s, _TIMES_USUAL * usual)
 
 
 class Hedge:
-    """Runs something on a thread of its own, and once more beside it when that takes long. Thread-safe; a forked child
-    begins anew."""
+    """Runs work on its own threads, and a second time if the first is slow. Thread-safe; resets in a forked child."""
 
     def __init__(
         self, name: str, threads: int, *, monotonic: Callable[[], float] = time.monotonic, least_s: float = _LEAST_S
@@ -61,11 +60,11 @@ class Hedge:
         self._pool: ThreadPool | None = None
 
     def begin_again(self) -> None:
-        """In a forked child: the threads are the parent's."""
+        """Reset in a forked child, since the threads are the parent's."""
         self._begin()
 
     def run(self, attempt: Callable[[], _Result]) -> _Result:
-        """What the first try that succeeds gives; the error of the last one if none does."""
+        """Return the first successful result; if none succeeds, raise the last error."""
         with self._lock:
             self._pool = self._pool or ThreadPool(self._threads, self._name)
             pool = self._pool
@@ -86,7 +85,7 @@ class Hedge:
         tries = [begin()]
         if not is_done(tries[0], self._usual.hedge_after_s):
             tries.append(begin())
-        # Each ends, by the store's own deadline at the latest.
+        # Every try ends, at the latest by the store's own deadline.
         for left in reversed(range(len(tries))):
             try:
                 return outcome(ended.get(), 0)
@@ -96,7 +95,7 @@ class Hedge:
         raise AssertionError("each try ends")
 
     def close(self) -> None:
-        """Begin no more; what hangs is left behind."""
+        """Begin no more tries; abandon hanging ones."""
         with self._lock:
             if self._pool is not None:
                 self._pool.shutdown(wait=False, cancel_futures=True)

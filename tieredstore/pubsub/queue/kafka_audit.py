@@ -1,6 +1,7 @@
-"""What producers and consumers say of their Messages, into the audit topic in Kafka: as MemQ's ``KafkaBackedAuditor``.
+"""Audit records of producers and consumers in Kafka, compatible with MemQ's ``KafkaBackedAuditor``.
 
-Nothing waits for it and nothing fails by it: what cannot be sent is counted, and the pairing names it as not told of.
+Nothing waits for them or fails because of them. Unsent records are counted, and the pairing reports their Messages as
+unannounced.
 """
 
 from __future__ import annotations
@@ -26,30 +27,30 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class Auditor(Closing):
-    """Sends audit records of one topic, from producers or from consumers. Thread-safe; a forked child has its own
+    """Sends audit records of one topic, for producers or consumers. Thread-safe; each forked child has its own
     client."""
 
     def __init__(self, settings: BatchSettings, topic: str, *, is_producer: bool) -> None:
         properties = {name: text.get_secret_value() for name, text in settings.kafka}
         if settings.audit_topic is None or not properties.get("bootstrap.servers"):
-            raise ConfigError("audit records go to Kafka: set pubsub.kafka.bootstrap.servers beside pubsub.audit.topic")
+            raise ConfigError("audit records go to Kafka: pubsub.audit.topic needs pubsub.kafka.bootstrap.servers")
         self._audit_topic: str = settings.audit_topic
         self._cluster, self._topic = settings.cluster, topic
         self._is_producer = is_producer
         self._has_warned = False
         self.counts: AuditingCounts = AuditingCounts()
-        # Java's partitioner: a Message's records come to one partition, whoever sends them.
+        # Java's partitioner, so that all records of a Message share a partition, whichever client sends them.
         configuration = {**TopicAdmin.configuration(properties), "linger.ms": "10", "partitioner": "murmur2"}
         self._producer = PerProcess(lambda: LiveProducer(configuration), _let_go)
         self._forget_counts = export(AUDIT, self.counts)
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """In a forked child: nothing was sent."""
+        """Reset in a forked child, which has sent nothing."""
         self.counts.sent_records = self.counts.failed_records = 0
 
     def tell(self, request: ProducerRequest, ids_hash: bytes, record_count: int) -> None:
-        """A Message was stored, or read to its end."""
+        """Report that a Message was stored, or read to its end."""
         record = AuditRecord(self._cluster, self._topic, request, ids_hash, record_count, self._is_producer)
         producer = self._producer.get()
         try:
@@ -59,7 +60,7 @@ class Auditor(Closing):
         producer.poll(0)
 
     def close(self) -> None:
-        """Send what is left, for some seconds; the rest is counted as failed."""
+        """Send the remaining records within some seconds; count the rest as failed."""
         self._producer.close()
         self._forget_counts()
 
@@ -78,6 +79,6 @@ class Auditor(Closing):
 
 def _let_go(producer: LiveProducer) -> None:
     producer.flush(_CLOSE_S)
-    # Their callbacks say that they failed.
+    # Purged records fail in their callbacks.
     producer.purge()
     producer.flush(_CLOSE_S)

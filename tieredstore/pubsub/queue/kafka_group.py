@@ -1,8 +1,7 @@
-"""Groups of Kafka's for a queue in Kafka: the client shares the partitions out, and positions are committed offsets.
+"""Kafka's consumer groups for a queue in Kafka: the client assigns partitions, and positions are committed offsets.
 
-The offset is that of the notification whose batch comes next, as a consumer of MemQ's commits it; the place within the
-batch is the commit's metadata, ``message/record``, which MemQ passes over. Beside ``kafka_queue``, which reads and
-writes: who reads what is another subject.
+The offset is that of the next batch's notification, as a consumer of MemQ commits it. The place within the batch is the
+commit's metadata, ``message/record``, which MemQ ignores. Kept apart from ``kafka_queue``, which reads and writes.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ _OTHERS: Final = frozenset(
         KafkaError.UNKNOWN_MEMBER_ID,
     }
 )
-"""What the coordinator answers to a member that is none any more, or not of this generation."""
+"""Errors of the coordinator for a member that left the group or has an old generation."""
 
 
 class KafkaGroup(GroupMember):
-    """One member of the group. It reads nothing: what it is assigned is paused, and read by offsets elsewhere."""
+    """One member of the group. It only takes assignments, which it pauses: the queue reads by offsets."""
 
     def __init__(self, properties: Mapping[str, str], group: str, name: str, cluster: LiveCluster) -> None:
-        # Whole partitions are given up before others take them; only so is a position's owner always one.
+        # Eager strategies revoke all partitions before reassigning them, so that a position has one owner at a time.
         theirs = {"group.protocol", "partition.assignment.strategy", "group.id"}
         given = {key: value for key, value in properties.items() if key not in theirs}
         self._configuration: dict[str, str] = {
@@ -64,21 +63,21 @@ class KafkaGroup(GroupMember):
         self._cluster = cluster
         self._consumer: LiveConsumer | None = None
         self._owned: dict[int, Position | None] = {}
-        self._assigned: set[int] = set()  # some of them not looked up yet
-        self._term = 0  # how often the client was assigned partitions, or lost them
+        self._assigned: set[int] = set()  # commits may not be looked up yet
+        self._term = 0  # number of assignments and revocations
         self._version = 0
 
     def claims(self) -> dict[int, Claim]:
-        """The partitions that this member has, each in the term of the last assignment."""
+        """Return this member's partitions, with the number of the last assignment as term."""
         return {partition: Claim(self._term, position) for partition, position in self._owned.items()}
 
     @property
     def version(self) -> int:
-        """As the contract says."""
+        """Return a number that changes with the claims."""
         return self._version
 
     def tick(self) -> bool:
-        """Let the client take part, which its own threads do as long as somebody ticks."""
+        """Serve the client, which stays in the group by its own threads while ticks continue."""
         before = dict(self._owned)
         self._serve()
         if missing := self._assigned - self._owned.keys():
@@ -89,7 +88,7 @@ class KafkaGroup(GroupMember):
         return before.keys() != self._owned.keys()
 
     def commit(self, positions: dict[int, Position]) -> None:
-        """All in one request; FencedError as the coordinator says it, or when the client knows by itself."""
+        """Commit in one request; raise FencedError if the coordinator refuses or the client lost a partition."""
         self._serve()
         lost = sorted(positions.keys() - self._owned.keys())
         owned = {number: place for number, place in positions.items() if number in self._owned}
@@ -111,21 +110,21 @@ class KafkaGroup(GroupMember):
             errors = [error.args[0]]
         for refusal in errors:
             if refusal.code() in _OTHERS:
-                # Whole assignments are given up: what comes next is the client's next assignment, in another term.
+                # Assignments are revoked as a whole: continue with the client's next one, in a new term.
                 self._forget()
                 raise FencedError(self._lost("what was read"))
             raise fault(refusal, f"group {self._group} cannot commit")
         self._owned.update(changed)
 
     def leave(self) -> None:
-        """Tell the coordinator, which gives the partitions to others at once."""
+        """Leave the group, so that the coordinator reassigns the partitions at once."""
         consumer, self._consumer = self._consumer, None
         self._forget()
         if consumer is not None:
             consumer.close()
 
     def _serve(self) -> None:
-        """Run the client's callbacks; it says here too what went wrong."""
+        """Run the client's callbacks, and raise its lasting errors."""
         if self._consumer is None:
             self._consumer = LiveConsumer(self._configuration)
             self._consumer.subscribe([self._name], on_assign=self._take, on_revoke=self._give_up, on_lost=self._give_up)
@@ -143,7 +142,7 @@ class KafkaGroup(GroupMember):
         self._assigned = {part.partition for part in partitions}
 
     def _give_up(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        del partitions  # all: the strategies that are asked for give up everything before they share out again
+        del partitions  # always all of them: eager strategies revoke everything
         self._forget()
         consumer.unassign()
 
@@ -154,8 +153,8 @@ class KafkaGroup(GroupMember):
 
     def _lost(self, what: str) -> str:
         return (
-            f"{what} of {self._name} is another member's of group {self._group} by now, or soon: nothing was "
-            "committed, and its records come again from there"
+            f"another member of group {self._group} now owns {what} of {self._name}, or will soon: nothing was "
+            "committed, and its records are read again there"
         )
 
 
@@ -167,7 +166,7 @@ def _read_commits(cluster: LiveCluster, group: str, wheres: list[tuple[str, int]
 
 
 def _position(offset: int, metadata: str | None) -> Position:
-    """What was committed; the batch's beginning for a commit whose metadata is not ours."""
+    """Return the committed position; the batch's beginning if the metadata is foreign."""
     place = _PLACE.fullmatch(metadata or "")
     return Position(offset) if place is None else Position(offset, int(place[1]), int(place[2]))
 
@@ -175,7 +174,7 @@ def _position(offset: int, metadata: str | None) -> Position:
 def group_states(
     properties: Mapping[str, str], name: str, cluster: LiveCluster, partitions: int, timeout_s: float
 ) -> dict[str, list[GroupPartition]]:
-    """How far each of the cluster's groups has come in the topic ``name``, and who reads there."""
+    """Return the state of each of the cluster's groups in topic ``name``, with owners."""
     client: Any = LiveAdmin(TopicAdmin.configuration(properties))
     wheres = [(name, partition) for partition in range(partitions)]
     try:
@@ -190,9 +189,9 @@ def group_states(
             described = client.describe_consumer_groups(groups, request_timeout=timeout_s)
         owners = {group: _owners(future.result(timeout_s), name) for group, future in described.items()}
     except KafkaException as error:
-        raise fault(error.args[0], f"the groups of {name} cannot be looked up") from error
+        raise fault(error.args[0], f"cannot look up the groups of {name}") from error
     except TimeoutError as error:
-        raise BrokerUnavailableError(f"the groups of {name} cannot be looked up in time") from error
+        raise BrokerUnavailableError(f"cannot look up the groups of {name} in time") from error
     states: dict[str, list[GroupPartition]] = {}
     for group in groups:
         places, owned = _read_commits(cluster, group, wheres), owners[group]

@@ -1,7 +1,7 @@
-"""A notification queue in Kafka, as MemQ has it: JSON as the value, a topic's partitions as read partitions.
+"""A notification queue in Kafka, compatible with MemQ: JSON values, and the topic's partitions as read partitions.
 
-An idempotent producer writes; the offset of the record is that of the notification. Whoever reads, MemQ's consumers
-among them, needs nothing of ours.
+An idempotent producer writes; a notification's offset is that of its record. So MemQ's consumers can read the queue
+without this project.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PARTITIONS_FOR_S: Final = 30.0
 
 @dataclass(slots=True)
 class _Receipt:
-    """What the client says of one record in the end."""
+    """The client's final answer for one record."""
 
     error: KafkaError | None = None
     offset: int | None = None
@@ -58,7 +58,7 @@ class _Receipt:
 
 
 class KafkaQueue(NotificationQueue):
-    """The notifications of one topic in the Kafka topic ``name``. ``properties`` are those of a Kafka client."""
+    """The notifications of one topic in the Kafka topic ``name``. ``properties`` configure the Kafka client."""
 
     def __init__(
         self,
@@ -78,15 +78,15 @@ class KafkaQueue(NotificationQueue):
         self._admin = TopicAdmin(properties, name, _CALL_S)
         reading = reading_configuration(client_configuration(properties, "read_uncommitted"), _CALL_S)
         self._logs = PartitionLogs(reading, name)
-        self._tail = PartitionLogs(reading, name)  # for searches, which leave the readers' places alone
+        self._tail = PartitionLogs(reading, name)  # for searches, which must not move the readers' streams
         self._producer = PerProcess(lambda: LiveProducer(_producer_configuration(properties, send_s)), _discard)
         self._lock = threading.Lock()
         self._known_partitions: tuple[int, float] | None = None
-        self._floors: dict[int, int] = {}  # offsets at which or behind which what is sent from now on will lie
+        self._floors: dict[int, int] = {}  # least offsets of future records, by partition
 
     @classmethod
     def open(cls, site: QueueSite) -> KafkaQueue:
-        """The queue that ``pubsub.kafka.*`` of the settings reaches."""
+        """Return the queue that the settings ``pubsub.kafka.*`` reach."""
         properties = {name: text.get_secret_value() for name, text in site.settings.kafka}
         if not properties.get("bootstrap.servers"):
             raise ConfigError(
@@ -95,7 +95,7 @@ class KafkaQueue(NotificationQueue):
         return cls(properties, site.name, site.topic)
 
     def close(self) -> None:
-        """Let the clients go."""
+        """Close the clients."""
         self._producer.close()
         self._logs.close()
         self._tail.close()
@@ -105,7 +105,7 @@ class KafkaQueue(NotificationQueue):
 
     @property
     def partitions(self) -> int:
-        """How many partitions the Kafka topic has; asked for every 30 s."""
+        """Number of partitions of the Kafka topic, refreshed every 30 s."""
         with self._lock:
             known = self._known_partitions
         if known is not None and self._monotonic() < known[1]:
@@ -114,20 +114,22 @@ class KafkaQueue(NotificationQueue):
             count = len(self._cluster.existing_topic(self._name).partitions)
         except ResourceNotFoundError as error:
             raise TopicNotFoundError(
-                f"the queue of topic {self._topic} is not there: {error}; create that topic of Kafka's"
+                f"the queue of topic {self._topic} does not exist: {error}; create that Kafka topic"
             ) from error
         with self._lock:
             self._known_partitions = count, self._monotonic() + _PARTITIONS_FOR_S
         return count
 
     def append(self, partition: int, notifications: Sequence[bytes], deadline: Deadline) -> list[int]:
-        """As the contract says: one record each, one after the other, so that their order is theirs."""
+        """Append by one record each, one after the other, to keep their order."""
         self._check(partition)
         return [self._append(partition, raw, deadline) for raw in notifications]
 
     def _append(self, partition: int, raw: bytes, deadline: Deadline) -> int:
-        """One record, and its offset. The client sends again by itself, and the broker knows what it has; only what
-        the client gave up may be there or not, and is looked for before it is sent as something new."""
+        """Append one record and return its offset.
+
+        The client retries by itself, and the broker deduplicates. If the client gave up a record, its state is unknown:
+        search for it before sending it again."""
         is_unclear = False
         while True:
             try:
@@ -141,7 +143,7 @@ class KafkaQueue(NotificationQueue):
                     raise
                 if deadline.remaining_s() <= _AGAIN_S:
                     raise StoreUnavailableError(
-                        f"{self._where(partition)}: the notification was not appended, or not known to be: {error}"
+                        f"{self._where(partition)}: the notification was not appended, or its state is unknown: {error}"
                     ) from error
                 time.sleep(_AGAIN_S)
             else:
@@ -150,7 +152,7 @@ class KafkaQueue(NotificationQueue):
                 return offset
 
     def _floor(self, partition: int) -> int:
-        """An offset before which the record cannot lie; it stays the same until one was delivered."""
+        """Return an offset that the record cannot be before; it stays the same until a record is delivered."""
         with self._lock:
             floor = self._floors.get(partition)
         if floor is None:
@@ -161,32 +163,32 @@ class KafkaQueue(NotificationQueue):
 
     def _send(self, partition: int, raw: bytes, deadline: Deadline) -> int:
         producer, receipt = self._producer.get(), _Receipt()
-        doing = f"{self._where(partition)}: the notification cannot be sent"
+        doing = f"{self._where(partition)}: cannot send the notification"
         try:
             producer.produce(self._name, raw, partition=partition, on_delivery=receipt.note)
         except BufferError as error:
-            raise StoreUnavailableError(f"{doing}: the client holds as many as it may") from error
+            raise StoreUnavailableError(f"{doing}: the client's buffer is full") from error
         except KafkaException as error:
             raise self._failure(producer, error.args[0], doing) from error
         while not receipt.said.is_set():
             producer.poll(_POLL_S)
             if deadline.remaining_s() <= 0:
-                raise StoreUnavailableError(f"{doing}: no broker has it in time")
+                raise StoreUnavailableError(f"{doing}: no acknowledgement in time")
         if receipt.error is not None:
             raise self._failure(producer, receipt.error, doing)
         if receipt.offset is None:
-            raise BrokerError(f"{doing}: the broker tells no offset")
+            raise BrokerError(f"{doing}: the broker returned no offset")
         return receipt.offset
 
     def _failure(self, producer: LiveProducer, error: KafkaError, doing: str) -> TieredStoreError:
         if error.fatal() or error.code() == KafkaError._FATAL or producer.is_lost:
-            # An idempotent producer that cannot tell any more what the broker has: the next one begins anew.
+            # The idempotent producer no longer knows the broker's state: replace it.
             self._producer.close()
             return StoreUnavailableError(f"{doing}: {error.str()}")
         return fault(error, doing)
 
     def _search(self, partition: int, raw: bytes, floor: int, deadline: Deadline) -> int | None:
-        """Where the record lies behind ``floor``, if it does by now."""
+        """Return the record's offset at or after ``floor``; None if it is not there yet."""
         stop, at = self.end(partition), floor
         while at < stop:
             entries = self._tail.read(partition, at, lambda: stop, self._by(deadline))
@@ -202,7 +204,9 @@ class KafkaQueue(NotificationQueue):
         return Deadline.after(max(0.0, min(_CALL_S, deadline.remaining_s())))
 
     def read(self, partition: int, offset: int) -> list[QueuedNotification]:
-        """What has come to this client, else by a question for the log's end; DataLossError below its start."""
+        """Return entries that the client has received, else wait for those before the log's end.
+
+        Raise DataLossError below the log's start."""
         self._check(partition)
 
         def end() -> int:
@@ -217,30 +221,30 @@ class KafkaQueue(NotificationQueue):
             return self._logs.read(partition, offset, end, Deadline.after(_CALL_S))
         except BrokerError as error:
             if not error.retryable and not isinstance(error, DataLossError):
-                end()  # out of range is most often freed: that says so
+                end()  # out of range mostly means freed: report that
             raise
 
     def start(self, partition: int) -> int:
-        """The log's start offset."""
+        """Return the log's start offset."""
         self._check(partition)
         where = (self._name, partition)
         return self._cluster.earliest_offsets([where])[where]
 
     def end(self, partition: int) -> int:
-        """The high watermark."""
+        """Return the high watermark."""
         self._check(partition)
         where = (self._name, partition)
         return self._cluster.end_offsets([where])[where]
 
     def offset_at(self, partition: int, ms: int) -> int:
-        """By the broker's index of times; a writer's clock, or the broker's where the topic says LogAppendTime."""
+        """Search the broker's time index, which has the writers' clocks, or the broker's with LogAppendTime."""
         self._check(partition)
         where = (self._name, partition)
         offset = self._cluster.offsets_for_times({where: ms})[where]
         return self.end(partition) if offset is None else offset
 
     def free(self, partition: int, offset: int) -> None:
-        """By Kafka's own deletion of records."""
+        """Free entries by Kafka's deletion of records."""
         self._check(partition)
         if offset > self.end(partition):
             raise InvalidRangeError(f"{self._where(partition)} does not reach up to offset {offset}")
@@ -248,34 +252,36 @@ class KafkaQueue(NotificationQueue):
             self._admin.delete_records(partition, offset)
 
     def provide(self, partitions: int) -> None:
-        """Make the Kafka topic, with the broker's own replication and retention, or give it more partitions."""
+        """Create the Kafka topic, with the broker's default replication and retention, or add partitions."""
         self._admin.provide(partitions)
         with self._lock:
             self._known_partitions = None
 
     def forgets_ms(self) -> int | None:
-        """``retention.ms`` of the Kafka topic; None for ever."""
+        """Return ``retention.ms`` of the Kafka topic; None if unlimited."""
         text = self._state.topic_settings([self._name])[self._name].get("retention.ms", "-1")
         return None if int(text) < 0 else int(text)
 
     def member(self, group: str) -> KafkaGroup:
-        """A member of a group of Kafka's."""
+        """Return a member of a Kafka consumer group."""
         return KafkaGroup(self._properties, group, self._name, self._cluster)
 
     def groups(self) -> dict[str, list[GroupPartition]]:
-        """Kafka's groups that have committed something here."""
+        """Return Kafka's groups that have committed or own partitions here."""
         return group_states(self._properties, self._name, self._cluster, self.partitions, _CALL_S)
 
     def _check(self, partition: int) -> None:
         if not 0 <= partition < self.partitions:
-            raise InvalidRangeError(f"topic {self._topic} has {self.partitions} read partitions, and no {partition}")
+            raise InvalidRangeError(
+                f"topic {self._topic} has no read partition {partition}, only 0 to {self.partitions - 1}"
+            )
 
     def _where(self, partition: int) -> str:
         return f"queue {self._topic}/{partition} ({self._name} in Kafka)"
 
 
 def _producer_configuration(properties: Mapping[str, str], send_s: float) -> dict[str, str]:
-    """The configuration of the producer: what it says for long is given up, and looked for."""
+    """Return the producer's configuration, with timeouts after which a record is given up and searched for."""
     common = TopicAdmin.configuration(properties)
     return {
         **common,
@@ -299,7 +305,7 @@ _SAID_S: Final = 30.0
 
 @dataclass(slots=True)
 class _Stream:
-    """What has come of a partition: all from ``start`` up to ``end`` that was not given yet."""
+    """Entries received of a partition: those from ``start`` to ``end`` that are not handed out yet."""
 
     start: int
     end: int
@@ -311,7 +317,7 @@ class _Stream:
 
 
 class PartitionLogs:
-    """Reads partitions of ``topic`` from wherever it is asked to. Thread-safe; a forked child has its own client."""
+    """Reads partitions of ``topic`` from any offset. Thread-safe; each forked child has its own client."""
 
     def __init__(self, configuration: Mapping[str, str], topic: str) -> None:
         self._topic = topic
@@ -321,8 +327,10 @@ class PartitionLogs:
         self._of: LiveConsumer | None = None
 
     def read(self, partition: int, offset: int, end: Callable[[], int], deadline: Deadline) -> list[QueuedNotification]:
-        """What there is from ``offset`` on, some of it; empty when ``end()``, which is asked only then, is not behind
-        it. BrokerUnavailableError when what there must be does not come by the deadline."""
+        """Return some entries from ``offset`` on.
+
+        If none have arrived, ask ``end()`` and return an empty list at the end. Raise BrokerUnavailableError if entries
+        before the end do not arrive by the deadline."""
         with self._lock:
             consumer = self._client.get()
             if consumer is not self._of:
@@ -331,7 +339,7 @@ class PartitionLogs:
             try:
                 self._fill(consumer, partition, stream, end, deadline)
             except BaseException:
-                # The place is lost: whoever asks again begins anew.
+                # The stream's place is lost: the next read reassigns the partition.
                 self._drop(consumer, partition)
                 raise
             entries = list(stream.held)
@@ -350,7 +358,7 @@ class PartitionLogs:
         stop = end()
         while not stream.held and stream.end < stop:
             if deadline.remaining_s() <= 0:
-                doing = f"the notifications of {self._topic}-{partition} cannot be read"
+                doing = f"cannot read the notifications of {self._topic}-{partition}"
                 raise consumer.trouble.unavailable(doing, _SAID_S)
             self._take(consumer, _WAIT_S)
 
@@ -359,7 +367,7 @@ class PartitionLogs:
             consumer.incremental_unassign([TopicPartition(self._topic, partition)])
 
     def close(self) -> None:
-        """Let the client go; another read makes another."""
+        """Close the client; a later read opens another."""
         with self._lock:
             self._client.close()
 
@@ -369,7 +377,7 @@ class PartitionLogs:
             while stream.held and stream.held[0].offset < offset:
                 stream.held.popleft()
             return stream
-        with translate_errors(f"{self._topic}-{partition} cannot be read from {offset}"):
+        with translate_errors(f"cannot read {self._topic}-{partition} from {offset}"):
             self._drop(consumer, partition)
             consumer.incremental_assign([TopicPartition(self._topic, partition, offset)])
         self._streams[partition] = stream = _Stream(offset, offset)
@@ -381,11 +389,11 @@ class PartitionLogs:
 
     def _sort_in(self, consumer: LiveConsumer, message: Message) -> None:
         error = message.error()
-        partition = message.partition()  # None of trouble that is no partition's
+        partition = message.partition()  # None for errors of the whole client
         stream = None if partition is None else self._streams.get(partition)
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            failure = fault(error, f"the notifications of {self._topic} cannot be read")
-            # What passes the client tries again by itself, until the deadline.
+            failure = fault(error, f"cannot read the notifications of {self._topic}")
+            # The client retries temporary errors by itself, until the deadline.
             if stream is not None and not isinstance(failure, BrokerUnavailableError):
                 raise failure
             return
@@ -393,7 +401,7 @@ class PartitionLogs:
         if partition is None or stream is None or offset < stream.end:
             return
         if error is not None:
-            # Nothing lies before the end: a transaction's marker, or what compaction took, has an offset too.
+            # No record before the end: transaction markers and compacted records occupy offsets too.
             stream.end = offset
             return
         stream.held.append(QueuedNotification(offset, message.timestamp()[1], message.value() or b""))

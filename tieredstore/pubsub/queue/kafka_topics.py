@@ -1,4 +1,4 @@
-"""The Kafka topic of a queue: made, grown and cut."""
+"""Administration of a queue's Kafka topic: create, grow and truncate it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_CONSUMERS: Final = ("group.id", "check.crcs", "fetch.", "queued.", "isolatio
 
 
 class TopicAdmin(Closing):
-    """What is done to one topic, each by a request that takes ``timeout_s`` at most."""
+    """Admin requests for one topic, each with timeout ``timeout_s``."""
 
     def __init__(self, properties: Mapping[str, str], name: str, timeout_s: float) -> None:
         self._name = name
@@ -29,17 +29,17 @@ class TopicAdmin(Closing):
 
     @staticmethod
     def configuration(properties: Mapping[str, str]) -> dict[str, str]:
-        """What librdkafka's clients that read nothing are given."""
+        """Return the configuration for librdkafka clients that do not consume."""
         configuration = client_configuration(properties, "read_uncommitted")
         return {name: value for name, value in configuration.items() if not name.startswith(_OF_CONSUMERS)}
 
     def close(self) -> None:
-        """Let the client go."""
+        """Close the client."""
         self._clients.close()
 
     def provide(self, partitions: int) -> None:
-        """Make the topic, with the broker's own settings, or give it so many partitions if it has fewer."""
-        doing = f"the topic {self._name} cannot be made"
+        """Create the topic with the broker's defaults, or add partitions if it has fewer."""
+        doing = f"cannot create topic {self._name}"
         topics = [NewTopic(self._name, partitions)]
         if self._has_done(doing, KafkaError.TOPIC_ALREADY_EXISTS, lambda client: client.create_topics(topics)):
             return
@@ -47,22 +47,22 @@ class TopicAdmin(Closing):
             listed = self._clients.get().list_topics(self._name, timeout=self._timeout_s).topics[self._name]
         if listed.error is None and len(listed.partitions) < partitions:
             more = [NewPartitions(self._name, partitions)]
-            doing = f"the topic {self._name} cannot have {partitions} partitions"
+            doing = f"cannot grow topic {self._name} to {partitions} partitions"
             self._has_done(doing, KafkaError.INVALID_PARTITIONS, lambda client: client.create_partitions(more))
 
     def delete_records(self, partition: int, offset: int) -> None:
-        """What Kafka's retention does: the partition begins at ``offset`` afterwards."""
+        """Delete records like Kafka's retention, so that the partition begins at ``offset``."""
         place = TopicPartition(self._name, partition, offset)
-        doing = f"records of {self._name}-{partition} before {offset} cannot be deleted"
+        doing = f"cannot delete records of {self._name}-{partition} before {offset}"
         self._has_done(doing, None, lambda client: client.delete_records([place]))
 
     def _has_done(self, doing: str, but_for: int | None, ask: Callable[[Any], dict[Any, Any]]) -> bool:
-        """True when it is done; False if the broker answers with the code ``but_for``."""
+        """Send a request. Return True on success, False if the broker answers with the code ``but_for``."""
         client = self._clients.get()
         (future,) = ask(client).values()
 
         def listen() -> None:
-            # A client that is denied says so by its callback, which runs only while it is polled.
+            # The client reports denied access by a callback, which only runs while it is polled.
             client.poll(0)
             if (final := client.trouble.final(doing)) is not None:
                 raise final
@@ -79,5 +79,5 @@ class TopicAdmin(Closing):
 
 
 def _forget(client: LiveAdmin) -> None:
-    """It ends with its last reference."""
+    """Drop the client, which closes with its last reference."""
     del client

@@ -1,7 +1,7 @@
-"""MemQ's topic JSON as it is: what ``--topic-config`` and ``pubsub.topic.config`` name.
+"""MemQ's topic JSON, for ``--topic-config`` and ``pubsub.topic.config``.
 
-A topic of MemQ's brokers has its objects in a bucket and its notifications in Kafka; what the file does not say is as
-MemQ has it. Fields that only brokers use, and those that are not known, have no effect here.
+A topic of MemQ's brokers has its objects in a bucket and its notifications in Kafka. Missing fields have MemQ's
+defaults. Unknown fields, and those only brokers use, have no effect.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BOOTSTRAP: Final = "bootstrap.servers"
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """What the JSON says, with MemQ's defaults. ``brokers`` are those of the notifications; empty: not named."""
+    """A topic's JSON with MemQ's defaults. ``brokers`` are those of the notifications; empty if not named."""
 
     topic: Topic
     bucket: str
@@ -50,7 +50,7 @@ class TopicConfig:
     brokers: tuple[str, ...]
 
     def apply_to(self, settings: Settings) -> Settings:
-        """The settings with the topic's batches and its queue; ConfigError for values that ours do not take."""
+        """Return the settings with the topic's batches and queue; raise ConfigError for values out of range."""
         given = settings.section(BatchSettings)
         kafka = given.kafka
         if self.brokers and not any(name == _BOOTSTRAP for name, _ in kafka):
@@ -65,17 +65,17 @@ class TopicConfig:
 
 
 def load_topic_config(path: Path) -> TopicConfig:
-    """The topic of a file; ConfigError, which names the file and the field, for what is no topic of MemQ's."""
+    """Return the topic of a file; raise ConfigError, naming file and field, if it is no topic of MemQ."""
     try:
         with path.open("rb") as file:
             raw = file.read(_MOST_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"the topic's configuration {path} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"cannot read the topic configuration {path}: {error.strerror}") from error
     return parse_topic_config(raw, str(path), path.absolute().parent)
 
 
 def parse_topic_config(raw: bytes, source: str, folder: Path) -> TopicConfig:
-    """The same of bytes; a serverset is a file of ``host:port`` lines, relative to ``folder``."""
+    """Parse a topic's JSON. A serverset is a file of ``host:port`` lines, relative to ``folder``."""
     try:
         document: object = json.loads(raw) if len(raw) <= _MOST_BYTES else None
     except (ValueError, RecursionError) as error:
@@ -88,7 +88,7 @@ def parse_topic_config(raw: bytes, source: str, folder: Path) -> TopicConfig:
         raise ConfigError(f"{source}: the storage handler {handler!r:.60} is not one of {known}")
     output = _Fields(topic.value("storageHandlerConfig", "outputHandlerConfig"), f"{source}, storageHandlerConfig")
     if output.flag("disableNotifications", default=False):
-        raise ConfigError(f"{source}: notifications are disabled (disableNotifications), so that no reader is told")
+        raise ConfigError(f"{source}: notifications are disabled (disableNotifications), so readers would find nothing")
     size = topic.number("batchSizeBytes") or (topic.number("batchSizeMB") or 100) * _MIB
     return TopicConfig(
         Topic(
@@ -106,9 +106,9 @@ def parse_topic_config(raw: bytes, source: str, folder: Path) -> TopicConfig:
 
 @contextlib.contextmanager
 def open_topics(source: StoreLike | Topics) -> Generator[Topics]:
-    """Open the topics of a store, and close what was opened; topics that are open already stay so.
+    """Open the topics of a store, with the one of ``pubsub.topic.config``, and close the store afterwards.
 
-    The one of ``pubsub.topic.config`` is among them.
+    Topics that are already open stay open.
     """
     if isinstance(source, Topics):
         yield source
@@ -119,27 +119,29 @@ def open_topics(source: StoreLike | Topics) -> Generator[Topics]:
 
 
 def topics_in_store(store: ObjectStore, settings: Settings) -> Topics:
-    """Return the topics of an open store, with the one of ``pubsub.topic.config`` among them if that is set."""
+    """Return the topics of an open store, with the one of ``pubsub.topic.config`` if that is set."""
     path = settings.section(BatchSettings).topic_config
     return Topics(store, settings) if path is None else open_configured_topics(store, settings, load_topic_config(path))
 
 
 def open_configured_topics(store: ObjectStore, settings: Settings, config: TopicConfig) -> Topics:
-    """The topics of a store with the one of ``config`` among them; ConfigError for another bucket's."""
+    """Return the topics of a store with the one of ``config``; raise ConfigError if it is in another bucket."""
     topics = Topics(store, config.apply_to(settings), configured=config.topic)
     if topics.bucket_name not in ("", config.bucket):
-        raise ConfigError(f"topic {config.topic.name} is in bucket {config.bucket}, and this is {topics.bucket_name}")
+        raise ConfigError(
+            f"topic {config.topic.name} is in bucket {config.bucket}, but the store is bucket {topics.bucket_name}"
+        )
     topics.bucket_name = config.bucket
     return topics
 
 
 def _check_setting(name: str, value: int, topic: str) -> None:
-    """ConfigError for a number that the setting of that name does not take."""
+    """Raise ConfigError if the setting does not accept the number."""
     alias, kind = next((alias, kind) for alias, _, kind in property_fields(BatchSettings) if alias == name)
     try:
         kind.parse(str(value))
     except ValueError as error:
-        raise ConfigError(f"topic {topic}: {alias} cannot be {value}; it is {kind.allowed}") from error
+        raise ConfigError(f"topic {topic}: {alias} is {value}, expected {kind.allowed}") from error
 
 
 def _brokers(serverset: str, folder: Path) -> tuple[str, ...]:
@@ -149,17 +151,17 @@ def _brokers(serverset: str, folder: Path) -> tuple[str, ...]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        _logger.warning("the serverset %s cannot be read: set pubsub.kafka.bootstrap.servers (%s)", path, error)
+        _logger.warning("cannot read the serverset %s: set pubsub.kafka.bootstrap.servers (%s)", path, error)
         return ()
     return tuple(line.strip() for line in lines if line.strip())
 
 
 class _Fields:
-    """The fields of an object; the first name that is there counts."""
+    """Fields of a JSON object; of several names, the first present one counts."""
 
     def __init__(self, document: object, source: str) -> None:
         if not isinstance(document, dict):
-            raise ConfigError(f"{source} is no object of JSON")
+            raise ConfigError(f"{source} is not a JSON object")
         self._values = cast("dict[str, object]", document)
         self._source = source
 
@@ -171,17 +173,17 @@ class _Fields:
         if value is None and default is not None:
             return default
         if not isinstance(value, str) or not value:
-            raise ConfigError(f"{self._source}: {names[0]} is {value!r:.60}, and must be text")
+            raise ConfigError(f"{self._source}: {names[0]} is {value!r:.60}, expected text")
         return value
 
     def number(self, name: str) -> int | None:
-        """A number, which may be written as text."""
+        """Return a number, which may be written as text."""
         value = self.value(name)
         if value is None:
             return None
         digits = "" if isinstance(value, bool) or not isinstance(value, int | str) else str(value)
         if not digits.isascii() or not digits.isdecimal() or len(digits) > 18:
-            raise ConfigError(f"{self._source}: {name} is {value!r:.60}, and must be a number")
+            raise ConfigError(f"{self._source}: {name} is {value!r:.60}, expected a number")
         return int(digits)
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -189,5 +191,5 @@ class _Fields:
         if value is None:
             return default
         if str(value).lower() not in ("true", "false"):
-            raise ConfigError(f"{self._source}: {name} is {value!r:.60}, and must be true or false")
+            raise ConfigError(f"{self._source}: {name} is {value!r:.60}, expected true or false")
         return str(value).lower() == "true"

@@ -1,7 +1,7 @@
-"""The contract of notification queues: what a writer appends to, and a reader goes along.
+"""The contract of notification queues, which writers append to and readers follow.
 
-A topic has some read partitions, numbered from 0. A partition is an ordered log of notifications, each at an offset;
-offsets grow and need not be dense. ``tieredstore.testing.notification_queue_tests`` ships what every queue must pass.
+A topic has read partitions, numbered from 0. A partition is an ordered log of notifications, each at an offset;
+offsets grow and need not be dense. ``tieredstore.testing.notification_queue_tests`` holds the tests for every queue.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tieredstore.pubsub.settings import BatchSettings
 
 
 class QueuedNotification(NamedTuple):
-    """One notification where it stands; ``appended_ms`` is its writer's clock."""
+    """One notification and its offset; ``appended_ms`` is its writer's clock."""
 
     offset: int
     appended_ms: int
@@ -40,8 +40,9 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupPartition:
-    """What a group knows of one partition: ``position`` is None before the first commit, ``generation`` where the queue
-    counts none."""
+    """A group's state of one partition.
+
+    ``position`` is None before the first commit, ``generation`` if the queue has none."""
 
     partition: int
     owner: str | None
@@ -50,47 +51,52 @@ class GroupPartition:
 
 
 class Claim(NamedTuple):
-    """A member's hold on a partition: it names the term under which it holds. A partition that was lost and taken again
-    is in another one, also if nobody saw that it was lost. ``committed`` is None before the first commit."""
+    """A member's claim on a partition, for one term of ownership.
+
+    A partition that was lost and taken again has a new term, even if the loss went unnoticed. ``committed`` is None
+    before the first commit."""
 
     term: int
     committed: Position | None
 
 
 def name_partitions(partitions: Sequence[int]) -> str:
-    """``partition 1``, or ``partition 1 and 2``: each of them is meant."""
+    """Return ``partition 1``, or ``partition 1 and 2``."""
     return f"partition {' and '.join(map(str, partitions))}"
 
 
 class GroupMember(ABC):
-    """One member of a group, which shares the read partitions with the others. For one thread."""
+    """One member of a group, which shares the read partitions with other members. For one thread."""
 
     @abstractmethod
     def tick(self) -> bool:
-        """Take part: called often. True if the claims have changed."""
+        """Take part in the group, called often. Return True if claims have changed."""
 
     @abstractmethod
     def claims(self) -> dict[int, Claim]:
-        """The partitions that this member has."""
+        """Return this member's partitions."""
 
     @property
     def version(self) -> int | None:
-        """Another number whenever a claim came, went, or is in another term; None where nobody counts, so that
-        :meth:`claims` is asked for before each record."""
+        """A number that changes whenever a claim comes, goes or changes its term.
+
+        None if the queue does not count: then :meth:`claims` is asked before each record."""
         return None
 
     @abstractmethod
     def commit(self, positions: dict[int, Position]) -> None:
-        """Make the positions durable; FencedError for one that another member has by now, which this member then has no
-        more. All others that can be are committed before that is raised."""
+        """Make the positions durable.
+
+        Raise FencedError for partitions that another member owns, which this member then loses. All others are
+        committed before that."""
 
     @abstractmethod
     def leave(self) -> None:
-        """Give all partitions up, for others to take at once."""
+        """Give up all partitions, so that others can take them at once."""
 
 
 class QueueCursor:
-    """A reader's place in one partition of a queue: ``offset`` comes next. For one thread at a time."""
+    """A reader's place in one partition of a queue: ``offset`` is next. For one thread at a time."""
 
     def __init__(self, queue: NotificationQueue, partition: int, offset: int) -> None:
         self.offset: int = offset
@@ -98,7 +104,7 @@ class QueueCursor:
         self._partition = partition
 
     def read(self) -> list[QueuedNotification]:
-        """What :meth:`NotificationQueue.read` gives, and go on behind it; after an error the place is the same."""
+        """Return entries like :meth:`NotificationQueue.read`, and advance; after an error the place is unchanged."""
         entries = self._queue.read(self._partition, self.offset)
         if entries:
             self.offset = entries[-1].offset + 1
@@ -106,34 +112,34 @@ class QueueCursor:
 
 
 class NotificationQueue(Closing):
-    """The notifications of one topic. Used from many threads at once."""
+    """The notifications of one topic. Thread-safe."""
 
     @property
     @abstractmethod
     def partitions(self) -> int:
-        """How many read partitions there are; may grow."""
+        """Number of read partitions; it may grow."""
 
     @abstractmethod
     def append(self, partition: int, notifications: Sequence[bytes], deadline: Deadline) -> list[int]:
-        """Append some notifications in their order and return their offsets, once they are durable.
+        """Append notifications in order, and return their offsets once they are durable.
 
-        A lost answer is no second entry: what was written is recognised. StoreUnavailableError (retryable) when it
-        could not be done, or not be known, by the deadline.
+        A lost answer causes no second entry: the queue recognises its own writes. Raise StoreUnavailableError
+        (retryable) if it failed or its state is unknown at the deadline.
         """
 
     @abstractmethod
     def read(self, partition: int, offset: int) -> list[QueuedNotification]:
-        """Some notifications from ``offset`` on, in their order; none when there are none yet. Does not wait.
+        """Return some notifications from ``offset`` on, in order; none at the end. Does not wait.
 
-        DataLossError if retention has freed ``offset``.
+        Raise DataLossError if retention has freed ``offset``.
         """
 
     def cursor(self, partition: int, offset: int) -> QueueCursor:
-        """A reader's place, kept as long as it reads on: a queue may ask less for it than for :meth:`read`."""
+        """Return a reader's place to keep while reading on; it may need fewer requests than :meth:`read`."""
         return QueueCursor(self, partition, offset)
 
     def walk(self, partition: int, begin: int | None = None, end: int | None = None) -> Iterator[QueuedNotification]:
-        """The notifications from ``begin``, or the start, up to ``end`` (half-open), or until nothing comes."""
+        """Yield the notifications from ``begin`` (default: the start) to ``end`` (exclusive), or to the queue's end."""
         cursor = self.cursor(partition, self.start(partition) if begin is None else begin)
         while (end is None or cursor.offset < end) and (entries := cursor.read()):
             for entry in entries:
@@ -144,12 +150,12 @@ class NotificationQueue(Closing):
     def append_once(
         self, partition: int, notifications: Sequence[bytes], mark: str, since: int, deadline: Deadline
     ) -> list[int]:
-        """Append as :meth:`append` does, but what stands there by now, from offset ``since`` on: whoever was killed
-        while appending, or does not know, asks again with the same arguments.
+        """Append those notifications that are not in the queue from offset ``since`` on.
 
-        ``mark`` names these notifications for ever, which are unlike all others. Here the queue is searched for them,
-        and what a dead process still has under way may come after that: a queue that can tell by the mark does better.
-        DataLossError where retention has freed ``since``, so that nobody knows.
+        After a crash or an unknown state, the caller repeats the call with the same arguments. ``mark`` is a permanent
+        name for these notifications, which are unlike all others. This default searches the queue for them, so a
+        delayed write of a dead process may still duplicate them; a queue that stores marks can be exact. Raise
+        DataLossError if retention has freed ``since``: then the state is unknown.
         """
         del mark
         wanted = frozenset(notifications)
@@ -161,43 +167,46 @@ class NotificationQueue(Closing):
 
     @abstractmethod
     def start(self, partition: int) -> int:
-        """The first offset that retention has not freed."""
+        """Return the first offset that retention has not freed."""
 
     @abstractmethod
     def end(self, partition: int) -> int:
-        """One more than the last offset, or more: where a reader begins who wants only what comes."""
+        """Return an offset after the last one, where a reader of new entries begins."""
 
     @abstractmethod
     def offset_at(self, partition: int, ms: int) -> int:
-        """The first offset that was appended at ``ms`` or later, by the writers' clocks; the end if there is none."""
+        """Return the first offset appended at ``ms`` or later, by the writers' clocks; the end if there is none."""
 
     @abstractmethod
     def free(self, partition: int, offset: int) -> None:
-        """Free what lies before ``offset``: the start moves first, then entries are deleted."""
+        """Free entries before ``offset``: move the start, then delete them."""
 
     def provide(self, partitions: int) -> None:
-        """Have so many read partitions at least, when a topic is made or grows; ConfigError for a queue that cannot."""
+        """Ensure at least ``partitions`` read partitions for a new or growing topic; raise ConfigError if
+        unsupported."""
         if partitions > self.partitions:
-            raise ConfigError(f"the queue has {self.partitions} read partitions, and nobody here adds others to it")
+            raise ConfigError(
+                f"the queue has {self.partitions} read partitions, and this kind of queue cannot add more"
+            )
 
     def forgets_ms(self) -> int | None:
-        """After how long the queue forgets a notification by itself; None if only :meth:`free` does."""
+        """Return the time after which the queue drops notifications by itself; None if only :meth:`free` does."""
         return None
 
     def member(self, group: str) -> GroupMember | None:
-        """A new member of ``group``, which joins at its first tick; None for a queue whose groups the store keeps."""
+        """Return a new member of ``group``, which joins at its first tick; None if the store keeps the groups."""
         del group
         return None
 
     def groups(self) -> dict[str, list[GroupPartition]] | None:
-        """How far each group has come; None for a queue whose groups the store keeps."""
+        """Return each group's state; None if the store keeps the groups."""
         return None
 
 
 STORE: Final = "store"
 KAFKA: Final = "kafka"
 LOOK_AGAIN_S: Final = 30.0
-"""As a queue in Kafka asks how many partitions there are."""
+"""Time between lookups of the number of partitions; a queue in Kafka uses the same."""
 
 _CLASSES: Final = {
     STORE: "tieredstore.pubsub.queue.store_queue:StoreQueue",
@@ -207,8 +216,10 @@ _CLASSES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class QueueSite:
-    """What a queue is opened by. ``name`` is what the queue is called where it lies, ``partitions`` how many the topic
-    had when it was looked up, and ``partitions_now`` looks again."""
+    """Everything needed to open a queue.
+
+    ``name`` is the queue's name in its own system, ``partitions`` the topic's number when it was looked up;
+    ``partitions_now`` looks it up again."""
 
     folder: OwnFolder
     topic: str
@@ -219,8 +230,7 @@ class QueueSite:
 
 
 class TopicPartitions:
-    """How many read partitions a topic has, which may be given more while somebody writes or reads: looked up every
-    30 s, and never fewer than were known."""
+    """Number of a topic's read partitions, which may grow during use: refreshed every 30 s, never decreasing."""
 
     def __init__(self, site: QueueSite, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._known = site.partitions
@@ -229,7 +239,7 @@ class TopicPartitions:
         self._until_s = monotonic() + LOOK_AGAIN_S
 
     def __call__(self) -> int:
-        """By a request now and then; what was known where nobody answers."""
+        """Return the number, refreshed now and then; the known one if the lookup fails."""
         if self._look is not None and self._monotonic() >= self._until_s:
             self._until_s = self._monotonic() + LOOK_AGAIN_S
             with contextlib.suppress(TieredStoreError):
@@ -242,16 +252,17 @@ class _OpenedBySite(Protocol):
 
 
 def open_queue(kind: str, site: QueueSite) -> NotificationQueue:
-    """The queue of a topic: ``store``, ``kafka``, or what an installed package calls ``kind`` among its entry points
-    ``tieredstore.queues``: a class that derives from NotificationQueue, with a class method ``open(site)``.
+    """Return the queue of a topic.
 
-    Nothing is connected to yet. ConfigError for a kind that there is not.
+    ``kind`` is ``store``, ``kafka``, or a name among installed packages' entry points ``tieredstore.queues``: a
+    subclass of NotificationQueue with a class method ``open(site)``. Nothing connects yet. Raise ConfigError for an
+    unknown kind.
     """
     return cast("_OpenedBySite", _queue_class(kind)).open(site)
 
 
 def queue_name(kind: str, topic: str, settings: BatchSettings) -> str:
-    """What the queue of a new topic is called."""
+    """Return the name for the queue of a new topic."""
     return topic if kind == STORE else settings.queue_topic or f"{topic}_notifications"
 
 
@@ -262,14 +273,14 @@ def _queue_class(kind: str) -> type[NotificationQueue]:
         raise ConfigError(f"pubsub.queue {kind!r:.120}: {error}") from error
     if path is None:
         known = ", ".join(_CLASSES)
-        raise ConfigError(f"pubsub.queue {kind!r:.120} is neither one of {known} nor a queue of an installed package")
+        raise ConfigError(f"unknown pubsub.queue {kind!r:.120}: expected {known}, or a queue of an installed package")
     module, _, name = path.partition(":")
     try:
         queue_class: object = getattr(import_module(module), name, None)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"the queue {kind} cannot be loaded: {error}; is its extra installed?") from error
+        raise ConfigError(f"cannot load the queue {kind}: {error}; is its extra installed?") from error
     if not (isinstance(queue_class, type) and issubclass(queue_class, NotificationQueue)):
-        raise ConfigError(f"{path} is not a class that derives from NotificationQueue")
+        raise ConfigError(f"{path} is no subclass of NotificationQueue")
     if not callable(getattr(queue_class, "open", None)):
-        raise ConfigError(f"{path} has no class method open(site) to open a topic's queue by")
+        raise ConfigError(f"{path} has no class method open(site)")
     return queue_class

@@ -1,12 +1,12 @@
-"""A notification queue in the object store itself: entries under dense numbers, each put if it is absent.
+"""A notification queue in the object store itself: entries with dense numbers, each put if absent.
 
 ::
 
-    <own folder>/queues/<topic>/<partition>/<20 digits>    an entry: a line of JSON, and a line each notification
+    <own folder>/queues/<topic>/<partition>/<20 digits>    an entry: a line of JSON, and a line per notification
     <own folder>/queues/<topic>/<partition>/start          the first number that retention has not freed; absent: 0
 
-Of writers who race for a number the store lets one win; the loser takes the next. An offset is number × 256 + place.
-Readers GET the next number; nobody lists.
+If writers race for a number, the store lets one win; the loser takes the next. An offset is number × 256 + place.
+Readers GET the next number without listing.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from tieredstore.pubsub.queue.queues import (
 )
 
 ENTRY_NOTIFICATIONS: Final = 256
-"""Notifications of one entry at most."""
+"""Most notifications in one entry."""
 
 _MOST_ENTRY_BYTES: Final = 8 << 20
 _LOSSES_BEFORE_SEARCH: Final = 4
 _FIRST_DELAY_S: Final = 0.1
 _MOST_DELAY_S: Final = 5.0
-# An idle reader asks for the next entry; every so many times it asks where the queue starts instead, lest it wait for
-# ever for an entry that retention has freed.
+# An idle reader asks for the next entry. Every so many times it asks for the queue's start instead, so that it does not
+# wait forever for an entry that retention has freed.
 _ASK_START_EVERY: Final = 15
 
 
@@ -69,7 +69,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """The first line of an entry."""
+    """First line of an entry."""
 
     mark: str
     ms: int
@@ -78,7 +78,7 @@ class _Head:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """The object ``start``."""
+    """JSON object ``start``."""
 
     number: NonNegativeInt
 
@@ -87,22 +87,23 @@ _HEAD: Final = TypeAdapter(_Head)
 _START: Final = TypeAdapter(_Start)
 
 _PUTS_AT_ONCE: Final = 24
-"""Of all partitions, those that hang among them."""
+"""Concurrent puts of all partitions, hanging ones included."""
 
 
 @dataclass(slots=True)
 class _Tail:
-    """Where this process appends to one partition. ``turn`` is held by who does: of two who put at once, one would lose
-    the number and ask whose it is, in vain."""
+    """This process's place to append in one partition.
+
+    A writer holds ``turn``: of two concurrent puts, one would lose the number and waste requests."""
 
     turn: ForkSafeLock = field(default_factory=ForkSafeLock)
     free: int | None = None
-    """The number below which all were seen taken."""
+    """A lower bound of the free numbers: all before were seen taken."""
 
 
 @dataclass(slots=True)
 class _Attempt:
-    """An entry on its way; ``number`` is what it is tried under."""
+    """An entry to store; ``number`` is the one to try."""
 
     partition: int
     entry: _Entry
@@ -129,7 +130,7 @@ class StoreQueue(NotificationQueue):
         self._sleep = sleep
         self._lock = ForkSafeLock()
         self._tails: defaultdict[int, _Tail] = defaultdict(_Tail)  # by partition
-        # A put that hangs keeps a thread until the store's own deadline, and nobody's ack.
+        # A hanging put keeps a thread until the store's own deadline, but delays no acknowledgement.
         self._hedge = Hedge("tieredstore-pubsub-queue", _PUTS_AT_ONCE)
 
     @property
@@ -138,26 +139,28 @@ class StoreQueue(NotificationQueue):
 
     @classmethod
     def open(cls, site: QueueSite) -> StoreQueue:
-        """The queue beside the objects."""
+        """Return the queue next to the objects."""
         return cls(site.folder, site.topic, TopicPartitions(site))
 
     def close(self) -> None:
-        """Let the threads go; the store is its owner's."""
+        """Stop the threads; the store belongs to the caller."""
         self._hedge.close()
 
     @property
     def partitions(self) -> int:
-        """How many read partitions the topic has by now."""
+        """Number of read partitions of the topic."""
         return self._partitions()
 
     def append(self, partition: int, notifications: Sequence[bytes], deadline: Deadline) -> list[int]:
-        """As the contract says, by one PUT and one GET when nobody else writes; 256 notifications at most."""
+        """Append at most 256 notifications as one entry, by one PUT and one GET without rivals."""
         entry = self._new_entry(partition, notifications, uuid.uuid4().hex)
         attempt = _Attempt(partition, entry)
         with self._lock:
             turn = self._tails[partition].turn
         if not turn.acquire(max(0.0, deadline.remaining_s())):
-            raise StoreUnavailableError(f"{self._where(partition)}: others before it were not appended in time")
+            raise StoreUnavailableError(
+                f"{self._where(partition)}: the notification was not appended in time: earlier ones hold the queue"
+            )
         try:
             return self._offsets(entry, self._until_stored(partition, partial(self._try, attempt), deadline))
         finally:
@@ -166,8 +169,10 @@ class StoreQueue(NotificationQueue):
     def append_once(
         self, partition: int, notifications: Sequence[bytes], mark: str, since: int, deadline: Deadline
     ) -> list[int]:
-        """As the contract says, and exact: every number from ``since`` on is looked at for the mark, and the entry put
-        at the first that is free, where a request that is still under way would put it too."""
+        """Append exactly once.
+
+        Look for the mark at every number from ``since`` on, and put the entry at the first free one. A request that is
+        still under way would put it at the same number."""
         entry = self._new_entry(partition, notifications, mark)
         attempt = _Attempt(partition, entry, since // ENTRY_NOTIFICATIONS)
         self.check_not_freed(partition, since)
@@ -183,26 +188,26 @@ class StoreQueue(NotificationQueue):
         return [number * ENTRY_NOTIFICATIONS + place for place in range(len(entry.notifications))]
 
     def _until_stored(self, partition: int, step: Callable[[], int | None], deadline: Deadline) -> int:
-        """The number under which a step has stored its entry."""
+        """Repeat a step until it has stored its entry; return the entry's number."""
         delay_s = _FIRST_DELAY_S
         while True:
             try:
                 number = step()
             except TieredStoreError as error:
-                # Whether it was written is not known: the same entry is put under the same number again.
+                # The write's state is unknown: put the same entry at the same number again.
                 if not error.retryable:
                     raise
                 if delay_s >= deadline.remaining_s():
                     where = self._where(partition)
                     raise StoreUnavailableError(f"{where}: the notification was not appended: {error}") from error
-                self._sleep(delay_s * (0.5 + random() / 2))  # noqa: S311  writers that failed together come back apart
+                self._sleep(delay_s * (0.5 + random() / 2))  # noqa: S311  jitter
                 delay_s = min(2 * delay_s, _MOST_DELAY_S)
                 continue
             if number is not None:
                 return number
 
     def _try_at_each(self, attempt: _Attempt) -> int | None:
-        """One step that passes over no number: None until the entry stands."""
+        """Try one number, and skip none: return None until the entry is stored."""
         partition, number = attempt.partition, attempt.number or 0
         stored = self._entry(partition, number)
         is_ours = stored is not None and stored.mark == attempt.entry.mark
@@ -210,14 +215,14 @@ class StoreQueue(NotificationQueue):
             attempt.number = number + 1
             return None
         self._saw_taken(partition, number)
-        # One that retention has freed is here no more, or nobody comes by: nobody knows whether it was ever read.
+        # If retention has freed the number, it is unknown whether the entry was ever read.
         self.check_not_freed(partition, number * ENTRY_NOTIFICATIONS)
         return number
 
     def _try(self, attempt: _Attempt) -> int | None:
-        """One step on the way to an entry under a number that readers come by; None: another one is needed.
+        """Try one number for an entry; return None if it needs another one.
 
-        ``attempt.number`` changes only when the number is known to be another's: an entry of ours is never passed over.
+        ``attempt.number`` changes only if the number surely belongs to another entry: an own entry is never skipped.
         """
         partition = attempt.partition
         if attempt.number is None:
@@ -233,12 +238,12 @@ class StoreQueue(NotificationQueue):
         self._saw_taken(partition, max(number, start - 1))
         if number >= start:
             return number
-        # Freed by retention before it was written: no reader comes by there any more.
+        # Retention freed the number before the entry was written, so no reader will see it.
         attempt.number = self._search_tail(partition, start)
         return None
 
     def _put_at(self, partition: int, number: int, entry: _Entry) -> bool:
-        """Whether the entry stands under ``number``, written now or before; False: another does."""
+        """Return True if the entry is stored at ``number``, now or before; False if another one is."""
         return self._hedge.run(partial(self._put_or_compare, partition, number, entry))
 
     def _put_or_compare(self, partition: int, number: int, entry: _Entry) -> bool:
@@ -250,15 +255,15 @@ class StoreQueue(NotificationQueue):
         return True
 
     def read(self, partition: int, offset: int) -> list[QueuedNotification]:
-        """The notifications of one entry, by one GET; where there is none, another asks for the start."""
+        """Return the notifications of one entry, by one GET; at the end a second one asks for the start."""
         return self.cursor(partition, offset).read()
 
     def cursor(self, partition: int, offset: int) -> QueueCursor:
-        """One that asks for the start now and then alone, while there is nothing new."""
+        """Return a cursor that asks for the start only now and then at the end."""
         return _EntryCursor(self, partition, offset)
 
     def read_entry(self, partition: int, number: int, place: int) -> list[QueuedNotification] | None:
-        """The notifications of an entry from a place in it on; None if there is no such entry."""
+        """Return an entry's notifications from ``place`` on; None if it does not exist."""
         self._check(partition)
         entry = self._entry(partition, number)
         if entry is None:
@@ -272,22 +277,22 @@ class StoreQueue(NotificationQueue):
         ]
 
     def start(self, partition: int) -> int:
-        """By one GET."""
+        """Return the start, by one GET."""
         self._check(partition)
         return self._start_number(partition) * ENTRY_NOTIFICATIONS
 
     def end(self, partition: int) -> int:
-        """By a search: some HEADs, a logarithm of how many entries there are."""
+        """Return the end, by a search with a logarithmic number of HEADs."""
         self._check(partition)
         return self._search_tail(partition, self._start_number(partition)) * ENTRY_NOTIFICATIONS
 
     def offset_at(self, partition: int, ms: int) -> int:
-        """By a binary search over the entries. Writers' clocks may differ: by so much it may be wrong."""
+        """Search the entries by bisection. The result is off by as much as writers' clocks differ."""
         first, stop = self.start(partition) // ENTRY_NOTIFICATIONS, self.end(partition) // ENTRY_NOTIFICATIONS
         while first < stop:
             middle = (first + stop) // 2
             entry = self._entry(partition, middle)
-            # One that retention has freed meanwhile is older than all that stay.
+            # An entry that retention has just freed is older than the rest.
             if entry is None or entry.appended_ms < ms:
                 first = middle + 1
             else:
@@ -295,20 +300,20 @@ class StoreQueue(NotificationQueue):
         return first * ENTRY_NOTIFICATIONS
 
     def free(self, partition: int, offset: int) -> None:
-        """As the contract says; an entry of which a part stays stays whole."""
+        """Free whole entries before ``offset``."""
         self._check(partition)
         key, number = self._start_key(partition), offset // ENTRY_NOTIFICATIONS
         stored = self._folder.read_with_etag(key, _START)
         start = 0 if stored is None else stored[0].number
         if number > self._search_tail(partition, start):
-            raise InvalidRangeError(f"{self._where(partition)} does not reach up to offset {offset}")
+            raise InvalidRangeError(f"{self._where(partition)} ends before offset {offset}")
         if number > start:
             body = json_body({"number": number})
             if stored is None:
                 self._store.put(key, body, if_absent=True)
             else:
                 self._store.replace(key, body, stored[1])
-        # Those too that an earlier run left when it was killed, and that a writer put there who had slept.
+        # Also delete entries left by a killed run or put there by a delayed writer.
         self._store.delete(list(self._list_freed_keys(partition, max(number, start))))
 
     def _list_freed_keys(self, partition: int, start: int) -> Iterator[str]:
@@ -317,11 +322,13 @@ class StoreQueue(NotificationQueue):
                 return
             yield info.key
 
-    # --- where things are ---
+    # --- keys and numbers ---
 
     def _check(self, partition: int) -> None:
         if not 0 <= partition < self.partitions:
-            raise InvalidRangeError(f"topic {self._topic} has {self.partitions} read partitions, and no {partition}")
+            raise InvalidRangeError(
+                f"topic {self._topic} has no read partition {partition}, only 0 to {self.partitions - 1}"
+            )
 
     def _where(self, partition: int) -> str:
         return f"queue {self._topic}/{partition}"
@@ -340,7 +347,7 @@ class StoreQueue(NotificationQueue):
             return 0
 
     def check_not_freed(self, partition: int, offset: int) -> None:
-        """DataLossError if retention has freed ``offset``."""
+        """Raise DataLossError if retention has freed ``offset``."""
         start = self._start_number(partition) * ENTRY_NOTIFICATIONS
         if offset < start:
             raise DataLossError(
@@ -354,7 +361,7 @@ class StoreQueue(NotificationQueue):
         except ObjectNotFoundError:
             return None
         if raw is None:
-            raise NotificationCorruptError(f"{key} has more than the {_MOST_ENTRY_BYTES} bytes of an entry")
+            raise NotificationCorruptError(f"{key} is larger than {_MOST_ENTRY_BYTES} bytes, the limit of an entry")
         return _parse_entry(raw, key)
 
     def _exists(self, partition: int, number: int) -> bool:
@@ -370,13 +377,13 @@ class StoreQueue(NotificationQueue):
             tail.free = max(tail.free or 0, number + 1)
 
     def _tail(self, partition: int) -> int:
-        """Where to try first: a free number, unless others write too."""
+        """Return the number to try first: a free one, unless there are other writers."""
         with self._lock:
             free = self._tails[partition].free
         return self._search_tail(partition, self._start_number(partition)) if free is None else free
 
     def _search_tail(self, partition: int, least: int) -> int:
-        """The first free number from ``least`` on, all before it being taken or freed."""
+        """Return the first free number from ``least`` on; all before are taken or freed."""
         if not self._exists(partition, least):
             return least
         taken, step = least, 1
@@ -393,8 +400,9 @@ class StoreQueue(NotificationQueue):
 
 
 class _EntryCursor(QueueCursor):
-    """Goes from entry to entry, each by one GET. Whoever waits for the next one asks for that alone: where retention
-    begins is asked when it is missed first, and every so often after that."""
+    """Reads entry after entry, each by one GET.
+
+    At the queue's end it asks for the next entry only; it asks for the start at the first miss and now and then."""
 
     def __init__(self, queue: StoreQueue, partition: int, offset: int) -> None:
         super().__init__(queue, partition, offset)
@@ -405,7 +413,7 @@ class _EntryCursor(QueueCursor):
     def read(self) -> list[QueuedNotification]:
         is_asking_start = self._misses % _ASK_START_EVERY == 0
         if not self._misses or not is_asking_start:
-            # A place behind an entry's last is that of the next entry.
+            # A place after an entry's last notification means the next entry.
             while (found := self._entries.read_entry(self._partition, self._number, self._place)) is not None:
                 self._number, self._place, self._misses = self._number + 1, 0, 0
                 if found:
@@ -422,10 +430,12 @@ def _parse_entry(raw: bytes, key: str) -> _Entry:
     try:
         head = _HEAD.validate_json(line, strict=True)
     except ValidationError as error:
-        raise NotificationCorruptError(f"{key} is no entry of a queue: {error.errors()[0]['msg']:.120}") from error
+        raise NotificationCorruptError(
+            f"{key} is not a valid entry of a queue: {error.errors()[0]['msg']:.120}"
+        ) from error
     lines = rest.split(b"\n")
     if lines[-1] or len(lines) - 1 != head.count:
         raise NotificationCorruptError(
-            f"{key} is no entry of a queue: its head does not go with its {len(lines) - 1} lines"
+            f"{key} is not a valid entry of a queue: its head does not match its {len(lines) - 1} lines"
         )
     return _Entry(head.mark, head.ms, tuple(lines[:-1]))

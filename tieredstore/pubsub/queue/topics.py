@@ -1,4 +1,4 @@
-"""Topics of batches: what each is, where its objects and its queue lie, and its batches along the queue."""
+"""Topics of batches: their definitions, queues and objects, and their batches in queue order."""
 
 from __future__ import annotations
 
@@ -50,16 +50,18 @@ from tieredstore.pubsub.queue.queues import (
 from tieredstore.pubsub.settings import BatchSettings
 
 MOST_PARTITIONS: Final = 1000
-"""Read partitions of a topic at most."""
+"""Most read partitions of a topic."""
 
-_LOOK_BACK: Final = 1024  # offsets of a queue that are looked back over at first
+_LOOK_BACK: Final = 1024  # initial number of offsets to search backwards
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic: its name, how many read partitions it was made with, the path of its keys, whether they have ``hh``
-    before, which queue it has and what that is called where it lies."""
+    """A topic's definition.
+
+    ``partitions`` is the number it was created with, ``path`` the prefix of its keys, ``is_hashed`` True if keys begin
+    with a hash, ``queue`` the kind of its queue, and ``queue_name`` that queue's name in its own system."""
 
     name: Annotated[str, Field(alias="topic")]
     partitions: Annotated[int, Field(ge=1, le=MOST_PARTITIONS)]
@@ -73,27 +75,27 @@ _TOPIC: Final = TypeAdapter(Topic)
 
 
 class Topics:
-    """The topics of a cluster in one store; ConfigError for a store whose conditional writes are not atomic."""
+    """The topics of a cluster in one store; raises ConfigError unless its conditional writes are atomic."""
 
     def __init__(self, store: ObjectStore, settings: Settings, *, configured: Topic | None = None) -> None:
-        """``configured`` is a topic that somebody else defines: it is what :meth:`get` gives for its name."""
+        """``configured`` is a topic defined elsewhere, which :meth:`get` returns for its name."""
         if not store.conditional_writes:
             raise ConfigError(
-                f"pubsub needs a store of which one of racing writers wins, and {store.identity} cannot promise that; "
-                "use one that can (S3, GCS, Azure Blob Storage or a folder that is not on NFS)"
+                f"pubsub needs a store with atomic conditional writes, which {store.identity} does not guarantee; use "
+                "S3, GCS, Azure Blob Storage or a folder that is not on NFS"
             )
         self.store = store
         self.settings = settings
         self.batches: BatchSettings = settings.section(BatchSettings)
         self.folder: OwnFolder = OwnFolder(store, settings.key_prefix, self.batches.cluster)
         self.bucket_name: str = bucket_name(settings)
-        # For batches, of whatever topic, that are written or were read. A try that hangs keeps what it sends: memory
-        # comes back when nobody sends it any more.
+        # Memory for batches of all topics, written or read. It is recycled only after the last sender, so a hanging try
+        # keeps its own.
         self.memory: SlabPool = SlabPool()
         self._configured = configured
 
     def create(self, name: str, partitions: int = 1) -> Topic:
-        """A new topic; PreconditionFailedError if there is one of that name."""
+        """Create a topic; raise PreconditionFailedError if the name exists."""
         check_topic_name(name)
         self._refuse_configured(name)
         _check_partitions(name, partitions)
@@ -101,17 +103,17 @@ class Topics:
         kind = self.batches.queue
         called = queue_name(kind, name, self.batches)
         topic = Topic(name, partitions, path, self.batches.hashing, kind, called)
-        # Before anybody sees the topic: who is killed in between runs the same again.
+        # Provide the queue before the topic becomes visible: after a crash in between, the same command completes it.
         with self.queue(topic) as queue:
             queue.provide(partitions)
         try:
             self.store.put(self._key(name), _body_of(topic), if_absent=True)
         except PreconditionFailedError as error:
-            raise PreconditionFailedError(f"there is a topic {name} already; `pubsub topics` shows it") from error
+            raise PreconditionFailedError(f"topic {name} already exists; see `pubsub topics`") from error
         return topic
 
     def get(self, name: str) -> Topic:
-        """The topic; TopicNotFoundError if there is none."""
+        """Return a topic; raise TopicNotFoundError if there is none."""
         check_topic_name(name)
         if self._configured is not None and self._configured.name == name:
             return self._configured
@@ -124,15 +126,15 @@ class Topics:
             ) from None
 
     def _refuse_configured(self, name: str) -> None:
-        """ConfigError for a topic that a file describes: what was made by its name would be another one."""
+        """Raise ConfigError for the topic of a configuration file: creating it here would make a different one."""
         if self._configured is not None and self._configured.name == name:
             raise ConfigError(
-                f"topic {name} is MemQ's, as the file of its configuration says, and is not made or changed here: use "
-                "it as it is, make its notification topic by Kafka's tools, or leave the file out for a topic of ours"
+                f"topic {name} is defined by MemQ's configuration file and cannot be created or changed here: use it "
+                "unchanged, create its notification topic with Kafka's tools, or drop the file to use a topic of ours"
             )
 
     def has(self, name: str) -> bool:
-        """Whether there is a topic of that name, which may be no name of one."""
+        """Return True if there is a topic of this name, which may be invalid as one."""
         try:
             self.get(name)
         except (ConfigError, TopicNotFoundError):
@@ -140,12 +142,12 @@ class Topics:
         return True
 
     def list(self) -> Iterator[Topic]:
-        """All topics, by name; CorruptDataError for what is none among them."""
+        """Yield all topics, by name; raise CorruptDataError for a damaged one."""
         for name in self.names():
             yield self._check(self.folder.read(self._key(name), _TOPIC), name)
 
     def select(self, names: Sequence[str]) -> Sequence[Topic]:
-        """The topics that are named, by name or glob, or all; TopicNotFoundError for a name of none."""
+        """Return the topics that match names or globs, or all; raise TopicNotFoundError for a name without match."""
         if not names:
             return [*self.list()]
         chosen: dict[str, None] = {}
@@ -157,23 +159,23 @@ class Topics:
         return [self.get(name) for name in chosen]
 
     def names(self) -> Iterator[str]:
-        """What all topics are called, also those that cannot be read."""
+        """Yield the names of all topics, also of damaged ones."""
         beginning = self.folder.key("topics", "")
         for info in self.store.list(beginning):
             if info.key.endswith(".json"):
                 yield info.key.removeprefix(beginning).removesuffix(".json")
 
     def grow(self, name: str, partitions: int) -> Topic:
-        """The topic with more read partitions; ConfigError for fewer, since what they hold would be lost."""
+        """Add read partitions to a topic; raise ConfigError for fewer, whose entries would be lost."""
         _check_partitions(name, partitions)
         self._refuse_configured(name)
         self.get(name)
         stored = self.folder.read_with_etag(self._key(name), _TOPIC)
         if stored is None:
-            raise TopicNotFoundError(f"topic {name} is gone")
+            raise TopicNotFoundError(f"topic {name} no longer exists")
         topic = self._check(stored[0], name)
         if partitions < topic.partitions:
-            raise ConfigError(f"topic {name} has {topic.partitions} read partitions, which never become fewer")
+            raise ConfigError(f"topic {name} has {topic.partitions} read partitions, and cannot get fewer")
         grown = replace(topic, partitions=partitions)
         with self.queue(grown) as queue:
             queue.provide(partitions)
@@ -181,7 +183,7 @@ class Topics:
         return grown
 
     def queue(self, topic: Topic) -> NotificationQueue:
-        """The topic's notifications; to be closed by whoever asked for it."""
+        """Return the topic's queue, which the caller closes."""
         site = QueueSite(
             self.folder, topic.name, topic.partitions, topic.queue_name, self.batches,
             lambda: self.get(topic.name).partitions,
@@ -189,7 +191,7 @@ class Topics:
         return open_queue(topic.queue, site)
 
     def groups(self, topic: Topic) -> dict[str, Sequence[GroupPartition]]:
-        """The groups that have read the topic, by name, and how far each has come."""
+        """Return the groups that have read the topic, by name, with their states."""
         with self.queue(topic) as queue:
             states = queue.groups()
             partitions = queue.partitions
@@ -199,7 +201,7 @@ class Topics:
         return {name: list_group(self.folder, name, topic.name, partitions) for name in names}
 
     def objects(self, topic: Topic) -> Iterator[tuple[ObjectInfo, BatchKey]]:
-        """Whatever lies under the topic's path with the key of a batch, notified or not."""
+        """Yield all objects with keys of batches under the topic's path, notified or not."""
         path = topic.path
         for folder in [f"{prefix}/{path}/" for prefix in PREFIXES] if topic.is_hashed else [f"{path}/"]:
             for info in self.store.list(folder):
@@ -207,10 +209,10 @@ class Topics:
                     yield info, parsed
 
     def check_place(self, notification: Notification, topic: Topic, where: str) -> str:
-        """The key that a notification of the topic points to.
+        """Return the key that a notification of the topic points to.
 
-        NotificationCorruptError, and nothing is fetched, if that is another topic, another store, or not under its
-        path.
+        Raise NotificationCorruptError, before any fetch, if it names another topic or bucket, or a key outside the
+        topic's path.
         """
         if notification.topic != topic.name or notification.key is None:
             raise NotificationCorruptError(f"{where}: the notification is of topic {notification.topic!r:.80}")
@@ -228,13 +230,13 @@ class Topics:
 
     def _check(self, topic: Topic, name: str) -> Topic:
         if topic.name != name:
-            raise CorruptDataError(f"{self._key(name)} is not what pubsub wrote: it is no topic {name}")
+            raise CorruptDataError(f"{self._key(name)} is not a valid pubsub object: its topic is not {name}")
         check_path(topic.path)
         return topic
 
 
 def bucket_name(settings: Settings) -> str:
-    """What notifications call the store's bucket; empty for stores that have none."""
+    """Return the store's bucket as notifications name it; empty for stores without buckets."""
     if settings.s3 is not None:
         return settings.s3.bucket_name
     if settings.gcs is not None:
@@ -243,15 +245,15 @@ def bucket_name(settings: Settings) -> str:
 
 
 def check_topic_name(name: object) -> str:
-    """``name`` as it is; ConfigError for what cannot be one."""
+    """Return ``name``; raise ConfigError if it is no valid name of a topic."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in {".", ".."}:
-        raise ConfigError(f"{name!r:.120} cannot name a topic: letters, digits, dots, dashes and underscores can")
+        raise ConfigError(f"invalid topic name {name!r:.120}: use letters, digits, dots, dashes and underscores")
     return name
 
 
 def _check_partitions(name: str, partitions: int) -> None:
     if not 1 <= partitions <= MOST_PARTITIONS:
-        raise ConfigError(f"topic {name} cannot have {partitions} read partitions: 1 to {MOST_PARTITIONS} can be")
+        raise ConfigError(f"topic {name} cannot have {partitions} read partitions: choose 1 to {MOST_PARTITIONS}")
 
 
 def _body_of(topic: Topic) -> bytes:
@@ -259,13 +261,15 @@ def _body_of(topic: Topic) -> bytes:
 
 
 _MOST_HEADER: Final = 256
-_WHOLE_BELOW: Final = 65_536  # bytes a Message, below which the whole object is read for its headers
+_WHOLE_BELOW: Final = 65_536  # bytes per Message; if smaller, read the whole object for its headers
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedBatch:
-    """A batch where it stands in the queue. :meth:`BatchLog.batch_of` alone makes one, once it has checked that the
-    notification points to an object of its topic; ``appended_ms`` is the writer's clock."""
+    """A batch and its place in the queue.
+
+    Made only by :meth:`BatchLog.batch_of`, which checks that the notification points to an object of its topic.
+    ``appended_ms`` is the writer's clock."""
 
     partition: int
     offset: int
@@ -275,23 +279,25 @@ class QueuedBatch:
 
     @property
     def size(self) -> int:
-        """Bytes of the object."""
+        """Size of the object in bytes."""
         return self.notification.total_size
 
     def check(self, crc32: int) -> None:
-        """MessageCorruptError if the object has another CRC-32 than the notification says, if it says one."""
+        """Raise MessageCorruptError if the object's CRC-32 differs from the notification's, if that has one."""
         facts = self.notification.facts
         if facts is not None and facts.crc32 != crc32:
-            raise MessageCorruptError(f"{self.key}: the object is not the one that was written: it has another CRC-32")
+            raise MessageCorruptError(f"{self.key}: the object's CRC-32 differs from the one written")
 
     def check_count(self, messages: int) -> None:
-        """MessageCorruptError if the object has another number of Messages than the notification says."""
+        """Raise MessageCorruptError if the object's number of Messages differs from the notification's."""
         if messages != self.notification.message_count:
-            raise MessageCorruptError(f"{self.key}: its notification has {self.notification.message_count} Messages")
+            raise MessageCorruptError(
+                f"{self.key}: {messages} Messages found, but its notification has {self.notification.message_count}"
+            )
 
 
 class BatchLog(Closing):
-    """``topic`` with its queue, opened. Used from many threads at once."""
+    """``topic`` with its open queue. Thread-safe."""
 
     def __init__(self, topics: Topics, topic: Topic) -> None:
         self.topics = topics
@@ -300,30 +306,30 @@ class BatchLog(Closing):
         self.queue: NotificationQueue = topics.queue(topic)
 
     def close(self) -> None:
-        """Let the queue go."""
+        """Close the queue."""
         self.queue.close()
 
     def place(self, partition: int, offset: int) -> str:
-        """A place of the queue, for messages."""
+        """Return a place in the queue, for messages."""
         return f"queue {self.topic.name}/{partition}, offset {offset}"
 
     def batch_of(self, partition: int, entry: QueuedNotification) -> QueuedBatch:
-        """The batch that a notification tells of; NotificationCorruptError for what may point to anything."""
+        """Return the batch of a notification; raise NotificationCorruptError if it may point elsewhere."""
         where = self.place(partition, entry.offset)
         notification = parse_notification(entry.raw, where)
         key = self.topics.check_place(notification, self.topic, where)
         return QueuedBatch(partition, entry.offset, entry.appended_ms, key, notification)
 
     def walk(self, partition: int, begin: int | None = None, end: int | None = None) -> Iterator[QueuedBatch]:
-        """The batches of a partition as :meth:`NotificationQueue.walk` gives their notifications."""
+        """Yield the batches of the notifications of :meth:`NotificationQueue.walk`."""
         for entry in self.queue.walk(partition, begin, end):
             yield self.batch_of(partition, entry)
 
     def position_before_end(self, partition: int, records: int) -> Position:
-        """Where the last ``records`` of a partition begin, as the headers of their Messages count them.
+        """Return the position of the last ``records`` of a partition, counted by the headers of their Messages.
 
-        The start where there are fewer. Looks back over more and more of the queue, and at no more batches than it has
-        to; what is damaged counts as no record, and is met by who reads.
+        The start if there are fewer. Search backwards in growing steps, over no more batches than needed. Damaged
+        batches count as empty; a reader will report them.
         """
         start, end = self.queue.start(partition), self.queue.end(partition)
         left, stop, width = records, end, _LOOK_BACK
@@ -347,20 +353,20 @@ class BatchLog(Closing):
         return [0 if isinstance(header, MessageCorruptError) else header.record_count for header in headers]
 
     def loss(self, batch: QueuedBatch) -> DataLossError:
-        """What is raised for a batch whose object is absent."""
-        return DataLossError(f"{self.place(batch.partition, batch.offset)}: the object {batch.key} is not there")
+        """Return the error for a batch whose object is missing."""
+        return DataLossError(f"{self.place(batch.partition, batch.offset)}: the object {batch.key} is missing")
 
     def fetch(self, batch: QueuedBatch) -> bytes:
-        """The object of a batch; DataLossError if it is absent."""
+        """Return the object of a batch; raise DataLossError if it is missing."""
         try:
             return self.store.get(batch.key)
         except ObjectNotFoundError as error:
             raise self.loss(batch) from error
 
     def headers(self, batch: QueuedBatch) -> Iterator[tuple[int, MessageHeader | MessageCorruptError]]:
-        """Each Message's number and its header, or what is wrong with that. MessageCorruptError for a damaged index.
+        """Yield each Message's number and header, or the error of the header; raise MessageCorruptError for the index.
 
-        By one GET of the object, or by small ones where Messages are large.
+        Read the whole object, or only the headers of large Messages.
         """
         notification = batch.notification
         if batch.size <= _WHOLE_BELOW * notification.message_count:
@@ -377,7 +383,7 @@ class BatchLog(Closing):
 
 
 def _behind(offset: int, counts: Sequence[int], records: int) -> Position:
-    """The place in a batch behind so many records, whose Messages have ``counts``."""
+    """Return the position ``records`` into a batch whose Messages have ``counts`` records."""
     for message, count in enumerate(counts):
         if records < count:
             return Position(offset, message, records)

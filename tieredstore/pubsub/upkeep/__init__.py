@@ -1,1 +1,1 @@
-"""What an operator asks of a topic of batches: retention, garbage, audits, costs."""
+"""Maintenance of topics of batches: retention, garbage, audits, costs."""

@@ -1,8 +1,8 @@
-"""What became of each producer's requests, by the headers of a topic's Messages alone: lost, doubled, late, altered.
+"""Audit of producers' requests by the headers of a topic's Messages: lost, doubled, late, altered.
 
-A producer counts its requests from 0 without a gap, so that a hole between those that stand tells of a loss. What a
-producer sent last and lost leaves no hole, and nobody sees it here. MemQ's own producers number requests without
-records too, which no broker stores: a hole of theirs is lost or empty, unless a broker of ours tells that it was empty.
+A producer numbers its requests from 0 without gaps, so a hole between stored requests means a loss. A loss of a
+producer's last requests leaves no hole and goes unnoticed. MemQ's producers also number requests without records, which
+no broker stores: a hole of theirs is lost or empty, unless one of this project's brokers recorded it as empty.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from tieredstore.pubsub.queue.queues import QueuedNotification
 from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch, Topic, Topics
 
 LATE_MS: Final = 60_000
-"""A request that was stored so long after a later one of its producer is late."""
+"""A request is late if it was stored this long after a later one of its producer."""
 
 
 class AuditFault(enum.StrEnum):
-    """What is wrong with some requests; ``pending`` may still come, ``lost_or_empty`` may be nothing at all, and
-    ``unannounced`` was read all the same: these are no faults."""
+    """A fault of some requests.
+
+    Three are no faults: ``pending`` may still arrive, ``lost_or_empty`` may have had no records, and ``unannounced``
+    was read anyway."""
 
     LOST = "lost"
     LOST_OR_EMPTY = "lost_or_empty"
@@ -39,9 +41,9 @@ class AuditFault(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """The requests ``first`` to ``last`` of a producer, and where it shows: a read partition's offset, its object.
+    """Requests ``first`` to ``last`` of a producer, and their place: read partition, offset and object.
 
-    Of a batch whose headers cannot be read it is not known whose requests they were.
+    They are None for a batch with unreadable headers.
     """
 
     fault: AuditFault
@@ -56,7 +58,7 @@ class AuditFinding:
 
 @dataclass(frozen=True, slots=True)
 class _Sighting:
-    """One Message that stands, or should: of an object that is not there only the request is known."""
+    """A Message that is stored, or should be; the header is None if its object is missing."""
 
     request_id: int
     batch: QueuedBatch
@@ -65,12 +67,12 @@ class _Sighting:
 
     @property
     def order(self) -> tuple[int, int, int, int]:
-        """By the queues' time."""
+        """Sort key by the queues' time."""
         return self.batch.appended_ms, self.batch.partition, self.batch.offset, self.number
 
     @property
     def whence(self) -> tuple[int, int, str]:
-        """As a finding has it."""
+        """Partition, offset and key, for a finding."""
         return self.batch.partition, self.batch.offset, self.batch.key
 
 
@@ -84,10 +86,10 @@ def _make_finding(
 
 @dataclass(slots=True)
 class TopicAudit:
-    """One look at a topic, from the start of its queue to the end that it has at the beginning.
+    """One audit of a topic, from the start of its queue to the end that it has when the audit begins.
 
-    A GET a batch, or a small one a Message where these are large; with ``bodies`` every object is read, and its
-    checksums are looked at. Holds some 200 bytes a Message. ``settle_ms``: what may still be under way.
+    It takes a GET per batch, or a small one per Message if these are large. With ``bodies`` it reads every object and
+    checks its checksums. It holds about 200 bytes per Message. Holes younger than ``settle_ms`` are pending.
     """
 
     topics: Topics
@@ -99,26 +101,26 @@ class TopicAudit:
     messages: int = 0
     records: int = 0
     batches: int = 0
-    """Batches whose headers were read, or, with ``bodies``, all of them."""
+    """Batches whose headers were read; with ``bodies``, all of them."""
     batch_bytes: int = 0
     requests: Counter[AuditFault] = field(default_factory=Counter[AuditFault])
-    """How many requests, or batches whose requests are not known, each fault is about."""
+    """Number of requests per fault; an unreadable batch counts as one."""
     _sightings: dict[tuple[bytes, int], list[_Sighting]] = field(
         default_factory=dict[tuple[bytes, int], list[_Sighting]]
     )
     _empty: dict[tuple[bytes, int], list[tuple[int, int]]] = field(
         default_factory=dict[tuple[bytes, int], list[tuple[int, int]]]
     )
-    """Runs of requests without records, as brokers of ours tell."""
+    """Runs of requests without records, as recorded by this project's brokers."""
     _is_cut: bool = False
 
     @property
     def producers(self) -> int:
-        """How many there were."""
+        """Number of producers."""
         return len(self._sightings)
 
     def run(self) -> Iterator[AuditFinding]:
-        """What is wrong: batch by batch what is damaged, then producer by producer."""
+        """Yield findings: of damage batch by batch, then by producer."""
         for finding in self._findings():
             known = finding.first is not None and finding.last is not None
             self.requests[finding.fault] += (finding.last or 0) - (finding.first or 0) + 1 if known else 1
@@ -162,7 +164,7 @@ class TopicAudit:
             elif header.request is not None:
                 self._see(batch, number, header, header.request)
                 if announced and header.request not in announced:
-                    why = f"{batch.key}: Message {number} is not one that its notification tells of"
+                    why = f"{batch.key}: Message {number} is not listed in its notification"
                     yield _make_finding(AuditFault.ALTERED, batch, why, header.request)
 
     def _see(self, batch: QueuedBatch, number: int, header: MessageHeader, request: ProducerRequest) -> None:
@@ -177,15 +179,15 @@ class TopicAudit:
         else:
             body = log.store.get(batch.key)
             headers = _check_bodies(body, batch.key)
-            # Which Message it is, if it is one, is said with more words.
+            # Report a damaged Message rather than the whole object's checksum.
             if not any(isinstance(header, MessageCorruptError) for _, header in headers):
                 batch.check(checksum(body))
         batch.check_count(len(headers))
         return headers
 
     def _absent(self, batch: QueuedBatch) -> Iterator[AuditFinding]:
-        """The object is not there: whose requests it held is known if the notification tells."""
-        why = f"the object {batch.key} is not there"
+        """Report a missing object, with its requests if the notification lists them."""
+        why = f"the object {batch.key} is missing"
         facts = batch.notification.facts
         if facts is None or not facts.producers:
             yield _make_finding(AuditFault.LOST, batch, why)
@@ -206,7 +208,7 @@ class TopicAudit:
                 standing.setdefault(sighting.request_id, []).append(sighting)
         for request_id in sorted(absent.keys() - standing.keys()):
             where = absent[request_id].whence
-            why = f"the object {where[-1]} is not there"
+            why = f"the object {where[-1]} is missing"
             yield AuditFinding(AuditFault.LOST, producer, request_id, request_id, why, *where)
         yield from self._holes(producer, sorted(standing.keys() | absent.keys()), standing)
         for request_id in sorted(standing):
@@ -216,7 +218,7 @@ class TopicAudit:
     def _holes(
         self, producer: tuple[bytes, int], seen: Sequence[int], standing: dict[int, list[_Sighting]]
     ) -> Iterator[AuditFinding]:
-        # Retention has taken the first ones, if it has taken any.
+        # If retention has freed entries, the first requests may be among them.
         expected = seen[0] if self._is_cut else 0
         empty = _EmptyRequests(self._empty.get(producer, ()))
         absent = AuditFault.LOST if is_own_address(producer[0]) else AuditFault.LOST_OR_EMPTY
@@ -224,7 +226,7 @@ class TopicAudit:
             behind = standing.get(request_id)
             is_young = behind is not None and behind[0].batch.appended_ms > self.now_ms - self.settle_ms
             for first, last in empty.subtract(expected, request_id - 1):
-                why = f"request {request_id} stands, and {_range(first, last)} not"
+                why = f"request {request_id} is stored, but not {_range(first, last)}"
                 yield AuditFinding(
                     AuditFault.PENDING if is_young else absent, producer, first, last, f"{why} yet" if is_young else why
                 )
@@ -237,7 +239,7 @@ class TopicAudit:
             first = standing[request_id][0]
             stored_ms = first.batch.appended_ms
             if earliest_ms is not None and stored_ms - earliest_ms > self.late_ms:
-                why = f"it was stored {(stored_ms - earliest_ms) / 1000:.1f} s after request {earliest_id}"
+                why = f"stored {(stored_ms - earliest_ms) / 1000:.1f} s after request {earliest_id}"
                 late.append(AuditFinding(AuditFault.LATE, producer, request_id, request_id, why, *first.whence))
             elif earliest_ms is None or stored_ms < earliest_ms:
                 earliest_ms, earliest_id = stored_ms, request_id
@@ -245,14 +247,14 @@ class TopicAudit:
 
 
 class _EmptyRequests:
-    """Runs of numbers in their order, asked for holes that ascend."""
+    """Sorted runs of request ids, queried for ascending holes."""
 
     def __init__(self, runs: Sequence[tuple[int, int]]) -> None:
         self._runs = sorted(runs)
         self._next = 0
 
     def subtract(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """What of ``first`` to ``last`` is in no run."""
+        """Yield the parts of ``first`` to ``last`` outside all runs."""
         while first <= last:
             while self._next < len(self._runs) and self._runs[self._next][1] < first:
                 self._next += 1
@@ -263,7 +265,7 @@ class _EmptyRequests:
 
 
 def _check_bodies(body: bytes, key: str) -> list[tuple[int, MessageHeader | MessageCorruptError]]:
-    """The headers of an object whose bodies have their checksums; what is wrong with the others."""
+    """Return each Message's header, or its error; check the bodies' checksums."""
     index = BatchIndex(body, key, len(body))
     checked: list[tuple[int, MessageHeader | MessageCorruptError]] = []
     for number, header in headers_in(body, key):
@@ -283,9 +285,9 @@ def _copies(producer: tuple[bytes, int], sightings: Sequence[_Sighting]) -> Iter
     for other in sightings[1:]:
         whence = f"partition {first.batch.partition}, offset {first.batch.offset}"
         if other.header == first.header:
-            fault, why = AuditFault.DOUBLED, f"the same Message stands at {whence}"
+            fault, why = AuditFault.DOUBLED, f"the same Message is at {whence}"
         else:
-            fault, why = AuditFault.ALTERED, f"another Message with this request stands at {whence}"
+            fault, why = AuditFault.ALTERED, f"another Message with this request is at {whence}"
         yield AuditFinding(fault, producer, other.request_id, other.request_id, why, *other.whence)
 
 

@@ -1,4 +1,4 @@
-"""The audit topic in Kafka, read for the records of one topic of batches: once to its end, or as it grows."""
+"""Reader of the audit topic in Kafka for the records of one topic of batches: once to its end, or continuously."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _PAIRING: Final = "pairing"
 
 
 class AuditLog(Closing):
-    """The audit records of ``topic``, into pairs. For one thread."""
+    """Reads the audit records of ``topic`` into pairs. For one thread."""
 
     def __init__(self, topics: Topics, topic: str, pairs: AuditPairs, since_ms: int | None = None) -> None:
-        """From the records on that were written at ``since_ms``; from the first that is there without it."""
+        """Begin with records written at ``since_ms``; without it, with the first available one."""
         settings = topics.batches
         properties = {name: text.get_secret_value() for name, text in settings.kafka}
         if settings.audit_topic is None or not properties.get("bootstrap.servers"):
             raise ConfigError(
-                "there are no audit records to read: set pubsub.audit.topic and pubsub.kafka.bootstrap.servers, which "
-                "producers and consumers need too"
+                "there are no audit records to read: set pubsub.audit.topic and pubsub.kafka.bootstrap.servers, also "
+                "for producers and consumers"
             )
         self.pairs = pairs
         self.requests: Counter[AuditFault] = Counter()
@@ -47,12 +47,12 @@ class AuditLog(Closing):
         self._forget_counts = export(AUDIT, pairs.counts)
 
     def close(self) -> None:
-        """Let the client go."""
+        """Close the client."""
         self._log.close()
         self._forget_counts()
 
     def read(self, now_ms: Callable[[], int], *, wait: Callable[[], bool] = lambda: False) -> Iterator[AuditFinding]:
-        """What is wrong, by all that is there now; ``wait()`` is asked between reads, and True ends it."""
+        """Yield findings from all available records. ``wait()`` is called between reads, and True stops reading."""
         for partition in range(self._log.partitions):
             end = self._log.end(partition)
             while self._place(partition) < end and not wait():
@@ -62,7 +62,7 @@ class AuditLog(Closing):
             yield self._count(finding)
 
     def pending(self) -> Iterator[AuditFinding]:
-        """What was sent and not read yet."""
+        """Yield Messages that were sent but not read yet."""
         for finding in self.pairs.pending():
             yield self._count(finding)
 
@@ -71,7 +71,7 @@ class AuditLog(Closing):
         return finding
 
     def _place(self, partition: int) -> int:
-        """Where to read on; partitions that were added are read from their start."""
+        """Return the next offset; added partitions are read from their start."""
         place = self._next.get(partition)
         if place is None:
             since_ms = self._since_ms
@@ -90,7 +90,7 @@ class AuditLog(Closing):
             return
         for entry in entries:
             yield from self._pair(partition, entry)
-        # Nothing may lie before the end: markers of transactions, what compaction took.
+        # There may be no records before the end: transaction markers and compacted ones.
         self._next[partition] = entries[-1].offset + 1 if entries else end
 
     def _pair(self, partition: int, entry: QueuedNotification) -> Iterator[AuditFinding]:
@@ -107,8 +107,8 @@ class AuditLog(Closing):
 def audit_service(
     topics: Topics, log: AuditLog, tell: Callable[[AuditFinding], None], *, look_s: float = _LOOK_S
 ) -> Service:
-    """A service that goes on reading, and tells what is wrong when it shows; a broker that is away is waited for."""
-    health = Health({_PAIRING: "the audit topic was not read to its end yet"})
+    """Return a service that keeps reading and calls ``tell`` with findings; it waits for an unavailable broker."""
+    health = Health({_PAIRING: "audit topic not read to its end yet"})
 
     def follow(stop: Stop) -> None:
         while True:
@@ -119,7 +119,7 @@ def audit_service(
             except TieredStoreError as error:
                 if not error.retryable:
                     raise
-                health.fails(_PAIRING, f"the audit topic cannot be read: {type(error).__name__}")
+                health.fails(_PAIRING, f"cannot read the audit topic: {type(error).__name__}")
             else:
                 health.holds(_PAIRING)
             health.beat("pairs", within_s=_BEAT_S)
@@ -131,29 +131,29 @@ def audit_service(
 
 
 def _next(findings: Iterator[AuditFinding]) -> AuditFinding | None:
-    """A stop does not wait for what is read: the next run reads it again."""
+    """Return the next finding. A stop may interrupt the read: the next run repeats it."""
     with nothing_under_way():
         return next(findings, None)
 
 
 def now_ms() -> int:
-    """This machine's time."""
+    """Return this machine's time."""
     return time.time_ns() // 1_000_000
 
 
 SETTLE_MS: Final = 300_000
-"""A Message that was sent so long ago should have been read, as MemQ's analyzer has it."""
+"""Time within which a Message should be read, as in MemQ's analyzer."""
 
 _REMEMBERED_MS: Final = 3_600_000
-"""So long, after ``settle_ms``, what was paired or lost is known, in case that more is said of it."""
+"""Time after ``settle_ms`` for which paired or lost Messages are remembered, to recognise further records."""
 
 _MOST_KNOWN: Final = 2_000_000
-"""Messages that are known at once, some 300 bytes each; of more, the oldest are forgotten."""
+"""Most remembered Messages, of about 300 bytes each; beyond that, the oldest are dropped."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """What was said of a Message, and where first; of ``sent_ms`` and ``read_ms`` one may be None: it was not said."""
+    """Audit facts of a Message and their first place; ``sent_ms`` or ``read_ms`` is None until reported."""
 
     ids_hash: bytes
     record_count: int
@@ -167,7 +167,7 @@ class _Known:
         return self.read_ms is None
 
     def has_side(self, record: AuditRecord) -> bool:
-        """Whether the side that the record is of has spoken before."""
+        """Return True if the record's side has already reported."""
         return (self.sent_ms if record.is_producer else self.read_ms) is not None
 
     def note_side(self, record: AuditRecord, ms: int) -> None:
@@ -180,7 +180,7 @@ class _Known:
 class AuditPairs:
     """Pairs the audit records of one topic. For one thread.
 
-    What was read before ``begin_ms``, by a record's time, or not long after it, may have been sent before it.
+    A Message read before or soon after ``begin_ms`` may have been sent before it.
     """
 
     def __init__(
@@ -190,13 +190,13 @@ class AuditPairs:
         self._late_ms = late_ms
         self._begin_ms = begin_ms
         self._most = most
-        self._waiting: dict[ProducerRequest, _Known] = {}  # for the other side
+        self._waiting: dict[ProducerRequest, _Known] = {}  # reported by one side
         self._settled: dict[ProducerRequest, _Known] = {}
         self.producers: set[tuple[bytes, int]] = set()
         self.counts: PairingCounts = PairingCounts()
 
     def add(self, record: AuditRecord, ms: int, partition: int, offset: int) -> Iterator[AuditFinding]:
-        """One record, which was written at ``ms``; what it shows to be wrong with its Message."""
+        """Add a record written at ``ms``; yield findings about its Message."""
         request, place = record.request, (partition, offset)
         self.counts.produced += record.is_producer
         known = self._waiting.get(request) or self._settled.get(request)
@@ -232,10 +232,10 @@ class AuditPairs:
         self.counts.paired_records += known.record_count
         if lag_ms > self._late_ms:
             self.counts.late += 1
-            yield _make_finding(AuditFault.LATE, request, f"it was read {lag_ms / 1000:.1f} s after it was sent", place)
+            yield _make_finding(AuditFault.LATE, request, f"read {lag_ms / 1000:.1f} s after it was sent", place)
 
     def overdue(self, now_ms: int) -> Iterator[AuditFinding]:
-        """Of what the other side should have spoken by now, each once; what is too old is forgotten."""
+        """Yield a finding for each Message whose other side is overdue, once; forget the oldest."""
         for request, known in list(self._waiting.items()):
             if known.since_ms < now_ms - self._settle_ms or len(self._waiting) > self._most:
                 self._settled[request] = self._waiting.pop(request)
@@ -251,19 +251,17 @@ class AuditPairs:
     def _left_alone(self, request: ProducerRequest, known: _Known) -> Iterator[AuditFinding]:
         if known.is_unread:
             self.counts.lost += 1
-            yield _make_finding(
-                AuditFault.LOST, request, "it was sent, and no consumer says to have read it", known.place
-            )
+            yield _make_finding(AuditFault.LOST, request, "sent, but not reported as read by any consumer", known.place)
         elif known.since_ms >= self._begin_ms + self._settle_ms:
             self.counts.unannounced += 1
-            why = "it was read, and its producer does not say to have sent it"
+            why = "read, but not reported as sent by its producer"
             yield _make_finding(AuditFault.UNANNOUNCED, request, why, known.place)
 
     def pending(self) -> Iterator[AuditFinding]:
-        """What was sent, not long ago, and not read yet."""
+        """Yield Messages that were sent recently and not read yet."""
         for request, known in self._waiting.items():
             if known.is_unread:
-                yield _make_finding(AuditFault.PENDING, request, "it was sent, and is not read yet", known.place)
+                yield _make_finding(AuditFault.PENDING, request, "sent, but not read yet", known.place)
 
     def _count_unread(self, known: _Known, by: int) -> None:
         self.counts.unread += by
@@ -274,7 +272,7 @@ def _difference(known: _Known, record: AuditRecord) -> str:
     whence = "its producer" if record.is_producer else "a consumer"
     before = "its producer" if known.sent_ms is not None else "a consumer"
     ids = "other ids" if known.ids_hash != record.ids_hash else "ids of the same hash"
-    return f"{whence} says {record.record_count} records of {ids}, and {before} said {known.record_count}"
+    return f"{whence} reports {record.record_count} records of {ids}, but {before} reported {known.record_count}"
 
 
 def _make_finding(fault: AuditFault, request: ProducerRequest, why: str, place: tuple[int, int]) -> AuditFinding:

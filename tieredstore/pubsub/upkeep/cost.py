@@ -1,6 +1,6 @@
-"""What a topic of batches costs a month, and what Kafka would for the same records: replicas, across zones.
+"""Monthly costs of a topic of batches, compared with Kafka's for the same records: replicas, across zones.
 
-The queue tells what was published; the price file what it costs, and how it is read. No object is opened.
+The queue gives the published bytes, the price file the prices and the pattern of reading. No object is read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MONTH_S: Final = MONTH_DAYS * 86_400
 
 @dataclass(slots=True)
 class TopicFacts:
-    """What the queue of a topic tells: all that it holds, and of that what came within 30 days."""
+    """Facts from a topic's queue: totals, and those of the last 30 days."""
 
     partitions: int = 0
     batches: int = 0
@@ -37,7 +37,7 @@ class TopicFacts:
 
 
 def topic_facts(topics: Topics, topic: Topic, now_ms: int) -> TopicFacts:
-    """The facts of a topic, by a walk along its queue."""
+    """Return the facts of a topic, by walking its queue."""
     sizes = RequestSizes.of(topics.settings)
     facts = TopicFacts(is_queue_stored=topic.queue == STORE)
     with BatchLog(topics, topic) as log:
@@ -56,9 +56,9 @@ def topic_facts(topics: Topics, topic: Topic, now_ms: int) -> TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class TopicCost:
-    """Amounts of a month in the price file's currency; bytes and requests are of a month too.
+    """Amounts per month in the price file's currency; bytes and requests are per month too.
 
-    ``disks`` and ``cross_zone`` are what Kafka costs; None without prices of it.
+    ``disks`` and ``cross_zone`` are Kafka's costs; None without its prices.
     """
 
     published_size: float
@@ -73,23 +73,23 @@ class TopicCost:
 
     @property
     def batches(self) -> float:
-        """All that the batches cost."""
+        """Total cost of the batches."""
         return self.storage + self.requests + self.transfer
 
     @property
     def kafka(self) -> float | None:
-        """All that Kafka costs."""
+        """Total cost of Kafka."""
         return None if self.disks is None or self.cross_zone is None else self.disks + self.cross_zone
 
     @property
     def saved_share(self) -> float | None:
-        """How much less the batches cost, as a share of Kafka's costs; None where nothing is known of these."""
+        """Savings by batches as a share of Kafka's cost; None if that is unknown."""
         kafka = self.kafka
         return None if not kafka else 1 - self.batches / kafka
 
 
 def topic_cost(facts: TopicFacts, prices: PriceFile, now_ms: int, batch_bytes: int) -> TopicCost:
-    """What the topic costs by the prices; ``batch_bytes``: how large batches are taken to be where there are none."""
+    """Return the topic's costs; ``batch_bytes`` is the assumed size of batches if there are none."""
     store, use = prices.store, prices.pubsub
     published, batches, puts = _estimate_published(facts, prices, now_ms, batch_bytes)
     kept = published / MONTH_DAYS * use.retention_days if use.retention_days else float(facts.stored_size)
@@ -98,7 +98,7 @@ def topic_cost(facts: TopicFacts, prices: PriceFile, now_ms: int, batch_bytes: i
     entries = batches if facts.is_queue_stored else 0.0
     beats = use.group_members * _MONTH_S / BEAT_S if facts.is_queue_stored else 0.0
     writes = puts + entries + beats
-    # A writer asks after each entry where the queue begins; a reader gets each entry and each object.
+    # A writer asks for the queue's start after each entry; a reader gets each entry and each object.
     reads = entries + (entries + batches) * use.readers + looks
     kafka = None if prices.kafka is None else _kafka_cost(published, kept, prices.kafka, use.readers)
     return TopicCost(
@@ -117,7 +117,7 @@ def topic_cost(facts: TopicFacts, prices: PriceFile, now_ms: int, batch_bytes: i
 def _estimate_published(
     facts: TopicFacts, prices: PriceFile, now_ms: int, batch_bytes: int
 ) -> tuple[float, float, float]:
-    """Bytes, batches and their PUTs of a month: by the file's throughput, or as the last days were."""
+    """Return a month's bytes, batches and PUTs: by the file's throughput, or extrapolated from the last days."""
     throughput = prices.pubsub.throughput_mib_s
     if not throughput:
         factor = MONTH_DAYS / growth_days(facts.oldest_ms, now_ms)
@@ -129,9 +129,9 @@ def _estimate_published(
 
 
 def _kafka_cost(published: float, kept: float, prices: KafkaPrices, readers: float) -> tuple[float, float]:
-    """Disks, and traffic between zones, of the same bytes on brokers that keep replicas in other zones."""
+    """Return the costs of disks and of cross-zone traffic, for brokers with replicas in other zones."""
     disks = kept / GIB * prices.replication_factor / prices.disk_fill * prices.disk_gib_month
-    # Producers and readers do not know in which zone a leader is; of the replicas at most one lies in a zone.
+    # Producers and readers choose leaders regardless of zones; each zone holds at most one replica.
     elsewhere = (prices.zones - 1) / prices.zones
     replicas = min(prices.replication_factor, prices.zones) - 1
     crossing = published / GIB * (elsewhere * (1 + readers) + replicas)
@@ -140,22 +140,24 @@ def _kafka_cost(published: float, kept: float, prices: KafkaPrices, readers: flo
 
 
 def topic_assumptions(prices: PriceFile) -> list[str]:
-    """What the amounts rest on beside the queue, a sentence each."""
+    """Return the assumptions behind the amounts, one sentence each."""
     use = prices.pubsub
-    rate = f"{use.throughput_mib_s:g} MiB/s" if use.throughput_mib_s else "as much as in the 30 days before now"
+    rate = f"{use.throughput_mib_s:g} MiB/s" if use.throughput_mib_s else "as much as in the last 30 days"
     kept = f"for {use.retention_days:g} days" if use.retention_days else "as much as is stored now"
-    looks = f"{1 / BUSY_LOOK_S:g} times a second {use.busy_share:.0%} of the time, else {1 / IDLE_LOOK_S:g} times"
+    looks = (
+        f"{1 / BUSY_LOOK_S:g} times per second {use.busy_share:.0%} of the time, otherwise {1 / IDLE_LOOK_S:g} times"
+    )
     sentences = [
-        f"{rate} is published and kept {kept}, and each record is read {use.readers:g} ×",
-        f"readers look for more {looks}; {use.group_members:g} members of groups beat every {BEAT_S:g} s",
-        "machines are not counted, neither those of brokers nor those of producers and readers",
+        f"{rate} is published and kept {kept}; each record is read {use.readers:g} ×",
+        f"readers poll {looks}; {use.group_members:g} members of groups send a beat every {BEAT_S:g} s",
+        "machines of brokers, producers and readers are not counted",
     ]
     if prices.kafka is not None:
         kafka = prices.kafka
         sentences.append(
             f"Kafka would keep the same bytes in {kafka.replication_factor:g} replicas on disks that are "
-            f"{kafka.disk_fill:.0%} full, in {kafka.zones:g} zones; producers and readers meet a leader in their "
-            f"own zone once in {kafka.zones:g}, and a replica is copied to another broker {kafka.moved_per_month:g} × "
-            "a month"
+            f"{kafka.disk_fill:.0%} full, in {kafka.zones:g} zones; one in {kafka.zones:g} producers and readers has "
+            f"its leader in its own zone, and a replica moves to another broker {kafka.moved_per_month:g} × "
+            "per month"
         )
     return [*sentences, *prices.assumptions]

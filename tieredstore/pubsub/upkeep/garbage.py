@@ -1,8 +1,8 @@
-"""``pubsub gc``: what retention does not keep, what it has freed, and orphans, which no notification tells of. Ages are
-told by the store's clock.
+"""``pubsub gc``: applies retention, deletes freed objects, and handles orphans, which no notification points to. Ages
+are by the store's clock.
 
-In a dry run it only says what it would do. Killed anywhere and run again, it goes on. One at a time for a topic:
-of two that adopt and delete orphans at once, one may delete what the other has just notified.
+A dry run only reports. A killed run can be repeated. Run one at a time per topic: of two runs that adopt and delete
+orphans, one may delete an object that the other has just notified.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ADOPTION_S: Final = 120.0
 
 
 class Found(NamedTuple):
-    """An object, and what is known of it. ``partition`` and ``offset`` where a notification told of it."""
+    """An object; ``partition`` and ``offset`` are set if a notification points to it."""
 
     key: str
     size: int | None = None
@@ -47,8 +47,9 @@ class Found(NamedTuple):
 
 @dataclass(slots=True)
 class GarbageCollection:
-    """One run over ``topic``; ``min_age_ms`` is how old an orphan must be. ConfigError for a store that does not tell
-    its time."""
+    """One run over ``topic``; ``min_age_ms`` is the least age of orphans. Raises ConfigError for a store without a
+    clock.
+    """
 
     topics: Topics
     topic: Topic
@@ -63,17 +64,17 @@ class GarbageCollection:
         settings = self.topics.batches
         if self.min_age_ms < _DELIVERIES * settings.delivery_timeout_ms:
             raise ConfigError(
-                f"orphans of {self.min_age_ms} ms may yet be notified: the least age is {_DELIVERIES} delivery "
-                f"time-outs, {_DELIVERIES * settings.delivery_timeout_ms} ms (pubsub.delivery.timeout.ms)"
+                f"a least age of {self.min_age_ms} ms is too short, since orphans may still be notified: use at least "
+                f"{_DELIVERIES * settings.delivery_timeout_ms} ms, {_DELIVERIES} times pubsub.delivery.timeout.ms"
             )
 
     def run(self) -> Iterator[Step[Found]]:
-        """What is done, step by step; a step is done when it is given."""
+        """Yield each step once it is done."""
         self._now_ms = store_time_ms(self.topics.store)
         with BatchLog(self.topics, self.topic) as log:
             queue = log.queue
             self._warn(queue)
-            # Listed before the queue is walked: what is old and listed was notified before that, or never.
+            # List objects before walking the queue: an old listed object was notified before the walk, or never.
             objects = list(self._objects())
             partitions = range(queue.partitions)
             pending = {_digest(key) for key in list_pending_keys(self.topics, self.topic)}
@@ -96,11 +97,11 @@ class GarbageCollection:
         if forgets_ms is not None and (keeps_ms is None or forgets_ms < keeps_ms):
             kept = "for ever" if keeps_ms is None else f"for {keeps_ms} ms (pubsub.retention.ms)"
             self.warnings.append(
-                f"the queue of {self.topic.name} forgets notifications after {forgets_ms} ms, and objects are kept "
-                f"{kept}: what it forgets no reader finds any more; raise the retention of {self.topic.queue_name}"
+                f"the queue of {self.topic.name} forgets notifications after {forgets_ms} ms, but objects are kept "
+                f"{kept}: readers cannot find forgotten ones; raise the retention of {self.topic.queue_name}"
             )
 
-    # --- what retention does not keep ---
+    # --- retention ---
 
     def _expire(self, log: BatchLog, partition: int) -> Iterator[Step[Found]]:
         expired, until = list_expired_batches(log, partition, self._now_ms)
@@ -120,7 +121,7 @@ class GarbageCollection:
                     due.append((partition, retired))
                     continue
                 for offset, key in self._list_freed(retired, start, referenced):
-                    # A batch may be notified twice, and its other notification was freed just now.
+                    # The batch may have two notifications, of which one was just freed.
                     kept.add(_digest(key))
                     yield Step(Found(key, None, partition, offset), Outcome.WAITING)
         for partition, retired in due:
@@ -132,8 +133,9 @@ class GarbageCollection:
                 yield Step(Found(key, None, partition, offset), Outcome.DELETED)
 
     def _list_freed(self, retired: Retired, start: int, kept: AbstractSet[bytes]) -> list[tuple[int, str]]:
-        """What of a record is freed and not referred to elsewhere. What lies behind the start was recorded, and its run
-        killed before it freed it."""
+        """Return a record's freed objects without other references.
+
+        Entries after the start were recorded by a run that was killed before freeing them."""
         path = self.topic.path
         return [
             (offset, key)
@@ -147,7 +149,7 @@ class GarbageCollection:
         return (info for info, _ in self.topics.objects(self.topic))
 
     def _find_forgotten_ms(self, queue: NotificationQueue) -> int | None:
-        """Objects before this moment may have been notified by what the queue itself has dropped since."""
+        """Return the time before which objects may have been notified by entries that the queue has since dropped."""
         if self.topic.queue == STORE:
             return None
         firsts: list[int] = []
@@ -158,12 +160,12 @@ class GarbageCollection:
             firsts.append(entries[0].appended_ms if entries else self._now_ms)
             if start:
                 moments.append(firsts[-1])
-        # One that was made anew begins at 0 too, and never knew what was notified before.
+        # A recreated queue also begins at 0, without knowing earlier notifications.
         moments.append(min(firsts) - _DELIVERIES * self.topics.batches.delivery_timeout_ms)
         return max(moments)
 
     def _end(self, queue: NotificationQueue, info: ObjectInfo, forgotten_ms: int | None) -> Step[Found]:
-        """What becomes of an object of which no notification tells."""
+        """Decide and act on an object without notification."""
         settings = self.topics.batches
         written_ms = self._now_ms if info.modified_ms is None else info.modified_ms
         age_ms = self._now_ms - written_ms
@@ -203,9 +205,9 @@ def plan_gc(
     adopt: bool = False,
     warn: Callable[[str], object] | None = None,
 ) -> outcomes.Plan:
-    """Return what a run over topics would do, one after the other; ``names`` may be globs, and none is all.
+    """Return the plan of a run over topics, one after the other; ``names`` may be globs, and none means all.
 
-    ``warn`` is told what a queue forgets too soon. ConfigError for an age at which writers may still notify.
+    ``warn`` is called if a queue forgets too soon. Raise ConfigError for an age at which writers may still notify.
     """
     age_ms = int(min_age.total_seconds() * 1000)
     chosen = topics.select(names)
@@ -227,7 +229,7 @@ def plan_gc(
 
 
 def _outcome_of(run: GarbageCollection, step: Step[Found]) -> outcomes.Outcome:
-    """Say what became of an object; ``stored_size`` is what a deletion frees, which freeing and adopting do not."""
+    """Return an object's outcome; ``stored_size`` is set only for deletions, which free it."""
     found, code = step.item, step.outcome
     status: outcomes.Status = ("planned" if run.dry_run else "done") if code.is_change else "kept"
     is_deleted = code is Outcome.DELETED
@@ -239,7 +241,7 @@ def _outcome_of(run: GarbageCollection, step: Step[Found]) -> outcomes.Outcome:
 
 
 def _digest(key: str) -> bytes:
-    """What stands for a key in memory: a topic may have millions."""
+    """Return a short substitute for a key in memory: a topic may have millions."""
     return hashlib.blake2b(key.encode(), digest_size=16).digest()
 
 
@@ -258,7 +260,7 @@ _RECORD: Final = TypeAdapter(_Record)
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """Objects of batches that retention has freed, or was about to: what their record says."""
+    """Objects of batches that retention has freed, or was about to free, from their record."""
 
     record: str
     retired_ms: int
@@ -267,8 +269,9 @@ class Retired:
 
 
 def list_expired_batches(log: BatchLog, partition: int, now_ms: int) -> tuple[list[QueuedBatch], int]:
-    """Those of the oldest that ``pubsub.retention.ms`` and ``pubsub.retention.bytes`` do not keep, and the offset up to
-    which they lie. One goes when all before it go: who reads along meets one start, and no holes."""
+    """Return a partition's oldest batches beyond ``pubsub.retention.ms`` and ``pubsub.retention.bytes``, and their end.
+
+    A batch expires only if all earlier ones do, so that a queue has one start and no holes."""
     settings, end = log.topics.batches, log.queue.end(partition)
     least_ms = None if settings.retention_ms is None else now_ms - settings.retention_ms
     over = 0
@@ -286,7 +289,7 @@ def list_expired_batches(log: BatchLog, partition: int, now_ms: int) -> tuple[li
 
 
 def free_expired(log: BatchLog, expired: Sequence[QueuedBatch], until: int, now_ms: int) -> None:
-    """Free these batches, all that one partition has before ``until``: recorded, then freed, a thousand at a time."""
+    """Free these batches, all of a partition before ``until``: record, then free, a thousand at a time."""
     for first in range(0, len(expired), _AT_ONCE):
         some, rest = expired[first : first + _AT_ONCE], expired[first + _AT_ONCE :]
         partition = some[0].partition
@@ -297,7 +300,7 @@ def free_expired(log: BatchLog, expired: Sequence[QueuedBatch], until: int, now_
 
 
 def list_retired(log: BatchLog, partition: int) -> Iterator[Retired]:
-    """What was retired of a partition and is not deleted yet."""
+    """Yield a partition's retired batches that are not deleted yet."""
     for info in log.store.list(log.topics.folder.key("retired", log.topic.name, str(partition), "")):
         raw = log.store.get_small(info.key, _MOST_RECORD_BYTES)
         record = parse_own(_RECORD, raw, info.key)

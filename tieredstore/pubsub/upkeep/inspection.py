@@ -1,4 +1,4 @@
-"""What a stored batch says: a look at one object, its Messages one by one."""
+"""Inspection of a stored batch: one object, Message by Message."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BatchSource:
-    """Where the bytes of one object are; ``read`` gives the bytes ``start:stop``, which are there."""
+    """One object; ``read`` returns its bytes ``start:stop``."""
 
     name: str
     size: int
     read: Callable[[int, int], bytes]
 
     def index(self) -> BatchIndex:
-        """The index of the object, by two small reads; MessageCorruptError if it does not hold together."""
+        """Return the index of the object, by two small reads; raise MessageCorruptError if it is damaged."""
         return read_index(self.read, self.name, self.size)
 
 
 @dataclass(frozen=True, slots=True)
 class InspectedMessage:
-    """One Message: where it lies, its header, and what is wrong with it; no header where that is what is wrong."""
+    """One Message: its place, header and damage; the header is None if it is the damaged part."""
 
     place: MessagePlace
     size: int
@@ -40,7 +40,7 @@ class InspectedMessage:
 
 
 def inspect_messages(source: BatchSource, index: BatchIndex, decoder: BatchDecoder) -> Iterator[InspectedMessage]:
-    """Each Message in its order, by one read each. Only what was decoded to its last record counts as undamaged."""
+    """Yield each Message in order, by one read each. It counts as undamaged only if all records decode."""
     for number in range(len(index)):
         start, stop = index.byte_range(number)
         place, header, damage = index.place(number), None, None
@@ -55,6 +55,6 @@ def inspect_messages(source: BatchSource, index: BatchIndex, decoder: BatchDecod
 
 
 def decode_messages(source: BatchSource, index: BatchIndex, decoder: BatchDecoder) -> Iterator[pa.RecordBatch]:
-    """The records of the object, a Message held at a time."""
+    """Yield the records of the object, holding one Message at a time."""
     for number in range(len(index)):
         yield from decoder.decode_message(source.read(*index.byte_range(number)), index.place(number))
