@@ -96,7 +96,7 @@ OF_WINGS: list[tuple[Call, str]] = [
     (lambda b: WINGS.BatchProducer(b, "orders", acks="2"), "acks is '2'; it must be all, 1 or 0"),
     (lambda b: WINGS.BatchProducer(b, "orders", acks="1"), "acks=1 waits for a broker, but no brokers are set"),
     (lambda b: WINGS.BatchProducer(b, "orders", brokers=7), "brokers is 7; give host:port, separated by commas"),
-    (lambda b: WINGS.BatchConsumer(b, "a b"), "'a b' cannot name a topic"),
+    (lambda b: WINGS.BatchConsumer(b, "a b"), "invalid topic name 'a b'"),
     (lambda b: WINGS.BatchConsumer(b, "orders", start="first"), "start is 'first'; it must be earliest or latest"),
     (lambda b: WINGS.BatchConsumer(b, "orders", delivery="once"), "delivery is 'once'; it must be at-least-once or"),
     (lambda b: WINGS.BatchConsumer(b, "orders", on_data_loss="x"), "on_data_loss is 'x'; it must be fail or report"),
