@@ -1,4 +1,4 @@
-"""The settings of topics of batches, of brokers, and of those who speak to brokers: ``pubsub.*``."""
+"""Settings ``pubsub.*`` of topics of batches, of brokers and of their clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tieredstore.config.sections import Section
 from tieredstore.config.values import BOOLEAN, NAME, PATH, choice, host_and_port, integer, long, string, words
 
 MOST_BROKER_PORT: Final = 32767
-"""MemQ's packets have a port in signed 16 bits."""
+"""MemQ's packets hold a port in signed 16 bits."""
 
 _COORDINATOR: Final = "pubsub.broker.coordinator"
 _KEY: Final = "pubsub.broker.tls.key"
@@ -27,11 +27,11 @@ def _cluster(text: str) -> str:
 
 
 class BatchSettings(SettingsGroup):
-    """How topics of batches are written and read. ``kafka`` are properties of the client of a queue in Kafka."""
+    """Settings for writing and reading topics of batches. ``kafka`` holds client properties of a queue in Kafka."""
 
     client_properties: ClassVar[str] = "pubsub.kafka."
 
-    cluster: Annotated[str, string("a name, or some parted by /", _cluster)] = Field(
+    cluster: Annotated[str, string("names separated by /", _cluster)] = Field(
         default="default",
         alias="pubsub.cluster",
         description="Name of the topics' cluster: objects are under `[<hh>/]<key.prefix><cluster>/topics/<topic>/`, "
@@ -149,10 +149,10 @@ def _address(text: str) -> tuple[str, int]:
 
 
 class BatchBrokerSettings(SettingsGroup):
-    """How ``tieredstore pubsub broker`` listens, what it holds, and who governs."""
+    """Settings of ``tieredstore pubsub broker``: address, buffer, coordination and security."""
 
     listen: Annotated[tuple[str, int], string("host:port, the port up to 32767", _address)] = Field(
-        default=("0.0.0.0", 9092),  # noqa: S104  a broker is there for others
+        default=("0.0.0.0", 9092),  # noqa: S104  a broker serves other machines
         alias="pubsub.broker.listen",
         description="Where a broker listens for MemQ's packets.",
     )
@@ -239,7 +239,7 @@ class BatchBrokerSettings(SettingsGroup):
     @model_validator(mode="after")
     def _fits_together(self) -> BatchBrokerSettings:
         if (self.certificate is None) != (self.key is None):
-            raise broken_rule(_KEY, "and pubsub.broker.tls.certificate belong together: set both, or none")
+            raise broken_rule(_KEY, "and pubsub.broker.tls.certificate belong together: set both or neither")
         if self.client_ca is not None and self.certificate is None:
             raise broken_rule("pubsub.broker.tls.client.ca", "needs pubsub.broker.tls.certificate")
         if self.coordinator == "zookeeper" and self.zookeeper is None:
@@ -252,7 +252,7 @@ def _bootstrap(text: str) -> None:
 
 
 class BatchClientSettings(SettingsGroup):
-    """How a producer speaks to brokers."""
+    """Settings of producers that write to brokers."""
 
     bootstrap: Annotated[tuple[str, ...], words("host:port, separated by commas", _bootstrap)] = Field(
         default=(), alias="pubsub.bootstrap", description="Brokers to ask first; with it producers write to brokers."
@@ -291,21 +291,21 @@ class BatchClientSettings(SettingsGroup):
     @model_validator(mode="after")
     def _fits_together(self) -> BatchClientSettings:
         if (self.certificate is None) != (self.key is None):
-            raise broken_rule(_CLIENT_KEY, "and pubsub.tls.certificate belong together: set both, or none")
+            raise broken_rule(_CLIENT_KEY, "and pubsub.tls.certificate belong together: set both or neither")
         return self
 
 
 SECTIONS: Final = (
     Section(
         "Batches on object storage",
-        f"Not of the plugin. `{BatchSettings.client_properties}*` are properties of the Kafka client of a queue in "
+        f"Not for the plugin. `{BatchSettings.client_properties}*` are properties of the Kafka client of a queue in "
         "Kafka.",
         (BatchSettings,),
     ),
     Section(
         "Brokers of batches",
-        "Of `tieredstore pubsub broker` and of producers that write to brokers. Not of the plugin.",
+        "For `tieredstore pubsub broker` and for producers that write to brokers. Not for the plugin.",
         (BatchBrokerSettings, BatchClientSettings),
     ),
 )
-"""All groups, as docs/reference/settings.md shows them."""
+"""All groups, in the order of docs/reference/settings.md."""
