@@ -1,4 +1,4 @@
-"""A process beside a broker that ships closed segments into the object store, in order, and loses none."""
+"""A process beside a broker that uploads closed segments into the object store, in order and without loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["BrokerEnvironment", "Leadership", "Uploader"]
 
 
 def __getattr__(name: str) -> object:
-    # The table of commands needs none of these, and is read by every `tieredstore --help`.
+    # Every `tieredstore --help` reads the table of commands, which needs none of these.
     match name:
         case "BrokerEnvironment":
             from tieredstore.uploader import broker  # noqa: PLC0415

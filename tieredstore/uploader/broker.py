@@ -1,4 +1,4 @@
-"""What the uploader has to know of the broker beside it: from its own settings, else from the broker's file."""
+"""The uploader's facts about its broker: from its own settings, else from the broker's file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _OTHERWISE: Final = (
 class ZooKeeperTls:
     """PEM files: ``identity`` has the client's key and certificate, ``authorities`` those that sign the servers'.
 
-    Either may be None: then nobody asks for the client's, or the system's authorities are trusted.
+    Either may be None: no client certificate, or the system's authorities.
     """
 
     identity: Path | None = None
@@ -43,7 +43,7 @@ class ZooKeeperTls:
     password: str | None = field(default=None, repr=False)
 
     def options(self) -> dict[str, object]:
-        """Those of a kazoo client."""
+        """Return the options of a kazoo client."""
         identity = None if self.identity is None else str(self.identity)
         return {
             "use_ssl": True,
@@ -57,10 +57,10 @@ class ZooKeeperTls:
 
 @dataclass(frozen=True, slots=True)
 class BrokerEnvironment:
-    """The broker's log directories and id (-1 if it is not known), and how a client reaches it.
+    """The broker's log directories and id (-1 if unknown), and a client's access to it.
 
-    ``client`` is empty where no broker can be asked. Its text may hold secrets, so it is not shown. ``zookeeper`` is
-    what clients of the cluster's ZooKeeper connect to, empty where there is none, by TLS if ``zookeeper_tls`` is.
+    ``client`` is empty without a reachable broker. Its text may contain secrets, so it is not shown. ``zookeeper`` is
+    the connection string of the cluster's ZooKeeper, empty without one, by TLS if ``zookeeper_tls`` is set.
     """
 
     log_dirs: tuple[Path, ...]
@@ -71,7 +71,7 @@ class BrokerEnvironment:
 
 
 def broker_environment(settings: UploaderSettings) -> BrokerEnvironment:
-    """ConfigError that names the setting that is missing or wrong. Reads files, asks nobody."""
+    """Read the environment from files; raise ConfigError that names a missing or invalid setting. Makes no request."""
     path = settings.server_properties
     broker = {} if path is None else read_properties(path)
     log_dirs = _log_dirs(settings, broker)
@@ -138,7 +138,7 @@ def _broker_id(settings: UploaderSettings, broker: Mapping[str, str], log_dirs: 
 
 
 def _own_listener(broker: Mapping[str, str], protocol: str) -> str | None:
-    """Host and port of the broker's first listener of this security protocol that is not the controllers'."""
+    """Return host and port of the broker's first listener of this security protocol that is not the controllers'."""
     protocols = dict(
         entry.strip().split(":", 1)
         for entry in broker.get("listener.security.protocol.map", "").split(",")
@@ -155,7 +155,7 @@ def _own_listener(broker: Mapping[str, str], protocol: str) -> str | None:
 
 
 def tls_of(broker: Mapping[str, str]) -> ZooKeeperTls | None:
-    """What the broker's file says; None if it goes without TLS. ConfigError for what cannot be done as it does."""
+    """Return the TLS settings of the broker's file; None without TLS. Raise ConfigError for unsupported ones."""
     if broker.get(ENABLED, "false").strip().lower() != "true":
         return None
     for name in _NOT_TAKEN_OVER:
@@ -164,7 +164,7 @@ def tls_of(broker: Mapping[str, str]) -> ZooKeeperTls | None:
                 f"the broker's {_TLS}{name} is not honoured by uploader.leadership=zookeeper: take it out of the "
                 f"file that the uploader reads, or {_OTHERWISE}"
             )
-    # An empty one turns the check off, as in Kafka.
+    # As in Kafka, an empty one turns the check off.
     algorithm = broker.get(f"{_TLS}endpoint.identification.algorithm", "HTTPS").strip()
     return ZooKeeperTls(
         _pem(broker, "keystore"),
@@ -179,7 +179,7 @@ def _pem(broker: Mapping[str, str], kind: str) -> Path | None:
     if not location:
         return None
     path = Path(location)
-    # As ZooKeeper does: a type that is not given is that of the file's name.
+    # As in ZooKeeper, the default type is that of the file's name.
     known = broker.get(f"{_TLS}{kind}.type", "").strip() or path.suffix.removeprefix(".")
     if known.upper() != _PEM:
         raise ConfigError(

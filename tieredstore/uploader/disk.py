@@ -1,6 +1,6 @@
-"""What lies in the log directories: looked at again and again, and listed where something has changed.
+"""The contents of the log directories, checked repeatedly, and listed where they have changed.
 
-Events of the file system save waiting for the next look; nothing depends on them.
+Events of the file system shorten the wait for the next check; nothing depends on them.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _RACY_NS: Final = 2_000_000_000
-"""A folder that changed so shortly before it was listed may change again within the same tick of its clock."""
+"""A folder that changed this shortly before its listing may change again within the same tick of its clock."""
 
 _MOST_LISTINGS: Final = 3
-"""How often a folder is listed whose epochs change meanwhile."""
+"""The most listings of a folder whose epochs change during each."""
 
 
 @dataclass(slots=True)
 class _Folder:
-    """Whose folder it is, when it had changed as it was looked at last, and whether to look again anyway."""
+    """A folder's partition, its time of change at the last check, and a flag to check again anyway."""
 
     where: TopicIdPartition | None = None
     looked_mtime_ns: int = -1
@@ -54,7 +54,7 @@ class _Folder:
 
 @dataclass(slots=True)
 class _LogDir:
-    """What the last listing has named, the folder's device and inode at the start, and whether it cannot be listed."""
+    """The names in the last listing, the folder's first device and inode, and a flag that it cannot be listed."""
 
     paths: dict[str, Path | None] = field(default_factory=dict[str, "Path | None"])
     identity: tuple[int, int] | None = None
@@ -62,10 +62,10 @@ class _LogDir:
 
 
 class Disk:
-    """The partitions that lie on the disks. ``sweep`` is for one thread; the rest is thread-safe.
+    """The partitions on the disks. ``sweep`` is for one thread; the rest is thread-safe.
 
-    A partition is its topic id and number, and a folder an attribute of it. While a broker moves one to another log
-    directory both have a folder: it stays in the first until that is gone.
+    A partition is its topic id and number, and a folder is its attribute. While a broker moves one to another log
+    directory both have a folder: the partition stays in the first until that is gone.
     """
 
     def __init__(
@@ -76,8 +76,9 @@ class Disk:
         monotonic: Callable[[], float] = time.monotonic,
         made_id: Callable[[str], Uuid] | None = None,
     ) -> None:
-        """``links``: what an earlier process has left is taken over from there. ``made_id`` gives ids to topics that
-        have none."""
+        """Watch the log directories; take over an earlier process's ``links``. ``made_id`` derives ids for topics
+        without one.
+        """
         self._log_dirs = {path: _LogDir() for path in log_dirs}
         self._is_wanted, self._made_id, self._links, self._monotonic = is_wanted, made_id, links, monotonic
         self._lock = ForkSafeLock()
@@ -88,24 +89,24 @@ class Disk:
 
     @property
     def failed(self) -> frozenset[Path]:
-        """The log directories that could not be listed the last time."""
+        """The log directories whose last listing failed."""
         return frozenset(path for path, known in self._log_dirs.items() if known.has_failed)
 
     @property
     def partitions(self) -> list[Partition]:
-        """All that are here now, or have left something pinned."""
+        """Return all partitions that are here now, or have pinned segments."""
         with self._lock:
             return list(self._partitions.values())
 
     def touch(self, folder: Path) -> None:
-        """Something has happened in the folder: the next sweep lists it, whatever its times say."""
+        """Note an event in the folder: the next sweep lists it, whatever its times say."""
         with self._lock:
             self._touched.add(folder)
 
     def sweep(self, *, only_touched: bool = False) -> None:
-        """Look at all folders, and list those that have changed; or look only at those that were touched.
+        """Check all folders, and list changed ones; or check only touched ones.
 
-        Of a log directory that cannot be listed all stays.
+        Partitions of a log directory that cannot be listed stay.
         """
         with self._lock:
             touched, self._touched = self._touched, set()
@@ -138,7 +139,7 @@ class Disk:
                 self._list(partition, partition.folder)
 
     def remove(self, partition: Partition) -> None:
-        """Forget a partition of which nothing is pinned any more, and that has no folder."""
+        """Forget a partition without pins and without a folder."""
         with self._lock:
             if self._partitions.get(partition.where) is partition:
                 del self._partitions[partition.where]
@@ -153,13 +154,13 @@ class Disk:
             try:
                 mtime_ns = path.stat().st_mtime_ns
             except OSError:
-                # Gone, or on its way elsewhere: with all others beside it, it is seen which.
+                # Deleted or moved: checking it with all others shows which.
                 self.touch(path)
             else:
                 self._look(path, folder, mtime_ns)
 
     def _locate(self) -> None:
-        """Find where the partitions lie now whose folder is gone, or is another topic's of the same name."""
+        """Find the present folders of partitions whose folder is gone, or is another topic's of the same name."""
         for partition in self.partitions:
             folder = None if partition.folder is None else self._folders.get(partition.folder)
             if folder is not None and folder.where == partition.where:
@@ -173,7 +174,7 @@ class Disk:
                 self.remove(partition)
 
     def _folders_of(self, log_dir: Path) -> list[tuple[Path, int]] | None:
-        """The folders of partitions, and when each has changed; None if the disk does not tell."""
+        """Return the partitions' folders with their times of change; None if the disk does not answer."""
         folders: list[tuple[Path, int]] = []
         known, paths = self._log_dirs[log_dir], dict[str, Path | None]()
         try:
@@ -182,7 +183,7 @@ class Disk:
                 for entry in entries:
                     name = entry.name
                     path = paths[name] = known.paths[name] if name in known.paths else self._find_wanted(log_dir, name)
-                    # Of each its time alone: as long as nothing happens in it, nobody lists it.
+                    # Only the time of each: an unchanged folder is not listed.
                     with contextlib.suppress(FileNotFoundError):
                         if path is not None and entry.is_dir():
                             folders.append((path, entry.stat().st_mtime_ns))
@@ -195,8 +196,9 @@ class Disk:
         return folders
 
     def _require_same(self, log_dir: Path) -> None:
-        """Raise OSError if another folder stands there: where a disk was unmounted there is an empty one, which tells
-        nothing about what the disk has."""
+        """Raise OSError if another folder is there: an unmounted disk leaves an empty one, which proves nothing
+        about its contents.
+        """
         status = log_dir.stat()
         identity = status.st_dev, status.st_ino
         known = self._log_dirs[log_dir]
@@ -207,7 +209,7 @@ class Disk:
             )
 
     def _find_wanted(self, log_dir: Path, name: str) -> Path | None:
-        """The folder of that name, if it is that of a partition of a topic that is wanted."""
+        """Return the folder of that name, if it is a wanted topic's partition."""
         try:
             topic, _ = partition_of(Path(name))
         except ConfigError:
@@ -215,7 +217,7 @@ class Disk:
         return log_dir / name if self._is_wanted(topic) else None
 
     def _look(self, path: Path, folder: _Folder, mtime_ns: int) -> None:
-        """Learn whose folder it is, and list it if the partition lies there."""
+        """Identify a folder's partition, and list the folder if it is the partition's place."""
         looked_ns = time.time_ns()
         try:
             folder.where = self._identify(path)
@@ -227,7 +229,7 @@ class Disk:
             if partition.folder == path:
                 self._list(partition, path)
         except (TieredStoreError, OSError) as error:
-            # A folder comes into being file by file; and one that stays so is told once.
+            # A folder is created file by file; one that stays incomplete is reported once.
             folder.is_settled = False
             self._warn(folder, f"{path} cannot be shipped now: {error}")
             return
@@ -236,7 +238,7 @@ class Disk:
         folder.is_settled = partition.folder == path and looked_ns - mtime_ns > _RACY_NS
 
     def _add(self, where: TopicIdPartition, folder: Path | None) -> Partition:
-        """A partition that was not known, with the links to it that an earlier process has left."""
+        """Add a new partition, with the links that an earlier process has left."""
         partition = Partition(where, folder)
         partition.adopt(self._links.find(where), self._monotonic())
         with self._lock:
@@ -259,28 +261,28 @@ class Disk:
             self._list_alone(partition, folder)
 
     def _list_alone(self, partition: Partition, folder: Path) -> None:
-        """One listing after the other: a later one would be undone by one that began earlier."""
+        """One listing after the other: an earlier one that ends later would undo a newer one."""
         if partition.folder != folder:
             return
         checkpoint, listed = (folder / LEADER_EPOCH_CHECKPOINT).read_bytes(), discover_deleted(folder)
         for _ in range(_MOST_LISTINGS):
-            # The checkpoint afterwards, too: it names the leaders of each segment that is closed.
+            # The checkpoint also after the listing: it names the leaders of each closed segment.
             before, checkpoint = checkpoint, (folder / LEADER_EPOCH_CHECKPOINT).read_bytes()
             if checkpoint == before:
                 break
             listed = discover_deleted(folder)
-        # Afterwards: a topic may be deleted, and another of its name made, at any moment.
+        # After the listing: a topic may be deleted and re-created at any moment.
         if self._identify(folder) != partition.where:
             return
         epochs = parse_leader_epochs(checkpoint)
-        # A first epoch that was never seen before may have begun long before the log does now, and so may others before
-        # it: a broker that was away takes the log up where its leader's begins. Readers follow a history that is cut,
-        # by what other brokers have shipped; one that is wrong would have them pass over just that.
+        # A first epoch that is new may have begun long before the log's present start, and so may earlier ones: a
+        # broker that was away takes the log up at its leader's start. Readers can complete a truncated history from
+        # other brokers' uploads; a wrong one would hide those.
         is_whole = not epochs or any(epoch == epochs[0][0] for epoch, _ in partition.epochs)
         partition.take(listed, join_epochs(partition.epochs, epochs) if is_whole else epochs, self._monotonic())
 
     def _warn(self, folder: _Folder, sentence: str) -> None:
-        # Said the second time: most such folders are whole a moment later.
+        # Reported the second time: most such folders are complete a moment later.
         if folder.warned is None:
             folder.warned = ""
         elif folder.warned != sentence:
@@ -302,7 +304,7 @@ class _Handler:
 
 
 class FolderWatch:
-    """Call ``on_change`` with the folder in which a file was created, deleted or renamed; appends cost nothing.
+    """Calls ``on_change`` with the folder in which a file was created, deleted or renamed; appends cost nothing.
 
     A lost event, a full table of watches or a network disk only cost time: this is logged once.
     """
@@ -327,12 +329,12 @@ class FolderWatch:
             self._give_up(str(error))
 
     def watch(self, folders: Iterable[Path]) -> bool:
-        """Watch exactly these folders. Return whether one is new: something may have happened in it before."""
+        """Watch exactly these folders. Return True if one is new: an event in it may have been missed."""
         if self._is_broken:
             return False
         wanted = set(folders)
         for folder in self._watches.keys() - wanted:
-            with contextlib.suppress(Exception):  # a folder that is gone has taken its watch along
+            with contextlib.suppress(Exception):  # a deleted folder has lost its watch already
                 self._observer.unschedule(self._watches[folder])
             del self._watches[folder]
         before = len(self._watches)

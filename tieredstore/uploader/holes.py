@@ -1,6 +1,6 @@
 """Holes of watermarks that this broker can fill, whoever leads: with the same offsets under the same epochs.
 
-Apart from ``uploader``, which puts the parts together: holes are filled of partitions in any role, out of turn.
+Apart from ``uploader``, which assembles the parts: holes are filled for partitions in any role, out of turn.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOST_FAILED: Final = 10_000
 class Filler:
     """Fills holes; called by one thread at a time.
 
-    ``failed`` are segments that cannot be shipped from here either, damaged for instance: they are not read again.
+    ``failed`` are segments that cannot be uploaded from here either, for example damaged ones: they are not read again.
     """
 
     uploads: Uploads
@@ -44,10 +44,10 @@ class Filler:
     failed: set[tuple[TopicIdPartition, int]] = field(default_factory=set[tuple[TopicIdPartition, int]])
 
     def fill(self, target: Target, partitions: Iterable[Partition]) -> Collection[TopicIdPartition]:
-        """Ship what this broker has of the holes in the store; return the partitions that have holes still.
+        """Upload this broker's segments for the holes in the store; return the partitions that still have holes.
 
-        One listing where there are none, and a look at each partition that has left the broker. What fails is tried the
-        next time; StoreError if the listing does.
+        One listing if there are none, and a check of each partition that has left the broker. Failures are retried the
+        next time; raise StoreError if the listing fails.
         """
         with nothing_under_way():
             holey = set(target.watermarks.with_holes())
@@ -64,7 +64,7 @@ class Filler:
 
 @dataclass(slots=True)
 class _Filling:
-    """One look at the holes of one partition."""
+    """One pass over the holes of one partition."""
 
     filler: Filler
     target: Target
@@ -72,12 +72,12 @@ class _Filling:
     is_marked: bool
 
     def fill(self) -> bool:
-        """Fill what can be filled; return whether holes are left."""
+        """Fill holes as far as possible; return True if some remain."""
         target, where = self.target, self.partition.where
         stored = target.watermarks.load(where, ())
         watermark = stored.value
         if watermark is None:
-            # Whoever leads has not begun.
+            # The leader's uploader has not begun.
             self._unmark()
             return False
         gaps, is_leaving = list(watermark.holes), self.partition.role is Role.LEAVING
@@ -104,14 +104,16 @@ class _Filling:
             self.target.watermarks.unmark(self.partition.where)
 
     def _before_the_first(self) -> Iterator[Hole]:
-        """Offsets before the first stored segment: its uploader began there, since its disk had no more of the log."""
+        """Yield offsets before the first stored segment: its uploader began there, because its disk had no earlier
+        ones.
+        """
         first = self.target.watermarks.first(self.partition.where)
         if first is not None and first.start_offset > 0 and first.segment_leader_epochs:
             epochs = ((first.segment_leader_epochs[0][0], first.start_offset),)
             yield Hole(0, first.start_offset - 1, "the leader's disk did not have it", 0, leader_epochs=epochs)
 
     def _release(self, watermark: Watermark, gaps: Sequence[Hole]) -> None:
-        """Let go what the store has, or what is not what is missing."""
+        """Unpin segments that the store has, or that do not match a hole."""
         extents = [(gap.first_offset, gap.last_offset) for gap in gaps]
         for segment in self.partition.pending():
             if segment.next_offset > watermark.next_offset or segment.may_fill(extents):
@@ -125,14 +127,14 @@ class _Filling:
             self.partition.forget(segment)
 
     def _ship_missing(self, watermark: Watermark, gaps: Sequence[Hole]) -> Iterator[LogSegment]:
-        """The segments here with offsets of these, each in the store by now."""
+        """Upload local segments with offsets of these holes, and yield each."""
         partition, filler = self.partition, self.filler
         high = self._high_watermark()
         for segment in self._candidates(gaps):
             holes = [hole for hole in gaps if segment.meets([(hole.first_offset, hole.last_offset)])]
             if not holes or (partition.where, segment.base_offset) in filler.failed:
                 continue
-            # What is not replicated may be cut off again.
+            # Records that are not replicated may be truncated again.
             if high is not None and segment.next_offset > high:
                 continue
             if partition.folder is None and not segment.is_replicated and not all(hole.leader_epochs for hole in holes):
@@ -144,7 +146,7 @@ class _Filling:
                 yield described
 
     def _candidates(self, gaps: Sequence[Hole]) -> list[Segment]:
-        """What only this process has, and what the folder shows: most of that is shipped, and not known any more."""
+        """Return the pinned segments, and those in the folder: most of these are uploaded and no longer known."""
         partition, folder = self.partition, self.partition.folder
         extents = [(gap.first_offset, gap.last_offset) for gap in gaps]
         known = {segment.base_offset: segment for segment in partition.pending() if segment.may_fill(extents)}
@@ -155,13 +157,15 @@ class _Filling:
         return [known[base] for base in sorted(known)]
 
     def _high_watermark(self) -> int | None:
-        """What the broker's checkpoint says; None without one, and of what has left: there the epochs alone tell."""
+        """Return the high watermark of the broker's checkpoint; None without one, and for a partition that has left:
+        then only epochs decide.
+        """
         folder = self.partition.folder
         highs = None if folder is None else high_watermarks(folder.parent)
         return None if highs is None else highs.get(self.partition.name, 0)
 
     def _ship(self, segment: Segment, holes: list[Hole], watermark: Watermark) -> LogSegment | None:
-        """The segment, in the store by now; None if it cannot be, or is not what is missing."""
+        """Upload the segment and return it; None if it fails, or does not match the hole."""
         partition, filler = self.partition, self.filler
         with contextlib.ExitStack() as opened:
             try:
@@ -196,11 +200,11 @@ def _size(first: int, last: int) -> int:
 
 
 def agrees(described: LogSegment, hole: Hole, epochs: LeaderEpochs, watermark: Watermark) -> bool:
-    """Whether these are the records that are missing: written by the same leaders; ``epochs`` are the log's here.
+    """Return True if these are the missing records: written by the same leaders; ``epochs`` are the local log's.
 
-    Before all that the hole knows, the epoch in force where it begins to know tells: two replicas that have the same
-    epoch at an offset have the same records up to there. Where it knows nothing, a log does whose last leader is not
-    older than the one that moved the watermark: below its high watermark it is that leader's.
+    For earlier offsets, the first epoch that the hole knows decides: two replicas with the same epoch at an offset have
+    the same records up to there. If the hole knows none, a log matches whose last leader is not older than the
+    watermark's last writer: below its high watermark it is that leader's.
     """
     known = hole.leader_epochs
     if not known:

@@ -1,4 +1,4 @@
-"""Which partitions are this broker's to ship, as the settings, the cluster or ZooKeeper say."""
+"""The partitions that this broker should upload, by the settings, the cluster or ZooKeeper."""
 
 from __future__ import annotations
 
@@ -23,65 +23,65 @@ if TYPE_CHECKING:
     from tieredstore.live.broker_state import BrokerState
 
 UNKNOWN_S = 30.0
-"""After so long without an answer nobody knows any more who leads."""
+"""After this long without an answer the leaders count as unknown."""
 
 
 class Leadership(ABC):
-    """Says which partitions the broker beside this uploader leads. Subclasses are made with the environment."""
+    """Knows the partitions led by this uploader's broker. Subclasses are made with the environment."""
 
     def __init__(self, environment: BrokerEnvironment) -> None:
         self.environment = environment
 
     @abstractmethod
     def led(self) -> Collection[TopicPartition] | None:
-        """The partitions that are led now; None for all that lie here. Called each second.
+        """Return the partitions led now; None for all local ones. Called every second.
 
-        A TieredStoreError if it is not known now: what was answered last holds for 30 seconds.
+        Raise a TieredStoreError if they are unknown now: the last answer stays valid for 30 seconds.
         """
 
     def watch(self, partitions: Collection[TopicPartition]) -> None:  # noqa: B027  who asks for all has no use for it
-        """These lie here now, told after each look at the folders; nobody asks about others."""
+        """Note the local partitions, after each look at the folders; only these will be asked about."""
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None] | None:
-        """Return the ids of these topics in the cluster now; None for a topic that is not there, a zero id where the
-        cluster has none, and nothing of a topic that is not known. None for all if nobody can be asked.
+        """Return the topics' present ids in the cluster; None for an absent topic, a zero id without one, no entry if
+        unknown. None for all without a source.
 
-        Asked when the folder of a partition is gone. A TieredStoreError if it is not known now.
+        Called when a partition's folder is gone. Raise a TieredStoreError if they are unknown now.
         """
         del topics
         return None
 
     def close(self) -> None:  # noqa: B027  who holds nothing open has nothing to close
-        """The uploader ends."""
+        """Release connections."""
 
 
 class StaticLeadership(Leadership):
-    """All partitions that lie in the log directories."""
+    """Leads all partitions in the log directories."""
 
     def led(self) -> None:
-        """All."""
+        """Return None: all."""
         return
 
 
 class ClusterLeadership(Leadership):
-    """What the cluster's metadata say, on KRaft and ZooKeeper alike."""
+    """Asks for the cluster's metadata, on KRaft and ZooKeeper alike."""
 
     def __init__(self, environment: BrokerEnvironment, broker: BrokerState) -> None:
         super().__init__(environment)
         self._broker = broker
 
     def led(self) -> Collection[TopicPartition]:
-        """One request."""
+        """Ask by one request."""
         own = self.environment.broker_id
         return frozenset(where for where, leader in self._broker.leaders().items() if leader == own)
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None]:
-        """One request."""
+        """Ask by one request."""
         return self._broker.topic_ids(topics)
 
 
 class LeadershipView:
-    """The last answer, and whether it still holds. Thread-safe."""
+    """The last answer while it is valid. Thread-safe."""
 
     def __init__(self, leadership: Leadership, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._leadership = leadership
@@ -91,43 +91,43 @@ class LeadershipView:
         self._answered_s: float | None = None
 
     def watch(self, partitions: Collection[TopicPartition]) -> None:
-        """What lies here, for whom it is of use."""
+        """Pass on the local partitions."""
         self._leadership.watch(partitions)
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None] | None:
-        """As the leadership says."""
+        """Ask the leadership."""
         return self._leadership.topic_ids(topics)
 
     def refresh(self) -> None:
-        """Ask; raises what the leadership raises, and the last answer stays."""
+        """Ask again; an error of the leadership is raised, and the last answer stays."""
         led = self._leadership.led()
         with self._lock:
             self._led, self._answered_s = led, self._monotonic()
 
     @property
     def is_known(self) -> bool:
-        """Whether there is an answer that holds."""
+        """True if there is a valid answer."""
         answered_s = self._answered_s
         return answered_s is not None and self._monotonic() - answered_s <= UNKNOWN_S
 
     @property
     def was_ever_known(self) -> bool:
-        """Whether there ever was an answer."""
+        """True if there ever was an answer."""
         return self._answered_s is not None
 
     def leads(self, where: TopicPartition) -> bool:
-        """Whether the partition is led, as the last answer said."""
+        """Return True if the partition is led by the last answer."""
         led = self._led
         return led is None or where in led
 
     def count(self) -> int | None:
-        """How many are led, of all topics; None for all that lie here."""
+        """The number of led partitions of all topics; None for all local ones."""
         led = self._led
         return None if led is None else len(led)
 
 
 def leadership_of(name: str, environment: BrokerEnvironment, broker: BrokerState | None) -> Leadership:
-    """What ``uploader.leadership`` names; ConfigError for a class that cannot be used."""
+    """Make the class that ``uploader.leadership`` names; raise ConfigError for an unusable class."""
     if name == STATIC:
         return StaticLeadership(environment)
     if name == AUTO:
@@ -149,13 +149,13 @@ _ANSWER_S: Final = 10.0
 _AT_ONCE: Final = 1000
 _NOBODY: Final = -1
 _AGAIN_S: Final = 60.0
-"""After so long each state is read again, whatever its watch has told."""
+"""The interval at which each state is read again, even without an event of its watch."""
 
 
 class ZooKeeperLeadership(Leadership):
-    """Reads ``/brokers/topics/<topic>/partitions/<partition>/state``, and again what ZooKeeper says has changed.
+    """Reads ``/brokers/topics/<topic>/partitions/<partition>/state``, and again after ZooKeeper reports a change.
 
-    Only of partitions that lie here (:meth:`watch`). While there is no connection it is not known who leads.
+    Only of local partitions (:meth:`watch`). Without a connection the leaders are unknown.
     """
 
     def __init__(self, environment: BrokerEnvironment) -> None:
@@ -175,7 +175,7 @@ class ZooKeeperLeadership(Leadership):
             ) from error
 
     def watch(self, partitions: Collection[TopicPartition]) -> None:
-        """These, and no others, are looked at from now on."""
+        """Watch these partitions, and no others, from now on."""
         with self._lock:
             wanted = set(partitions)
             for where in self._leaders.keys() - wanted:
@@ -184,7 +184,7 @@ class ZooKeeperLeadership(Leadership):
             self._stale |= wanted - self._leaders.keys()
 
     def led(self) -> Collection[TopicPartition]:
-        """Reads what has changed, many states at once; BrokerUnavailableError without a connection."""
+        """Read changed states, many at once; raise BrokerUnavailableError without a connection."""
         client = self._connect()
         if time.monotonic() - self._read_all_s > _AGAIN_S:
             self._forget()
@@ -202,7 +202,7 @@ class ZooKeeperLeadership(Leadership):
             return frozenset(where for where, leader in self._leaders.items() if leader == own)
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None]:
-        """Read ``/brokers/topics/<topic>``; BrokerUnavailableError without a connection."""
+        """Read ``/brokers/topics/<topic>``; raise BrokerUnavailableError without a connection."""
         client, ids = self._connect(), dict[str, Uuid | None]()
         for topic in topics:
             path = f"/brokers/topics/{topic}"
@@ -227,7 +227,7 @@ class ZooKeeperLeadership(Leadership):
                 client.close()
 
     def _connect(self) -> Any:
-        """The client, connecting since the first call; it does so again and again by itself."""
+        """Return the client, which connects from the first call on and reconnects by itself."""
         if self._client is None:
             tls = self.environment.zookeeper_tls
             options = {} if tls is None else tls.options()
@@ -235,7 +235,7 @@ class ZooKeeperLeadership(Leadership):
                 self._client = self._kazoo.KazooClient(
                     self.environment.zookeeper,
                     timeout=_SESSION_S,
-                    # Without an end to it, and a second apart at most.
+                    # Without limit, and at most a second apart.
                     connection_retry={"max_tries": -1, "max_delay": 1.0},
                     **options,
                 )
@@ -243,13 +243,13 @@ class ZooKeeperLeadership(Leadership):
                 raise ConfigError(f"uploader.zookeeper.connect is no list of hosts: {error}") from error
             self._client.add_listener(self._connection_changed)
             self._client.start_async()
-        # Whoever ships once asks once, and connecting takes a moment.
+        # A single run asks once, and connecting takes a moment.
         if not self._is_live.wait(_ANSWER_S):
             raise BrokerUnavailableError(f"ZooKeeper at {self.environment.zookeeper} is not connected")
         return self._client
 
     def _connection_changed(self, state: object) -> None:
-        """What was watched by the connection of before is not any more."""
+        """Forget the watches of the previous connection."""
         if state == self._kazoo.KazooState.CONNECTED:
             self._forget()
             self._is_live.set()
@@ -262,14 +262,14 @@ class ZooKeeperLeadership(Leadership):
             self._read_all_s = time.monotonic()
 
     def _read(self, client: Any, partitions: Iterable[TopicPartition]) -> None:
-        """Ask for all of them, then take the answers."""
+        """Send all requests, then take the answers."""
         asked = [(where, client.get_async(_state_path(where), watch=self._watcher(where))) for where in partitions]
         end = time.monotonic() + _ANSWER_S
         for where, answer in asked:
             try:
                 raw, _ = answer.get(timeout=max(0.01, end - time.monotonic()))
             except self._errors.NoNodeError:
-                # A topic that is made or deleted just now: it is asked for again the next time.
+                # A topic that is being made or deleted: ask again the next time.
                 self._note(where, _NOBODY, is_stale=True)
                 continue
             except (self._errors.NoAuthError, self._errors.AuthFailedError) as error:
@@ -301,7 +301,7 @@ def _state_path(where: TopicPartition) -> str:
 
 
 def _leader_of(raw: bytes, where: TopicPartition) -> int:
-    """The id of the leading broker; -1 if there is none, or if nobody can read it."""
+    """Parse the id of the leading broker; -1 if there is none, or if the state is unreadable."""
     try:
         leader = json.loads(raw)["leader"]
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -313,7 +313,7 @@ def _leader_of(raw: bytes, where: TopicPartition) -> int:
 
 
 def _topic_id_of(raw: bytes) -> Uuid:
-    """The topic's id; zero before Kafka 2.8, or if it cannot be read: it is there all the same."""
+    """Parse the topic's id; zero before Kafka 2.8, or if it is unreadable: the topic still exists."""
     try:
         return Uuid.parse(json.loads(raw)["topic_id"])
     except (ValueError, TypeError, KeyError, RecursionError, ConfigError):

@@ -1,6 +1,6 @@
-"""Hard links to the files of closed segments: what the broker deletes stays, though no uploader runs.
+"""Hard links to the files of closed segments: they outlive the broker's deletion, even while no uploader runs.
 
-A folder for each segment, made beside its place and renamed when it is whole::
+One folder for each segment, made beside its final place and renamed when complete::
 
     <hold.dir>/<topic>-<topic id>/<partition>/<base offset>-<next offset>/
         <base offset>.log .index .timeindex [.txnindex]   <next offset>.snapshot
@@ -40,7 +40,7 @@ _DESCRIPTORS: Final = Path("/proc/self/fd")
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The links to the files of one segment; ``next_offset`` is behind it."""
+    """The links to one segment's files; ``next_offset`` is one more than its last offset."""
 
     folder: Path
     base_offset: int
@@ -48,7 +48,7 @@ class Link:
     is_read_only: bool = False
 
     def place(self, segment: FoundSegment) -> FoundSegment:
-        """Return where the segment lies here."""
+        """Return the segment's place here."""
         return FoundSegment(self.folder, segment.topic, segment.partition, self.base_offset, self.next_offset)
 
     @property
@@ -63,12 +63,12 @@ class Link:
 
     @property
     def snapshot(self) -> Path:
-        """The producers behind its last offset: the broker has written it when it closed the segment."""
+        """The producer snapshot after its last offset, which the broker wrote when it closed the segment."""
         return self.folder / f"{self.next_offset:020d}.snapshot"
 
     @property
     def epochs(self) -> LeaderEpochs:
-        """The partition's epochs as they were; none where they cannot be read, and then the batches tell them."""
+        """The partition's epochs at that time; none if unreadable, and then the batches have them."""
         try:
             return parse_leader_epochs((self.folder / LEADER_EPOCH_CHECKPOINT).read_bytes())
         except (OSError, TieredStoreError):
@@ -76,23 +76,23 @@ class Link:
 
     @property
     def is_replicated(self) -> bool:
-        """Whether all of it was replicated, so that no clean election has taken it back."""
+        """True if all of it was replicated, so that no clean election has removed it."""
         return (self.folder / _REPLICATED).exists()
 
     def mark_replicated(self) -> None:
-        """Write down that it is replicated, unless the disk is too full for that."""
+        """Record that it is replicated, unless the disk is too full."""
         with contextlib.suppress(OSError):
             (self.folder / _REPLICATED).touch()
 
     def remove(self) -> None:
-        """Let the files go. What is not whole any more is never taken for a segment."""
+        """Remove the files. An incomplete folder is never taken for a segment."""
         if self.is_read_only:
             return
         gone = self.folder.with_name(self.folder.name + _GONE)
         try:
             self.folder.rename(gone)
         except OSError:
-            # A full disk may have no room for a name. Without its log a folder is no segment either.
+            # A full disk may have no space for a new name. A folder without its log is no segment either.
             gone = self.folder
             with contextlib.suppress(OSError):
                 self.log.unlink()
@@ -103,10 +103,10 @@ class Link:
 
 
 class Links:
-    """The folders in which links are made, one for each file system that log directories lie on. Thread-safe."""
+    """The folders for links, one on each file system with log directories. Thread-safe."""
 
     def __init__(self, folders: Iterable[str], log_dirs: Sequence[Path]) -> None:
-        """Lock them. ConfigError for one that is not there, lies in a log directory, or belongs to another uploader.
+        """Lock the folders. Raise ConfigError for one that is absent, inside a log directory, or another uploader's.
 
         Without a folder nothing is linked.
         """
@@ -132,17 +132,17 @@ class Links:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a folder to link in."""
+        """True if there is a folder for links."""
         return bool(self._by_device) and not self.is_read_only
 
     @property
     def is_working(self) -> bool:
-        """Whether there is a folder, and the last link was made."""
+        """True if there is a folder, and the last link succeeded."""
         return self.is_on and not self._has_failed
 
     def make(self, where: TopicIdPartition, segment: OpenSegment, epochs: LeaderEpochs) -> Link | None:
-        """Link the files that are open; None where they cannot be linked, which is said once."""
-        # Where they were opened: the partition may have moved to another disk since.
+        """Link open files; None if that fails, which is logged once."""
+        # Their place when opened: the partition may have moved to another disk since.
         device = self._devices.get(segment.place.directory.parent)
         if not self.is_on or device is None:
             return None
@@ -169,7 +169,7 @@ class Links:
         return sorted(listed, key=lambda entry: entry.base_offset)
 
     def orphans(self, known: Iterable[TopicIdPartition], is_wanted: Callable[[str], bool]) -> list[TopicIdPartition]:
-        """Return the partitions that only links are left of here; those of topics that settings exclude are named."""
+        """Return the partitions of which only links remain here; log those of topics that settings exclude."""
         here = {(f"{where.topic}-{where.topic_id}", str(where.partition)) for where in known}
         excluded: set[str] = set()
         orphans: dict[TopicIdPartition, None] = {}
@@ -190,7 +190,7 @@ class Links:
         return list(orphans)
 
     def close(self) -> None:
-        """Let the locks go; the links stay."""
+        """Release the locks; the links stay."""
         for descriptor in self._locks:
             os.close(descriptor)
         self._locks.clear()
@@ -217,8 +217,8 @@ def _link(link: Link, segment: OpenSegment, epochs: LeaderEpochs) -> None:
         descriptor = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for file in segment.files:
-                # By its descriptor: the broker may rename the file at any moment. A folder's descriptor, which an
-                # absolute path has no use for, is what makes Python follow the link in /proc.
+                # By its descriptor: the broker may rename the file at any moment. With a folder's descriptor,
+                # irrelevant for an absolute path, Python follows the link in /proc.
                 os.link(
                     _DESCRIPTORS / str(file.descriptor),
                     part / file.path.name.removesuffix(DELETED),
@@ -230,7 +230,7 @@ def _link(link: Link, segment: OpenSegment, epochs: LeaderEpochs) -> None:
         (part / LEADER_EPOCH_CHECKPOINT).write_bytes(format_leader_epochs(epochs))
         part.rename(link.folder)
     except OSError:
-        # On a full disk links are made and the small file is not: half a link would keep the log's bytes for ever.
+        # On a full disk links succeed and the small file does not: half a link would keep the log's bytes for ever.
         shutil.rmtree(part, ignore_errors=True)
         raise
 
@@ -270,7 +270,7 @@ def _usable(folder: Path, log_dirs: Sequence[Path]) -> Path:
 
 
 def lock_folder(folder: Path, otherwise: str) -> int:
-    """Open and lock a folder until it is closed; ConfigError that says ``otherwise`` if another process has it."""
+    """Open and lock a folder until it is closed; raise ConfigError with ``otherwise`` if another process has it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

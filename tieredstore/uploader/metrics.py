@@ -1,4 +1,4 @@
-"""What the uploader counts, and how Prometheus sees it: sums over partitions, since their number is not bounded."""
+"""The uploader's counters and their Prometheus metrics: sums over partitions, because their number is unbounded."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ GAUGES: Final[Mapping[str, str]] = {
 
 @dataclass(slots=True)
 class Counts:
-    """Totals of one uploader. Each is written under Python's lock alone: a count too few now and then does no harm.
+    """Totals of one uploader. Written under Python's lock alone: a rare lost count does no harm.
 
     One field for each metric, as ``COUNTERS`` names them.
     """
@@ -72,7 +72,7 @@ class Counts:
     unfilled: dict[TopicIdPartition, str] = field(default_factory=dict[TopicIdPartition, str])
 
     def hole(self, where: TopicIdPartition, first: int, last: int, reason: str) -> None:
-        """One loss more."""
+        """Count one more loss."""
         self.holes += 1
         self.lost_offsets += last - first + 1
         self.recorded[where] = self.recorded.get(where, 0) + 1
@@ -81,21 +81,21 @@ class Counts:
 
     @property
     def last_unfilled(self) -> str | None:
-        """The last loss since the start that nobody has made good."""
+        """Return the last loss since the start that was not filled."""
         return next(reversed(list(self.unfilled.values())), None)
 
     def fill(self, where: TopicIdPartition) -> None:
-        """All holes of the partition are filled."""
+        """Note that all holes of the partition are filled."""
         self.unfilled.pop(where, None)
         self.recorded.pop(where, None)
 
     def know_holes(self, where: TopicIdPartition, count: int) -> None:
-        """What a watermark had when it was read."""
+        """Note the holes of a watermark when it was read."""
         self.recorded[where] = count
 
 
 class CountsCollector(Collector):
-    """Gives the totals, and what ``gauges`` says at the moment; registered until it is closed."""
+    """Exports the totals, and the present values of ``gauges``; registered until it is closed."""
 
     def __init__(
         self, counts: Counts, gauges: Callable[[], Mapping[str, float]], registry: CollectorRegistry = REGISTRY
@@ -104,18 +104,18 @@ class CountsCollector(Collector):
         registry.register(self)
 
     def describe(self) -> Iterable[Metric]:
-        """The names, so that two of them are noticed."""
+        """Return the names, so that a second collector is noticed."""
         return (*self._counters(), *(GaugeMetricFamily(_name(name), meaning) for name, meaning in GAUGES.items()))
 
     def collect(self) -> Iterable[Metric]:
-        """All of them."""
+        """Return all metrics."""
         yield from self._counters()
         values = self._gauges()
         for name, meaning in GAUGES.items():
             yield GaugeMetricFamily(_name(name), meaning, value=values.get(name, 0.0))
 
     def close(self) -> None:
-        """Be seen no more."""
+        """Unregister."""
         self._registry.unregister(self)
 
     def _counters(self) -> Iterable[Metric]:

@@ -1,4 +1,4 @@
-"""The system's cache of files, left as it was: a broker serves its readers from there."""
+"""The system's page cache, left unchanged: a broker serves its readers from there."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _WOULD_WAIT: Final = frozenset({errno.EAGAIN, errno.EWOULDBLOCK})
 
 @contextlib.contextmanager
 def cache_as_it_was(descriptor: int) -> Generator[None]:
-    """What of the file the cache did not have before the block, it has no more afterwards; what it had stays.
+    """Drop pages of the file that the block brought into the cache; keep those cached before.
 
-    ``descriptor`` is the caller's own, not shared with another process. Where the system does not tell what is cached
-    nothing is dropped.
+    ``descriptor`` is the caller's own, not shared with another process. If the system cannot list cached pages, nothing
+    is dropped.
     """
     absent = list(list_uncached(descriptor))
     try:
@@ -29,15 +29,15 @@ def cache_as_it_was(descriptor: int) -> Generator[None]:
 
 
 def list_uncached(descriptor: int) -> Iterator[tuple[int, int]]:
-    """The ranges (start, length) of a file that are not in the cache, by blocks of 1 MiB; none if nobody tells."""
+    """Yield the uncached ranges (start, length) of a file, by blocks of 1 MiB; none if the system cannot tell."""
     size = os.fstat(descriptor).st_size
     if size <= _BLOCK:
-        # As most are where there are many: they are read as a whole, whatever lies behind the first byte.
+        # The usual case where files are many: a small one is read whole, so its first byte decides.
         yield from _small(descriptor, size)
         return
     start: int | None = None
     try:
-        # Else the first look at what is not there would have the system read what lies behind it.
+        # Otherwise the first probe of an uncached page would read the pages after it.
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         for offset in range(0, size, _BLOCK):
             if _is_cached(descriptor, offset):
@@ -46,7 +46,7 @@ def list_uncached(descriptor: int) -> Iterator[tuple[int, int]]:
                     start = None
             elif start is None:
                 start = offset
-    except OSError:  # a file system that cannot tell
+    except OSError:  # the file system cannot tell
         return
     finally:
         with contextlib.suppress(OSError):
@@ -62,7 +62,7 @@ def _small(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def _is_cached(descriptor: int, offset: int) -> bool:
-    """Whether a byte can be had without waiting for the disk."""
+    """Return True if a byte is available without waiting for the disk."""
     try:
         os.preadv(descriptor, [bytearray(1)], offset, os.RWF_NOWAIT)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""One partition as the uploader sees it: its segments that are not shipped yet, its progress, and its role."""
+"""One partition of the uploader: its segments that are not uploaded yet, its progress, and its role."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ _MAYBE_CUT: Final = (
 
 
 class Role(enum.Enum):
-    """What the uploader does with a partition. Only an answer of the leadership makes one, and the disk *leaving*.
+    """The uploader's task for a partition. Only the leadership's answers change it, and the disk for *leaving*.
 
-    ========  =================================================================================
-    role      next
-    ========  =================================================================================
-    ignored   led here: led; led elsewhere: followed; its folder is gone: leaving
-    followed  led here: led; the topic is refused: ignored; its folder is gone: leaving
-    led       led elsewhere: followed; the topic is refused: ignored; its folder is gone: leaving
-    leaving   a folder has come: led, followed or ignored; else it is forgotten
-    ========  =================================================================================
+    ========  ================================================================================= role      next ========
+    ================================================================================= ignored   led here: led; led
+    elsewhere: followed; its folder is gone: leaving followed  led here: led; the topic is refused: ignored; its folder
+    is gone: leaving led       led elsewhere: followed; the topic is refused: ignored; its folder is gone: leaving
+    leaving   a folder appears: led, followed or ignored; else it is forgotten ========
+    =================================================================================
     """
 
     IGNORED = "ignored"
     """Pins nothing."""
     FOLLOWED = "followed"
-    """Another broker leads, and this one may be next: pinned from ``shipped`` on; while that is unknown, only what is
-    about to be deleted."""
+    """Another broker leads, and this one may be next: pinned from ``shipped`` on; while that is unknown, only
+    segments about to be deleted.
+    """
     LED = "led"
-    """Pinned and shipped."""
+    """Pinned and uploaded."""
     LEAVING = "leaving"
-    """No folder of it is on this broker any more, while its topic lives: what is pinned stays, and fills holes, until
-    the store has it."""
+    """This broker has no folder of it any more, but its topic exists: pinned segments stay, and fill holes, until
+    the store has them.
+    """
 
 
 class ProgressState(enum.Enum):
-    """What is known of the store's object of a partition."""
+    """The knowledge about a partition's object in the store."""
 
     UNKNOWN = "unknown"
     SAVED = "saved"
@@ -59,19 +59,19 @@ class ProgressState(enum.Enum):
 
 @dataclass(slots=True)
 class Progress:
-    """How far a partition is shipped (``value``), and the object of the store that says so, as it was seen last.
+    """The progress of a partition (``value``), and the store's object that records it, as last seen.
 
-    ==========  ======================  =========================================================================
-    state       told by                 next
-    ==========  ======================  =========================================================================
-    in doubt    ``attempt``             load and advance: the attempt was made, was not, or others moved it: saved
-    unknown     ``stored`` is None      load: saved, or ahead where the object is damaged or was never made
-    ahead       ``unsaved_since_s``     save: saved, or in doubt; distrust: in doubt
-    saved       else                    ship: ahead; distrust: unknown; a later leader moved it: unknown
-    ==========  ======================  =========================================================================
+    ==========  ======================  ========================================================================= state
+    derived from            next ==========  ======================
+    ========================================================================= in doubt    ``attempt``             load
+    and advance: the attempt succeeded, failed, or others moved it: saved unknown     ``stored`` is None      load:
+    saved, or ahead if the object is damaged or was never made ahead       ``unsaved_since_s``     save: saved, or in
+    doubt; distrust: in doubt saved       else                    ship: ahead; distrust: unknown; a later leader moved
+    it: unknown ==========  ======================
+    =========================================================================
 
-    The first row that holds is the state. ``attempt`` is what was seen, with all that was shipped since, and what it
-    was to become. ``must_reload``: others may have moved the object; the next step distrusts what is known.
+    The first matching row is the state. ``attempt`` is the object seen before, with everything uploaded since, and its
+    intended successor. ``must_reload``: others may have moved the object; the next step distrusts the known state.
     """
 
     value: Watermark | None = None
@@ -90,35 +90,35 @@ class Progress:
         return ProgressState.SAVED if self.unsaved_since_s is None else ProgressState.AHEAD
 
     def load(self, stored: StoredWatermark) -> None:
-        """The object was read."""
+        """Note the object read."""
         self.value, self.stored = stored.value, stored
 
     def advance(self, value: Watermark, now_s: float) -> None:
-        """All before ``value`` is in the store; the object is to follow."""
+        """Note that everything before ``value`` is in the store; the object must follow."""
         self.value = value
         self.fall_behind(now_s)
 
     def fall_behind(self, now_s: float) -> None:
-        """The object does not say what is known."""
+        """Note that the object lags behind the known value."""
         if self.unsaved_since_s is None:
             self.unsaved_since_s = now_s
 
     def forget(self) -> None:
-        """Nothing is known any more."""
+        """Forget everything."""
         self.value, self.stored, self.unsaved_since_s = None, None, None
 
     def save(self, stored: StoredWatermark) -> None:
-        """The object says ``stored`` now."""
+        """Note that the object is ``stored`` now."""
         self.value, self.stored, self.unsaved_since_s, self.attempt = stored.value, stored, None, None
 
     def doubt(self, wanted: Watermark) -> None:
-        """Whether the object was replaced by ``wanted`` is not known."""
+        """Note that it is unknown if ``wanted`` replaced the object."""
         if self.stored is not None:
             self.attempt = StoredWatermark(self.value, self.stored.etag, self.stored.written), wanted
         self.forget()
 
     def distrust(self) -> None:
-        """Others may have moved the object, or the store is another one: look there for what was shipped."""
+        """Note that others may have moved the object, or the store has changed: look there for uploads."""
         shipped = self.value if self.unsaved_since_s is not None else None
         wanted = self.attempt[1] if self.attempt is not None else shipped
         if wanted is not None:
@@ -129,10 +129,10 @@ class Progress:
 
 @dataclass(slots=True)
 class Turn:
-    """Where a partition stands with the workers: one at a time makes its steps (``is_busy``).
+    """A partition's state in the schedule: one worker at a time makes its steps (``is_busy``).
 
-    ``not_before_s`` is when it is looked at again: after ``failures`` in a row, the last of which is ``error``, or when
-    it waits for an answer; ``waits_for`` says for which.
+    ``not_before_s`` is the time of the next look: after consecutive ``failures``, the last of which is ``error``, or
+    while it waits for an answer, described by ``waits_for``.
     """
 
     is_busy: bool = False
@@ -144,13 +144,13 @@ class Turn:
 
 @dataclass(slots=True, eq=False)
 class Partition:
-    """A topic id and a number; ``folder`` is where it lies now, None if no log directory has it.
+    """A topic id and a number; ``folder`` is its present place, None if no log directory has it.
 
-    ``listing`` is held by the one thread that lists the folder.
-    Hold ``lock`` for ``segments``, which are in the order of offsets, and for what pins them. One worker at a time
-    ships of it (see ``turn``), and reads by descriptors of its own: nothing that unpins asks for it. ``shipped`` is how
-    far the store has it, None if nobody has asked; ``first_active`` the base of the active segment when it was first
-    listed, None if it was not yet. All below ``replicated_to`` is replicated, as far as the present epochs reach.
+    The one thread that lists the folder holds ``listing``. Hold ``lock`` for ``segments``, which are in the order of
+    offsets, and for their pins. One worker at a time uploads it (see ``turn``), and reads by its own descriptors, so
+    unpinning need not wait for it. ``shipped`` is the store's progress, None if not asked yet; ``first_active`` the
+    base of the active segment when it was first listed, None before. All offsets below ``replicated_to`` are
+    replicated, as far as the present epochs reach.
     """
 
     where: TopicIdPartition
@@ -173,8 +173,8 @@ class Partition:
 
     @property
     def first(self) -> Segment | None:
-        """The segment that is next."""
-        # Of thousands of partitions there mostly is none, and they are asked for it several times a second.
+        """The next segment."""
+        # Most of thousands of partitions have none, and are asked several times a second.
         if not self.segments:
             return None
         with self.lock:
@@ -182,18 +182,18 @@ class Partition:
 
     @property
     def has_pins(self) -> bool:
-        """Whether any of its segments is pinned."""
+        """True if any of its segments is pinned."""
         with self.lock:
             return any(segment.is_pinned for segment in self.segments.values())
 
     def has(self, segment: Segment) -> bool:
-        """Whether the segment is part of the log as far as is known: it was not truncated since."""
+        """Return True if the segment is still part of the known log: it was not truncated since."""
         return self.segments.get(segment.base_offset) is segment
 
-    # What the disk shows
+    # The state of the disk
 
     def lie_in(self, folder: Path | None) -> None:
-        """Move to another folder, or to none: what was only named in the one before is gone with it."""
+        """Move to another folder, or to none: segments that were only named in the previous one are gone."""
         with self.lock:
             self.folder = folder
             for segment in self.pending():
@@ -203,10 +203,10 @@ class Partition:
                     segment.place = replace(segment.place, is_deleted=True)
 
     def take(self, listed: Sequence[FoundSegment], epochs: LeaderEpochs, now_s: float) -> None:
-        """Take what a listing of the folder shows; ``epochs`` are the log's own with what was cut from their front."""
+        """Take a listing of the folder; ``epochs`` are the log's own with their truncated front restored."""
         live = [place.base_offset for place in listed if not place.is_deleted]
         if not live:
-            # Each log has an active segment: this one is being made, or moved away.
+            # Each log has an active segment: this one is being created, or moved away.
             return
         with self.lock:
             has_changed, self.epochs = epochs != self.epochs, epochs
@@ -230,13 +230,14 @@ class Partition:
     def _is_kept(
         self, segment: Segment, named: FoundSegment | None, first_live: int, active: int, *, has_changed: bool
     ) -> bool:
-        """Bring a known segment up to date; False if it is truncated, or its offsets are listed in other files."""
+        """Update a known segment; return False if it is truncated, or its offsets are now in other files."""
         base, end = segment.base_offset, segment.next_offset
         if has_changed and not have_same_leaders(segment.epochs, self.epochs, base, end - 1):
             return False
-        # Borders of what is deleted are not to be had from names: those in between may be gone.
+        # Names do not give the ends of deleted segments: those in between may be gone.
         if named is not None and (named.is_deleted or named.next_base_offset == end):
-            # Only a follower's log is cut, and a leader that has followed meanwhile has seen a later epoch begin.
+            # Only a follower's log is truncated, and a leader that was a follower in between has seen a later epoch
+            # begin.
             may_be_other = not named.is_deleted and (self.role is Role.FOLLOWED or has_changed)
             if may_be_other and segment.was_replaced(named):
                 return False
@@ -245,7 +246,7 @@ class Partition:
             segment.absences = 0
             return True
         if base < first_live:
-            # As retention leaves it behind: only what is pinned can be shipped.
+            # Retention leaves it so: only pinned segments can be uploaded.
             segment.absences += 1
             segment.place = FoundSegment(segment.place.directory, *self.name, base, end, is_deleted=True)
             if self.role is not Role.LED and segment.may_be_cut(self.epochs):
@@ -253,11 +254,11 @@ class Partition:
             return True
         if named is not None and segment.is_log(named.path("log")):
             return False  # truncated in place
-        # A log that is filled anew from the front proves nothing about what lies behind its end.
+        # A log that is refilled from the front proves nothing about offsets after its end.
         return segment.is_pinned and end > active
 
     def adopt(self, links: Iterable[Link], now_s: float) -> None:
-        """Pin by the links that an earlier process has left; the next listing shows which of them are of use."""
+        """Pin by the links that an earlier process has left; the next listing shows which of them are useful."""
         with self.lock:
             for link in links:
                 extent, is_deleted = (link.base_offset, link.next_offset), self.folder is None
@@ -267,33 +268,34 @@ class Partition:
                 if self.folder is None:
                     self.epochs = link.epochs or self.epochs
 
-    # What the store has
+    # The state of the store
 
     def release(self, next_offset: int) -> None:
-        """Let go what lies before ``next_offset``."""
+        """Drop segments before ``next_offset``."""
         with self.lock:
-            # They are in order: a step looks at those that go, and not at the thousands that wait.
+            # They are in order: a step examines those it drops, not the thousands that wait.
             while (segment := self.first) is not None and segment.base_offset < next_offset:
                 if segment.next_offset > next_offset:
                     break
                 self.forget(segment)
 
     def forget(self, segment: Segment) -> None:
-        """Let one segment go."""
+        """Drop one segment."""
         with self.lock:
             segment.unpin()
             if self.has(segment):
                 del self.segments[segment.base_offset]
 
     def ship_to(self, next_offset: int) -> None:
-        """All before that offset is in the store, or a hole of its watermark."""
+        """Note that everything before that offset is in the store, or a hole of its watermark."""
         self.shipped = next_offset
         self.release(next_offset)
 
     def pass_to(self, next_offset: int, holes: Sequence[tuple[int, int]] = ()) -> None:
-        """The leader's uploader has shipped all before that offset, but for ``holes``; their ends are inclusive.
+        """Note that the leader's uploader has uploaded everything before that offset, except ``holes``; their ends are
+        inclusive.
 
-        What may fill them, since only this broker has it, stays.
+        Segments that may fill them, because only this broker has them, stay.
         """
         with self.lock:
             if self.role is Role.FOLLOWED:
@@ -302,46 +304,46 @@ class Partition:
                 self.release(min(next_offset, next(filling, next_offset)))
 
     def ends_by(self, next_offset: int) -> bool:
-        """Whether nothing that is closed lies behind that offset."""
+        """Return True if no closed segment is after that offset."""
         with self.lock:
             last = next(reversed(self.segments.values()), None)
         return last is None or last.next_offset <= next_offset
 
     def mark_replicated(self, high_watermark: int) -> None:
-        """All before that offset is replicated: remember it for what is linked later, and tell the links."""
+        """Note that everything before that offset is replicated: for later links, and in existing ones."""
         with self.lock:
             self.replicated_to = max(self.replicated_to, high_watermark)
             for segment in self.segments.values():
                 if segment.next_offset > high_watermark:
                     break
-                # Once for each, unless the disk was too full for it.
+                # Once for each, unless the disk was too full.
                 if not segment.is_replicated or (segment.link is not None and not segment.link.is_replicated):
                     segment.mark_replicated()
 
     # Roles
 
     def lead(self) -> None:
-        """Ship it from now on, from where the store says."""
+        """Upload it from now on, from the store's progress."""
         with self.lock:
             self.role, self.progress.must_reload = Role.LED, True
 
     def change_store(self) -> None:
-        """Ask how far the store has it, without a pause: it may be another store."""
+        """Ask for the store's progress again, without a pause: it may be another store."""
         self.progress.must_reload, self.turn.not_before_s = True, 0.0
 
     def follow(self) -> None:
-        """Pin what its leader has not shipped."""
+        """Pin segments that its leader has not uploaded."""
         with self.lock:
             if self.role is not Role.FOLLOWED:
                 self.role, self.shipped = Role.FOLLOWED, None
 
     def leave(self) -> None:
-        """Keep what is pinned, and pin nothing more."""
+        """Keep existing pins, and add none."""
         with self.lock:
             self.role = Role.LEAVING
 
     def ignore(self) -> None:
-        """Unpin all, and go on knowing of the segments: nobody is to ship the partition."""
+        """Unpin all, but remember the segments: the partition is not to be uploaded."""
         with self.lock:
             self.role = Role.IGNORED
             for segment in self.segments.values():
@@ -356,7 +358,7 @@ class Partition:
             self.segments.clear()
 
     def abandon(self) -> list[Segment]:
-        """Let all go unshipped; return what was pinned."""
+        """Drop all without upload; return the pinned ones."""
         with self.lock:
             pinned = [segment for segment in self.segments.values() if segment.is_pinned]
             for segment in self.segments.values():

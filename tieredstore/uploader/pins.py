@@ -1,7 +1,7 @@
-"""Files of closed segments, held open or linked: what the broker deletes can still be shipped, within bounds.
+"""Files of closed segments, held open or linked: they can be uploaded after the broker's deletion, within limits.
 
-That is so of followed partitions too, since this broker may lead next. Apart from ``uploader``, which puts the parts
-together: what is pinned is bounded by open files and disks, whatever is shipped.
+This includes followed partitions, because this broker may lead next. Apart from ``uploader``, which assembles the
+parts: open files and disks limit pins, whatever is uploaded.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tieredstore.uploader.target import Target
 _logger: Final = logging.getLogger(__name__)
 
 INCOMPLETE_S: Final = 30.0
-"""How long a file that a broker writes just after the next log may be missing."""
+"""The time for which a file may be missing that a broker writes just after the next log."""
 
 FILES_OF_A_SEGMENT: Final = 5
 _OTHER_FILES: Final = 1024
-"""Descriptors that the rest of the process may need."""
+"""Descriptors reserved for the rest of the process."""
 
 _TOO_MANY: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
@@ -41,7 +41,7 @@ _Entry: TypeAlias = tuple[Partition, Segment]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What is pinned now. ``unlinked_bytes`` are of logs that only the pins keep."""
+    """The present pins. ``unlinked_bytes`` are of logs that only the pins keep."""
 
     files: int
     unlinked_bytes: int
@@ -53,14 +53,14 @@ class Pins:
     """Pins and unpins; called by one thread at a time."""
 
     def __init__(self, max_files: int, min_free_percent: int, links: Links) -> None:
-        """Files are linked too where there is a folder for that: more of them than may be open."""
+        """Set the limits; with a folder for links, more files are linked than may be open."""
         self._links = links
         self._max_files = max(FILES_OF_A_SEGMENT, min(max_files, _raise_limit(max_files)))
         self._min_free_percent = min_free_percent
         self._said: set[str] = set()
 
     def renew(self, partitions: Iterable[Partition], now_s: float) -> Held:
-        """Pin what is closed, first what the broker is about to delete, as far as the bounds allow."""
+        """Pin closed segments within the limits, first those that the broker is about to delete."""
         entries = [
             (partition, segment)
             for partition in partitions
@@ -68,7 +68,7 @@ class Pins:
             if segment.is_pinned or _is_wanted(partition, segment)
         ]
         files = sum(len(segment.held.files) for _, segment in entries if segment.held is not None)
-        # Of thousands that wait most are held: each look costs what is new, and little for the others.
+        # Most of thousands that wait are held already: a look costs mainly the new ones.
         new = sorted((entry for entry in entries if _may_be_held(entry)), key=_turn)
         room: Iterator[_Entry] | None = None
         for partition, segment in new:
@@ -86,7 +86,7 @@ class Pins:
         if self._links.is_on:
             self._link_again(entries)
         ours = [entry for entry in entries if entry[1].place.is_deleted and entry[1].is_only_ours]
-        # What others can ship as well goes first.
+        # Segments that other brokers can upload too go first.
         self._spare_disks(sorted(ours, key=lambda entry: (entry[0].role is Role.LED, _turn(entry))))
         return Held(
             sum(len(segment.held.files) for _, segment in entries if segment.held is not None),
@@ -96,7 +96,7 @@ class Pins:
         )
 
     def _hold(self, partition: Partition, segment: Segment, now_s: float) -> int:
-        """Open the files of a segment, and link them; return how many count against the bound."""
+        """Open the files of a segment, and link them; return the number that counts against the limit."""
         with partition.lock:
             if not partition.has(segment):
                 return 0
@@ -124,7 +124,9 @@ class Pins:
             segment.take_link(self._links.make(partition.where, segment.held, segment.epochs))
 
     def _link_again(self, entries: Iterable[_Entry]) -> None:
-        """Link what is only held since a disk was too full, or refused; after a failure not before the next look."""
+        """Link segments that are only held because a disk was too full, or refused; after a failure not before the
+        next look.
+        """
         for partition, segment in entries:
             if segment.held is not None and segment.link is None and segment.lost is None:
                 with partition.lock:
@@ -133,13 +135,15 @@ class Pins:
                     return
 
     def _only_link(self, partition: Partition, segment: Segment, now_s: float) -> None:
-        """Of what is too much to be held open the links are enough."""
+        """Keep only the links of segments beyond the limit of open files."""
         with partition.lock:
             if segment.link is None and self._hold(partition, segment, now_s):
                 segment.close()
 
     def _make_room(self, newest_first: Iterator[_Entry]) -> int:
-        """Close the newest segment that nobody deletes yet. Of those that are being deleted none is worth another."""
+        """Close the newest segment that is not being deleted; return its files. Segments being deleted are never
+        closed for another.
+        """
         for partition, segment in newest_first:
             with partition.lock:
                 if segment.held is not None and not segment.place.is_deleted:
@@ -150,7 +154,7 @@ class Pins:
         return 0
 
     def _spare_disks(self, ours: Sequence[_Entry]) -> None:
-        """Let the oldest deleted files go where a disk is nearly full."""
+        """Drop the oldest deleted files of a disk that is nearly full."""
         full: dict[Path, bool] = {}
         for partition, segment in ours:
             disk = segment.disk
@@ -169,7 +173,7 @@ class Pins:
 
 
 def free_percent(folder: Path) -> float:
-    """Return how much of the folder's disk is free for users other than root; 100 if the system does not say."""
+    """Return the free share of the folder's disk for users other than root; 100 if unknown."""
     try:
         disk = os.statvfs(folder)
     except OSError:
@@ -189,15 +193,15 @@ def _turn(entry: _Entry) -> tuple[bool, bool, float, int]:
 
 
 def _is_wanted(partition: Partition, segment: Segment) -> bool:
-    """Whether the segment is to be pinned; what is pinned counts for the bounds in any role."""
+    """Return True if the segment should be pinned; existing pins count against the limits in any role."""
     if partition.role is Role.FOLLOWED:
-        # As long as it is not known how far they are shipped, most are: only what is gone soon cannot wait.
+        # While the store's progress is unknown, most are uploaded already: only those about to be deleted cannot wait.
         return partition.shipped is not None or segment.place.is_deleted
     return partition.role is Role.LED
 
 
 def _raise_limit(max_files: int) -> int:
-    """Raise the process's limit as far as it goes; return how many files can be held then."""
+    """Raise the process's limit as far as possible; return how many files can be held."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = max_files + _OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -221,29 +225,29 @@ _AT_ONCE: Final = 50
 
 @dataclass(slots=True)
 class _Asked:
-    """When a partition's watermark is read next, and the pause before that."""
+    """The time of a partition's next read of its watermark, and the pause before it."""
 
     again_s: float = 0.0
     pause_s: float = _FIRST_PAUSE_S
 
 
 class FollowedPartitions:
-    """Read the watermarks of followed partitions at a slow rate, and unpin what they have passed. For one thread."""
+    """Reads the watermarks of followed partitions at a slow rate, and unpins uploaded segments. For one thread."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._asked: dict[Partition, _Asked] = {}
 
     def release(self, target: Target, partitions: Iterable[Partition]) -> None:
-        """Ask once a minute for each followed partition that holds a closed segment, less often where nothing moves.
+        """Ask once a minute for each followed partition with a closed segment, less often without progress.
 
-        Raises StoreError if the store fails; nothing is unpinned then.
+        Raise StoreError if the store fails; nothing is unpinned then.
         """
         followed = [partition for partition in partitions if partition.role is Role.FOLLOWED]
         self._asked = {partition: self._asked.get(partition) or _Asked() for partition in followed}
         _mark_replicated(followed)
         now_s = self._monotonic()
-        # Only where there is a closed segment that is not known to be shipped.
+        # Only with a closed segment that is not known to be uploaded.
         due = [partition for partition in followed if self._asked[partition].again_s <= now_s and partition.first]
         # Unknown partitions first.
         due.sort(key=lambda partition: (partition.shipped is not None, self._asked[partition].again_s))
@@ -255,7 +259,7 @@ class FollowedPartitions:
         try:
             watermark = target.watermarks.peek(partition.where)
         except (CorruptDataError, ConfigError) as error:
-            # The leader's uploader repairs it, or says what to do.
+            # The leader's uploader repairs it, or reports the remedy.
             _logger.info("%s", error)
             watermark, passed = None, before or 0
         else:

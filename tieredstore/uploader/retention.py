@@ -1,6 +1,6 @@
-"""What is stored of the partitions that are led, deleted by the age of its records or by its size.
+"""Retention of the store for led partitions, by the age of records or by size.
 
-It lies apart from the uploader since it deletes, which nothing else of it does.
+Apart from the uploader, because it is the only part that deletes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _READERS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What of a partition is past its time or over its size: segments, and the bytes of their objects."""
+    """The expired part of a partition, by time or size: segments, and the bytes of their objects."""
 
     where: TopicIdPartition
     segments: int
@@ -41,9 +41,9 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class RemoteRetention:
-    """Bounds of what is stored of a partition, -1 for none; what is over them is only counted if it ``dry_run``.
+    """Limits of a partition in the store, -1 for none; with ``dry_run`` the excess is only counted.
 
-    As Kafka's retention it takes whole segments, the oldest ones, and makes no holes; legal holds stay.
+    Like Kafka's retention, it takes whole segments, the oldest ones, and makes no holes; legal holds stay.
     """
 
     retention_ms: int
@@ -51,11 +51,11 @@ class RemoteRetention:
     dry_run: bool
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     topics_ms: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Of topics with a time of their own in place of ``retention_ms``."""
+    """The time of topics with their own, in place of ``retention_ms``."""
 
     @classmethod
     def of(cls, settings: UploaderSettings) -> RemoteRetention:
-        """As the settings say."""
+        """Make it from the settings."""
         topics_ms = dict(map(parse_topic_ms, settings.retention_topics))
         return cls(
             settings.retention_ms, settings.retention_bytes, dry_run=settings.retention_dry_run, topics_ms=topics_ms
@@ -63,13 +63,13 @@ class RemoteRetention:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a bound."""
+        """True if there is a limit."""
         return max(self.retention_ms, self.retention_bytes, *self.topics_ms.values()) >= 0
 
     def apply(self, target: Target, partitions: Iterable[TopicIdPartition], counts: Counts) -> Iterator[Expired]:
-        """What was deleted of each partition that had something to delete, or would be in a dry run.
+        """Yield the deleted part of each partition with any, or the plan in a dry run.
 
-        A listing of each partition, and the manifests of what is old. Raises what the store raises.
+        One listing of each partition, and the manifests of old segments. Errors of the store pass through.
         """
         for where in partitions if self.is_on else ():
             steps = list(self._steps(target, where))
@@ -95,8 +95,8 @@ class RemoteRetention:
         for before in self._bounds(where.topic, listed):
             left = [objects for objects in listed if objects not in gone]
             store, prefix, rules = target.store, target.settings.key_prefix, target.manager.manifest_rules
-            # A dry run, whose steps are made one after the other: of two side by side the later one may be gone, and
-            # the earlier one have failed, which is a hole.
+            # One deletion after the other: of two in parallel the later one may succeed and the earlier one fail, which
+            # is a hole.
             for step in Removal(store, prefix, rules=rules, parallel=_READERS).run(left, before):
                 if step.outcome is Outcome.REMOVED and not self.dry_run:
                     try:
@@ -126,9 +126,9 @@ class RemoteRetention:
 
 
 def first_within(listed: Iterable[SegmentObjects], size: int) -> int | None:
-    """Where the latest segments begin that have at least ``size`` bytes together; None if all have less.
+    """Return the start of the latest segments that have at least ``size`` bytes together; None if all have less.
 
-    By the bytes of their logs as they are stored. Of segments that begin at the same offset all count.
+    By the stored bytes of their logs. All segments that begin at the same offset count.
     """
     left = max(1, size)
     for objects in sorted(listed, key=lambda objects: objects.start_offset, reverse=True):

@@ -1,6 +1,6 @@
-"""Roles of partitions: which are led, followed or ignored here, and which have left this broker.
+"""Roles of partitions: led, followed or ignored here, and those that have left this broker.
 
-Apart from ``uploader``, which ships: roles change by answers of the leadership and of the cluster alone.
+Apart from ``uploader``, which uploads: only answers of the leadership and the cluster change roles.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _DELETED_S: Final = 60.0
-"""A topic that nobody knows for so long is deleted: a broker that has just started knows of none."""
+"""A topic unknown for this long is deleted: a broker that has just started knows none."""
 
 _NO_ID: Final = Uuid(bytes(16))
 
@@ -46,7 +46,7 @@ class Roles:
         self._missed: dict[TopicIdPartition, float] = {}
 
     def assign(self) -> bool:
-        """Give each partition its role, by the last answer of the leadership; return whether one is led since now."""
+        """Give each partition its role, by the leadership's last answer; return True if a partition is newly led."""
         with self._assigning:
             partitions = self._disk.partitions
             for partition in partitions:
@@ -58,7 +58,7 @@ class Roles:
             if self._broker is not None and entering:
                 self._broker.look_anew()
             for partition in entering:
-                # What was pinned as a follower's may be other files by now.
+                # The files pinned as a follower's may have been replaced by now.
                 if partition.role is not Role.IGNORED:
                     self._disk.relist(partition)
                 partition.lead()
@@ -68,15 +68,15 @@ class Roles:
         return bool(entering)
 
     def let_leave(self, counts: Counts, made_id: Callable[[str], Uuid] | None) -> None:
-        """Forget partitions that have left this broker with all that was pinned, or whose topic is deleted.
+        """Forget partitions that have left this broker with all pins uploaded, or whose topic is deleted.
 
-        Only a topic that the cluster does not know any more lets pins go unshipped. ``made_id`` makes ids of topics
-        that have none.
+        Pins are dropped without upload only if the cluster no longer knows the topic. ``made_id`` derives ids of topics
+        without one.
         """
         leaving = [partition for partition in self._disk.partitions if partition.folder is None]
         for partition in leaving:
             if not partition.has_pins and not partition.turn.is_busy:
-                # What was let go on a full disk.
+                # Segments dropped on a full disk.
                 counts.abandoned_segments += sum(one.lost is not None for one in partition.pending())
                 self._disk.remove(partition)
         leaving = [partition for partition in leaving if partition.has_pins]
@@ -103,7 +103,7 @@ class Roles:
             partition.ignore()
 
     def _topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None]:
-        """The ids of topics in the cluster; where nobody can be asked, as the log directories have them."""
+        """Return the ids of topics in the cluster; without a source those in the log directories."""
         if not topics:
             return {}
         try:
@@ -121,7 +121,7 @@ class Roles:
     def _is_deleted(
         self, where: TopicIdPartition, ids: Mapping[str, Uuid | None], made_id: Callable[[str], Uuid] | None
     ) -> bool:
-        """Whether the topic is gone, or another one of its name is there."""
+        """Return True if the topic is deleted, or re-created."""
         topic_id = ids.get(where.topic)
         if where.topic in ids and topic_id is None:
             now_s = self._monotonic()

@@ -1,4 +1,4 @@
-"""Which partition a worker takes next, and how many workers may ship at the same time."""
+"""The next partition of a worker, and the number of workers that may upload in parallel."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tieredstore.uploader.partition import Partition
 _logger: Final = logging.getLogger(__name__)
 
 WAIT_S: Final = 0.25
-"""How long a partition that waits for an answer is left alone."""
+"""The pause of a partition that waits for an answer."""
 
 _FIRST_DELAY_S: Final = 1.0
 _LONGEST_DELAY_S: Final = 60.0
 
 
 class Schedule:
-    """Thread-safe. ``may_ship`` says of a partition whether it is to be looked at at all.
+    """The queue of partitions. Thread-safe. ``may_ship`` decides if a partition is considered at all.
 
-    All partitions are looked at when something may have changed (:meth:`ring`). Else those that are ready stand in a
-    line, and those whose time comes later in another one: thousands that have nothing to ship cost nothing.
+    All partitions are considered when something may have changed (:meth:`ring`). Otherwise ready ones are in one queue,
+    and those whose time comes later in another: thousands without work cost nothing.
     """
 
     def __init__(
@@ -46,22 +46,22 @@ class Schedule:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """In a forked child: a lock that no thread of the parent holds."""
+        """Make a new lock: for a forked child, where no thread would release the parent's."""
         self._something = threading.Condition()
 
     def ring(self) -> None:
-        """There may be something to do, of whatever partition."""
+        """Note that any partition may have work."""
         with self._something:
             self._is_rung = True
             self._something.notify_all()
 
     def wake(self) -> None:
-        """Have those who wait for a partition come back: the workers are to end."""
+        """Wake waiting workers, so that they can end."""
         with self._something:
             self._something.notify_all()
 
     def take(self, timeout_s: float) -> Partition | None:
-        """The partition that is next, marked busy; None if there is none within that time."""
+        """Return the next partition, marked busy; None if there is none within that time."""
         with self._something:
             partition = self._next()
             if partition is None:
@@ -72,7 +72,7 @@ class Schedule:
             return partition
 
     def take_all(self, is_wanted: Callable[[Partition], bool]) -> list[Partition]:
-        """All that are ready now, marked busy, those first whose segments go first."""
+        """Return all ready partitions, marked busy, ordered by the urgency of their segments."""
         with self._something:
             now_s = self._monotonic()
             ready = sorted((p for p in self._partitions() if self._is_ready(p, now_s) and is_wanted(p)), key=_urgency)
@@ -81,7 +81,7 @@ class Schedule:
             return ready
 
     def take_again(self, partition: Partition) -> bool:
-        """Whether the partition whose step was just made is ready for another one; it is busy then."""
+        """Return True, and mark it busy, if the partition is ready for another step."""
         with self._something:
             if partition.turn.is_busy or not self._may_ship(partition):
                 return False
@@ -89,9 +89,9 @@ class Schedule:
             return True
 
     def goes_on(self, partition: Partition) -> bool:
-        """Whether the worker that has just made a step of a partition is to make the next one too: it has it still.
+        """Return True if the worker should make another step of the same partition, which stays busy.
 
-        Not where others are to be looked at first. To be asked for a moment only, so that all have their turn.
+        False if others must be considered first. Ask only for a moment, so that all get their turn.
         """
         with self._something:
             if self._is_rung or not self._may_ship(partition):
@@ -102,14 +102,14 @@ class Schedule:
             return True
 
     def finish(self, partition: Partition, *, waits: bool) -> None:
-        """The worker has made its step; a partition that ``waits`` is looked at again in a moment."""
+        """Note the end of a step; a partition that ``waits`` is considered again after a moment."""
         with self._something:
             partition.turn.failures, partition.turn.error = 0, None
             partition.turn.not_before_s = self._monotonic() + (WAIT_S if waits else 0.0)
             self._give_back(partition)
 
     def fail(self, partition: Partition, error: Exception) -> None:
-        """The step has failed: the next one comes after 1 s, and later and later up to a minute."""
+        """Note a failed step: the next one comes after 1 s, and then at growing intervals up to a minute."""
         with self._something:
             partition.turn.failures += 1
             delay_s = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2.0 ** min(partition.turn.failures - 1, 16))
@@ -136,7 +136,7 @@ class Schedule:
             self._line_up(heapq.heappop(self._later)[2], now_s)
         while self._ready:
             partition = heapq.heappop(self._ready)[2]
-            # Much may have changed since it came into the line.
+            # Much may have changed since it was queued.
             if self._is_ready(partition, now_s):
                 return partition
         return None
@@ -154,7 +154,7 @@ class Schedule:
         return is_free and self._may_ship(partition)
 
     def _until_next(self, timeout_s: float) -> float:
-        """How long to wait: the first of those whose time comes later has no one to ring for it."""
+        """Return the time to wait: no event announces the next delayed partition."""
         if not self._later:
             return timeout_s
         return min(timeout_s, max(0.0, self._later[0][0] - self._monotonic()))
@@ -179,7 +179,7 @@ _IDLE: Final = 0.8
 
 
 class WorkerLimit:
-    """Admit workers by number, the first ones always. Thread-safe.
+    """Admits workers by number, the first ones always. Thread-safe.
 
     One worker fewer after each interval in which the process used a whole processor (all that the interpreter lock
     allows), one more after each interval in which it did not.
@@ -193,7 +193,7 @@ class WorkerLimit:
         monotonic: Callable[[], float] = time.monotonic,
         processor_time: Callable[[], float] = time.process_time,
     ) -> None:
-        """``processors`` are those of the machine unless they are given."""
+        """Admit up to the number of ``processors``, by default the machine's."""
         self._workers = workers
         self._least = min(workers, (processors or os.cpu_count() or 1) + _SPARE)
         self._allowed = self._least
@@ -202,7 +202,7 @@ class WorkerLimit:
         self._lock = ForkSafeLock()
 
     def admits(self, number: int) -> bool:
-        """Return whether the worker with this number, counted from 0, may ship now."""
+        """Return True if the worker with this number, counted from 0, may upload now."""
         if number < self._least and self._least == self._workers:
             return True
         with self._lock:

@@ -1,24 +1,22 @@
-"""A closed segment on the broker's disk that is not shipped yet, and what pins it.
+"""A closed segment on the broker's disk that is not uploaded yet, and its pins.
 
-The state of a segment (``Segment.state``) is derived: the broker's folder names it, under ``.deleted`` or not, and it
-is pinned or not.
+The state of a segment (``Segment.state``) is derived: the broker's folder names it, with ``.deleted`` or without, and
+it is pinned or not.
 
-========== ======= ======== ====== =============================================================================
-state      named   deleted  pinned next
-========== ======= ======== ====== =============================================================================
-seen       yes     no       no     pinned: held; renamed: doomed; file gone: doomed; truncated: forgotten
-held       yes     no       yes    renamed: doomed; file gone: only ours; ignored: seen; too many files: seen
-doomed     yes     yes      any    file gone: only ours if pinned, else gone
-only ours  no      -        yes    disk nearly full: lost; ignored: doomed, and gone
-gone       no      -        no     (two listings agree) a hole
-lost       any     any      any    a missing file arrives: seen; else quarantine and a hole
-========== ======= ======== ====== =============================================================================
+========== ======= ======== ====== ============================================================================= state
+named   deleted  pinned next ========== ======= ======== ======
+============================================================================= seen       yes     no       no     pinned:
+held; renamed: doomed; file gone: doomed; truncated: forgotten held       yes     no       yes    renamed: doomed; file
+gone: only ours; ignored: seen; too many files: seen doomed     yes     yes      any    file gone: only ours if pinned,
+else gone only ours  no      -        yes    disk nearly full: lost; ignored: doomed, and gone gone       no      -
+no     (two listings agree) a hole lost       any     any      any    a missing file arrives: seen; else quarantine and
+a hole ========== ======= ======== ====== =============================================================================
 
-From each state a segment is forgotten once it is shipped or passed over, or if it is truncated: other files under its
-names, or a later epoch, say so. From each it is lost if others have led the log since, retention has passed it, and
-nothing has told that it was replicated.
+From each state a segment is forgotten once it is uploaded or passed over, or if it is truncated, which other files
+under its names, or a later epoch, show. From each it is lost if others have led the log since, retention has passed it,
+and it was never known to be replicated.
 
-A pin is let go only if the segment is shipped, passed over as a hole, truncated (which a later leader epoch, or the
+A pin is dropped only if the segment is uploaded, passed over as a hole, truncated (which a later leader epoch, or the
 broker's file under the same name, proves), or if a disk is nearly full.
 """
 
@@ -40,7 +38,7 @@ from tieredstore.uploader.links import Link
 
 
 class SegmentState(enum.Enum):
-    """Where the bytes of a segment are, by the table above."""
+    """The place of a segment's bytes, by the table above."""
 
     SEEN = "seen"
     HELD = "held"
@@ -54,10 +52,10 @@ class SegmentState(enum.Enum):
 class Segment:
     """A segment that the broker has closed. ``epochs`` are those of the partition when it was seen.
 
-    ``held`` are its open files, ``link`` the hard links to them: both are pins. ``described`` is what a read of its log
-    has told. ``incomplete_since_s``: a file is not there yet. ``absences`` counts the listings in a row without it.
-    ``unreadable`` counts how often the disk has failed to give its bytes; ``lost`` says why it cannot be shipped.
-    ``fills_nothing``: it was tried in vain for a hole of the watermark.
+    ``held`` are its open files, ``link`` the hard links to them: both are pins. ``described`` is the description read
+    from its log. ``incomplete_since_s``: a file is absent since then. ``absences`` counts the consecutive listings
+    without it. ``unreadable`` counts failed reads of the disk; ``lost`` is the reason why it cannot be uploaded.
+    ``fills_nothing``: it failed to fill a hole of the watermark.
     """
 
     place: FoundSegment
@@ -80,21 +78,21 @@ class Segment:
 
     @property
     def next_offset(self) -> int:
-        """The offset behind its last one."""
+        """One more than its last offset."""
         end = self.place.next_base_offset
         assert end is not None, "only closed segments are kept"
         return end
 
     @property
     def is_pinned(self) -> bool:
-        """Whether its bytes stay, whatever the broker does."""
+        """True if its bytes stay, whatever the broker does."""
         return self.held is not None or self.link is not None
 
     @property
     def is_gone(self) -> bool:
-        """Whether its files were deleted before anything pinned them.
+        """True if its files were deleted before they were pinned.
 
-        One listing does not tell: it may miss a file that is renamed meanwhile.
+        One listing proves nothing: it may miss a file that is being renamed.
         """
         return not self.is_pinned and self.absences > 1
 
@@ -112,21 +110,23 @@ class Segment:
         return SegmentState.HELD if self.is_pinned else SegmentState.SEEN
 
     def may_be_cut(self, now: LeaderEpochs) -> bool:
-        """Whether the log may have been cut before the segment's end: it begins anew, with a later leader."""
+        """Return True if the log may have been truncated before the segment's end: it restarts there with a later
+        leader.
+        """
         return not self.is_replicated and bool(self.epochs and now) and now[0][0] > self.epochs[-1][0]
 
     def meets(self, extents: Iterable[tuple[int, int]]) -> bool:
-        """Whether it has offsets of one of these; their ends are inclusive."""
+        """Return True if it has offsets of one of these; their ends are inclusive."""
         return any(self.base_offset <= last and first < self.next_offset for first, last in extents)
 
     def may_fill(self, holes: Iterable[tuple[int, int]]) -> bool:
-        """Whether only what is pinned here may have offsets of these."""
+        """Return True if only this pin may have offsets of these holes."""
         is_ours = self.is_pinned and self.place.is_deleted and self.lost is None and not self.fills_nothing
         return is_ours and self.meets(holes)
 
     @property
     def is_only_ours(self) -> bool:
-        """Whether the broker has deleted its log: the disk gets the bytes back as soon as they are unpinned."""
+        """True if the broker has deleted its log: unpinning frees the bytes on the disk."""
         held, link = self.held, self.link
         with contextlib.suppress(OSError):
             if link is not None:
@@ -136,23 +136,23 @@ class Segment:
 
     @property
     def disk(self) -> Path:
-        """A folder on the file system that has the pinned bytes: after a move it is not the partition's."""
+        """A folder on the file system of the pinned bytes: after a move it differs from the partition's."""
         if self.link is not None:
             return self.link.root
         return (self.place if self.held is None else self.held.place).directory.parent
 
     def is_log(self, path: Path) -> bool:
-        """Whether the log of that name is the file that is pinned."""
+        """Return True if the log of that name is the pinned file."""
         return any(_same(ours, _status(path)) for ours in self._status_of_pins()[:1])
 
     def was_replaced(self, place: FoundSegment) -> bool:
-        """Whether the broker has other files under these names than those that are pinned."""
+        """Return True if the broker has other files under these names than the pinned ones."""
         names = (place.path("log"), place.snapshot_path(self.next_offset - 1))
         pairs = zip(self._status_of_pins(), map(_status, names), strict=False)
         return any(ours is not None and theirs is not None and not _same(ours, theirs) for ours, theirs in pairs)
 
     def _status_of_pins(self) -> list[os.stat_result | None]:
-        """Of the log and of the snapshot."""
+        """Return the status of the log and of the snapshot."""
         held, link = self.held, self.link
         if held is not None:
             return [os.fstat(held.log.descriptor), os.fstat(held.producer_snapshot.descriptor)]
@@ -160,7 +160,7 @@ class Segment:
 
     @property
     def size_in_bytes(self) -> int:
-        """Bytes of its log; 0 if it is gone."""
+        """The bytes of its log; 0 if it is gone."""
         with contextlib.suppress(OSError):
             held, link = self.held, self.link
             if held is not None:
@@ -169,7 +169,7 @@ class Segment:
         return 0
 
     def age_s(self, now_s: float) -> float:
-        """How long it is closed, since the broker writes its snapshot then; if that is out of sight, how long known."""
+        """Return the time since it was closed, by the snapshot written then; if that is absent, since it is known."""
         held, link = self.held, self.link
         with contextlib.suppress(OSError):
             if held is not None:
@@ -179,29 +179,29 @@ class Segment:
         return now_s - self.noticed_s
 
     def open(self) -> OpenSegment:
-        """Open its files under descriptors of the caller's own, who closes them. Hold the partition's lock."""
+        """Open its files under new descriptors, which the caller closes. Hold the partition's lock."""
         if self.held is not None:
             return reopen_segment(self.held)
         return open_segment(self.place if self.link is None else self.link.place(self.place))
 
     def hold(self) -> OpenSegment:
-        """Open its files and keep them open: OSError or TieredStoreError if that cannot be done."""
+        """Open its files and keep them open; raise OSError or TieredStoreError if that fails."""
         self.held = held = self.open()
         self.incomplete_since_s = None
         return held
 
     def lose(self, reason: str) -> None:
-        """It cannot be shipped; the first reason stays."""
+        """Note that it cannot be uploaded; the first reason stays."""
         self.lost = self.lost or reason
 
     def let_go(self, reason: str) -> None:
-        """Give it up for the room that it takes."""
+        """Drop it to free disk space."""
         self.unpin()
         self.described = None
         self.lose(reason)
 
     def has_come(self) -> bool:
-        """Whether the file for which it was given up is there after all: it is no loss then."""
+        """Return True if the missing file exists after all: then it is no loss."""
         if self.incomplete_since_s is None:
             return False
         with contextlib.suppress(TieredStoreError, OSError):
@@ -211,13 +211,13 @@ class Segment:
         return False
 
     def take_link(self, link: Link | None) -> None:
-        """Keep a link, which says from now on what is known of the segment."""
+        """Keep a link, which records the segment's state from now on."""
         self.link = link
         if link is not None and self.is_replicated:
             link.mark_replicated()
 
     def mark_replicated(self) -> None:
-        """All of it is below the high watermark: no clean election takes it back. The link says so, too."""
+        """Note that all of it is below the high watermark: no clean election removes it. The link records it too."""
         self.is_replicated = True
         if self.link is not None:
             self.link.mark_replicated()
@@ -237,7 +237,7 @@ class Segment:
 
 
 def is_stub(place: FoundSegment) -> bool:
-    """Whether it is a deleted log without a byte: a copy to another disk begins with one, which is not of the log."""
+    """Return True for an empty deleted log: a move to another disk begins with one, which is not part of the log."""
     if not place.is_deleted:
         return False
     log = place.path("log")

@@ -1,6 +1,6 @@
-"""The uploader as a service: its threads, and what they do again and again.
+"""The uploader as a service: its threads, and their loops.
 
-It lies apart from the uploader, whose parts it calls: a single run needs no threads of its own, signals or endpoint.
+Apart from the uploader, whose parts it calls: a single run needs no threads, signals or endpoint.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LONGEST_REST_S: Final = 1.0
 
 
 def uploader_service(uploader: Uploader, *, reload: Callable[[], None] | None = None) -> Service:
-    """A service that ships until it is stopped; its end leaves the uploader to be closed."""
+    """Make a service that uploads until it is stopped; the caller closes the uploader after that."""
     threads = _Threads(uploader)
     workers = {f"ship-{number}": partial(threads.ship, number) for number in range(uploader.own.concurrent_uploads)}
     return Service(
@@ -50,7 +50,7 @@ def uploader_service(uploader: Uploader, *, reload: Callable[[], None] | None = 
         {
             "notice": threads.notice,
             "leadership": lambda stop: threads.again("leadership", stop, threads.lead, _LEADERSHIP_S),
-            # Those whose leaders answer do not wait for the others.
+            # Partitions whose leaders answer do not wait for the others.
             "settled": threads.asking("settled", is_silent=False),
             "silent": threads.asking("silent", is_silent=True),
             "topics": threads.advise,
@@ -68,7 +68,7 @@ def uploader_service(uploader: Uploader, *, reload: Callable[[], None] | None = 
 
 
 class _Threads:
-    """What each thread does until it is told to stop."""
+    """The loop of each thread until it is stopped."""
 
     def __init__(self, uploader: Uploader) -> None:
         self._uploader = uploader
@@ -76,7 +76,7 @@ class _Threads:
         self._worker_limit = WorkerLimit(uploader.own.concurrent_uploads)
 
     def again(self, name: str, stop: Stop, work: Callable[[], None], pause_s: float) -> None:
-        """Ask the same again and again; a stop does not wait for the answer."""
+        """Repeat ``work``; a stop does not wait for its answer."""
         health = self._uploader.health
         while True:
             with nothing_under_way():
@@ -87,17 +87,17 @@ class _Threads:
                 return
 
     def asking(self, name: str, *, is_silent: bool) -> Callable[[Stop], None]:
-        """What asks how far partitions are settled of which something was heard the last time, or of the others."""
+        """Return a loop that asks how far partitions are settled: those that answered the last time, or the others."""
         ask = partial(self._uploader.ask_leaders, is_silent=is_silent)
         return lambda stop: self.again(name, stop, ask, _SETTLED_S)
 
     def lead(self) -> None:
-        """Ask who leads; files of a partition that is led since now are held at once."""
+        """Ask who leads; hold files of newly led partitions at once."""
         if self._uploader.ask_leadership():
             self._changed.set()
 
     def notice(self, stop: Stop) -> None:
-        """Look at the folders where the system tells of a change, and at all of them each interval."""
+        """Check folders after events of the system, and all of them at each interval."""
         uploader = self._uploader
         watch = FolderWatch(self._take_touched)
         collector = CountsCollector(uploader.counts, uploader.gauges)
@@ -121,8 +121,8 @@ class _Threads:
                 if watch.watch(led):
                     whole_at_s = 0.0
                     continue
-                # Where much waits, or lies in a folder, and something happens there all the time, looking at it is not
-                # to take the interpreter from those who ship, which is what makes it less.
+                # With many waiting segments, or large folders, and constant events, checking must not take the
+                # interpreter from the uploading threads, which reduce the backlog.
                 stop.wait(min(_LONGEST_REST_S, _RESTS * spent_s))
                 self._pause(stop, _INCOMPLETE_S if held.incomplete else whole_at_s - time.monotonic())
         finally:
@@ -141,12 +141,12 @@ class _Threads:
                 self._uploader.ask_topics()
 
     def fill(self, stop: Stop) -> None:
-        """Look for holes each minute or so: replicas that do so at different times do the work once."""
+        """Look for holes about each minute: replicas that do so at different times do the work once."""
         while not stop.wait(_FILL_S * (0.5 + random.random())):  # noqa: S311
             self._uploader.fill_holes()
 
     def expire(self, stop: Stop) -> None:
-        """Delete what retention does not keep, where there is one; the first time once it is known who leads."""
+        """Apply retention, if there is one; first when the leaders are known."""
         uploader = self._uploader
         pause_s = _FIRST_EXPIRY_S
         while uploader.retention.is_on and not stop.wait(pause_s):
@@ -159,7 +159,7 @@ class _Threads:
                 _logger.warning("retention of what is stored ends early, and begins anew later: %s", error)
 
     def watch_time(self, stop: Stop) -> None:
-        """Nobody can end a thread that a store does not let go: the process ends, and another begins where it stood."""
+        """End the process for a thread stuck in a store: threads cannot be killed, and the next process continues."""
         while not stop.wait(1.0):
             lost = self._uploader.tries.find_lost()
             if lost is not None:
@@ -167,7 +167,7 @@ class _Threads:
         self._uploader.schedule.wake()
 
     def ship(self, number: int, stop: Stop) -> None:
-        """Make one step after the other, of whatever partition is next, while the crew has need of this worker."""
+        """Make one step after the other, of the next partition each time, while this worker is admitted."""
         schedule = self._uploader.schedule
         while not stop.is_asked:
             if not self._worker_limit.admits(number):
@@ -182,7 +182,7 @@ class _Threads:
         self._changed.set()
 
     def _pause(self, stop: Stop, seconds: float) -> None:
-        """Until something happens in a folder, or the time is over."""
+        """Wait until an event in a folder, or the end of the time."""
         waited_s = 0.0
         while waited_s < seconds and not self._changed.is_set() and not stop.wait(_LOOK_S):
             waited_s += _LOOK_S

@@ -1,4 +1,4 @@
-"""When a closed segment may be shipped: no leader takes its records back any more, no reader waits for an outcome."""
+"""Conditions for uploading a closed segment: no leader can remove its records, and no open transaction hides them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _SNAPSHOT: Final = re.compile(r"(\d{20})\.snapshot", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Up to where a partition is settled: both ends exclusive.
+    """The settled part of a partition: both ends exclusive.
 
-    ``leader_epoch`` is that of the leader that says so, None where nobody tells it.
+    ``leader_epoch`` is that of the leader that answered, None if unknown.
     """
 
     high_watermark: int
@@ -42,9 +42,9 @@ class Settled:
     leader_epoch: int | None
 
     def obstacle(self, end_offset: int, epochs: LeaderEpochs, *, is_deleted: bool) -> str | None:
-        """What keeps a segment that ends at ``end_offset`` (inclusive); None if it may be shipped.
+        """Return the reason to wait with a segment that ends at ``end_offset`` (inclusive); None if it may be uploaded.
 
-        What the broker is about to delete does not wait for transactions, since retention does not either.
+        Segments that the broker is about to delete do not wait for transactions, because retention does not either.
         """
         if end_offset >= self.high_watermark:
             return f"the high watermark is {self.high_watermark}"
@@ -57,17 +57,17 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is known of a partition when a step is made: how far it is settled, and whether it is led for certain."""
+    """The knowledge about a partition at a step: its settled part, and a flag that it is certainly led."""
 
     settled: Settled | None
     only_deleted: bool = False
 
 
 class Settling(Protocol):
-    """Where it is asked how far partitions are settled."""
+    """The source of partitions' settled parts."""
 
     def ask(self, partitions: Iterable[Partition]) -> Mapping[TopicPartition, Settled]:
-        """The answers that there are now; TieredStoreError if there is none at all."""
+        """Return the present answers; raise TieredStoreError if there is none at all."""
         ...
 
 
@@ -78,9 +78,9 @@ class BrokerSettling:
         self._broker = broker
 
     def ask(self, partitions: Iterable[Partition]) -> Mapping[TopicPartition, Settled]:
-        """Two requests to each broker that leads one of the partitions."""
+        """Send two requests to each broker that leads one of the partitions."""
         names = [partition.name for partition in partitions]
-        # In this order: a stable offset that is asked for first can only be too low.
+        # In this order: a stable offset read first can only be too low.
         stable = self._broker.ends(names, stable=True)
         highs = self._broker.ends(names, stable=False)
         return {
@@ -91,16 +91,16 @@ class BrokerSettling:
 
 
 class DiskSettling:
-    """What the broker's disk says, where no broker can be asked: a checkpoint that is five seconds old at most.
+    """Reads the broker's disk without a reachable broker: a checkpoint that is at most five seconds old.
 
-    Without that file all is settled that is closed: a copy of a disk, or a broker that stands still.
+    Without that file every closed segment is settled: it is a copy of a disk, or the broker is stopped.
     """
 
     def __init__(self, log_dirs: Iterable[Path]) -> None:
         self._log_dirs = tuple(log_dirs)
 
     def ask(self, partitions: Iterable[Partition]) -> Mapping[TopicPartition, Settled]:
-        """Reads one file of each log directory, and the latest producer snapshot of each partition."""
+        """Read one file of each log directory, and the latest producer snapshot of each partition."""
         highs = {folder: high_watermarks(folder) for folder in self._log_dirs}
         answers: dict[TopicPartition, Settled] = {}
         for partition in partitions:
@@ -117,7 +117,7 @@ class DiskSettling:
 
 
 def high_watermarks(log_dir: Path) -> dict[TopicPartition, int] | None:
-    """What a broker writes down of its partitions each five seconds; None without the file."""
+    """Read the high watermarks that a broker writes every five seconds; None without the file."""
     try:
         lines = (log_dir / REPLICATION_CHECKPOINT).read_text("ascii", "replace").splitlines()
     except OSError:
@@ -127,7 +127,9 @@ def high_watermarks(log_dir: Path) -> dict[TopicPartition, int] | None:
 
 
 def stable_offset(folder: Path, high_watermark: int) -> int:
-    """Up to where no transaction was open as of the latest producer snapshot; ``high_watermark`` if none was."""
+    """Return the first open transaction's offset by the latest producer snapshot; ``high_watermark`` if none is
+    open.
+    """
     snapshots = sorted(int(match[1]) for match in (_SNAPSHOT.fullmatch(entry.name) for entry in _list(folder)) if match)
     for offset in reversed(snapshots):
         with contextlib.suppress(OSError, CorruptDataError):
@@ -145,7 +147,7 @@ def _list(folder: Path) -> list[Path]:
 
 
 class Answers:
-    """The last answer of each partition, for as long as it is new."""
+    """The last answer of each partition, while it is fresh."""
 
     def __init__(self, max_age_s: float = 60.0, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._max_age_s = max_age_s
@@ -154,34 +156,34 @@ class Answers:
         self._heard: set[TopicPartition] = set()
 
     def take(self, answers: Mapping[TopicPartition, Settled], asked: Iterable[TopicPartition] = ()) -> None:
-        """Keep them; of which others it was ``asked``, of those nothing was heard."""
+        """Keep the answers; other ``asked`` partitions count as silent."""
         now_s = self._monotonic()
         self._answers.update({name: (now_s, settled) for name, settled in answers.items()})
         self._heard.difference_update(asked)
         self._heard.update(answers)
 
     def is_silent(self, name: TopicPartition) -> bool:
-        """Whether nothing was heard of it when it was asked the last time, or it never was."""
+        """Return True if it did not answer the last time, or was never asked."""
         return name not in self._heard
 
     @property
     def are_any(self) -> bool:
-        """Whether of any partition something was heard the last time."""
+        """True if any partition answered the last time."""
         return bool(self._heard)
 
     def are_new(self, name: TopicPartition) -> bool:
-        """Whether nobody needs to be asked again yet: not within seconds."""
+        """Return True if its answer is only seconds old."""
         answer = self._answers.get(name)
         return answer is not None and self._monotonic() - answer[0] <= _NEW_S
 
     def of(self, name: TopicPartition) -> Settled | None:
-        """The answer, if it is new enough. An old one would be true as well, but for its epoch."""
+        """Return the answer, if it is fresh enough. An old one would also be true, except for its epoch."""
         answer = self._answers.get(name)
         return answer[1] if answer is not None and self._monotonic() - answer[0] <= self._max_age_s else None
 
 
 class Inquiries:
-    """Two threads may ask, each of others; any number may look at what is known."""
+    """The inquiries of two threads, each about other partitions; any thread may read the answers."""
 
     def __init__(
         self,
@@ -191,15 +193,16 @@ class Inquiries:
         health: Health,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``shippable`` are the partitions of which there is something to ship."""
+        """Ask about ``shippable`` partitions, those with segments to upload."""
         self._settling, self._leadership, self._shippable = settling, leadership, shippable
         self._health, self._monotonic = health, monotonic
         self._answers = Answers(monotonic=monotonic)
 
     def ask(self, *, is_silent: bool) -> bool:
-        """Ask of those alone of which nothing was heard the last time, or of the others; whether one has waited for it.
+        """Ask about partitions that were silent the last time, or about the others; return True if one was waiting for
+        it.
 
-        A broker that is dead keeps all answers back for as long as one is waited for.
+        A dead broker delays all answers of a request until its timeout.
         """
         soon_s = self._monotonic() + _SOON_S
         waiting = [
@@ -229,10 +232,10 @@ class Inquiries:
         return any(partition.turn.waits_for is not None for partition in waiting)
 
     def standing(self, partition: Partition) -> Standing:
-        """What is known of a partition when a step is made."""
+        """Return the knowledge about a partition for a step."""
         if self._leadership.is_known:
             return Standing(self._answers.of(partition.name))
-        # Nobody can be asked: what the broker deletes is shipped as far as its own checkpoint says.
+        # Without a source, segments being deleted are uploaded as far as the broker's own checkpoint allows.
         folder = partition.folder
         high = 0 if folder is None else (high_watermarks(folder.parent) or {}).get(partition.name, 0)
         return Standing(Settled(high, high, None), only_deleted=True)

@@ -1,8 +1,8 @@
-"""One step of one partition: its next segment into the store, and its watermark behind it.
+"""One step of one partition: its next segment into the store, and then its watermark.
 
-A step loads how far the partition is shipped, closes a gap before the next segment, passes over what is gone or lost,
-waits for what is not settled, and else ships, and advances. The object of the watermark never stands behind an offset
-whose manifest, or hole, is not stored; it may stand before.
+A step loads the partition's progress, closes a gap before the next segment, passes over gone or lost ones, waits for
+unsettled ones, and else uploads and advances. The watermark's object is never beyond an offset whose manifest, or hole,
+is not stored; it may lag.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from tieredstore.uploader.tries import Tries, TryLimit
 _logger: Final = logging.getLogger(__name__)
 
 LOST: Final = (InvalidSegmentError, SegmentTooLargeError, CorruptDataError)
-"""What no further try can mend: it is of the segment, and not of the store."""
+"""Errors that no retry solves: they are the segment's, not the store's."""
 
 PASSING: Final = frozenset(
     (errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ETIMEDOUT)
 )
-"""What is of the system and of the moment, and not of the disk."""
+"""Transient errors of the system, not of the disk."""
 
 _MOVES_S: Final = 1.0
 _DISK_TRIES: Final = 5
@@ -60,7 +60,7 @@ _Monotonic: TypeAlias = Callable[[], float]
 
 
 class Step(enum.Enum):
-    """What came of a step."""
+    """The result of a step."""
 
     SHIPPED = "shipped"
     STORED = "stored"
@@ -75,7 +75,7 @@ MOVED_ON: Final = frozenset({Step.SHIPPED, Step.STORED, Step.HOLE})
 
 
 class DeposedError(StoreUnavailableError):
-    """A leader of a later epoch has moved the watermark: this one ships no more until it leads again."""
+    """A leader of a later epoch has moved the watermark: this one uploads nothing until it leads again."""
 
 
 def _now_ms() -> int:
@@ -84,7 +84,7 @@ def _now_ms() -> int:
 
 @dataclass(slots=True)
 class Uploads:
-    """Sends segments, each once: the store is looked at first. Any number side by side."""
+    """Sends segments, each once, after a look at the store. Any number in parallel."""
 
     tries: Tries
     counts: Counts
@@ -93,7 +93,7 @@ class Uploads:
     now_ms: Callable[[], int] = _now_ms
 
     def store(self, target: Target, described: LogSegment) -> tuple[Uuid, bool]:
-        """Return the id of the segment in the store, and whether it was sent now, since it was not there."""
+        """Return the id of the segment in the store, and True if it was sent now."""
         identity = SegmentIdentity.of(described)
         copy = target.committed.find(identity)
         if copy is not None:
@@ -102,7 +102,7 @@ class Uploads:
         try:
             self._send(target, described, segment_id)
         finally:
-            # Also after a failure: the answer to a manifest's write may be what was lost.
+            # Also after a failure: the lost answer may be that of the manifest's write.
             target.committed.changed(identity)
         return segment_id, True
 
@@ -123,7 +123,7 @@ class Uploads:
 
 @dataclass(slots=True)
 class Shipper:
-    """Makes steps; one at a time for each partition, any number of partitions side by side."""
+    """Makes steps; one at a time for each partition, any number of partitions in parallel."""
 
     uploads: Uploads
     counts: Counts
@@ -133,18 +133,18 @@ class Shipper:
     monotonic: _Monotonic = time.monotonic
 
     def step(self, target: Target, partition: Partition, standing: Standing) -> Step:
-        """Ship the next segment, if there is one that may be. The caller has marked the partition busy.
+        """Upload the next segment, if one is ready. The caller has marked the partition busy.
 
-        Raises what keeps the store from taking it; what keeps the segment from being taken becomes a hole.
+        Errors of the store are raised; errors of the segment become a hole.
         """
         return _Work(self, target, partition, standing).step()
 
     def must_begin(self, partition: Partition) -> bool:
-        """Whether a watermark is to be written before anything is shipped: that this is where it begins."""
+        """Return True if a first watermark must be written before anything is uploaded, to record the beginning."""
         return self.start == "latest" and partition.progress.stored is None and partition.first_active is not None
 
     def plan(self, target: Target, partition: Partition) -> list[Segment]:
-        """Return what steps would ship, sooner or later; reads, and writes nothing."""
+        """Return the segments that steps would eventually upload; writes nothing."""
         return _Work(self, target, partition, Standing(None)).plan()
 
 
@@ -181,7 +181,7 @@ class _Work:
             self._catch_up()
             return Step.WAITS
         partition.turn.waits_for = None
-        # Of what was shipped before a segment that fails again and again the object tells all the same.
+        # Record earlier uploads even if a later segment keeps failing.
         self._keep_up()
         with self.opened:
             if segment.lost is not None and not segment.has_come():
@@ -201,7 +201,7 @@ class _Work:
     # Progress
 
     def _know_progress(self) -> Watermark:
-        """How far the partition is shipped, read from the store if that is not known, and true of its log."""
+        """Return the partition's progress, read from the store if unknown, and corrected for its log."""
         progress = self.partition.progress
         if progress.stored is None:
             self._load()
@@ -225,10 +225,10 @@ class _Work:
         if progress.attempt is not None:
             known, wanted = progress.attempt
             if known.is_in(loaded):
-                # Nobody has moved it since: all that this process has shipped counts.
+                # It has not moved since: everything that this process has uploaded counts.
                 loaded, is_remade = known, True
             elif loaded.value == wanted:
-                # It was moved, and the answer was lost.
+                # The move succeeded, and its answer was lost.
                 progress.attempt = None
         value = loaded.value
         if value is not None:
@@ -237,20 +237,20 @@ class _Work:
             if value.holes:
                 self.target.watermarks.mark_holes(partition.where)
             if value.next_offset < (partition.shipped or 0):
-                # Others have moved it back: segments that were taken for shipped are not.
+                # Others have moved it back: segments that counted as uploaded are not.
                 partition.shipped = value.next_offset
                 self.shipper.relist(partition)
         else:
-            # It begins with what is here: one listing alone may miss a file that is renamed meanwhile.
+            # It begins with the present segments: one listing alone may miss a file that is being renamed.
             partition.shipped = None
             self.shipper.relist(partition)
         progress.load(loaded)
         if is_remade:
-            # Whoever shipped that was killed before its first move, or the object was lost, or damaged.
+            # Its uploader was killed before its first move, or the object was lost, or damaged.
             progress.fall_behind(self.shipper.monotonic())
 
     def _begin(self) -> int | None:
-        """Where the log begins on this disk; None where only what is closed from now on counts."""
+        """Return the log's start on this disk; None if only segments closed from now on count."""
         if self.shipper.start == "latest":
             return None
         self.shipper.relist(self.partition)
@@ -263,7 +263,7 @@ class _Work:
         return (self.partition.first_active or 0) if latest or first is None else first.base_offset
 
     def _first_watermark(self) -> Watermark:
-        """Where a partition begins of which nothing is stored."""
+        """Return the first watermark of a partition without stored segments."""
         uploads = self.shipper.uploads
         return Watermark(self.partition.where, self._where_it_begins(), -1, uploads.broker_id, uploads.now_ms())
 
@@ -277,7 +277,7 @@ class _Work:
             )
 
     def _move_back(self, value: Watermark) -> Watermark:
-        """Where a later leader took over before the watermark, what was shipped behind that is no part of the log."""
+        """Move back to where a later leader took over before the watermark: later uploads are not part of the log."""
         partition, uploads = self.partition, self.shipper.uploads
         began = _later_epoch_began(partition, value)
         if began is None or began >= value.next_offset:
@@ -296,10 +296,10 @@ class _Work:
         return back
 
     def _make_sure(self, value: Watermark) -> Watermark:
-        """Bring it behind what is stored, after a save that failed: what it was saved for may not be here any more."""
+        """Advance over stored segments after a failed save: the segments it was for may be gone from here."""
         progress, before = self.partition.progress, value
         if progress.unsaved_since_s is None:
-            # Others have moved it, or nothing of it is left: the segments tell.
+            # Others have moved it, or nothing of it is left: the segments decide.
             until = MAX_INT64 if progress.attempt is None else progress.attempt[1].next_offset
             value = self.target.watermarks.advance(value, self.partition.epochs, until)
         if progress.unsaved_since_s is not None or value.next_offset > before.next_offset:
@@ -308,14 +308,14 @@ class _Work:
         return value
 
     def _save(self, value: Watermark) -> None:
-        """Move the object to there, on from where it was seen last."""
+        """Move the object to ``value``, conditional on its last seen version."""
         progress = self.partition.progress
         assert progress.stored is not None
         try:
             self.target.reach(value)
             progress.save(self.target.watermarks.move(progress.stored, value))
         except TieredStoreError:
-            # Whoever moved it, or whether the move was made: the object says.
+            # Others may have moved it, or this move may have succeeded: the object shows it.
             progress.doubt(value)
             raise
 
@@ -326,12 +326,12 @@ class _Work:
             self._save(progress.value)
 
     def _keep_up(self) -> None:
-        """Move the object if it has stood before the watermark for long enough."""
+        """Move the object if it has lagged for long enough."""
         since_s = self.partition.progress.unsaved_since_s
         if since_s is not None and self.shipper.monotonic() - since_s > _MOVES_S:
             self._catch_up()
 
-    # What is shipped
+    # Uploading
 
     def _obstacle(self, segment: Segment) -> str | None:
         settled, is_doomed = self.standing.settled, segment.place.is_deleted
@@ -343,7 +343,7 @@ class _Work:
 
     def _ship(self, segment: Segment) -> Step:
         partition, held = self.partition, None
-        # Of a later epoch than was known before it is read it is seen then whether it began before.
+        # If a later epoch appears while it is read, a check shows if that began before.
         epoch = partition.epochs[-1][0] if partition.epochs else None
         try:
             held = self._open(segment)
@@ -352,7 +352,7 @@ class _Work:
                 described = describe_open(
                     held, partition.where.topic_id, segment.epochs, check_crcs=self.shipper.check_crcs
                 )
-                # Of files that stay open only: the others are other ones the next time.
+                # Only for files that stay open: others may be replaced by the next time.
                 segment.described = None if segment.held is None else described
             described = with_files(described, held)
             segment_id, is_new = self.shipper.uploads.store(self.target, described)
@@ -362,7 +362,7 @@ class _Work:
         except LOST as error:
             return self._lose(segment, reason_of(error), held)
         except OSError as error:
-            # A store translates what its system says: this is the broker's disk.
+            # A store translates its system's errors: this is the broker's disk.
             return self._try_disk_again(segment, held, error)
         if not partition.has(segment):
             partition.turn.waits_for = _TAKEN_BACK
@@ -371,7 +371,7 @@ class _Work:
         return Step.SHIPPED if is_new else Step.STORED
 
     def _open(self, segment: Segment) -> OpenSegment:
-        """Its files, under descriptors of this step's own; the system's cache of them stays as it was."""
+        """Open its files under this step's own descriptors; the page cache stays as it was."""
         with self.partition.lock:
             held = segment.open()
         self.opened.callback(held.close)
@@ -379,7 +379,7 @@ class _Work:
         return held
 
     def _advance(self, described: LogSegment, segment_id: Uuid, epoch: int | None) -> None:
-        """The watermark stands behind one segment more; its object follows at once, or soon."""
+        """Advance the watermark by one segment; its object follows at once, or soon."""
         partition, uploads = self.partition, self.shipper.uploads
         value = partition.progress.value
         assert value is not None
@@ -388,19 +388,19 @@ class _Work:
             epoch = described.segment_leader_epochs[-1][0]
         value = value.behind(shipped, described.end_offset + 1, epoch, uploads.broker_id, uploads.now_ms())
         partition.progress.advance(value, self.shipper.monotonic())
-        # Of segments that are shipped one after the other one a second moves the object: it may stand before what is
-        # shipped, since the store is looked at before anything is sent, but never behind it.
+        # Of consecutive uploads one per second moves the object: it may lag, because the store is checked before
+        # anything is sent, but never lead.
         if partition.ends_by(value.next_offset):
-            # Before its files are let go: a process that is killed in between finds them, and moves it then.
+            # Before its files are dropped: after a kill in between the next process finds them, and moves it then.
             self._catch_up()
         partition.ship_to(value.next_offset)
         self._keep_up()
 
-    # What cannot be shipped
+    # Segments that cannot be uploaded
 
     def _close_gap(self, watermark: Watermark) -> Step:
-        """The watermark stands before the first segment that is here: others have shipped that, or it is lost."""
-        # A listing may miss a file that is renamed meanwhile.
+        """Close the gap between the watermark and the first local segment: others have uploaded it, or it is lost."""
+        # A listing may miss a file that is being renamed.
         partition, uploads = self.partition, self.shipper.uploads
         self.shipper.relist(partition)
         segment = partition.first
@@ -416,7 +416,7 @@ class _Work:
         return self._over(Hole(first, last, reason, uploads.now_ms(), uploads.broker_id, leader_epochs=epochs))
 
     def _try_disk_again(self, segment: Segment, held: OpenSegment | None, error: OSError) -> Step:
-        """The disk does not give what is in the files: an error that is raised again, until it has failed often."""
+        """Raise a disk's read error again, until it has occurred often."""
         if held is None or error.errno in PASSING:
             raise error
         segment.unreadable += 1
@@ -425,9 +425,9 @@ class _Work:
         return self._lose(segment, f"{held.log.path} cannot be read: {error.strerror}", held)
 
     def _lose(self, segment: Segment, reason: str, held: OpenSegment | None = None) -> Step:
-        """Keep what there is of a segment that cannot be shipped, and go on behind it."""
+        """Save the bytes of a segment that cannot be uploaded, and continue after it."""
         partition = self.partition
-        # What the broker has cut off meanwhile contradicts itself, and is no loss.
+        # A log that the broker has truncated in between contradicts itself, and is no loss.
         self.shipper.relist(partition)
         if not partition.has(segment):
             partition.turn.waits_for = _TAKEN_BACK
@@ -438,7 +438,7 @@ class _Work:
         return self._pass_over(segment, reason, prefix)
 
     def _keep_aside(self, segment: Segment, held: OpenSegment | None) -> str:
-        """Store the files of a segment in quarantine, or its log alone where others are missing."""
+        """Store the files of a segment in quarantine, or its log alone if others are missing."""
         epochs = format_leader_epochs(segment.epochs)
         if held is None:
             with contextlib.suppress(SegmentIncompleteError):
@@ -460,7 +460,7 @@ class _Work:
         return self.target.quarantine(metadata, log_segment)
 
     def _pass_over(self, segment: Segment, reason: str, prefix: str | None = None) -> Step:
-        """What is left of the segment's offsets is a hole, with its reason and what was kept of it."""
+        """Record the segment's remaining offsets as a hole, with its reason and its quarantine."""
         uploads, value = self.shipper.uploads, self.partition.progress.value
         assert value is not None
         first, last = max(segment.base_offset, value.next_offset), segment.next_offset - 1
@@ -471,7 +471,7 @@ class _Work:
         partition, value = self.partition, self.partition.progress.value
         assert value is not None
         epoch = partition.epochs[-1][0] if partition.epochs else -1
-        # First the mark, by which others look for it: a hole that nobody is told of is filled by nobody.
+        # First the mark, by which others find the hole: an unmarked one is never filled.
         self.target.watermarks.mark_holes(partition.where)
         self._save(value.over(hole, epoch))
         partition.ship_to(hole.last_offset + 1)
@@ -485,10 +485,10 @@ class _Work:
 
 
 def _later_epoch_began(partition: Partition, watermark: Watermark) -> int | None:
-    """Where the first leader epoch began that is later than the watermark's; None if there is none.
+    """Return the start of the first leader epoch later than the watermark's; None if there is none.
 
-    Where retention has cut the checkpoint, that epoch seems to begin where the log begins now. Then the batches of what
-    is still here before that, marked deleted, say it.
+    If retention has truncated the checkpoint, that epoch seems to begin at the log's present start. Then the batches of
+    earlier segments, marked deleted but still present, show it.
     """
     later = [start for epoch, start in partition.epochs if epoch > watermark.leader_epoch >= 0]
     if not later or partition.epochs[0][0] <= watermark.leader_epoch:
@@ -502,7 +502,9 @@ def _later_epoch_began(partition: Partition, watermark: Watermark) -> int | None
 
 
 def _first_later(partition: Partition, segment: Segment, epoch: int) -> int | None:
-    """The first offset of the segment that a later leader has written; None if none has, or if it cannot be read."""
+    """Return the first offset of the segment that a later leader has written; None without one, or if it is
+    unreadable.
+    """
     with contextlib.suppress(TieredStoreError, OSError):
         with partition.lock:
             held = segment.open()

@@ -1,4 +1,4 @@
-"""Where segments go: the store with all that is made of its settings, replaced as a whole when they are read again."""
+"""The destination of segments: the store with everything made of its settings, replaced as a whole on a reload."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _QUARANTINE_CHUNK: Final = 1 << 20
 
 @dataclass(slots=True)
 class Target:
-    """The manager that copies, its store as all but copies ask it, what is committed, and the watermarks."""
+    """The manager that copies, its store for all other requests, the committed segments, and the watermarks."""
 
     settings: Settings
     manager: RemoteStorageManager
@@ -44,8 +44,9 @@ class Target:
 
     @classmethod
     def open(cls, settings: Settings, store: ObjectStore | None, tries: Tries, limit: TryLimit) -> Target:
-        """The store of the settings, or the given one, which stays its owner's. ConfigError for one that cannot move
-        a watermark."""
+        """Open the store of the settings, or use the given one, which its owner closes. Raise ConfigError for one
+        that cannot move a watermark.
+        """
         if "upload_stall_timeout_ms" not in settings.model_fields_set:
             settings = settings.model_copy(update={"upload_stall_timeout_ms": _STALL_MS})
         with contextlib.ExitStack() as opened:
@@ -70,13 +71,13 @@ class Target:
 
     @property
     def made_topic_id(self) -> Callable[[str], Uuid] | None:
-        """What makes an id for a topic that has none; None where segments need real ones."""
+        """The function that derives an id for a topic without one; None if segments need real ones."""
         return _id_maker(self.settings)
 
     def reach(self, watermark: Watermark) -> None:
-        """Have Pinterest's own watermark at ours, which is read or about to be moved; of the raw layout alone.
+        """Move Pinterest's own watermark to ours, which is read or about to move; in the raw layout only.
 
-        Its readers go by that one, which is not to lag behind a log whatever was killed in between.
+        Its readers use that one, which must not lag behind a log after any kill in between.
         """
         segment = watermark.segment
         if segment is None or not self.settings.endpoint.is_raw:
@@ -88,13 +89,14 @@ class Target:
         RawSegmentWriter(self.store, self.manager.layout).reach(segment_id, segment.base_offset)
 
     def quarantine(self, metadata: RemoteLogSegmentMetadata, log: LogSegment) -> str:
-        """Keep the files of a segment as they are, where no reader looks; the prefix under which they lie.
+        """Save the files of a segment unchanged, outside of readers' view; return their prefix.
 
-        They are stored in the format of all segments, under a prefix of their own: encrypted where the others are, and
-        to be had again by the same commands.
+        They are stored in the format of all segments, under a separate prefix: encrypted like the others, and readable
+        by the same commands.
         """
         prefix = f"{self.settings.key_prefix}{QUARANTINE}"
-        # In the plugin's format also where segments lie raw: there encryption and what is damaged have no place.
+        # In the plugin's format even if segments are raw: the raw layout has no encryption, and no place for damaged
+        # ones.
         own = {"key_prefix": prefix, "chunk_size": min(self.settings.chunk_size, _QUARANTINE_CHUNK)}
         settings = self.settings.model_copy(update={**own, "endpoint": EndpointSettings()})
         with RemoteStorageManager(settings, store=self.store) as manager:
@@ -102,7 +104,7 @@ class Target:
         return prefix
 
     def close_later(self, is_used: Callable[[], bool], within_s: float) -> None:
-        """Close it as soon as nobody uses it any more, and not later than that; returns at once."""
+        """Close it as soon as it is unused, at the latest then; return at once."""
 
         def wait() -> None:
             end_s = time.monotonic() + within_s
@@ -113,7 +115,7 @@ class Target:
         threading.Thread(target=wait, name="tieredstore-uploader-old", daemon=True).start()
 
     def close(self) -> None:
-        """End what is under way, and close the store unless it was given."""
+        """End running work, and close the store unless it was given."""
         self.manager.close()
         self.pool.shutdown(wait=False, cancel_futures=True)
 

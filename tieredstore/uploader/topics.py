@@ -1,6 +1,6 @@
-"""Which topics are shipped, and what is wrong with one: refused, or worth a warning.
+"""The selection of topics, and problems of one: refused, or worth a warning.
 
-Apart from ``uploader``, which puts the parts together: it knows settings of topics, and neither disks nor segments.
+Apart from ``uploader``, which assembles the parts: it knows settings of topics, and neither disks nor segments.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _INTERNAL: Final = "__"
 _MOST_NAMED: Final = 10
 _DAY_MS: Final = 86_400_000
 _TRIES: Final = 10
-"""How often a single topic is asked for of which nothing is told."""
+"""Attempts to ask about a single topic without an answer."""
 
 _NOT_TOLD: Final[dict[str, str]] = {}
 
 
 class TopicSelection:
-    """Topics by name, as the settings say. Each pattern has to match all of a name; what excludes wins."""
+    """Topics by name, as configured. Each pattern must match the whole name; exclusion wins."""
 
     def __init__(self, settings: UploaderSettings) -> None:
         self._include = [re.compile(pattern) for pattern in settings.include]
@@ -38,7 +38,7 @@ class TopicSelection:
         self._known: dict[str, bool] = {}
 
     def holds(self, topic: str) -> bool:
-        """Whether it is to be shipped."""
+        """Return True if the topic is selected."""
         if topic not in self._known:
             self._known[topic] = (
                 (self._internal or not topic.startswith(_INTERNAL))
@@ -49,7 +49,7 @@ class TopicSelection:
 
 
 def refusal(settings: Mapping[str, str]) -> str | None:
-    """Why a topic with these settings is not shipped unless it is forced; None if it is."""
+    """Return the reason why a topic with these settings is not uploaded unless forced; None if it is."""
     if settings.get("remote.storage.enable") == "true":
         return "the broker tiers it itself (remote.storage.enable)"
     if "compact" in settings.get("cleanup.policy", "delete"):
@@ -58,9 +58,9 @@ def refusal(settings: Mapping[str, str]) -> str | None:
 
 
 def warnings(settings: Mapping[str, str], upload_timeout_ms: int, *, has_links: bool = False) -> Iterator[str]:
-    """Yield a clause for each setting that leaves too little time to ship, or may take back what was shipped.
+    """Yield a clause for each setting that leaves too little time to upload, or may remove uploaded records.
 
-    ``has_links``: what is deleted outlives the uploader's process.
+    ``has_links``: deleted files outlive the uploader's process.
     """
     number = {name: int(text) for name, text in settings.items() if re.fullmatch(r"-?\d{1,19}", text)}
     delay = number.get("file.delete.delay.ms", 60_000)
@@ -84,7 +84,7 @@ def warnings(settings: Mapping[str, str], upload_timeout_ms: int, *, has_links: 
 
 
 class TopicAdvice:
-    """What the brokers say of topics' settings: which are refused, and what is to be warned of. For one thread."""
+    """The brokers' settings of topics: refused topics, and warnings. For one thread."""
 
     def __init__(self, settings: UploaderSettings, broker: BrokerState | None) -> None:
         self._force = frozenset(settings.force_topics)
@@ -94,18 +94,18 @@ class TopicAdvice:
         self._asked: set[str] = set()
         self._in_vain: Counter[str] = Counter()
         self.refused: dict[str, str] = {}
-        """The topics that are not shipped, and why."""
+        """The topics that are not uploaded, with the reason."""
         self.advice: dict[str, tuple[str, ...]] = {}
-        """What is to be warned of, by topic; each topic is here once it is known."""
+        """The warnings by topic; each known topic has an entry."""
         self.has_news: bool = False
-        """Whether a topic was told of since somebody has set this back."""
+        """True if there are new answers since it was reset."""
 
     def knows(self, topic: str) -> bool:
-        """Whether it is known if the topic is refused; without a broker nobody is asked."""
+        """Return True if it is known if the topic is refused; always without a broker."""
         return self._broker is None or topic in self.advice
 
     def ask(self, topics: Iterable[str]) -> None:
-        """Ask for those that were not asked for since :meth:`forget`; an error is one to be tried again."""
+        """Ask about topics not asked since :meth:`forget`; retry errors."""
         wanted = sorted(set(topics) - self._asked)
         if self._broker is None or not wanted:
             return
@@ -136,7 +136,7 @@ class TopicAdvice:
         return [f"{_name(names)}: {sentence}" for sentence, names in concerned.items()]
 
     def forget(self) -> None:
-        """Have all topics asked for again: settings change. Until then what was known holds."""
+        """Ask about all topics again, because settings change. Known answers stay until then."""
         self._asked.clear()
 
     def _take(self, topic: str, settings: Mapping[str, str]) -> None:
@@ -155,7 +155,7 @@ class TopicAdvice:
 
 
 def _name(topics: Sequence[str]) -> str:
-    """The topics by name, of many only some."""
+    """Return the topics by name, only some of many."""
     if len(topics) == 1:
         return f"topic {topics[0]}"
     more = f" and {len(topics) - _MOST_NAMED} more" if len(topics) > _MOST_NAMED else ""

@@ -1,4 +1,4 @@
-"""Tries to ship that are under way, each with a time limit: none may go on for ever."""
+"""Running attempts to upload, each with a time limit: none may take for ever."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _Result = TypeVar("_Result")
 _LOOK_S: Final = 0.5
 
 GRACE_S: Final = 120.0
-"""How long a try that is over may need to come back: a request's own time-outs are shorter."""
+"""The time for an expired attempt to return: a request's own timeouts are shorter."""
 
 
 @dataclass(slots=True)
 class Try:
-    """One try, and when it is over."""
+    """One attempt, and its deadline."""
 
     what: str
     allowed_s: float
@@ -35,19 +35,19 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class TryLimit:
-    """How long a try may take, of which so many may be ``concurrent``."""
+    """The time limit of an attempt, of which ``concurrent`` may run."""
 
     timeout_s: float
     concurrent: int
 
     def time_for(self, settings: Settings, size: int) -> float:
-        """The share of the store's rate limit comes on top, as if all others had theirs before."""
+        """Return the limit for ``size`` bytes: the store's rate limit adds time, as if all others went first."""
         rate = settings.upload_rate_limit
         return self.timeout_s + (0 if rate is None else self.concurrent * size / rate)
 
 
 class Tries:
-    """Thread-safe."""
+    """The running attempts. Thread-safe."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic, grace_s: float = GRACE_S) -> None:
         self._monotonic = monotonic
@@ -57,8 +57,9 @@ class Tries:
 
     @contextlib.contextmanager
     def under_way(self, what: str, allowed_s: float) -> Generator[Callable[[int], None]]:
-        """A try in the block; the function that is given raises StoreUnavailableError once it is over, at each
-        progress."""
+        """Run an attempt in the block; the yielded function raises StoreUnavailableError at progress after its
+        deadline.
+        """
         attempt = Try(what, allowed_s, self._monotonic())
         with self._lock:
             self._tries[id(attempt)] = attempt
@@ -76,7 +77,7 @@ class Tries:
                 del self._tries[id(attempt)]
 
     def watch(self, work: Callable[[], _Result]) -> _Result:
-        """What ``work`` gives or raises; StoreUnavailableError when a try does not come back, which is left behind."""
+        """Return the result of ``work``; raise StoreUnavailableError if an attempt does not return, and abandon it."""
         pool = ThreadPool(1, "tieredstore-uploader-watched")
         future = pool.submit(work)
         try:
@@ -88,7 +89,7 @@ class Tries:
             pool.shutdown(wait=False)
 
     def find_lost(self) -> str | None:
-        """The try that should have come back long ago, and has not."""
+        """Return the attempt that should have returned long ago."""
         now_s = self._monotonic()
         with self._lock:
             return next(
@@ -102,13 +103,13 @@ class Tries:
 
 
 Watch: TypeAlias = Callable[[str, int], AbstractContextManager[object]]
-"""Watches over a block: what it waits for, in words, and the bytes that it sends."""
+"""Watches a block, with a description of its wait, and the bytes it sends."""
 
 
 class WatchedStore(DelegatingStore):
-    """Passes every call on, each under ``watch``; of a listing each object.
+    """Passes every call on, each under ``watch``; each object of a listing too.
 
-    A body that comes in pieces is not watched: whoever sends a segment watches over all of it.
+    A body in pieces is not watched: the sender of a segment watches all of it.
     """
 
     def __init__(self, inner: ObjectStore, watch: Watch) -> None:
@@ -116,7 +117,7 @@ class WatchedStore(DelegatingStore):
         self._watch = watch
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """Watched, if it is a buffer."""
+        """Write, watched if the body is a buffer."""
         if not isinstance(body, bytes | bytearray | memoryview):
             self.inner.put(key, body, if_absent=if_absent)
             return
@@ -124,27 +125,27 @@ class WatchedStore(DelegatingStore):
             self.inner.put(key, body, if_absent=if_absent)
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Watched."""
+        """Call ``inner``, watched."""
         with self._waiting("get", key):
             return self.inner.get(key, start, stop)
 
     def get_small(self, key: str, most: int) -> bytes | None:
-        """Watched."""
+        """Call ``inner``, watched."""
         with self._waiting("get_small", key):
             return self.inner.get_small(key, most)
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
-        """Watched as a whole."""
+        """Call ``inner``, watched as a whole."""
         with self._waiting("get_small", keys[0] if keys else ""):
             return self.inner.get_small_batch(keys, most)
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """Watched."""
+        """Call ``inner``, watched."""
         with self._waiting("get", key):
             self.inner.get_into(key, start, buffer)
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """Each object is watched by itself: nobody knows how many there are."""
+        """List, and watch each object separately: their number is unknown."""
         listed = self.inner.list(prefix, start_after)
         while True:
             with self._waiting("list", prefix):
@@ -154,18 +155,18 @@ class WatchedStore(DelegatingStore):
             yield info
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Watched as a whole; so the keys of one segment."""
+        """Delete, watched as a whole: these are one segment's keys."""
         wanted = list(keys)
         with self._waiting("delete", wanted[0] if wanted else ""):
             self.inner.delete(wanted)
 
     def head(self, key: str) -> ObjectInfo:
-        """Watched."""
+        """Call ``inner``, watched."""
         with self._waiting("head", key):
             return self.inner.head(key)
 
     def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """Watched."""
+        """Call ``inner``, watched."""
         with self._waiting("replace", key, memoryview(body).nbytes):
             return self.inner.replace(key, body, etag)
 

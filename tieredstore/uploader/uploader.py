@@ -1,4 +1,4 @@
-"""The uploader: notices closed segments, pins them, asks who leads and what is settled, and ships in order."""
+"""The uploader: notices closed segments, pins them, asks who leads and what is settled, and uploads in order."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ _NOT_COMPARED: Final = frozenset({"kafka", "server_properties"})
 
 
 class Uploader(Closing):
-    """Ships the closed segments of a broker, each once and in order.
+    """Uploads the closed segments of a broker, each once and in order.
 
-    :meth:`run` ships until it is stopped, :meth:`run_once` what is closed by now, and :meth:`plan` says what would be
-    shipped. The other methods are the parts of these. An uploader takes a lock on each log directory: a second one for
-    the same directory raises ConfigError. Close it, or use it as a context manager.
-    It has more than twelve fields since it puts the parts together: few of them change.
+    :meth:`run` uploads until it is stopped, :meth:`run_once` the segments closed by now, and :meth:`plan` returns what
+    would be uploaded. The other methods are their parts. An uploader locks each log directory: a second one for the
+    same directory raises ConfigError. Close it, or use it as a context manager. It has more than twelve fields because
+    it assembles the parts: few of them change.
 
     Example::
 
@@ -77,10 +77,11 @@ class Uploader(Closing):
         settling: Settling | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``source`` names the store and has the settings ``uploader.*`` too, unless ``own`` has these.
+        """Set up from ``source``, which names the store and has the settings ``uploader.*`` too, unless ``own`` has
+        these.
 
-        ``store`` is used in place of the settings' own, and stays its owner's; ``settling`` in place of a broker's.
-        Nobody is asked anything yet. ConfigError for settings that cannot be used.
+        ``store`` replaces the settings' own, and its owner closes it; ``settling`` replaces a broker's. Makes no
+        request yet. Raise ConfigError for invalid settings.
         """
         self._named: NamedStore | None = None
         if own is None:
@@ -137,7 +138,7 @@ class Uploader(Closing):
     # Parts, each bounded in time
 
     def sweep(self, *, only_touched: bool = False) -> Held:
-        """Look at the folders, or at those that something was told of, and pin what is closed of what has a role."""
+        """Check the folders, or only those with events, and pin closed segments of partitions with a role."""
         self.disk.sweep(only_touched=only_touched)
         self.leadership.watch({partition.name for partition in self.disk.partitions})
         self.roles.assign()
@@ -155,9 +156,9 @@ class Uploader(Closing):
         return self.held
 
     def ask_leadership(self) -> bool:
-        """Ask which partitions are led; whether there is one more, whose files are to be held.
+        """Ask which partitions are led; return True if there is a new one, whose files must be held.
 
-        An error is told by ``health`` once the last answer does not hold any more.
+        ``health`` reports an error once the last answer is no longer valid.
         """
         was_known = self.leadership.is_known
         try:
@@ -173,17 +174,17 @@ class Uploader(Closing):
         return has_new
 
     def ask_settled(self) -> None:
-        """Ask how far the partitions are settled of which something waits to be shipped."""
+        """Ask how far the partitions with waiting segments are settled."""
         for is_silent in (False, True):
             self.ask_leaders(is_silent=is_silent)
 
     def ask_leaders(self, *, is_silent: bool) -> None:
-        """Ask of those alone of which nothing was heard the last time, or of the others."""
+        """Ask about partitions that were silent the last time, or about the others."""
         if self.inquiries.ask(is_silent=is_silent):
             self.schedule.ring()
 
     def ask_topics(self) -> None:
-        """Ask for the settings of topics that were not asked for yet."""
+        """Ask for the settings of topics not asked about yet."""
         try:
             self.topics.ask(partition.where.topic for partition in self.disk.partitions)
         except TieredStoreError as error:
@@ -196,7 +197,7 @@ class Uploader(Closing):
             self.schedule.ring()
 
     def fill_holes(self) -> None:
-        """Fill holes of whichever partitions lie here, led or not, and learn which of its own others have filled."""
+        """Fill holes of all local partitions, led or not, and learn which of its own others have filled."""
         before = set(self.counts.unfilled)
         try:
             left = self._filler.fill(self.target, self._known_partitions().values())
@@ -207,7 +208,9 @@ class Uploader(Closing):
             self.counts.fill(where)
 
     def follow(self) -> None:
-        """Ask how far others have shipped what they lead, now and then; the rest stays pinned here."""
+        """Ask from time to time how far others have uploaded the partitions that they lead; the rest stays pinned
+        here.
+        """
         try:
             self._followed_partitions.release(self.target, self.disk.partitions)
         except TieredStoreError as error:
@@ -215,9 +218,9 @@ class Uploader(Closing):
         self.roles.let_leave(self.counts, self.target.made_topic_id)
 
     def expire(self, *, dry_run: bool = False) -> Iterator[Expired]:
-        """Delete what is stored of partitions that are led past the bounds of uploader.retention, one by one.
+        """Delete stored segments of led partitions beyond the limits of uploader.retention, and yield each.
 
-        Nothing of topics that the broker tiers, or may: those have a retention of their own.
+        Never of topics that the broker tiers, or may tier: those have their own retention.
         """
         others = self.own.force_topics
         led = (where for where, partition in self._known_partitions().items() if partition.role is Role.LED)
@@ -226,13 +229,13 @@ class Uploader(Closing):
         return retention.apply(self.target, mine, self.counts)
 
     def ship(self, partition: Partition) -> Step | None:
-        """Make one step of a partition that was taken from the schedule; None if it failed."""
+        """Make one step of a partition taken from the schedule; return None if it failed."""
         return self._steps(partition, goes_on=False)
 
     def ship_run(self, partition: Partition) -> Step | None:
-        """Make steps of the same one for a moment, as long as they move on; what came of the last.
+        """Make steps of the same partition for a moment, while they make progress; return the last result.
 
-        What has been read of a partition is asked for once then, and its watermark is moved once.
+        So its state is read once, and its watermark moved once.
         """
         return self._steps(partition, goes_on=True)
 
@@ -241,7 +244,7 @@ class Uploader(Closing):
         try:
             while True:
                 target = self.target
-                # A thread of its own for each call could be left behind; this one is watched.
+                # Calls run on this thread, which is watched: it can be abandoned like a separate one.
                 with self._watch(target, partition), target.manager.on_this_thread():
                     step = self._shipper.step(target, partition, self.inquiries.standing(partition))
                 if not goes_on or step not in MOVED_ON or self._monotonic() > end_s:
@@ -260,7 +263,7 @@ class Uploader(Closing):
         return step
 
     def _watch(self, target: Target, partition: Partition) -> contextlib.AbstractContextManager[object]:
-        """A step, with what it asks the store for beside the segment."""
+        """Watch a step, including its requests besides the segment."""
         first = partition.first
         allowed_s = self._limit.time_for(target.settings, 0 if first is None else first.size_in_bytes)
         return self.tries.under_way(f"a step of {partition.where}", 2 * allowed_s)
@@ -268,10 +271,10 @@ class Uploader(Closing):
     # Runs
 
     def run(self) -> int:
-        """Ship until a signal, :meth:`stop` or an error, and return the exit code. Once, and on the main thread only.
+        """Upload until a signal, :meth:`stop` or an error, and return the exit code. Once, and on the main thread only.
 
-        SIGTERM and SIGINT let what is under way end. SIGHUP reads the settings' file again: the store's settings take
-        effect at once, a warning names those of the uploader that need a restart.
+        SIGTERM and SIGINT let running work end. SIGHUP reads the settings' file again: the store's settings take effect
+        at once; a warning names settings of the uploader that need a restart.
         """
         from tieredstore.uploader.service import uploader_service  # noqa: PLC0415  it imports this module
 
@@ -284,13 +287,15 @@ class Uploader(Closing):
         return self._service.run()
 
     def stop(self) -> None:
-        """Ask :meth:`run` to end, and return at once. From any thread, but not from a signal's handler."""
+        """Ask :meth:`run` to end, and return at once. Works from any thread, but not from a signal handler."""
         self._is_stopped = True
         if self._service is not None:
             self._service.stop()
 
     def reload(self) -> None:
-        """Read the settings again, and go on with those of the store. ConfigError, and all stays, for wrong ones."""
+        """Read the settings again, and use those of the store. For invalid ones raise ConfigError and change
+        nothing.
+        """
         if self._named is None:
             return
         new_own, new = self._named.load_uploader(), self._named.load()
@@ -300,18 +305,17 @@ class Uploader(Closing):
         self.replace_target(new)
 
     def run_once(self, *, tries: int = 5) -> Table[Outcome]:
-        """Ship what is closed and settled by now; return the partitions of which something is left, and why.
+        """Upload everything closed and settled by now; return the partitions with leftovers, and the reasons.
 
-        What fails is tried so many times. Raises what keeps it from beginning, and StoreUnavailableError when a thread
-        does not come back from the store.
+        Failures are tried ``tries`` times. Errors that prevent the start are raised, and StoreUnavailableError if a
+        thread does not return from the store.
         """
         return self.tries.watch(lambda: self._ship_once(tries))
 
     def plan(self) -> Table[Outcome]:
-        """Return what would be done, sooner or later, and write nothing.
+        """Return everything that would eventually be done, without writing.
 
-        The segments that would be shipped of partitions that are led, what retention would delete of each, and topics
-        that are refused.
+        The segments of led partitions to upload, those that retention would delete of each, and refused topics.
         """
         self._links.is_read_only = True
         self._begin()
@@ -334,8 +338,8 @@ class Uploader(Closing):
             ).of(partition.where)  # fmt: skip
 
     def _begin(self) -> None:
-        """See what is there, who leads and which topics are to be shipped; raises what cannot be asked."""
-        # In this order: who leads may be asked of what lies here alone.
+        """Look at disks, leaders and topics once; errors of these requests are raised."""
+        # In this order: leaders can be asked for local partitions only.
         self.disk.sweep()
         self.leadership.watch({partition.name for partition in self.disk.partitions})
         self.leadership.refresh()
@@ -365,7 +369,7 @@ class Uploader(Closing):
         return Table(_left(partition) for partition in led if partition.first)
 
     def _ship_out(self, partition: Partition) -> bool:
-        """Make steps of one partition until nothing more of it may be shipped; return whether one moved on."""
+        """Make steps of one partition until nothing more may be uploaded; return True if one made progress."""
         moved_on = False
         while self.ship(partition) in MOVED_ON:
             moved_on = True
@@ -375,13 +379,13 @@ class Uploader(Closing):
 
     def _is_failing(self, tries: int) -> bool:
         failing = (one for one in self.disk.partitions if 0 < one.turn.failures < tries and self.may_ship(one))
-        # What settings would have to change is not tried again.
+        # An error that only other settings would solve is not retried.
         return any(not isinstance(one.turn.error, ConfigError) for one in failing)
 
     def replace_target(self, settings: Settings) -> None:
-        """Go on with other settings of the store; ConfigError, and all stays as it was, if they cannot be used.
+        """Use other settings of the store; raise ConfigError and change nothing if they are invalid.
 
-        What is under way may end with the old ones.
+        Running work may end with the old ones.
         """
         old, self.target = self.target, Target.open(settings, self._given_store, self.tries, self._limit)
         for partition in self.disk.partitions:
@@ -391,26 +395,26 @@ class Uploader(Closing):
         old.close_later(lambda: any(partition.turn.is_busy for partition in busy), self.own.upload_timeout_ms / 1000)
 
     def gauges(self) -> Mapping[str, float]:
-        """What there is now, for the metrics."""
+        """Return the present values for the metrics."""
         return levels_of(self, self._monotonic())
 
     def close(self) -> None:
-        """Let all files, the store, the client and the locks go."""
+        """Release all files, the store, the client and the locks."""
         for partition in self.disk.partitions:
             partition.close()
         self.target.close()
         self._opened.close()
 
-    # What is known
+    # State
 
     def may_ship(self, partition: Partition) -> bool:
-        """Whether there is something to ship of the partition, and it is this broker's to do so."""
+        """Return True if the partition has something to upload, and this broker should do it."""
         first = partition.first
-        # First of all whether there is anything: of thousands of partitions there mostly is not.
+        # First if there is anything at all: most of thousands of partitions have nothing.
         is_in_doubt = partition.progress.state is ProgressState.IN_DOUBT
         if first is None and not is_in_doubt and not self._shipper.must_begin(partition):
             return False
-        # What an earlier process has linked may be no part of the log any more: a listing tells.
+        # Segments that an earlier process linked may no longer be part of the log: a listing decides.
         if partition.role is not Role.LED or partition.first_active is None:
             return False
         if not self.topics.knows(partition.where.topic):
@@ -420,7 +424,9 @@ class Uploader(Closing):
         return self.leadership.is_known or (self.leadership.was_ever_known and first.place.is_deleted)
 
     def _shippable(self) -> Iterator[Partition]:
-        """Those of which :meth:`may_ship` holds, several times a second: thousands have nothing, and cost nothing."""
+        """Yield the partitions that :meth:`may_ship`, several times a second: thousands have nothing, and must cost
+        nothing.
+        """
         begins = self.own.start == "latest"
         some = (
             one
@@ -430,7 +436,7 @@ class Uploader(Closing):
         return filter(self.may_ship, some)
 
     def _known_partitions(self) -> dict[TopicIdPartition, Partition]:
-        """The partitions here of topics that are known to be the uploader's."""
+        """Return the local partitions of topics that are known to be the uploader's."""
         return {
             partition.where: partition
             for partition in self.disk.partitions
@@ -440,14 +446,14 @@ class Uploader(Closing):
     def _open_broker(self, opened: contextlib.ExitStack) -> BrokerState | None:
         if not self.environment.client:
             return None
-        # With it comes librdkafka, which an uploader without a broker does without.
+        # It imports librdkafka, which an uploader without a broker does not need.
         from tieredstore.live.broker_state import BrokerState  # noqa: PLC0415
 
         return opened.enter_context(BrokerState(self.environment.client))
 
 
 def _left(partition: Partition) -> Outcome:
-    """Say why something of a partition is not shipped."""
+    """Describe why something of a partition is not uploaded."""
     error = partition.turn.error
     return Outcome(
         action="upload", status="kept" if error is None else "failed", code="waiting" if error is None else "failed",
@@ -458,7 +464,7 @@ def _left(partition: Partition) -> Outcome:
 
 
 def _expired(expired: Expired) -> Outcome:
-    """Say what retention would delete of a partition."""
+    """Describe what retention would delete of a partition."""
     stays = f"; one stays, and all behind it: {expired.left_alone}" if expired.left_alone else ""
     return Outcome(
         action="remove", status="planned" if expired.segments else "kept", code="expired", stored_size=expired.size,

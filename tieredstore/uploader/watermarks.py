@@ -1,4 +1,4 @@
-"""The watermarks of a store: read, made again of what is stored, moved by condition."""
+"""The watermarks of a store: read, rebuilt from stored segments, moved by conditional writes."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _MOST_KNOWN: Final = 20_000  # about 1 KB each
 
 @dataclass(frozen=True, slots=True)
 class StoredWatermark:
-    """A watermark, None if nothing was shipped yet, and the etag of the object that holds it, None without one.
+    """A watermark, None if nothing was uploaded yet, and the etag of its object, None without one.
 
-    ``written`` is what this process has put there first: no etag is told then, and it is asked for when it is needed.
-    ``is_remade``: the object says nothing, and what is stored does.
+    ``written`` is the content that this process wrote first: its etag is unknown, and read when needed. ``is_remade``:
+    it was rebuilt from stored segments, not read from the object.
     """
 
     value: Watermark | None
@@ -49,7 +49,7 @@ class StoredWatermark:
     is_remade: bool = False
 
     def is_in(self, loaded: StoredWatermark) -> bool:
-        """Whether nobody has moved the object since: what was loaded now is what was seen, or written, last."""
+        """Return True if the object has not moved since: the loaded one is the one last seen, or written."""
         if loaded.is_remade:
             return False
         if self.written is not None:
@@ -58,7 +58,7 @@ class StoredWatermark:
 
 
 class WatermarkStore:
-    """Reads and moves watermarks; of two who move one at the same time one is told (PreconditionFailedError)."""
+    """Reads and moves watermarks; of two concurrent moves one raises PreconditionFailedError."""
 
     def __init__(
         self,
@@ -69,22 +69,23 @@ class WatermarkStore:
         rules: ManifestRules = DEFAULT_RULES,
         made_id: Callable[[str], Uuid] | None = None,
     ) -> None:
-        """``made_id`` makes the ids of topics where a store has one place for a topic's name: the raw layout."""
+        """Set up; ``made_id`` derives topic ids if a store has one place for a topic's name: the raw layout."""
         self._store, self._prefix, self._pool, self._rules = store, prefix, pool, rules
         self._committed, self._made_id = committed, made_id
         self._is_layout_known = False
-        # What manifests have told stays true: an id is that of one attempt. So a store that fails now and then is asked
-        # for fewer of them each time, and not for all of them until not one of hundreds of requests fails.
+        # Manifests never change under an id, which is one attempt's. So a store that fails now and then is asked for
+        # fewer of them each time, not for all until hundreds of requests succeed in a row.
         self._known: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
 
     def load(
         self, where: TopicIdPartition, history: LeaderEpochs, begins: Callable[[], int | None] = lambda: None
     ) -> StoredWatermark:
-        """Return the partition's watermark: its object, else what the stored segments of these epochs say, else None.
+        """Return the partition's watermark: its object, else one rebuilt from the stored segments of these epochs, else
+        None.
 
-        ``begins`` says where the log on the disk begins: what lies there before the first stored segment was never
-        shipped. A damaged object is logged and passed over; the next move replaces it. ConfigError where segments were
-        stored under other keys than those of the store, and where the topic was created again.
+        ``begins`` is the start of the log on disk: earlier offsets before the first stored segment were never
+        uploaded. A damaged object is logged and ignored; the next move replaces it. Raise ConfigError if segments
+        were stored under other keys than the store's, and if the topic was re-created.
         """
         if not self._is_layout_known:
             refuse_other_layout(self._store, self._prefix)
@@ -92,7 +93,7 @@ class WatermarkStore:
         key = watermark_key(self._prefix, where)
         etag: str | None = None
         try:
-            # In this order: of an object that is replaced in between the etag is too old, and the move is refused.
+            # In this order: if the object is replaced in between, the etag is too old, and the move is refused.
             etag = self._store.head(key).etag
             raw = self._store.get_small(key, MAX_BYTES)
             return StoredWatermark(Watermark.parse(raw, where, self._made_id_of(where)), etag)
@@ -100,13 +101,15 @@ class WatermarkStore:
             etag = None
         except CorruptDataError as error:
             _logger.error("%s; it is made again of the segments that are stored", error)  # noqa: TRY400
-        # Whoever asks which segments are stored next is answered by the same listing.
+        # The same listing answers the next question for committed segments.
         segments = self._tell(self._committed.list_anew(where))
         value = chain_of(where, segments, history, None, begins)
         return StoredWatermark(value, etag, is_remade=value is not None)
 
     def peek(self, where: TopicIdPartition) -> Watermark | None:
-        """What the partition's object says, None if there is none: one request. CorruptDataError if it is damaged."""
+        """Return the partition's object, None if there is none: one request. Raise CorruptDataError if it is
+        damaged.
+        """
         return read_watermark(self._store, self._prefix, where, self._made_id_of(where))
 
     def first(self, where: TopicIdPartition) -> RemoteLogSegmentMetadata | None:
@@ -121,10 +124,10 @@ class WatermarkStore:
         return None if self._made_id is None else self._made_id(where.topic)
 
     def advance(self, watermark: Watermark, history: LeaderEpochs, until: int = MAX_INT64) -> Watermark:
-        """The watermark behind what stands in the store already and joins on to it, as far as ``until`` is asked for.
+        """Advance the watermark over adjoining stored segments, as far as ``until``.
 
-        Costs a listing from the watermark on, and the manifests of that. Only where these do not reach ``until`` all
-        that lies before it is read as well: what another replica has shipped has other borders.
+        Costs a listing from the watermark on, and its manifests. Only if these do not reach ``until``, earlier segments
+        are read as well: another replica's uploads have other borders.
         """
         where = watermark.where
         value = chain_of(where, self._segments(where, watermark.next_offset, until), history, watermark) or watermark
@@ -135,7 +138,7 @@ class WatermarkStore:
     def _segments(
         self, where: TopicIdPartition, first_offset: int = 0, until: int = MAX_INT64
     ) -> Iterator[RemoteLogSegmentMetadata]:
-        """The whole segments that begin from one offset on and before another."""
+        """Yield the whole segments that begin from one offset on and before another."""
         listed = list_segments(
             self._store,
             self._prefix,
@@ -147,7 +150,7 @@ class WatermarkStore:
         return self._tell(itertools.takewhile(lambda objects: objects.start_offset < until, listed))
 
     def _tell(self, listed: Iterable[SegmentObjects]) -> Iterator[RemoteLogSegmentMetadata]:
-        """What the manifests of whole segments say."""
+        """Yield the metadata in whole segments' manifests."""
         whole = [objects for objects in listed if not objects.missing]
         unknown: list[SegmentObjects] = []
         for objects in whole:
@@ -164,23 +167,22 @@ class WatermarkStore:
                 yield entry.metadata
 
     def mark_holes(self, where: TopicIdPartition) -> None:
-        """Have it known that the partition has holes, by an object of its own: one listing then tells of all."""
+        """Mark the partition as having holes, by a separate object: one listing then shows all marks."""
         self._store.put(hole_key(self._prefix, where), b"its watermark has holes\n")
 
     def unmark(self, where: TopicIdPartition) -> None:
-        """It has none any more."""
+        """Remove the mark."""
         self._store.delete([hole_key(self._prefix, where)])
 
     def with_holes(self) -> Iterator[TopicIdPartition]:
-        """The partitions that are marked."""
+        """Yield the marked partitions."""
         for info in self._store.list(hole_prefix(self._prefix)):
             where = partition_of_hole(self._prefix, info.key)
             if where is not None:
                 yield where
 
     def move(self, stored: StoredWatermark, watermark: Watermark) -> StoredWatermark:
-        """Replace ``stored`` by ``watermark``; PreconditionFailedError if somebody else has moved it since it was
-        read."""
+        """Replace ``stored`` by ``watermark``; raise PreconditionFailedError if it has moved since it was read."""
         key, content = watermark_key(self._prefix, watermark.where), watermark.to_bytes()
         etag = stored.etag if stored.written is None else self._etag_of(stored.written)
         if etag is not None:
@@ -189,7 +191,7 @@ class WatermarkStore:
         return StoredWatermark(watermark, None, written=watermark)
 
     def _etag_of(self, written: Watermark) -> str | None:
-        """That of the object as this process has written it; whoever has replaced it is noticed by its content."""
+        """Return the etag of the object as this process wrote it; another writer's content is noticed."""
         key = watermark_key(self._prefix, written.where)
         try:
             # In this order, as above.

@@ -1,4 +1,4 @@
-"""``tieredstore uploader``: a process beside a broker that ships what it closes."""
+"""``tieredstore uploader``: a process beside a broker that uploads its closed segments."""
 
 from __future__ import annotations
 
