@@ -19,7 +19,6 @@ from tests.support.records.topic_buckets import Bucket
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.process import unanswered_port
 from tieredstore.api.reading import ReadOptions
-from tieredstore.cli.records.group_reads import GroupRead
 from tieredstore.config import load_settings
 from tieredstore.consumer.cli import consume as command
 from tieredstore.consumer.cli.consume import ConsumedTopic
@@ -140,8 +139,8 @@ class Group:
             "types": lambda _: ColumnTypes(), "isolation": "read_committed", "on_loss": "fail",
             "columns": ("offset", "value"), **how,
         }  # fmt: skip
-        request = GroupRead(load_settings(settings), {}, topic, "readers", None, chosen, follows=False)
-        with closing(ConsumedTopic(request)) as consumed:
+        found = load_settings(settings)
+        with closing(ConsumedTopic(found, {}, topic, "readers", None, chosen, follows=False)) as consumed:
             write(iter(consumed))
 
 

@@ -168,7 +168,7 @@ def test_a_lost_or_damaged_segment_is_one_sentence_of_each_command_and_no_file(t
         # Rows come before the error, and the file is begun: what fails is not the file.
         *(("query", sql, "-o", out.with_suffix(f".{ending}")) for ending in FORMATS),
         *(("cat", "events", "-o", out.with_suffix(f".{ending}")) for ending in FORMATS),
-        ("query", sql, "--plot", out.with_suffix(".png"), "offset", "timestamp"),
+        ("query", 'SELECT "offset", timestamp FROM events', "--plot", out.with_suffix(".png")),
         ("cat", "events", "-o", out),
     ):
         done = tieredstore(*command, "-c", settings)

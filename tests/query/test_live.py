@@ -127,7 +127,7 @@ def test_the_catalog_tells_where_the_seam_is(topic: SeamTopic, tmp_path: Path) -
     sql = f'SELECT count(*) AS n, max(last_offset) + 1 AS seam FROM "{topic.name}$segments"'
     assert topic.command("query", sql, "--json").json == {"n": len(topic.tiered.copied), "seam": topic.seam}
     sql = f'SELECT "offset" // 100 AS hundred, count(*) AS n FROM "{topic.name}" GROUP BY 1'
-    topic.command("query", sql, "--value", "bytes", "--plot", tmp_path / "n.png", "hundred", "n")
+    topic.command("query", sql, "--value", "bytes", "--plot", tmp_path / "n.png")
     assert (tmp_path / "n.png").read_bytes().startswith(b"\x89PNG")
 
 

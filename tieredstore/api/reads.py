@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tieredstore.errors import AlreadyClosedError
 from tieredstore.process.closing import Closing
+from tieredstore.process.whole_files import whole_file
 from tieredstore.query.writers import writer_for
 from tieredstore.values.json_text import is_json, json_values
 
@@ -113,8 +114,6 @@ class Read(Closing):
         """
         target = Path(path)
         write = writer_for(target)
-        from tieredstore.api.fetching import whole_file  # noqa: PLC0415  few want files
-
         with self._reading(), whole_file(target) as file:
             return write(self._rows.reader(), file)
 

@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 from tieredstore.catalog.stored import StoredSegment
 from tieredstore.errors import ConfigError, CorruptDataError, SegmentNotFoundError
+from tieredstore.limits import MAX_INT64
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata, Uuid
 from tieredstore.ops.offsets import BrokerLog, lost_between, without
+from tieredstore.process.whole_files import whole_file
 
 if TYPE_CHECKING:
     from tieredstore.ops.cost.monthly import MonthlyCost
     from tieredstore.ops.listing import ListedSegment
     from tieredstore.remote.fetch.stream import SegmentStream
+
+_PIECE: Final = 1 << 20
 
 
 class SegmentFiles(Protocol):
@@ -141,9 +145,19 @@ class Segment:
 
     def fetch(self, path: str | Path, *, range: slice | None = None, index: str | None = None) -> Path:
         """Write the log, ``range`` of its bytes, or one ``index`` into a new file, whole or not at all."""
-        from tieredstore.api.fetching import fetch_file  # noqa: PLC0415  few want files
-
-        return fetch_file(self, Path(path), range, index)
+        start, stop, step = (slice(None) if range is None else range).indices(self.size or 0)
+        if index is not None and range is not None:
+            raise ConfigError("range and index exclude each other: an index comes whole")
+        if step != 1:
+            raise ConfigError("range has a step: give slice(start, stop)")
+        with self.open() if index is None else self.index(index) as source, whole_file(Path(path)) as file:
+            if index is None:
+                source.seek(start)
+            left = max(0, stop - start) if index is None else MAX_INT64
+            while piece := source.read(min(left, _PIECE)):
+                file.write(piece)
+                left -= len(piece)
+        return Path(path)
 
     def _of_bucket(self) -> tuple[SegmentFiles, RemoteLogSegmentMetadata]:
         if self.metadata is None:

@@ -19,6 +19,7 @@ from tieredstore.catalog.committed import CommittedSegments
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.kafka.logdir import FoundSegment, LeftAlone, discover
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid
+from tieredstore.ops import steps
 from tieredstore.ops.copies.shipping import Shipper, ShipStep, size_on_disk
 from tieredstore.places.record import refuse_other_layout
 from tieredstore.process.interruption import at_sudden_end
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket
 
 _MOST_NAMED: Final = 5
+_REASONS: Final = {
+    steps.Outcome.ACTIVE: "the broker may still append to it",
+    steps.Outcome.GONE: "the broker has deleted its records",
+    steps.Outcome.THERE: "it is committed already",
+}
+"""Why a segment is kept where it is."""
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -120,6 +127,7 @@ def _outcome(step: ShipStep, *, dry_run: bool) -> Outcome:
         segment_id=step.segment_id,
         size=step.size,
         stored_size=step.stored_size,
+        reason=_REASONS.get(step.outcome),
         error=step.error,
     )
     return outcome if step.partition is None else replace(outcome, topic_id=step.partition.topic_id)

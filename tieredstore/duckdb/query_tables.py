@@ -46,6 +46,7 @@ _BRACKETS: Final = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|[(\[{}\])]""")
 _SHOW_TABLES: Final = re.compile(r"\s*show\s+tables\s*;?\s*", re.IGNORECASE)
 _NO_TABLE: Final = re.compile(r"Table with name \"?(\S+?)\"? does not exist")
 _HINT: Final = re.compile(r"Candidate \w+: |Did you mean")
+_NEAR: Final = re.compile(r'at or near "(.+)"')
 _RESERVED: Final = '; offset is a word of SQL: write "offset"'
 
 
@@ -161,7 +162,7 @@ class QueryTables(Closing):
         first, *others = [line.strip() for line in text.split("\n")]
         hint = next((f" {line}" for line in others if _HINT.match(line)), "")
         if "syntax error" in first:
-            hint = self._quotes_missing() or (_RESERVED if "offset" in text.lower() else "")
+            hint = _RESERVED if _stumbles_over_offset(first, self._sql) else self._quotes_missing()
         if "TimestampTZ to Microsecond" in first:
             hint = "; a record's time is later than DuckDB can hold, the year 294247: leave the column timestamp out"
         return ConfigError(f"the query: {excerpt(first, 500)}{excerpt(hint, 300)}")
@@ -182,7 +183,8 @@ class QueryTables(Closing):
             table.close()
 
     def _quotes_missing(self) -> str:
-        words = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category <> 'unreserved'"
+        # Words of other categories, as "none", name tables as they are.
+        words = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category IN ('reserved', 'type_function')"
         taken = {word for (word,) in self._connection.execute(words).fetchall()}
         return quotes_missing(self._sql, self._topics(), taken)
 
@@ -263,6 +265,14 @@ class QueryTables(Closing):
 
     def _topics(self) -> list[str]:
         return topic_names(self._source.store, self._source.layout.prefix)
+
+
+def _stumbles_over_offset(refusal: str, sql: str) -> bool:
+    """Return whether the parser stopped at a bare ``offset``, or at the word right behind it."""
+    near = _NEAR.search(refusal)
+    if near is None:
+        return False
+    return near[1].lower() == "offset" or re.search(rf"\boffset\s*{re.escape(near[1])}", sql, re.IGNORECASE) is not None
 
 
 def _check_nesting(sql: str) -> None:

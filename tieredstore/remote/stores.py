@@ -214,6 +214,8 @@ def _url(store: str) -> str:
     if meant := _meant_url(store):
         raise ConfigError(meant)
     path = _local_path(store)
+    if path.is_file():
+        raise ConfigError(f"{excerpt(store)!r} is a file, and a store is a URL or a folder; -c takes a settings file")
     if path.name == store and not path.is_dir():  # a lone word may be a bucket's name
         raise ConfigError(_no_such(store))
     return str(path.absolute())

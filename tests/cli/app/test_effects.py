@@ -30,22 +30,11 @@ from tests.support.stores.catalog_stores import partition_of, run_of
 from tests.support.stores.faulty_stores import store_on
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.cli.app.main import program
+from tieredstore.cli.app.table import all_entries
 from tieredstore.format.keys import Suffix
 from tieredstore.model import TopicIdPartition
 from tieredstore.pipelines.transforming import Message
 from tieredstore.testing.segments import Record, build_batch
-
-READ: Final = {
-    "cat", "du", "fetch", "holds list", "inspect", "keys list",
-    "ls", "pipeline status", "pipeline verify", "pubsub cat", "pubsub verify", "query", "show",
-    "verify",
-}  # fmt: skip
-"""Nothing that is stored is deleted, replaced or added, but by a group of ``cat`` its position."""
-ADD: Final = {
-    "holds place", "keys new", "keys seal", "mirror", "pipeline run", "pubsub broker",
-    "pubsub produce", "pubsub topics", "upload", "uploader",
-}  # fmt: skip
-"""What is stored stays; what a service deletes, its settings say."""
 
 
 @dataclass(frozen=True)
@@ -195,11 +184,37 @@ def check(scene: Scene) -> None:
     assert scene.look() != before
 
 
-def test_every_command_says_what_it_does() -> None:
+READ: Final = {
+    "cat": "cat single", "du": "du", "fetch": "fetch single 0 0", "holds list": "holds list",
+    "inspect": "inspect single 0 0", "keys list": "keys list", "ls": "ls", "query": "query",
+    "verify": "verify",
+}  # fmt: skip
+"""Lines of commands that only read, each with something to read."""
+OF_FILES: Final = {"show", "pipeline status", "pipeline verify", "pubsub cat", "pubsub verify"}
+"""Those that only read something else than segments."""
+
+
+@pytest.mark.parametrize("command", READ)
+def test_what_reads_changes_nothing(command: str, tmp_path: Path) -> None:
+    scene = of_segments(*READ[command].split())(tmp_path)
+    before = scene.look()
+    assert tieredstore(*scene.arguments).code == 0
+    assert scene.look() == before
+
+
+def test_every_command_says_in_the_table_what_it_does() -> None:
     commands = dict(commands_below(program()))
-    rewriting = {path for path, command in commands.items() if any("--yes" in one.opts for one in command.params)}
-    assert rewriting == {name.partition(" --")[0] for name in REWRITE} | {"doctor"}
-    assert commands.keys() - rewriting == READ | ADD
+    effects = {path: effect for entry in all_entries() for path, effect in entry.effects.items()}
+    assert effects.keys() == commands.keys()
+    having = {
+        option: {path for path, command in commands.items() if any(option in one.opts for one in command.params)}
+        for option in ("--yes", "--dry-run")
+    }
+    by_effect = {kind: {path for path in effects if effects[path] == kind} for kind in ("reads", "adds", "rewrites")}
+    assert having["--yes"] == by_effect["rewrites"]
+    assert having["--dry-run"] <= by_effect["adds"]
+    assert by_effect["reads"] == READ.keys() | OF_FILES
+    assert by_effect["rewrites"] == {name.partition(" --")[0] for name in REWRITE} | {"doctor"}
 
 
 PLACED: Final = {

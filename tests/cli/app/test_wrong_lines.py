@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
-from tests.support.cli.cli_process import tieredstore
+from tests.support.cli.cli_process import ORIGINALS, tieredstore
+from tests.support.cli.screens import all_commands
 
 LINES = [
     ("ls --bucket x", "ls has no option --bucket; tieredstore ls --help lists what it has"),
@@ -32,7 +36,32 @@ LINES = [
     ),
     ("show x.index --records", "--records is not for x.index"),
     ("ls", "no store is named: give --settings FILE (-c) or --store URL"),
+    ("fetch t b 0", "PARTITION is 'b': it must be a whole number"),
+    ("fetch", "fetch needs TOPIC: tieredstore fetch TOPIC PARTITION OFFSET|ID"),
+    ("cat", "cat needs TOPIC: tieredstore cat TOPIC"),
+    ("cat t -n 0", "-n is '0': it must be at least 1"),
+    ("cat t -n", "-n needs a value: -n N"),
+    ("cat t --data-loss report", "cat has no option --data-loss"),
+    ("copy", "there is no command 'copy'; tieredstore upload is what does that"),
+    ("delete", "there is no command 'delete'; tieredstore rm is what does that"),
+    ("export", "there is no command 'export'; tieredstore cat -o is what does that"),
+    ("consume", "there is no command 'consume'; tieredstore cat --group is what does that"),
+    ("nonsense", "there is no command 'nonsense'; tieredstore --help lists them"),
+    ("x" * 1000, "there is no command 'xxx"),
+    ("inspect a 0 0 \x1b[2J", "inspect has no use for"),
+    ("ls --\x1b[2J", "ls has no option"),
 ]
+IN_A_FOLDER = [
+    ("ls --store nope", 2, "there is no file or folder 'nope'; URLs begin with file://, s3://"),
+    ("ls --store ./nope", 2, "the store's root '{}/nope' is not an existing folder; create it"),
+    ("ls --store store.properties", 2, "'store.properties' is a file, and a store is a URL or a folder; -c takes a"),
+    ("query|select offset from none|--store|logs", 2, '"from"; offset is a word of SQL: write "offset"\n'),
+    ("query|select * from none where offset > 1|--store|logs", 2, 'offset is a word of SQL: write "offset"\n'),
+    ("query|select ofset from none|--store|logs", 2, 'column "ofset" not found in FROM clause! Candidate'),
+    ("query|select * from nine|--store|logs", 3, "there is no topic nine; there are none, of-two\n"),
+    ("query|select * from of-two|--store|logs", 2, 'write "of-two", in double quotes\n'),
+]
+"""In a folder with a store of the topics ``none`` and ``of-two``."""
 
 
 @pytest.mark.parametrize(("line", "sentence"), LINES, ids=[line for line, _ in LINES])
@@ -40,3 +69,42 @@ def test_a_wrong_line_is_told_in_one_sentence(line: str, sentence: str) -> None:
     done = tieredstore(*line.split())
     done.fails(2, f"tieredstore: {sentence}")
     assert done.stderr.count("\n") == 1
+    assert len(done.stderr) < 300
+    assert "\x1b" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("--no-such-option",), ("-Z",), ("--no-such-option=1", "a", "b", "c", "d")])
+@pytest.mark.parametrize("command", ["", "keys", "holds", *all_commands()])
+def test_every_command_names_itself(command: str, arguments: tuple[str, ...]) -> None:
+    done = tieredstore(*command.split(), *arguments)
+    done.fails(2, f"tieredstore: {command or 'tieredstore'} ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("store")
+    (folder / "logs").mkdir()
+    (folder / "store.properties").touch()
+    for name in ("none-0", "of-two-0"):
+        shutil.copytree(ORIGINALS / "single-0", folder / name)
+        assert tieredstore("upload", folder / name, "--store", folder / "logs").code == 0
+    return folder
+
+
+@pytest.mark.parametrize(("line", "code", "sentence"), IN_A_FOLDER, ids=[line for line, *_ in IN_A_FOLDER])
+def test_what_is_not_there_is_named(
+    line: str, code: int, sentence: str, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(logs)
+    done = tieredstore(*(line.split("|") if "|" in line else line.split()))
+    done.fails(code, "tieredstore: ", sentence.format(logs))
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_folder_that_is_there_is_a_store_by_its_name_alone(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(logs)
+    assert [row["topic"] for row in tieredstore("ls", "--store", "logs", "--json").clean().rows[0]] == [
+        "none",
+        "of-two",
+    ]

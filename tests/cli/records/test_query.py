@@ -171,32 +171,32 @@ def test_values_are_avro_of_a_file_or_of_a_registry(bucket: Bucket, tmp_path: Pa
 
 def test_a_picture_of_two_columns(bucket: Bucket, tmp_path: Path) -> None:
     sql = 'SELECT timestamp, "offset" AS place, value FROM orders WHERE partition = 0'
-    assert query(bucket, sql, "--plot", tmp_path / "o.png", "timestamp", "place").code == 0
+    assert query(bucket, sql, "--plot", tmp_path / "o.png").code == 0
     assert (tmp_path / "o.png").read_bytes().startswith(b"\x89PNG")
     names = "SELECT value, count(*) AS n FROM orders GROUP BY 1 ORDER BY 1 LIMIT 5"
-    assert query(bucket, names, "--plot", tmp_path / "names.svg", "value", "n").code == 0
-    failing(query(bucket, sql, "--plot", tmp_path / "x.png", "price", "place"), 2, "no column price")
-    failing(query(bucket, sql, "--plot", tmp_path / "x.png", "place", "value"), 2, "not of numbers")
-    failing(query(bucket, sql, "--plot", tmp_path / "x.txt", "place", "value"), 2, ".png")
-    failing(
-        query(bucket, sql, "--plot", tmp_path / "x.png", "place", "place", "--json"),
-        2,
-        "leave out -o, --format and --json",
-    )
-    twice = 'SELECT partition, "offset", partition FROM orders'
-    failing(query(bucket, twice, "--plot", tmp_path / "x.png", "partition", "offset"), 2, "two columns partition")
+    assert query(bucket, names, "--plot", tmp_path / "names.svg").code == 0
+    for wrong, sentence in (
+        ("SELECT value FROM orders", "draws the second column over the first, and the query gives one"),
+        ('SELECT "offset", value FROM orders', "the column value is not of numbers"),
+        ('SELECT partition, "offset", partition FROM orders', "two columns partition"),
+    ):
+        failing(query(bucket, wrong, "--plot", tmp_path / "x.png"), 2, sentence)
+    failing(query(bucket, sql, "--plot", tmp_path / "x.txt"), 2, ".png")
+    failing(query(bucket, sql, "--plot", tmp_path / "x.png", "--json"), 2, "leave out -o, --format and --json")
     assert not (tmp_path / "x.png").exists()
 
 
-ODD = "MAP {'a': 1} AS m, {'a': 'b'} AS s, [1, NULL] AS l, TIME '10:00' AS t, '\\xFF'::BLOB AS b, INTERVAL 1 MONTH AS i"
+ODD = (
+    "MAP {'a': 1}", "{'a': 'b'}", "[1, NULL]", "TIME '10:00'", "'\\xFF'::BLOB", "INTERVAL 1 MONTH",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("column", "msltbi")
+@pytest.mark.parametrize("column", ODD)
 def test_a_picture_takes_what_is_no_number_for_names(bucket: Bucket, tmp_path: Path, column: str) -> None:
     path = tmp_path / "o.svg"
-    assert query(bucket, f"SELECT {ODD}, 1 AS n", "--plot", path, column, "n").code == 0
+    assert query(bucket, f"SELECT {column} AS odd, 1 AS n", "--plot", path).code == 0
     assert path.exists()
-    failing(query(bucket, f"SELECT {ODD}, 1 AS n", "--plot", path, "n", column), 2, f"{column} is not of numbers")
+    failing(query(bucket, f"SELECT 1 AS n, {column} AS odd", "--plot", path), 2, "odd is not of numbers")
 
 
 def test_no_value_is_lost_on_its_way_into_text(bucket: Bucket) -> None:

@@ -258,7 +258,10 @@ def test_a_replacement_shows_its_plan_and_status_who_holds_what_gave_way(kept: K
     assert (summary["codes"], summary["stored_size"]) == ({"deleted": 1, "written": 1}, size)
     assert summary["dry_run"]
     assert {info.key: kept.store.get(info.key) for info in kept.store.list("")} == before
-    assert tieredstore(*line, "--replace", 1, "--yes").code == 0
+    (window, gone), summary = rows(tieredstore(*line, "--replace", 1, "--yes", "--json"))
+    assert (window["status"], window["records"], window["last_offset"]) == ("done", 12, 11)
+    assert gone == {**going, "status": "done"}
+    assert (summary["codes"], summary["files"]) == ({"deleted": 1, "written": 1}, 1)
     assert [key.rpartition("/")[2][:4] for key in listed(kept.store)] == ["2_0_"]
     again = tieredstore(*line, "--replace", 1).text.splitlines()
     assert again == ["there is nothing to write"]

@@ -295,42 +295,13 @@ UsageProblem: Final = cast("type[Exception]", typer.BadParameter.__base__)
 """What the command line's parser raises: typer names only some of the classes below it."""
 
 _MEANT: Final[Mapping[str, str]] = {
-    "check": "verify",
-    "clean": "gc",
-    "consume": "cat --group",
-    "consumer": "cat --group",
-    "convert": "cat -o",
-    "copy": "upload",
-    "cost": "du --prices",
-    "cp": "mirror",
-    "delete": "rm",
-    "describe": "inspect",
-    "df": "du",
-    "diagnose": "doctor",
-    "download": "fetch",
-    "dump": "show",
-    "export": "cat -o",
-    "fsck": "verify",
-    "get": "fetch",
-    "hold": "holds",
-    "index": "inspect --index",
-    "list": "ls",
-    "offsets": "ls",
-    "ps": "ls",
-    "put": "upload",
-    "read": "cat",
-    "records": "cat",
-    "remove": "rm",
-    "segments": "ls",
-    "size": "du",
-    "sql": "query",
-    "stat": "inspect",
-    "sync": "mirror",
-    "tail": "cat --follow",
-    "topics": "ls",
-    "validate": "verify",
-    "view": "cat",
-}
+    "check": "verify", "clean": "gc", "consume": "cat --group", "consumer": "cat --group", "convert": "cat -o",
+    "copy": "upload", "cost": "du --prices", "cp": "mirror", "delete": "rm", "describe": "inspect", "df": "du",
+    "diagnose": "doctor", "download": "fetch", "dump": "show", "export": "cat -o", "fsck": "verify", "get": "fetch",
+    "hold": "holds", "index": "inspect --index", "list": "ls", "offsets": "ls", "ps": "ls", "put": "upload",
+    "read": "cat", "records": "cat", "remove": "rm", "segments": "ls", "size": "du", "sql": "query",
+    "stat": "inspect", "sync": "mirror", "tail": "cat --follow", "topics": "ls", "validate": "verify", "view": "cat",
+}  # fmt: skip
 """What other tools call it."""
 
 _MOVED: Final[Mapping[str, str]] = {
@@ -347,13 +318,8 @@ def tell_usage(problem: Any) -> int:
     if type(problem).__name__ == "NoArgsIsHelpError":
         problem.show()  # the help itself
     else:
-        complain(str(usage_error(problem)))
+        complain(_SENTENCES.get(type(problem).__name__, _other)(problem))
     return ConfigError.exit_code
-
-
-def usage_error(problem: Any) -> ConfigError:
-    """The same as an error of the library."""
-    return ConfigError(_SENTENCES.get(type(problem).__name__, _other)(problem))
 
 
 def no_such_command(context: Any, name: str) -> ConfigError:

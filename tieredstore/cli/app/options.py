@@ -281,7 +281,7 @@ From: TypeAlias = Annotated[
 Last: TypeAlias = Annotated[
     int | None,
     typer.Option(
-        "--last", metavar="N", min=0, rich_help_panel="Window", help="Begin N records before the end of each partition."
+        "--last", metavar="N", min=0, rich_help_panel="Window", help="Begin with the last N records of each partition."
     ),
 ]
 
@@ -349,15 +349,27 @@ class Records(Group):
     ] = "fail"
 
 
+ToFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        rich_help_panel="Output",
+        help="Write into FILE, whole or not at all; - is stdout.",
+    ),
+]
+_AsJson: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="One JSON object per line, then a summary; records have none.")
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Rows(Group):
     """Where records or rows go, as what, and how many of them."""
 
     PANEL: ClassVar[str] = "Output"
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write into FILE, whole or not at all; - is stdout."),
-    ] = None
+    output: ToFile = None
     row_format: Annotated[
         str | None,
         typer.Option(
@@ -366,13 +378,8 @@ class Rows(Group):
             help=f"{formats_text()}; without it what FILE ends with, and on the screen a table.",
         ),
     ] = None
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line; the same as --format jsonl.")] = False
+    as_json: _AsJson = False
     count: Count = None
-
-
-_AsJson: TypeAlias = Annotated[
-    bool, typer.Option("--json", help="For scripts: an object of JSON a line, the last one a summary.")
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,16 +422,6 @@ class Apply(Group):
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it. Without it, only show what would be done.")] = False
 
 
-ToFile: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "-o",
-        "--output",
-        metavar="FILE",
-        rich_help_panel="Output",
-        help="Write to FILE, whole or not at all; without it to stdout.",
-    ),
-]
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", rich_help_panel="Work", help="Say what would be done, and do nothing.")
 ]
@@ -445,25 +442,36 @@ Count: TypeAlias = Annotated[
 
 Follow: TypeAlias = Annotated[
     bool,
-    typer.Option("-f", "--follow", rich_help_panel="Work", help="Go on with what comes, until stopped."),
+    typer.Option("-f", "--follow", rich_help_panel="Window", help="Keep following new records until stopped."),
 ]
 """Of what reads."""
 
 GroupName: TypeAlias = Annotated[
     str | None,
-    typer.Option("--group", metavar="GROUP", help="Share the topic with this group, go on where it was, commit."),
+    typer.Option(
+        "--group",
+        metavar="GROUP",
+        rich_help_panel="Window",
+        help="Join this consumer group: share the topic, resume at its offsets, commit what was written.",
+    ),
 ]
 """A group of consumers."""
 
 Prices: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        "--prices",
-        metavar="FILE",
-        help="The price file, TOML or JSON, as examples/prices.toml.",
+        "--prices", metavar="FILE", help="Price file, TOML or JSON, as examples/prices.toml: show monthly costs too."
     ),
 ]
 """What things cost."""
+
+Once: TypeAlias = Annotated[bool, typer.Option("--once", help="Do the work that is due now, then exit.")]
+"""Of services."""
+
+BACKUP: Final = typer.Option(
+    "--backup", metavar="FILE", help="Settings of a pipeline, or of Secor, that keeps the same topics raw."
+)
+"""Of what looks for records in files."""
 
 JsonLogs: TypeAlias = Annotated[
     bool,

@@ -16,33 +16,14 @@ import typer
 from tieredstore.api.outcomes import OnOutcome, Outcome, Plan, Totals
 from tieredstore.cli.terminal.output import JsonValue, complain, counted, human_count, print_json_line, print_lines
 from tieredstore.cli.terminal.progress import counting, tell_if_stopped
-from tieredstore.cli.terminal.rows import Row
-from tieredstore.cli.terminal.rows import field as declare
+from tieredstore.cli.terminal.rows import Row, attributes_of
 from tieredstore.errors import PartlyDoneError, StoreError, TieredStoreError
 from tieredstore.model import human_bytes
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
 
-OUTCOME: Final[Row[Outcome]] = Row(
-    declare("action", lambda one: one.action),
-    declare("status", lambda one: one.status),
-    declare("code", lambda one: one.code),
-    declare("topic", lambda one: one.topic),
-    declare("topic_id", lambda one: one.topic_id),
-    declare("partition", lambda one: one.partition),
-    declare("base_offset", lambda one: one.base_offset),
-    declare("last_offset", lambda one: one.last_offset),
-    declare("segment_id", lambda one: one.segment_id),
-    declare("new_segment_id", lambda one: one.new_segment_id),
-    declare("name", lambda one: one.name),
-    declare("kind", lambda one: one.kind),
-    declare("size", lambda one: one.size),
-    declare("stored_size", lambda one: one.stored_size),
-    declare("key_id", lambda one: one.key_id),
-    declare("reason", lambda one: one.reason),
-    declare("error", lambda one: None if one.error is None else str(one.error)),
-)
+OUTCOME: Final[Row[Outcome]] = attributes_of(Outcome)
 """One item of any tool, for scripts."""
 
 
@@ -139,7 +120,7 @@ class Teller:
             if said := self.count_up(words):
                 print_lines([f"{heading}: {said}"])
         if self.is_plan and totals.planned and not self.words.only_adds:
-            print_lines([way_to_apply(self.words.done)])
+            print_lines([f"nothing was {self.words.done}: --yes does it"])
 
 
 def carry_out(plan: Plan, words: Words, *, yes: bool, as_json: bool, store: ObjectStore | None = None) -> None:
@@ -184,11 +165,6 @@ def finish(teller: Teller, totals: Totals, failure: PartlyDoneError | None, stay
         raise failure
     if any(teller.counts[code] for code in teller.words.stopping):
         raise typer.Exit(StoreError.exit_code)
-
-
-def way_to_apply(done: str) -> str:
-    """Return the last line of a plan, which names what was not ``done`` and the way to do it."""
-    return f"nothing was {done}: --yes does it"
 
 
 def say_what_stays(store: ObjectStore) -> list[JsonValue]:

@@ -14,9 +14,9 @@ Entry points are read only where the core's own names do not answer.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from tieredstore.installation import load_attached
 
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 Loaded: TypeAlias = "Callable[..., object] | typer.Typer"
 """A command's function, or a group of commands."""
+
+Effect: TypeAlias = Literal["reads", "adds", "rewrites"]
+"""What a command does to what is stored: nothing (but that a group's position moves), or it acts at once and deletes
+nothing (but what a service's settings say), or it shows a plan, and ``--yes`` applies it."""
 
 EXTRAS: Final = {
     "confluent_kafka": "kafka", "duckdb": "query", "fastavro": "avro", "pandas": "spark", "pyarrow": "arrow",
@@ -39,12 +43,20 @@ _GROUP: Final = "tieredstore.commands"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A command, or a group of commands; ``summary`` is the first paragraph of its help."""
+    """A command, or a group of commands, whose effects have their names; ``summary`` is the help's first paragraph."""
 
     name: str
     summary: str
+    effect: Effect | Mapping[str, Effect] = field(hash=False)
     load: Callable[[], Loaded]
     """Import the command's module. What it needs of an extra it imports when it runs."""
+
+    @property
+    def effects(self) -> dict[str, Effect]:
+        """The effect of each command, by the words that call it."""
+        if isinstance(self.effect, str):
+            return {self.name: self.effect}
+        return {f"{self.name} {command}": effect for command, effect in self.effect.items()}
 
 
 def entry_of(name: str) -> Entry | None:
@@ -82,24 +94,40 @@ def read_tables(points: Iterable[EntryPoint]) -> list[Entry]:
     return [entry for table in tables for entry in table]
 
 
-_SUMMARIES: Final = {
-    "upload": "Copy the closed segments of a broker's disk into the store; those that are there already are skipped.",
-    "ls": "List topics, partitions and segments: offsets, sizes, ratio, time span.",
-    "inspect": "Show a segment: manifest, chunk map, key id, indexes, objects, metadata; --index shows an index's "
-    "entries.",
-    "fetch": "Fetch a segment's log, a range of its bytes, or an index, exactly as the broker wrote them.",
-    "cat": "Show the records of a topic, by partition and offset, or write them into files.",
-    "query": "Ask topics in SQL (DuckDB's): each is a table. Without SQL, list them.",
-    "show": "Show what files say: batches, records, or the entries of an index.",
-    "mirror": "Copy segments to another store or under another prefix; the source is only read.",
-    "rm": "Delete the segments of topics, with --to only the oldest of them, with --segment one; whole segments only.",
-    "gc": "Delete what broken copies and deletes left: objects without a manifest, and writes that never ended.",
-    "du": "Say how many bytes, segments and objects lie in the bucket, how well they shrank, and with --prices what "
-    "they cost.",
-    "verify": "Check the segments of a bucket, and how they follow each other; nothing is changed.",
-    "doctor": "Look at settings, keys, store, clock, rules and caches, one line each.",
-    "keys": "Key pairs: make, count, rotate and retire them.",
-    "holds": "Legal holds: what rm and gc leave alone.",
+_COMMANDS: Final[Mapping[str, tuple[Effect | Mapping[str, Effect], str]]] = {
+    "upload": (
+        "adds",
+        "Copy the closed segments of a broker's disk into the store; those that are there already are skipped.",
+    ),
+    "ls": ("reads", "List topics, partitions and segments: offsets, sizes, ratio, time span."),
+    "inspect": (
+        "reads",
+        "Show a segment: manifest, chunk map, key id, indexes, objects, metadata; --index shows an index's entries.",
+    ),
+    "fetch": ("reads", "Fetch a segment's log, a range of its bytes, or an index, exactly as the broker wrote them."),
+    "cat": ("reads", "Show the records of a topic, by partition and offset, or write them into files."),
+    "query": ("reads", "Ask topics in SQL (DuckDB's): each is a table. Without SQL, list them."),
+    "show": ("reads", "Show what files say: batches, records, or the entries of an index."),
+    "mirror": ("adds", "Copy segments to another store or under another prefix; the source is only read."),
+    "rm": (
+        "rewrites",
+        "Delete the segments of topics, with --to only the oldest of them, with --segment one; whole segments only.",
+    ),
+    "gc": (
+        "rewrites",
+        "Delete what broken copies and deletes left: objects without a manifest, and writes that never ended.",
+    ),
+    "du": (
+        "reads",
+        "Say how many bytes, segments and objects there are, how well they shrank, and with --prices what they cost.",
+    ),
+    "verify": ("reads", "Check the segments of a bucket, and how they follow each other; nothing is changed."),
+    "doctor": ("rewrites", "Look at settings, keys, store, clock, rules and caches, one line each."),
+    "keys": (
+        {"new": "adds", "list": "reads", "rotate": "rewrites", "seal": "adds"},
+        "Key pairs: make, count, rotate and retire them.",
+    ),
+    "holds": ({"place": "adds", "list": "reads", "release": "rewrites"}, "Legal holds: what rm and gc leave alone."),
 }
 
 
@@ -171,5 +199,6 @@ def load_of_core(name: str) -> Loaded:  # noqa: C901  a table
 
 
 _CORE: Final = {
-    name: Entry(name, summary, functools.partial(load_of_core, name)) for name, summary in _SUMMARIES.items()
+    name: Entry(name, summary, effect, functools.partial(load_of_core, name))
+    for name, (effect, summary) in _COMMANDS.items()
 }

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import sys
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Final, TypeAlias
 
 import typer
 
-from tieredstore.cli.terminal.output import JsonValue, iso_utc, print_json_line, table_of_rows, terminal_width
+from tieredstore.cli.terminal.output import JsonValue, column_name, iso_utc
+from tieredstore.cli.terminal.rows import Field, Row, field
+from tieredstore.cli.terminal.tables import number, word
 from tieredstore.kafka.checkpoints import parse_leader_epochs, parse_producer_snapshot
 from tieredstore.kafka.indexes import read_offset_index, read_time_index, read_txn_index
 from tieredstore.model import IndexType
 
-Row: TypeAlias = dict[str, JsonValue]
+Entry: TypeAlias = dict[str, JsonValue]
+"""One entry of an index: its fields by their names."""
 
 IndexName: TypeAlias = Annotated[
     str | None,
@@ -26,14 +29,14 @@ IndexName: TypeAlias = Annotated[
 ]
 
 
-def show_entries(rows: Sequence[Row], *, as_json: bool) -> None:
-    """The entries as a table, or one by one and how many there are."""
-    if not as_json:
-        sys.stdout.write(table_of_rows(rows, width=terminal_width()))
-        return
-    for row in rows:
-        print_json_line(row)
-    print_json_line({"summary": {"entries": len(rows)}})
+def row_of(entries: Sequence[Entry]) -> Row[Entry]:
+    """Declare the fields that the entries of an index have; on a narrow terminal the last columns go first."""
+
+    def declare(rank: int, name: str) -> Field[Entry]:
+        align = word if any(isinstance(entry[name], str) for entry in entries) else number
+        return field(name, operator.itemgetter(name), align(column_name(name), rank=rank))
+
+    return Row(*(declare(rank, name) for rank, name in enumerate(entries[0] if entries else ())))
 
 
 def leader_epoch_rows(epochs: Iterable[tuple[int, int]]) -> list[JsonValue]:
@@ -41,40 +44,40 @@ def leader_epoch_rows(epochs: Iterable[tuple[int, int]]) -> list[JsonValue]:
     return [{"epoch": epoch, "start_offset": start} for epoch, start in epochs]
 
 
-def decode_rows(kind: IndexType, content: bytes, base_offset: int) -> list[Row]:
+def decode_rows(kind: IndexType, content: bytes, base_offset: int) -> list[Entry]:
     """The entries of one index of the segment at ``base_offset``; BatchCorruptError if they do not hold together."""
     return _DECODERS[kind](content, base_offset)
 
 
-def _offsets(content: bytes, base_offset: int) -> list[Row]:
+def _offsets(content: bytes, base_offset: int) -> list[Entry]:
     return [asdict(entry) for entry in read_offset_index(content, base_offset)]
 
 
-def _timestamps(content: bytes, base_offset: int) -> list[Row]:
+def _timestamps(content: bytes, base_offset: int) -> list[Entry]:
     return [
         {"timestamp_ms": entry.timestamp, "timestamp": iso_utc(entry.timestamp), "offset": entry.offset}
         for entry in read_time_index(content, base_offset)
     ]
 
 
-def _producers(content: bytes, _base_offset: int) -> list[Row]:
-    rows: list[Row] = []
+def _producers(content: bytes, _base_offset: int) -> list[Entry]:
+    rows: list[Entry] = []
     for state in parse_producer_snapshot(content):
-        row: Row = asdict(state)
+        row: Entry = asdict(state)
         row["timestamp_ms"] = row.pop("timestamp")
         rows.append(row)
     return rows
 
 
-def _leader_epochs(content: bytes, _base_offset: int) -> list[Row]:
+def _leader_epochs(content: bytes, _base_offset: int) -> list[Entry]:
     return [{"epoch": epoch, "start_offset": start} for epoch, start in parse_leader_epochs(content)]
 
 
-def _transactions(content: bytes, base_offset: int) -> list[Row]:
+def _transactions(content: bytes, base_offset: int) -> list[Entry]:
     return [asdict(entry) for entry in read_txn_index(content, base_offset)]
 
 
-_DECODERS: Final[Mapping[IndexType, Callable[[bytes, int], list[Row]]]] = {
+_DECODERS: Final[Mapping[IndexType, Callable[[bytes, int], list[Entry]]]] = {
     IndexType.OFFSET: _offsets,
     IndexType.TIMESTAMP: _timestamps,
     IndexType.PRODUCER_SNAPSHOT: _producers,

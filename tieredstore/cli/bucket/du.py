@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -13,16 +12,9 @@ import typer
 from tieredstore.api.rows import Usage
 from tieredstore.api.usage import total_usage
 from tieredstore.backends.base import admin_of
-from tieredstore.cli.app.options import FromTo, Output, Store, Topics, Work
-from tieredstore.cli.terminal.output import (
-    JsonValue,
-    complain,
-    counted,
-    human_amount,
-    print_json_line,
-    print_table,
-)
-from tieredstore.cli.terminal.plots import COLORS, Picture, PlotFile, label, module
+from tieredstore.cli.app.options import FromTo, Output, Prices, Store, Topics, Work
+from tieredstore.cli.terminal.output import JsonValue, complain, counted, human_amount
+from tieredstore.cli.terminal.plots import COLORS, Picture, PlotFile, add_legend, label, mark_amounts, unit_of
 from tieredstore.cli.terminal.progress import counting
 from tieredstore.cli.terminal.rows import Row, column, field, rounded_bytes, rounded_count
 from tieredstore.cli.terminal.tables import WIDE, number, text, word
@@ -57,10 +49,7 @@ def du(
     by: Annotated[By, typer.Option("--by", help="What a row is of; a day is that of a segment's newest record.")] = (
         By.TOPIC
     ),
-    prices: Annotated[
-        Path | None,
-        typer.Option("--prices", metavar="FILE", help="A price file, TOML or JSON: what it costs a month, too."),
-    ] = None,
+    prices: Prices = None,
     sort: Annotated[
         Sort | None, typer.Option("--sort", help="What the rows are sorted by; stored bytes, with --prices the cost.")
     ] = None,
@@ -73,8 +62,7 @@ def du(
     output: Output,
     plot: PlotFile = None,
 ) -> None:
-    """Say how many bytes, segments and objects lie in the bucket, how well they shrank, and with --prices what they
-    cost.
+    """Say how many bytes, segments and objects there are, how well they shrank, and with --prices what they cost.
 
     Reads the manifest of every segment unless --listing is given, and needs no key. With --prices it also shows
     what the same log would cost on brokers' disks and between zones. --plot draws the rows; it needs matplotlib.
@@ -120,23 +108,20 @@ def _show(
     output: Output,
 ) -> None:
     name, sums = _name_row(by, rows), _sums_row(is_priced=prices is not None)
-    if output.as_json:
-        for row in rows:
-            print_json_line(name.json(row) | sums.json(row))
-        about: dict[str, JsonValue] = {}
-        if prices is not None:
-            about = {"currency": prices.currency, "prices": prices.name, "as_of": prices.as_of}
-            about |= {"assumptions": assumed, "stays": stays}
-        print_json_line({"summary": {**sums.json(total), **about}})
-    elif not rows:
-        complain("no segments found")
-    else:
-        cells = [[*name.cells(row), *sums.cells(row)] for row in rows]
-        cells.append(["total", *[""] * (len(name.columns) - 1), *sums.cells(total)])
-        print_table([*name.columns, *sums.columns], cells, total=True, wide=output.wide)
-        for sentence in (
-            [] if prices is None else [f"a month by {prices.title}", *(f"assumed: {one}" for one in assumed)]
-        ):
+    about: dict[str, JsonValue] = {}
+    if prices is not None:
+        about = {"currency": prices.currency, "prices": prices.name, "as_of": prices.as_of}
+        about |= {"assumptions": assumed, "stays": stays}
+    Row(name, sums).show(
+        rows,
+        as_json=output.as_json,
+        summary={**sums.json(total), **about},
+        total=["total", *[""] * (len(name.columns) - 1), *sums.cells(total)],
+        empty="no segments found",
+        wide=output.wide,
+    )
+    if prices is not None and rows and not output.as_json:
+        for sentence in (f"a month by {prices.title}", *(f"assumed: {one}" for one in assumed)):
             complain(sentence)
 
 
@@ -214,7 +199,6 @@ def _order(row: Usage) -> tuple[str, str, int, str]:
 
 _MOST_ROWS: Final = 8
 _BAR: Final = 0.38
-_UNITS: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
 
 _Part = tuple[str, Callable[[Usage], float | None], str]
 """A part of a bar: its name, its length, its colour."""
@@ -251,12 +235,11 @@ def _draw(picture: Picture, usage: Mapping[str, Usage], total: Usage, prices: Pr
     if not usage:
         complain(f"{picture.path} was not drawn: there are no segments")
         return
-    ticker = module("matplotlib.ticker")
     first, second = (_STORED, _LOG) if prices is None else (_COST, _OF_BROKERS)
     if not any(amount_of(total) for _, amount_of, _ in second):
         second = ()
     rows = _longest(usage, [*first, *second])
-    unit, scale = ("", 1) if prices else next(pair for pair in _UNITS if total.stored_size >= pair[1] or pair[1] == 1)
+    unit, scale = ("", 1) if prices else unit_of(total.stored_size)
     axes = picture.axes(height=1.6 + 0.6 * len(rows))
     for parts, shift in ((first, -_BAR / 2 if second else 0.0), (second, _BAR / 2)):
         lefts = [0.0] * len(rows)
@@ -268,8 +251,7 @@ def _draw(picture: Picture, usage: Mapping[str, Usage], total: Usage, prices: Pr
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     axes.set_xlim(left=0)
-    axes.xaxis.set_major_locator(ticker.MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
-    axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,g}"))
+    mark_amounts(axes.xaxis)
     if prices is None:
         axes.set_xlabel(unit)
         axes.set_title(f"{human_bytes(total.stored_size)} stored", loc="left", fontweight="bold")
@@ -278,7 +260,7 @@ def _draw(picture: Picture, usage: Mapping[str, Usage], total: Usage, prices: Pr
         beside = f", {human_amount(_cost_of(total).brokers)} on brokers" if second else ""
         title = f"{human_amount(_cost_of(total).bucket)} a month in the bucket{beside}"
         axes.set_title(title, loc="left", fontweight="bold")
-    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+    add_legend(axes)
     picture.save(axes)
 
 

@@ -11,8 +11,9 @@ import typer
 
 from tieredstore.api.rows import index_type
 from tieredstore.catalog import StoredSegment
+from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.cli.app.options import Address, Output, Store
-from tieredstore.cli.bucket.decoded_indexes import IndexName, decode_rows, leader_epoch_rows, show_entries
+from tieredstore.cli.bucket.decoded_indexes import IndexName, decode_rows, leader_epoch_rows, row_of
 from tieredstore.cli.terminal.output import (
     JsonValue,
     complain,
@@ -24,7 +25,7 @@ from tieredstore.cli.terminal.output import (
     print_table,
     ratio_of,
 )
-from tieredstore.cli.terminal.rows import SEGMENT, Row, T, column, field
+from tieredstore.cli.terminal.rows import Row, T, attributes, column, field
 from tieredstore.cli.terminal.tables import number, text, word
 from tieredstore.errors import ConfigError, CorruptDataError, excerpt
 from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex
@@ -59,7 +60,8 @@ def inspect(
         if kind is not None:
             with segment.index(kind.value) as stream:
                 rows = decode_rows(kind, stream.read(), segment.base_offset)
-            show_entries(rows, as_json=output.as_json)
+            entries = row_of(rows)
+            entries.show(rows, as_json=output.as_json, summary={"entries": len(rows)}, empty="no entries")
             return
         assert segment.stored is not None  # it was inspected
         view = SegmentView(segment.stored, bucket.opened())
@@ -99,7 +101,7 @@ class SegmentView:
         """All of it, snake_case; what is not known is null."""
         objects = self.segment.objects
         row: dict[str, JsonValue] = {
-            **SEGMENT.json(objects),
+            **_SEGMENT.json(objects),
             "size": self.chunk_index.original_file_size,
             "stored_size": objects.stored_size,
             "ratio": ratio_of(self.chunk_index.original_file_size, objects.stored_size),
@@ -214,12 +216,17 @@ class SegmentView:
 
 def _print_rows(row: Row[T], items: Iterable[T]) -> None:
     print_lines([""])
-    print_table(row.columns, map(row.cells, items))
+    row.show(items, as_json=False)
 
 
 _Chunk: TypeAlias = tuple[int, ByteRange, ByteRange]
 """Number, place in the log, and place as it is stored."""
 
+_SEGMENT: Final[Row[SegmentObjects]] = Row(
+    attributes("topic", "topic_id", "partition").of(lambda objects: objects.segment_id.topic_id_partition),
+    field("base_offset", lambda objects: objects.start_offset),
+    field("segment_id", lambda objects: objects.segment_id.id),
+)
 _INDEX: Final[Row[tuple[IndexType, IndexEntry]]] = Row(
     field("type", lambda index: index[0], word("INDEX")),
     field("position", lambda index: index[1].position, number("POSITION")),

@@ -27,8 +27,19 @@ from tieredstore.cli.terminal.output import (
     print_table,
     ratio_of,
 )
-from tieredstore.cli.terminal.plots import COLORS, GREY, RED, Picture, PlotFile, label, module
-from tieredstore.cli.terminal.rows import Row, column
+from tieredstore.cli.terminal.plots import (
+    COLORS,
+    GREY,
+    RED,
+    Picture,
+    PlotFile,
+    add_legend,
+    label,
+    mark_amounts,
+    module,
+    unit_of,
+)
+from tieredstore.cli.terminal.rows import Row, attributes, column
 from tieredstore.cli.terminal.rows import field as declare
 from tieredstore.cli.terminal.tables import WIDE, moment, number, text, word
 from tieredstore.errors import BrokerUnavailableError, ConfigError, CorruptDataError, ResourceNotFoundError, excerpt
@@ -100,7 +111,7 @@ def ls(
     if picture is not None and (topics.partitions is not None or has_broker):
         draw_offsets(picture, _lives_of(rows) if has_broker else seen.partitions(), broker=has_broker)
     elif picture is not None:
-        StoredPlot(picture).save(seen.whole)
+        draw_stored(picture, seen.whole)
     if seen.damaged:
         raise typer.Exit(CorruptDataError.exit_code)
     if time is not None:
@@ -141,17 +152,14 @@ class _Seen:
 
     def summary(self) -> dict[str, JsonValue]:
         """The sums of segments for scripts; those of bytes are of whole ones."""
-        sums: dict[str, JsonValue] = {
-            "segments": self.segments,
-            "incomplete": self.incomplete,
-            "damaged": self.damaged,
-        }
-        bytes_of = {"size": self.size, "stored_size": self.stored_size, "ratio": ratio_of(self.size, self.stored_size)}
-        return {**sums, "holes": self.holes, **bytes_of}
+        return {**_SEEN.json(self), "ratio": ratio_of(self.size, self.stored_size)}
 
     def partitions(self) -> dict[_Life, Partition]:
         """The offsets that there are of each partition."""
         return {life: _held_partition(life[2], held.spans) for life, held in self.held.items()}
+
+
+_SEEN: Final[Row[_Seen]] = attributes("segments", "incomplete", "damaged", "holes", "size", "stored_size")
 
 
 def _lives_of(topics: Sequence[Topic]) -> dict[_Life, Partition]:
@@ -171,18 +179,15 @@ def _show_partitions(topics: Sequence[Topic], output: Output, *, has_broker: boo
     is_id_needed = len({topic.name for topic in topics}) < len(topics)
     row = _partition_row(0 if is_id_needed else WIDE, has_broker=has_broker, has_until=until is not None)
     sums = _sums_of([one for _, one in rows])
-    if output.as_json:
-        for one in rows:
-            print_json_line(row.json(one))
-        not_stored = {"not_stored": sum(_count(one.not_stored) for _, one in rows)} if has_broker else {}
-        print_json_line({"summary": {"partitions": len(rows), **_SUMS.json(sums), **not_stored}})
-    elif not rows:
-        complain("no segments found")
-    else:
-        cells = [*map(row.cells, rows)]
-        blank = len(row.columns) - len(_SUMS.columns) - 1
-        cells.append(["total", *[""] * blank, *_SUMS.cells(sums)])
-        print_table(row.columns, cells, total=True, wide=output.wide)
+    not_stored = {"not_stored": sum(_count(one.not_stored) for _, one in rows)} if has_broker else {}
+    row.show(
+        rows,
+        as_json=output.as_json,
+        summary={"partitions": len(rows), **_SUMS.json(sums), **not_stored},
+        total=["total", *[""] * (len(row.columns) - len(_SUMS.columns) - 1), *_SUMS.cells(sums)],
+        empty="no segments found",
+        wide=output.wide,
+    )
 
 
 _Named: TypeAlias = tuple[Topic, Partition]
@@ -205,18 +210,12 @@ def _partition_row(id_rank: int, *, has_broker: bool, has_until: bool) -> Row[_N
     if has_broker:
         parts.insert(1, _BROKER_OFFSETS.of(lambda row: row[1]))
     if has_until:
-        parts.insert(
-            2,
-            Row(
-                declare(
-                    "complete_until",
-                    lambda row: _is_complete(row[1]),
-                    word("COMPLETE"),
-                    lambda is_it: "yes" if is_it else "no",
-                )
-            ),
-        )
+        parts.insert(2, Row(declare("complete_until", lambda row: _is_complete(row[1]), word("COMPLETE"), _yes_or_no)))
     return Row(*parts)
+
+
+def _yes_or_no(is_it: bool) -> str:
+    return "yes" if is_it else "no"
 
 
 _SUMS: Final[Row[Partition]] = Row(
@@ -363,7 +362,7 @@ def _segment_row(
         declare("partition", lambda one: one.partition, number("PART", rank=0 if has_partition else _NEVER)),
         declare("base_offset", lambda one: one.base_offset, number("OFFSET")),
         declare("last_offset", lambda one: one.last_offset, number("LAST OFFSET")),
-        declare("segment_id", lambda one: one.segment_id),
+        attributes("segment_id"),
         declare("size", lambda one: one.size, number("SIZE", rank=2), human_bytes),
         declare("stored_size", lambda one: one.stored_size, number("STORED", rank=1), human_bytes),
         declare("ratio", _ratio, number("RATIO", rank=4), "{:.2f}".format),
@@ -402,80 +401,65 @@ def _form(segment: Segment) -> str:
 
 _STEPS: Final = 500
 """How many times a picture tells apart; more would be less than a dot each."""
-_UNITS: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
 _NARROWEST_MS: Final = 1000
 
 Stored = Sequence[tuple[int, int]]
 """Times in milliseconds, ascending, and how many bytes are stored of records up to then since the time before."""
 
 
-class StoredPlot:
-    """Draws the bytes that were stored up to each time, of segments: topic, time and size."""
+def draw_stored(picture: Picture, segments: Iterable[tuple[str, int | None, int]]) -> None:
+    """Draw the bytes that were stored up to each time, of segments: topic, time and size.
 
-    def __init__(self, picture: Picture) -> None:
-        self._picture = picture
-        self._stored: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-
-    def save(self, segments: Iterable[tuple[str, int | None, int]]) -> None:
-        """Draw; what no manifest tells the time of is told of on stderr, and so is that there is nothing to draw."""
-        timeless = 0
-        for topic, time_ms, size in segments:
-            # A time that is none, as of producers that count in other units, would leave everything else in one spot.
-            if time_ms is None or iso_utc(time_ms) is None:
-                timeless += 1
-            else:
-                self._stored[topic].append((time_ms, size))
-        if timeless:
-            complain(f"{timeless} segments are not in the picture: their manifests tell no time")
-        if not self._stored:
-            complain(f"{self._picture.path} was not drawn: no segment has a time")
-            return
-        bands = _bands({topic: sorted(stored) for topic, stored in self._stored.items()})
-        self._picture.save(self._draw(bands))
-
-    def _draw(self, bands: Mapping[str, Stored]) -> Any:
-        dates = module("matplotlib.dates")
-        ticker = module("matplotlib.ticker")
-        axes = self._picture.axes()
-        total = sum(_sum(stored) for stored in bands.values())
-        unit, scale = next(pair for pair in _UNITS if total >= pair[1])
-        times = _times(bands.values())
-        colors = [*itertools.islice(itertools.cycle(COLORS), len(bands))]
-        if len(self._stored) > len(bands):
-            colors[-1] = GREY
-        heights = [[height / scale for height in _heights(stored, times)] for stored in bands.values()]
-        shown = [datetime.fromtimestamp(time / 1000, UTC) for time in times]
-        areas = axes.stackplot(shown, *heights, colors=colors, step="post")
-        axes.set_xlim(shown[0], shown[-1])
-        axes.set_ylim(bottom=0)
-        locator = dates.AutoDateLocator(UTC, maxticks=9)
-        axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, UTC))
-        axes.yaxis.set_major_locator(ticker.MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
-        axes.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,g}"))
-        axes.set_xlabel("time of the records (UTC)")
-        axes.set_ylabel(f"stored ({unit})")
-        topics = label(next(iter(bands))).strip() if len(self._stored) == 1 else f"{len(self._stored)} topics"
-        axes.set_title(f"{topics}: {human_bytes(total)} stored", loc="left", fontweight="bold")
-        if len(bands) > 1:
-            names = [f"{label(topic)}: {human_bytes(_sum(stored))}" for topic, stored in bands.items()]
-            # In the order of the bands, from above.
-            axes.legend(areas[::-1], names[::-1], loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
-        return axes
+    Stderr tells how many segments have no time in their manifests, and that there is nothing to draw.
+    """
+    stored: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    timeless = 0
+    for topic, time_ms, size in segments:
+        # A time that is none, as of producers that count in other units, would leave everything else in one spot.
+        if time_ms is None or iso_utc(time_ms) is None:
+            timeless += 1
+        else:
+            stored[topic].append((time_ms, size))
+    if timeless:
+        complain(f"{timeless} segments are not in the picture: their manifests tell no time")
+    if not stored:
+        complain(f"{picture.path} was not drawn: no segment has a time")
+        return
+    bands = _bands({topic: sorted(of_topic) for topic, of_topic in stored.items()})
+    dates, axes, times = module("matplotlib.dates"), picture.axes(), _times(bands.values())
+    sums = {topic: sum(size for _, size in of_topic) for topic, of_topic in bands.items()}
+    unit, scale = unit_of(sum(sums.values()))
+    colors = [*itertools.islice(itertools.cycle(COLORS), len(bands))]
+    if len(stored) > len(bands):
+        colors[-1] = GREY
+    heights = [[height / scale for height in _heights(of_topic, times)] for of_topic in bands.values()]
+    shown = [datetime.fromtimestamp(time / 1000, UTC) for time in times]
+    areas = axes.stackplot(shown, *heights, colors=colors, step="post")
+    axes.set_xlim(shown[0], shown[-1])
+    axes.set_ylim(bottom=0)
+    locator = dates.AutoDateLocator(UTC, maxticks=9)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, UTC))
+    mark_amounts(axes.yaxis)
+    axes.set_xlabel("time of the records (UTC)")
+    axes.set_ylabel(f"stored ({unit})")
+    topics = label(next(iter(bands))).strip() if len(stored) == 1 else f"{len(stored)} topics"
+    axes.set_title(f"{topics}: {human_bytes(sum(sums.values()))} stored", loc="left", fontweight="bold")
+    if len(bands) > 1:
+        names = [f"{label(topic)}: {human_bytes(size)}" for topic, size in sums.items()]
+        # In the order of the bands, from above.
+        add_legend(axes, areas[::-1], names[::-1])
+    picture.save(axes)
 
 
 def _bands(stored: Mapping[str, Stored]) -> dict[str, Stored]:
     """The topics that have most, those first; what has no colour of its own is the last one together."""
-    by_size = sorted(stored, key=lambda topic: (-_sum(stored[topic]), topic))
+    by_size = sorted(stored, key=lambda topic: (-sum(size for _, size in stored[topic]), topic))
     if len(by_size) <= len(COLORS):
         return {topic: stored[topic] for topic in by_size}
     own, others = by_size[: len(COLORS) - 1], by_size[len(COLORS) - 1 :]
     together = sorted(itertools.chain.from_iterable(stored[topic] for topic in others))
     return {**{topic: stored[topic] for topic in own}, f"{len(others)} others": together}
-
-
-def _sum(stored: Stored) -> int:
-    return sum(size for _, size in stored)
 
 
 def _times(bands: Iterable[Stored]) -> list[int]:
@@ -541,7 +525,7 @@ def _label(axes: Any, partitions: Mapping[_Life, Partition], *, broker: bool) ->
     shown += [("broker", _BROKER)] if broker else []
     shown += [("lost", RED)] if any(known.lost for known in partitions.values()) else []
     handles = [patches.Patch(color=color, label=name) for name, color in shown]
-    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+    add_legend(axes, handles=handles)
 
 
 def _message(partitions: Iterable[Partition]) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import fields
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -15,7 +13,7 @@ from tieredstore.api.verifying import Finding, Verification
 from tieredstore.cli.app.options import Cluster, FromTo, Json, Store, Topics, Work
 from tieredstore.cli.terminal.output import counted, human_share, print_json_line, print_lines
 from tieredstore.cli.terminal.progress import counting, tell_if_stopped
-from tieredstore.cli.terminal.rows import Row, field
+from tieredstore.cli.terminal.rows import Row, attributes_of
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.model import human_bytes
 from tieredstore.ops.verification import FindingKind, Severity
@@ -24,7 +22,8 @@ if TYPE_CHECKING:
     from tieredstore.api.verifying import Level
 
 _PERCENT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)%?", re.ASCII)
-_FINDING: Final[Row[Finding]] = Row(*(field(each.name, attrgetter(each.name)) for each in fields(Finding)))
+_FINDING: Final[Row[Finding]] = attributes_of(Finding)
+_SEEN: Final[Row[Verification]] = attributes_of(Verification, "severities", "findings")
 
 
 def verify(
@@ -145,12 +144,3 @@ class Report:
         print_lines([self.sentence()])
         for kind in (kind for kind in FindingKind if kind in self._kinds):
             print_lines([f"  {kind.value} ({self._kinds[kind]}): {kind.facts.meaning}", f"    do: {kind.facts.advice}"])
-
-
-_SEEN: Final[Row[Verification]] = Row(
-    *(
-        field(each.name, attrgetter(each.name))
-        for each in fields(Verification)
-        if each.name not in {"severities", "findings"}
-    )
-)

@@ -10,9 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from tieredstore.cli.app.options import Cluster, FromTo, OneTopic, Records, Rows, Store, Values, Work
+from tieredstore.cli.app.options import (
+    Cluster,
+    Follow,
+    FromTo,
+    GroupName,
+    Last,
+    OneTopic,
+    Records,
+    Rows,
+    Store,
+    Values,
+    Work,
+)
 from tieredstore.cli.app.table import find_option
-from tieredstore.cli.records.group_reads import GroupRead
 from tieredstore.cli.records.record_output import (
     IN_TABLE,
     RecordFormat,
@@ -25,7 +36,8 @@ from tieredstore.cli.records.row_output import GivenRows, Target
 from tieredstore.cli.records.value_types import parse_types
 from tieredstore.cli.terminal.output import complain, counted, print_lines
 from tieredstore.errors import ConfigError, excerpt
-from tieredstore.model import Last, hint_of_number, human_bytes
+from tieredstore.model import Last as LastRecords
+from tieredstore.model import hint_of_number, human_bytes
 from tieredstore.process.interruption import Interrupted
 
 if TYPE_CHECKING:
@@ -45,10 +57,7 @@ def cat(
     store: Store,
     cluster: Cluster,
     window: FromTo,
-    last: Annotated[
-        int | None,
-        typer.Option("--last", metavar="N", min=0, rich_help_panel="Window", help="The last N of each partition."),
-    ] = None,
+    last: Last = None,
     grep: Annotated[
         str | None,
         typer.Option(
@@ -58,19 +67,8 @@ def cat(
             help="Only those whose key or value has a match of this pattern.",
         ),
     ] = None,
-    follow: Annotated[
-        bool,
-        typer.Option("-f", "--follow", rich_help_panel="Records", help="Go on with what comes, until interrupted."),
-    ] = False,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            "--group",
-            metavar="GROUP",
-            rich_help_panel="Cluster",
-            help="Share the topic with this group, go on where it was, and commit what was written.",
-        ),
-    ] = None,
+    follow: Follow = False,
+    group: GroupName = None,
     *,
     records: Records,
     values: Values,
@@ -114,10 +112,10 @@ def cat(
             {"-p": topic.partitions, "--topic-id": topic.topic_id, "--to": window.stop, "--grep": grep,
              "-o FILE": sink.target.path}
         )  # fmt: skip
-        start = window.first if last is None else Last(last)
+        start = window.first if last is None else LastRecords(last)
         client = _need_broker(cluster)
-        request = GroupRead(store.read_settings(), client, topic.topic, group, start, how, follow)
-        with closing(_group_reader()(request)) as rows:
+        by_group, settings = _group_reader(), store.read_settings()
+        with closing(by_group(settings, client, topic.topic, group, start, how, follows=follow)) as rows:
             sink.write(rows, _WIDTH)
         return
     if grep is not None:
@@ -280,9 +278,9 @@ def _need_broker(cluster: Cluster) -> Mapping[str, str]:
     return client
 
 
-def _group_reader() -> Callable[[GroupRead], Any]:
-    """What reads for a group; the consumer attaches it."""
+def _group_reader() -> Any:
+    """What reads for a group, of the class ``ConsumedTopic``; the consumer attaches it."""
     entry = find_option("cat --group")
     if entry is None:
         raise ConfigError("--group is read by the consumer, which is not installed here")
-    return cast("Callable[[GroupRead], Any]", entry.load())
+    return entry.load()

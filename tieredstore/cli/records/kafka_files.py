@@ -7,23 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import operator
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, Final, TypeAlias
+from typing import BinaryIO, Final
 
-from tieredstore.cli.bucket.decoded_indexes import decode_rows
+from tieredstore.cli.bucket.decoded_indexes import Entry, decode_rows, row_of
 from tieredstore.cli.records.formats import Asked, Format, Records, Rows, View
 from tieredstore.cli.records.record_rows import SHOWN
-from tieredstore.cli.terminal.output import JsonValue, column_name, iso_utc
-from tieredstore.cli.terminal.rows import Field, Row, column, field
+from tieredstore.cli.terminal.output import iso_utc
+from tieredstore.cli.terminal.rows import Row, column, field
 from tieredstore.cli.terminal.tables import number, word
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.batches import BatchHeader, read_batch_headers
 from tieredstore.model import IndexType
-
-_Entry: TypeAlias = Mapping[str, JsonValue]
 
 _KINDS: Final[Mapping[str, IndexType]] = {
     ".index": IndexType.OFFSET,
@@ -80,7 +77,7 @@ def _pieces(log: BinaryIO) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
-def _show_index(asked: Asked) -> Generator[Rows[_Entry]]:
+def _show_index(asked: Asked) -> Generator[Rows[Entry]]:
     file = Path(asked.name)
     kind = _KINDS[file.suffix]
     if file.stat().st_size > _MAX_SIDE_FILE:
@@ -91,17 +88,7 @@ def _show_index(asked: Asked) -> Generator[Rows[_Entry]]:
     if base is None and kind in _RELATIVE:
         raise ConfigError(f"the name of {file} does not tell its segment's first offset: give it by --base-offset")
     entries = decode_rows(kind, file.read_bytes(), base or 0)
-    yield Rows(_row_of(entries), entries) if entries else Rows(Row(), (), "no entries", lambda _: ())
-
-
-def _row_of(entries: Sequence[_Entry]) -> Row[_Entry]:
-    """Declare the fields that the entries of an index have; on a narrow terminal the last columns go first."""
-
-    def declare(rank: int, name: str) -> Field[_Entry]:
-        align = word if any(isinstance(entry[name], str) for entry in entries) else number
-        return field(name, operator.itemgetter(name), align(column_name(name), rank=rank))
-
-    return Row(*(declare(rank, name) for rank, name in enumerate(entries[0] if entries else ())))
+    yield Rows(row_of(entries), entries) if entries else Rows(Row(), (), "no entries", lambda _: ())
 
 
 _BATCH: Final[Row[BatchHeader]] = Row(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -12,7 +11,7 @@ from tieredstore.cli.app.options import Cluster, Records, Rows, Store, Values, W
 from tieredstore.cli.records.cat import read_options
 from tieredstore.cli.records.row_output import GivenRows, Target, check_names, print_rows
 from tieredstore.cli.records.value_types import parse_types
-from tieredstore.cli.terminal.plots import COLORS, Picture, label
+from tieredstore.cli.terminal.plots import COLORS, Picture, PlotFile, label
 from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,15 +26,7 @@ def query(
     records: Records,
     values: Values,
     output: Rows,
-    plot: Annotated[
-        tuple[Path, str, str] | None,
-        typer.Option(
-            "--plot",
-            metavar="FILE X Y",
-            rich_help_panel="Output",
-            help="Draw column Y over column X: FILE.png, FILE.svg or FILE.pdf.",
-        ),
-    ] = None,
+    plot: PlotFile = None,
     sandbox: Annotated[
         bool, typer.Option("--sandbox", help="The SQL may read no files and install nothing: topics alone.")
     ] = False,
@@ -49,7 +40,8 @@ def query(
     message, record and messageId; "TOPIC$batches" is one of a name that a topic of segments has as well.
 
     SQL may read and write local files, and install extensions. With --sandbox it reads the topics that it names, and
-    nothing else.
+    nothing else. --plot draws the second column over the first in place of writing rows: a line over numbers and times,
+    bars over names. It needs matplotlib.
 
     Example: tieredstore query -c store.properties "SELECT count(*) FROM orders"
 
@@ -58,7 +50,7 @@ def query(
     if plot is not None and (output.output is not None or output.as_json or output.row_format is not None):
         raise ConfigError("--plot draws the rows in place of writing them: leave out -o, --format and --json")
     target = Target.parse(output)
-    picture = None if plot is None else QueryPlot(*plot)
+    picture = None if plot is None else Picture(plot)
     how = read_options(records, parse_types(values, "text"))
     if output.count is not None:
         how["limit"] = output.count
@@ -67,7 +59,7 @@ def query(
     with store.open(cluster) as bucket, closing(bucket.query(sql, sandbox=sandbox, **how)) as read:
         rows = GivenRows(read.schema, read.batches())
         if picture is not None:
-            picture.save(rows)
+            _draw(picture, rows)
         elif target.ending is None:
             print_rows(rows)
         else:
@@ -81,54 +73,37 @@ _MOST_POINTS: Final = 100_000
 _MOST_NAMES: Final = 40
 
 
-class QueryPlot:
-    """Column ``y`` over column ``x``: a line over numbers and times, bars over names."""
+def _draw(picture: Picture, reader: BatchRows) -> None:
+    """Draw the second column over the first; ConfigError where there is none, and for too many rows."""
+    from pyarrow import types
 
-    def __init__(self, path: Path, x: str, y: str) -> None:
-        self._picture = Picture(path)
-        self._x, self._y = x, y
+    from tieredstore.query import writers
 
-    def save(self, reader: BatchRows) -> None:
-        """Draw the rows; ConfigError for columns that there are not, and for more rows than a picture shows."""
-        untyped: Any = reader
-        missing = [name for name in (self._x, self._y) if name not in untyped.schema.names]
-        if missing:
-            raise ConfigError(
-                f"--plot: the query gives no column {missing[0]}; it gives {', '.join(untyped.schema.names)}"
-            )
-        check_names(reader)
-        from pyarrow import types
-
-        from tieredstore.query import writers
-
-        x, y = (_kind(types, untyped.schema.field(name).type) for name in (self._x, self._y))
-        if y == "name":
-            raise ConfigError(f"--plot: the column {self._y} is not of numbers")
-        at = [untyped.schema.get_field_index(name) for name in (self._x, self._y)]
-        places: list[Any] = []
-        heights: list[Any] = []
-        for cells in writers.cells_of(reader):
-            place, height = (cells[index] for index in at)
-            places.append(writers.cell_text(place, null="null") if x == "name" and place is not None else place)
-            heights.append(height)
-            if len(places) > _MOST_POINTS:
-                raise ConfigError(f"--plot draws {_MOST_POINTS} rows at most: GROUP BY what they have in common")
-        self._draw(places, heights)
-
-    def _draw(self, places: list[Any], heights: list[Any]) -> None:
-        pairs = [(x, y) for x, y in zip(places, heights, strict=True) if x is not None and y is not None]
-        axes = self._picture.axes()
-        if any(isinstance(x, str) for x, _ in pairs):
-            if len(pairs) > _MOST_NAMES:
-                raise ConfigError(f"--plot shows {_MOST_NAMES} names at most, and there are {len(pairs)}: use LIMIT")
-            axes.bar([label(str(x)) for x, _ in pairs], [y for _, y in pairs], color=COLORS[0])
-            axes.tick_params(axis="x", labelrotation=30)
-        else:
-            ordered = sorted(pairs, key=lambda pair: pair[0])
-            axes.plot([x for x, _ in ordered], [y for _, y in ordered], color=COLORS[0], marker="o", markersize=3)
-        axes.set_xlabel(label(self._x))
-        axes.set_ylabel(label(self._y))
-        self._picture.save(axes)
+    check_names(reader)
+    untyped: Any = reader
+    if len(untyped.schema) < 2:
+        raise ConfigError("--plot draws the second column over the first, and the query gives one: SELECT both")
+    (x_name, x), (y_name, y) = ((each.name, _kind(types, each.type)) for each in list(untyped.schema)[:2])
+    if y == "name":
+        raise ConfigError(f"--plot: the column {y_name} is not of numbers")
+    pairs: list[tuple[Any, Any]] = []
+    for place, height, *_ in writers.cells_of(reader):
+        if place is not None and height is not None:
+            pairs.append((label(writers.cell_text(place, null="null")) if x == "name" else place, height))
+        if len(pairs) > _MOST_POINTS:
+            raise ConfigError(f"--plot draws {_MOST_POINTS} rows at most: GROUP BY what they have in common")
+    axes = picture.axes()
+    if x == "name":
+        if len(pairs) > _MOST_NAMES:
+            raise ConfigError(f"--plot shows {_MOST_NAMES} names at most, and there are {len(pairs)}: use LIMIT")
+        axes.bar([x for x, _ in pairs], [y for _, y in pairs], color=COLORS[0])
+        axes.tick_params(axis="x", labelrotation=30)
+    else:
+        ordered = sorted(pairs, key=lambda pair: pair[0])
+        axes.plot([x for x, _ in ordered], [y for _, y in ordered], color=COLORS[0], marker="o", markersize=3)
+    axes.set_xlabel(label(x_name))
+    axes.set_ylabel(label(y_name))
+    picture.save(axes)
 
 
 def _kind(types: Any, of: Any) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 
-from tieredstore.cli.records.record_rows import TABLE, json_lines, rows_of, table_cells
+from tieredstore.cli.records.record_rows import TABLE, rows_of, table_cells
 from tieredstore.cli.terminal.output import complain, terminal_width
 from tieredstore.cli.terminal.output_file import write_all
 from tieredstore.cli.terminal.tables import table_lines
@@ -36,13 +36,6 @@ def write_table(batches: Iterable[PartitionRecords], *, offset_width: int = 0) -
     rows = _table_rows(itertools.chain([first], ahead), offset_width)
     lines = table_lines(TABLE, rows, width=terminal_width(), sample=min(_SAMPLE, first[1].num_rows))
     sys.stdout.writelines(line + "\n" for line in lines)
-
-
-def write_json(batches: Iterable[PartitionRecords], *, topic: str) -> None:
-    """A JSON object a line on stdout."""
-    for partition, records in batches:
-        sys.stdout.writelines(json_lines(records, partition, topic=topic))
-        sys.stdout.flush()
 
 
 def write_formatted(

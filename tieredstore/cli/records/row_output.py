@@ -69,31 +69,13 @@ class Target:
         if not row_format.takes_equal_names:
             check_names(rows)
         with self.open() as file:
-            count = row_format.write(FlushedRows(rows, file), file)
+            count = row_format.write(GivenRows(rows.schema, _flushing(rows, file)), file)
         if self.path is not None:
             complain(f"{counted(count, noun)} in {self.path}")
 
 
 def _is_binary(name: str | None) -> bool:
     return name is not None and writers.WRITERS[name].is_binary
-
-
-@dataclass(frozen=True, slots=True)
-class FlushedRows:
-    """Rows, of which those that were written are seen before the next ones are asked for."""
-
-    rows: BatchRows
-    file: BinaryIO
-
-    @property
-    def schema(self) -> pa.Schema:
-        """That of all batches."""
-        return self.rows.schema
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        for batch in self.rows:
-            yield batch
-            self.file.flush()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +87,13 @@ class GivenRows:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return iter(self.batches)
+
+
+def _flushing(rows: BatchRows, file: BinaryIO) -> Iterator[pa.RecordBatch]:
+    """Rows, of which those that were written are seen before the next ones are asked for."""
+    for batch in rows:
+        yield batch
+        file.flush()
 
 
 class _Screen:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from tieredstore.cli.app.options import Count, Output, Store
+from tieredstore.cli.app.options import BACKUP, Count, Output, Store
 from tieredstore.cli.records.formats import Asked, Format, Records, Rows, View
 from tieredstore.cli.records.kafka_files import KAFKA_FILES
 from tieredstore.cli.records.record_rows import TABLE, json_lines, rows_of, table_cells
@@ -39,10 +39,7 @@ def show(
     sources: Annotated[
         bool, typer.Option("--sources", help="Of a pipeline's files: where their records came from.")
     ] = False,
-    backups: Annotated[
-        list[Path] | None,
-        typer.Option("--backup", metavar="FILE", help="With --sources: a pipeline that keeps the same topics raw."),
-    ] = None,
+    backups: Annotated[list[Path] | None, BACKUP] = None,
     base_offset: Annotated[
         int | None,
         typer.Option(

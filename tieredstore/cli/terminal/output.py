@@ -12,11 +12,11 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
-from tieredstore.cli.terminal.tables import ColumnLike, number, plain, table_lines, word
+from tieredstore.cli.terminal.tables import ColumnLike, plain, table_lines
 from tieredstore.model import human_bytes
 
 JsonValue: TypeAlias = "Mapping[str, JsonValue] | Sequence[JsonValue] | str | int | float | bool | None"
@@ -26,29 +26,10 @@ _MAX_TIME_MS: Final = 253_402_300_799_999  # the end of the year 9999, the last 
 _SAMPLE: Final = 200
 
 
-def json_text(value: JsonValue) -> str:
-    """``value`` as indented JSON, ASCII only: it can be printed in any locale."""
-    return json.dumps(value, indent=2) + "\n"
-
-
-def print_json(value: JsonValue) -> None:
-    """``value`` as indented JSON on stdout."""
-    sys.stdout.write(json_text(value))
-
-
 def print_json_line(value: JsonValue) -> None:
     """``value`` as one line of JSON on stdout, at once: for what comes one by one over hours."""
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
-
-
-def json_array(rows: Iterable[JsonValue]) -> Iterator[str]:
-    """The pieces of a JSON array, one row a line, as ``rows`` are made."""
-    separator = "[\n "
-    for row in rows:
-        yield separator + json.dumps(row)
-        separator = ",\n "
-    yield "[]\n" if separator.startswith("[") else "\n]\n"
 
 
 def print_lines(lines: Iterable[str]) -> None:
@@ -85,19 +66,6 @@ def _write_lines(lines: Iterable[str]) -> None:
 def terminal_width() -> int | None:
     """How many cells a line of stdout has; None where it is no terminal and nothing is cut."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-def table_of_rows(rows: Sequence[Mapping[str, JsonValue]], *, width: int | None = None) -> str:
-    """Rows of the same fields as the text of a table, or a line that says there are none."""
-    if not rows:
-        return "no entries\n"
-    # What a row is found by stands first; on a narrow terminal the last columns go first.
-    columns = [
-        (word if any(isinstance(row[name], str) for row in rows) else number)(column_name(name), rank=rank)
-        for rank, name in enumerate(rows[0])
-    ]
-    cells = (["-" if cell is None else str(cell) for cell in row.values()] for row in rows)
-    return "".join(line + "\n" for line in table_lines(columns, cells, width=width))
 
 
 def column_name(field: str) -> str:

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
-import re
-import secrets
 import sys
-from collections.abc import Generator, Iterator
-from functools import partial
+from collections.abc import Generator
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO
 
-from tieredstore.cli.terminal.output import complain
 from tieredstore.cli.terminal.streams import OutputFailedError, ReaderGoneError
 from tieredstore.errors import ConfigError
-from tieredstore.process.interruption import at_sudden_end
-
-_MARK: Final = ".tieredstore-"
-_ENDING: Final = ".part"
-_LONGEST_NAME: Final = 200
-"""How many bytes of the target's name a draft's holds: file systems take 255 in all."""
+from tieredstore.process.whole_files import whole_file
 
 
 @contextlib.contextmanager
@@ -45,9 +34,7 @@ def output_to(path: Path | None) -> Generator[BinaryIO]:
             with target.open("wb", buffering=0) as device:
                 yield device
             return
-        for draft in _remove_abandoned(target):
-            complain(f"removed {draft}, which a command that was killed had left")
-        with _renamed_when_whole(target) as file:
+        with whole_file(target) as file:
             yield file
 
 
@@ -65,70 +52,6 @@ def write_all(file: BinaryIO, data: bytes | memoryview) -> None:
     left = memoryview(data)
     while left:
         left = left[file.write(left) :]
-
-
-@contextlib.contextmanager
-def _renamed_when_whole(target: Path) -> Generator[BinaryIO]:
-    with _draft_of(target) as (draft, file):
-        yield file
-        os.fsync(file.fileno())
-        draft.replace(target)
-    _sync_folder(target.parent)
-
-
-@contextlib.contextmanager
-def _draft_of(target: Path) -> Generator[tuple[Path, BinaryIO]]:
-    """A new file beside ``target``, locked for as long as this process lives; removed unless it was renamed."""
-    with contextlib.ExitStack() as undone:
-        while True:
-            draft = target.with_name(f"{_prefix(target)}{secrets.token_hex(8)}{_ENDING}")
-            remove = partial(draft.unlink, missing_ok=True)
-            undone.enter_context(at_sudden_end(remove))
-            undone.callback(remove)
-            file = undone.enter_context(draft.open("xb", buffering=0))
-            _lock(file)
-            # Another command may have come in between, and have taken it for abandoned.
-            if os.fstat(file.fileno()).st_nlink:
-                break
-        yield draft, file
-
-
-def _lock(file: BinaryIO) -> None:
-    # Where the file system knows no locks nobody can take one, and so nobody takes the draft for abandoned.
-    with contextlib.suppress(OSError):
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX)
-
-
-def _remove_abandoned(target: Path) -> Iterator[Path]:
-    """Remove the drafts of ``target`` whose writers are dead: they hold no lock any more. Gives what was removed."""
-    pattern = re.compile(re.escape(_prefix(target)) + "[0-9a-f]{16}" + re.escape(_ENDING))
-    with contextlib.suppress(OSError):  # a folder that may be written and not listed
-        for path in target.parent.iterdir():
-            if pattern.fullmatch(path.name) and _removed_if_abandoned(path):
-                yield path
-
-
-def _removed_if_abandoned(draft: Path) -> bool:
-    flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with contextlib.suppress(OSError), os.fdopen(os.open(draft, flags), "wb", buffering=0) as file:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Still under its lock, so that a writer that was about to take it sees that the file is gone.
-        draft.unlink()
-        return True
-    return False
-
-
-def _prefix(target: Path) -> str:
-    return f".{os.fsdecode(os.fsencode(target.name)[:_LONGEST_NAME])}{_MARK}"
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename in the folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

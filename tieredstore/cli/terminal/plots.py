@@ -16,7 +16,10 @@ from tieredstore.errors import ConfigError
 from tieredstore.installation import install_command
 
 PlotFile: TypeAlias = Annotated[
-    Path | None, typer.Option("--plot", metavar="FILE", help="Draw a picture too: FILE.png, FILE.svg or FILE.pdf.")
+    Path | None,
+    typer.Option(
+        "--plot", metavar="FILE", rich_help_panel="Output", help="Draw a picture: FILE.png, FILE.svg or FILE.pdf."
+    ),
 ]
 
 COLORS: Final = ("#3f90da", "#ffa90e", "#94a4a2", "#832db6", "#a96b59", "#b9ac70", "#717581", "#92dadd")
@@ -54,6 +57,24 @@ class Picture:
         axes.figure.savefig(drawn, format=kind, dpi=_DPI, metadata=undated[kind])
         with output_to(self.path) as file:
             write_all(file, drawn.getbuffer())
+
+
+def unit_of(total: int) -> tuple[str, int]:
+    """Return the unit that a sum of bytes is shown in, and its bytes."""
+    units = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+    return next((unit for unit in units if total >= unit[1]), ("bytes", 1))
+
+
+def mark_amounts(axis: Any) -> None:
+    """Mark an axis of sizes or amounts at round numbers."""
+    ticker = module("matplotlib.ticker")
+    axis.set_major_locator(ticker.MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
+    axis.set_major_formatter(ticker.StrMethodFormatter("{x:,g}"))
+
+
+def add_legend(axes: Any, *which: Any, **more: Any) -> None:
+    """Say beside the axes what the colors are."""
+    axes.legend(*which, loc="upper left", bbox_to_anchor=(1, 1), frameon=False, **more)
 
 
 def module(name: str) -> ModuleType:

@@ -15,15 +15,18 @@ A row is a table of fields over a value of the library::
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import date
-from typing import Final, Generic, TypeVar, cast
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from tieredstore.catalog.listing import SegmentObjects
-from tieredstore.cli.terminal.output import JsonValue, complain, human_count, print_json, print_table
+from tieredstore.cli.terminal.output import JsonValue, complain, human_count, print_json_line, print_table
 from tieredstore.cli.terminal.tables import Column
-from tieredstore.model import TopicIdPartition, Uuid, human_bytes
+from tieredstore.model import Uuid, human_bytes
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 T = TypeVar("T")
 PartT = TypeVar("PartT")
@@ -62,6 +65,16 @@ def field(
 def column(shown: Column | None, cell: Callable[[T], str]) -> Field[T]:
     """Declare what a table alone shows, if there is a column for it."""
     return Field(None, lambda _: None, shown, cell)
+
+
+def attributes(*names: str) -> Row[Any]:
+    """Declare fields of JSON alone, by the names of the value's attributes."""
+    return Row(*(field(name, attrgetter(name)) for name in names))
+
+
+def attributes_of(kind: type[DataclassInstance], *but: str) -> Row[Any]:
+    """Declare all fields of a dataclass, ``but`` these, for JSON alone."""
+    return attributes(*(each.name for each in fields(kind) if each.name not in but))
 
 
 def rounded_bytes(size: float) -> str:
@@ -108,12 +121,27 @@ class Row(Generic[T]):
         """The same fields, in JSON alone, but for those that are still ``shown`` in a table."""
         return Row(*(each if each.name in shown else replace(each, column=None) for each in self._fields))
 
-    def show(self, items: Iterable[T], *, as_json: bool, empty: str | None = None, wide: bool = False) -> None:
-        """All of ``items``: an array of JSON, or a table; if there is none, not its head but ``empty`` on stderr."""
+    def show(
+        self,
+        items: Iterable[T],
+        *,
+        as_json: bool,
+        summary: Mapping[str, JsonValue] | None = None,
+        total: Sequence[str] = (),
+        empty: str | None = None,
+        wide: bool = False,
+    ) -> None:
+        """Print items as lines of JSON with the summary behind them, or as a table with the cells of a total below it.
+
+        Without items a person sees ``empty`` on stderr, where it is given, and no head of a table.
+        """
         if as_json:
-            print_json([self.json(item) for item in items])
+            for item in items:
+                print_json_line(self.json(item))
+            if summary is not None:
+                print_json_line({"summary": summary})
         elif (rows := [self.cells(item) for item in items]) or empty is None:
-            print_table(self.columns, rows, wide=wide)
+            print_table(self.columns, [*rows, *([total] if total else [])], total=bool(total), wide=wide)
         else:
             complain(empty)
 
@@ -129,18 +157,4 @@ def _json_value(value: object, digits: int | None) -> JsonValue:
         return str(value.value)
     if isinstance(value, date):
         return value.isoformat()
-    return str(value) if isinstance(value, Uuid) else cast("JsonValue", value)
-
-
-PARTITION: Final[Row[TopicIdPartition]] = Row(
-    field("topic", lambda where: where.topic),
-    field("topic_id", lambda where: where.topic_id),
-    field("partition", lambda where: where.partition),
-)
-"""Which partition."""
-SEGMENT: Final[Row[SegmentObjects]] = Row(
-    PARTITION.of(lambda objects: objects.segment_id.topic_id_partition),
-    field("base_offset", lambda objects: objects.start_offset),
-    field("segment_id", lambda objects: objects.segment_id.id),
-)
-"""Which segment."""
+    return str(value) if isinstance(value, Uuid | Exception) else cast("JsonValue", value)

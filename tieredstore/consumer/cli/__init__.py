@@ -13,4 +13,4 @@ def _read_by_group() -> Loaded:
     return consume.ConsumedTopic
 
 
-COMMANDS: Final = (Entry("cat --group", "Read a topic as a member of a group.", _read_by_group),)
+COMMANDS: Final = (Entry("cat --group", "Read a topic as a member of a group.", "reads", _read_by_group),)

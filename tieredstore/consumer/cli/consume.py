@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,8 +19,9 @@ from tieredstore.reading.omitted_records import undecided
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tieredstore.cli.records.group_reads import GroupRead
-    from tieredstore.model import TopicPartition
+    from tieredstore.api.reading import ReadOptions
+    from tieredstore.config import Settings
+    from tieredstore.model import AtTime, TopicPartition
 
 _POLL_S: Final = 0.5
 _MOST_ROWS: Final = 10_000
@@ -35,31 +36,44 @@ class ConsumedTopic:
     Offsets are stored only when the caller asks for the next records: what it could not write comes again.
     """
 
-    def __init__(self, request: GroupRead) -> None:
-        """ConfigError for what cannot be used; nothing is connected to yet."""
+    def __init__(
+        self,
+        settings: Settings,
+        client: Mapping[str, str],
+        topic: str,
+        group: str,
+        start: int | AtTime | Last | None,
+        how: ReadOptions,
+        *,
+        follows: bool,
+    ) -> None:
+        """ConfigError for what cannot be used; nothing is connected to yet.
+
+        Partitions of which the group has committed nothing begin at ``start``. Unless it ``follows``, the read ends at
+        the end of each partition.
+        """
         self._kafka: Any = importlib.import_module("confluent_kafka")
-        self._request = request
-        how = request.how
-        self._types, self._names = types_of(how, "bytes")(request.topic), how.get("columns", TOPIC_COLUMNS)
+        self._topic, self._start, self._follows, self._limit = topic, start, follows, how.get("limit")
+        self._types, self._names = types_of(how, "bytes")(topic), how.get("columns", TOPIC_COLUMNS)
         self.schema = topic_schema(self._names, self._types)
         self._trouble: Any = faults.Trouble()
-        self._doing = f"consuming topic {request.topic!r}"
+        self._doing = f"consuming topic {topic!r}"
         self._is_assigned = False
         self._held_back: dict[TopicPartition, int] = {}
         """Where each partition was said to wait for the outcome of a transaction."""
         self._consumer = Consumer(
             {
                 "isolation.level": how.get("isolation"),
-                **request.client,
-                "tiered.storage.mode": "kafka_preferred" if request.client else "remote_only",
+                **client,
+                "tiered.storage.mode": "kafka_preferred" if client else "remote_only",
                 "tiered.storage.on.data.loss": how.get("on_loss"),
-                "group.id": request.group,
+                "group.id": group,
                 "enable.auto.commit": True,
                 "enable.auto.offset.store": False,
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
                 "error_cb": self._trouble.note,
-                "tiered.storage.settings": request.settings,
+                "tiered.storage.settings": settings,
             }
         )
 
@@ -71,7 +85,7 @@ class ConsumedTopic:
         """Records as they come; up to the limit, or until each partition was read to its end."""
         with faults.translate_errors(self._doing):
             self._join()
-            left, begun = self._request.how.get("limit"), time.monotonic()
+            left, begun = self._limit, time.monotonic()
             while left is None or left > 0:
                 batch = self._consumer.poll_arrow(
                     _POLL_S, min(left or _MOST_ROWS, _MOST_ROWS), self._columns_of(0).decoded
@@ -79,7 +93,7 @@ class ConsumedTopic:
                 if batch is None:
                     self._check_broker(begun)
                     self._tell_held_back()
-                    if not self._request.follows and self._is_at_end():
+                    if not self._follows and self._is_at_end():
                         return
                     continue
                 rows: Any = batch.records
@@ -89,7 +103,7 @@ class ConsumedTopic:
 
     @cache  # noqa: B019  it lives as long as the command
     def _columns_of(self, partition: int) -> TopicColumns:
-        return TopicColumns(self._names, self._types, self._request.topic, [partition])
+        return TopicColumns(self._names, self._types, self._topic, [partition])
 
     def _store(self, topic: str, partition: int, next_offset: int) -> None:
         self._consumer.store_offsets(offsets=[self._kafka.TopicPartition(topic, partition, next_offset)])
@@ -117,12 +131,12 @@ class ConsumedTopic:
             raise self._trouble.unavailable(self._doing, _ANSWER_S)
 
     def _join(self) -> None:
-        self._consumer.subscribe([self._request.topic], on_assign=self._on_assign)
+        self._consumer.subscribe([self._topic], on_assign=self._on_assign)
 
     def _on_assign(self, consumer: Any, places: list[Any]) -> None:
         """Start where the group was; and where it was nowhere yet, at the place that was asked for."""
         self._is_assigned = True
-        if self._request.start is None:
+        if self._start is None:
             return  # as the reset has it
         # Twice asked, here and by the consumer, since only the answer tells which ones are to be placed.
         known = consumer.committed(places, _ANSWER_S)
@@ -134,11 +148,11 @@ class ConsumedTopic:
 
     def _place_all(self, partitions: Sequence[int]) -> list[Any]:
         """These with the offsets to start at."""
-        start = self._request.start
+        start = self._start
         if isinstance(start, Last):
             return [self._place(number, self._before_end(number, start.count)) for number in partitions]
         if isinstance(start, int):
-            names = {number: f"{self._request.topic}-{number}" for number in partitions}
+            names = {number: f"{self._topic}-{number}" for number in partitions}
             check_offset(start, {name: self._span_of(number)[1] for number, name in names.items()})
             return [self._place(number, start) for number in partitions]
         if start is None:
@@ -158,4 +172,4 @@ class ConsumedTopic:
         return int(span[0]), int(span[1])
 
     def _place(self, number: int, offset: Any) -> Any:
-        return self._kafka.TopicPartition(self._request.topic, number, offset)
+        return self._kafka.TopicPartition(self._topic, number, offset)

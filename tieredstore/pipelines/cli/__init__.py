@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tieredstore.cli.app.table import Entry, Loaded
+from tieredstore.cli.app.table import Effect, Entry, Loaded
 
 
 def _pipeline() -> Loaded:
@@ -13,4 +13,8 @@ def _pipeline() -> Loaded:
     return pipeline.app
 
 
-COMMANDS: Final = (Entry("pipeline", "Topics kept as files, each record exactly once.", _pipeline),)
+_EFFECTS: Final[dict[str, Effect]] = {
+    "run": "adds", "status": "reads", "verify": "reads", "finalize": "rewrites", "backfill": "rewrites",
+    "gc": "rewrites", "rm": "rewrites",
+}  # fmt: skip
+COMMANDS: Final = (Entry("pipeline", "Topics kept as files, each record exactly once.", _EFFECTS, _pipeline),)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tieredstore.api.outcomes import Outcome, Plan, status_of
+from tieredstore.api.outcomes import Outcome, Plan, Status, status_of
 from tieredstore.api.positions import duration_of
-from tieredstore.cli.app.options import Apply, FromTo, Json, MinAge, Partitions, Work, parse_partitions
+from tieredstore.cli.app.options import BACKUP, Apply, FromTo, Json, MinAge, Partitions, Work, parse_partitions
 from tieredstore.cli.app.outcomes import Words, carry_out, tell_all
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.cli.items import (
@@ -24,7 +24,6 @@ from tieredstore.pipelines.cli.items import (
     FINALIZE,
     BadMessagesTeller,
     DirectoryOutcome,
-    DirectoryTeller,
     PipelineFile,
     PipelineFiles,
     WindowOutcome,
@@ -69,8 +68,7 @@ def finalize(files: PipelineFiles, *, apply: Apply, output: Json) -> None:
     Example: tieredstore pipeline finalize events.properties --yes
     """
     plan = Plan("finalize", f"of {len(files)} pipelines", partial(_finalize, files))
-    teller = DirectoryTeller(FINALIZE, output.as_json, not apply.yes)
-    tell_all(plan.apply if apply.yes else plan.show, teller)
+    carry_out(plan, FINALIZE, yes=apply.yes, as_json=output.as_json)
 
 
 def _finalize(files: list[Path], dry_run: bool) -> Generator[Outcome]:
@@ -147,10 +145,7 @@ def backfill(
         int | None,
         typer.Option("--replace", metavar="M", min=0, help="Generation M's files of these offsets give way."),
     ] = None,
-    backup: Annotated[
-        Path | None,
-        typer.Option("--backup", metavar="FILE", help="Read a backup pipeline's files, or Secor's, by its settings."),
-    ] = None,
+    backup: Annotated[Path | None, BACKUP] = None,
     bad_messages: Annotated[
         bool, typer.Option("--bad-messages", help="Instead of offsets: the messages that were put aside as bad.")
     ] = False,
@@ -165,7 +160,8 @@ def backfill(
     Without --yes it only shows the plan. It may run beside the pipeline, whose file this is, and be killed at any
     instant: the same command completes it, under the same settings. With --replace the files of generation M go that
     have the same offsets, whole windows of it; before that their directories lose _SUCCESS, and get it again at the
-    end. Whoever runs generation M ends with exit code 5, twice, and may be started again at once.
+    end. Whoever runs generation M ends with exit code 5, twice, and may be started again at once. With --backup the
+    records come from that pipeline's files.
 
     With --bad-messages the bad messages of the pipeline are parsed once more. Those that are good now are filed below
     what is there, each once; what is still bad stays aside, with its reason, which is told. Whoever runs the pipeline
@@ -224,18 +220,23 @@ def _open_source(pipeline: Pipeline, parts: Parts, topic: str, backup: Path | No
 
 
 def _fill(work: Backfill, selected: Selected, dry_run: bool) -> Generator[Outcome]:
-    """Each window; of a plan also which offsets of it were asked for, and the files that go."""
+    """Each window, and the files that go; of a plan also which offsets of a window were asked for."""
     if not dry_run:
-        yield from (of_written("backfill", window) for entry in work.run(selected) for window in entry.windows)
+        for entry in work.run(selected):
+            sizes = {file.key: file.size for file in entry.files}
+            if not entry.removed:
+                yield from (of_written("backfill", window) for window in entry.windows)
+            yield from (_of_file("done", key, sizes.get(key)) for key in entry.removed)
         return
     plan = work.plan(selected)
     asked = {one.where: (one.start, one.stop - 1) for one in plan.asked}
     for one in plan.windows:
         yield of_window("backfill", one, status="planned", asked=asked.get(one.where))
-    for file in plan.going:
-        yield WindowOutcome(
-            action="backfill", status="planned", code="deleted", kind="file", name=file.key, stored_size=file.size
-        )
+    yield from (_of_file("planned", file.key, file.size) for file in plan.going)
+
+
+def _of_file(status: Status, key: str, size: int | None) -> WindowOutcome:
+    return WindowOutcome(action="backfill", status=status, code="deleted", kind="file", name=key, stored_size=size)
 
 
 def _parse_again(file: Path, threads: int | None, dry_run: bool) -> Generator[Outcome]:

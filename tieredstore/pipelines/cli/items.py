@@ -14,7 +14,7 @@ import typer
 from tieredstore.api.outcomes import Outcome, Status
 from tieredstore.cli.app.outcomes import OUTCOME, Teller, Words
 from tieredstore.cli.terminal.output import counted, iso_utc, print_lines
-from tieredstore.cli.terminal.rows import Row
+from tieredstore.cli.terminal.rows import Row, attributes
 from tieredstore.cli.terminal.rows import field as declare
 from tieredstore.model import Uuid, human_bytes
 
@@ -87,10 +87,7 @@ def of_written(action: str, window: WrittenWindow, **more: Any) -> WindowOutcome
 
 _WRITTEN: Final[Row[WindowOutcome]] = Row(
     OUTCOME.of(lambda one: one),
-    declare("records", lambda one: one.records),
-    declare("filtered", lambda one: one.filtered),
-    declare("quarantined", lambda one: one.quarantined),
-    declare("output_keys", lambda one: None if one.output_keys is None else [*one.output_keys]),
+    attributes("records", "filtered", "quarantined", "output_keys"),
 )
 _AGAIN: Final[Row[WindowOutcome]] = Row(
     _WRITTEN,
@@ -107,11 +104,8 @@ _AGAIN: Final[Row[WindowOutcome]] = Row(
 )
 _DIRECTORY: Final[Row[DirectoryOutcome]] = Row(
     OUTCOME.of(lambda one: one),
-    declare("ends_ms", lambda one: one.ends_ms),
     declare("ends", lambda one: iso_utc(one.ends_ms)),
-    declare("files", lambda one: one.files),
-    declare("records", lambda one: one.records),
-    declare("statement", lambda one: one.statement),
+    attributes("ends_ms", "files", "records", "statement"),
 )
 
 
@@ -152,7 +146,7 @@ BACKFILL: Final = Words("window", "written", {}, _show_window, "writing", none="
 BAD_MESSAGES: Final = Words(
     "file", "parsed", {}, _show_bad, "parsing", none="no bad messages are put aside", row=_AGAIN
 )
-FINALIZE: Final = Words("path", "finalized", {}, _show_directory, "finalizing", row=_DIRECTORY)
+FINALIZE: Final = Words("path", "finalized", {}, _show_directory, "finalizing", has_sizes=False, row=_DIRECTORY)
 
 
 class WindowTeller(Teller):
@@ -162,6 +156,7 @@ class WindowTeller(Teller):
         super().__init__(words, as_json, is_plan)
         self.sums: Counter[str] = Counter(records=0, filtered=0, quarantined=0, files=0)
         self.more.update(self.sums)
+        self.size_gone = 0
 
     def tell(self, outcome: Outcome) -> None:
         """Of one window more, or of a file that goes."""
@@ -172,15 +167,17 @@ class WindowTeller(Teller):
             self.sums["quarantined"] += outcome.quarantined or 0
             self.sums["files"] += len(outcome.output_keys or ())
             self.more.update(self.sums)
+            self.size_gone += (outcome.stored_size or 0) * (outcome.code == "deleted")
 
     def sentence(self) -> str:
-        """How much is written; of a plan, how many files go."""
+        """How much is written, and how many files go."""
+        would = "would be " if self.is_plan else ""
+        done = f"{counted(self.counts['written'], 'window')} {would}written"
         if not self.is_plan:
             files = counted(self.sums["files"], "new file")
-            return f"{counted(self.sums['records'], 'record')} in {files} ({human_bytes(self.size)})"
+            done = f"{counted(self.sums['records'], 'record')} in {files} ({human_bytes(self.size - self.size_gone)})"
         going = self.counts["deleted"]
-        gone = f"; {counted(going, 'file')} would be deleted ({human_bytes(self.size)})" if going else ""
-        return f"{counted(self.counts['written'], 'window')} would be written{gone}"
+        return f"{done}; {counted(going, 'file')} {would}deleted ({human_bytes(self.size_gone)})" if going else done
 
 
 _REASONS: Final = 5
@@ -212,15 +209,6 @@ class BadMessagesTeller(WindowTeller):
         out = f"; {self.sums['filtered']} left out" if self.sums["filtered"] else ""
         stays = f"{bad} stay bad" if bad else "none stays bad"
         return f"{files} parsed once more: {counted(self.sums['records'], 'message')} filed{out}; {stays}"
-
-
-class DirectoryTeller(Teller):
-    """Tells of directories, whose bytes nobody counts."""
-
-    def sentence(self) -> str:
-        """How many there are."""
-        would = "would be " if self.is_plan else ""
-        return f"{counted(self.changed, 'path')} {would}{self.words.done}"
 
 
 @contextmanager

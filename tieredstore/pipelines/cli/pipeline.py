@@ -9,25 +9,19 @@ import enum
 import logging
 import time
 from collections.abc import Generator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import typer
 
 from tieredstore.api.outcomes import Outcome, Plan
-from tieredstore.cli.app.options import Json, JsonLogs, Output, Work
+from tieredstore.cli.app.options import Group, Json, JsonLogs, Once, Output, Work
 from tieredstore.cli.app.outcomes import tell_all
 from tieredstore.cli.terminal.log_lines import log_lines
-from tieredstore.cli.terminal.output import (
-    complain,
-    counted,
-    iso_utc,
-    print_json_line,
-    print_lines,
-    print_table,
-)
-from tieredstore.cli.terminal.rows import Row, column, field
+from tieredstore.cli.terminal.output import complain, counted, iso_utc, print_json_line, print_lines, print_table
+from tieredstore.cli.terminal.rows import Row, attributes, column, field
 from tieredstore.cli.terminal.tables import moment, number, text
 from tieredstore.config.values import host_and_port
 from tieredstore.errors import ConfigError, CorruptDataError, ResourceNotFoundError, excerpt
@@ -66,35 +60,61 @@ def pipeline() -> None:
     logging.getLogger("tieredstore.pipelines.config.settings").setLevel(logging.INFO)
 
 
+@dataclass(frozen=True, slots=True)
+class OnSpark(Group):
+    """How a pipeline runs on Spark."""
+
+    PANEL: ClassVar[str] = "Spark"
+    conf: Annotated[
+        list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's, like its master.")
+    ] = None
+    checkpoint: Annotated[
+        str | None,
+        typer.Option("--checkpoint", metavar="URI", help="A folder for Spark's notes; without it, a temporary one."),
+    ] = None
+    drain: Annotated[
+        int, typer.Option("--drain", metavar="SECONDS", min=0, max=86400, help="How long the end may take.")
+    ] = 30
+    listen: Annotated[
+        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Answer /metrics, /healthz and /readyz there.")
+    ] = None
+
+    def run(self, files: list[Path], threads: int | None, take_over: int | None, *, json_logs: bool) -> int:
+        """Run pipelines until they are stopped; the exit code."""
+        try:
+            address = None if self.listen is None else host_and_port(self.listen)
+        except ValueError:
+            shown = repr(excerpt(self.listen or ""))
+            raise ConfigError(f"--listen is {shown}: give a host and a port, as 127.0.0.1:9464") from None
+        from tieredstore.spark.pipelines import runs
+
+        settings = {part.partition("=")[0]: part.partition("=")[2] for part in self.conf or ()}
+        if wrong := [name for name, value in settings.items() if not name.startswith("spark.") or not value]:
+            raise ConfigError(f"--conf {wrong[0]} is no setting of Spark's: give spark.NAME=VALUE")
+        log_lines(as_json=json_logs)
+        spark = runs.session(threads, settings)
+        code = runs.pipeline_service(
+            spark, files, checkpoint=self.checkpoint, drain_s=float(self.drain), listen=address, take_over=take_over
+        ).run()
+        spark.stop()
+        return code
+
+
 @app.command()
 def run(
     files: PipelineFiles,
-    once: Annotated[
-        bool, typer.Option("--once", help="Write all that there is by now, in this process and without Spark, and end.")
-    ] = False,
+    once: Once = False,
     take_over: Annotated[
         int | None,
         typer.Option("--take-over", metavar="N", min=0, help="Seal generation N, and go on where it ends."),
     ] = None,
-    conf: Annotated[
-        list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's, like its master.")
-    ] = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option("--checkpoint", metavar="URI", help="A folder for Spark's notes; without it, a temporary one."),
-    ] = None,
-    drain: Annotated[
-        int, typer.Option("--drain", metavar="SECONDS", min=0, max=86400, help="How long the end may take.")
-    ] = 30,
-    listen: Annotated[
-        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Answer /metrics, /healthz and /readyz there.")
-    ] = None,
-    json_logs: JsonLogs = False,
     *,
+    spark: OnSpark,
+    json_logs: JsonLogs = False,
     work: Work,
     output: Json,
 ) -> None:
-    """Write what is due, batch by batch, on Spark until it is stopped, or with --once in this process.
+    """Write what is due, batch by batch, on Spark until it is stopped, or with --once in this process without it.
 
     A batch is committed before any of its files is seen, so that whoever lists the output has each record once, however
     often this is killed. SIGTERM lets the batch that is under way end. Exit code 4 if a batch has too many bad
@@ -107,45 +127,11 @@ def run(
     if not once:
         if output.as_json:
             raise ConfigError("--json is for --once; a running pipeline logs JSON with --json-logs")
-        _run_on_spark(files, work.parallel, conf or [], checkpoint, drain, listen, take_over, json_logs=json_logs)
-    if conf or checkpoint or listen:
+        raise typer.Exit(spark.run(files, work.parallel, take_over, json_logs=json_logs))
+    if spark.conf or spark.checkpoint or spark.listen:
         raise ConfigError("--conf, --checkpoint and --listen are for Spark, which --once does without: leave them out")
     plan = Plan("run", f"{len(files)} pipelines", partial(_run_once, files, work.parallel, take_over))
     tell_all(plan.apply, WindowTeller(RUN, output.as_json, is_plan=False))
-
-
-def _run_on_spark(
-    files: list[Path],
-    threads: int | None,
-    conf: list[str],
-    checkpoint: str | None,
-    drain_s: int,
-    listen: str | None,
-    take_over: int | None,
-    *,
-    json_logs: bool,
-) -> None:
-    address = None if listen is None else _address(listen)
-    from tieredstore.spark.pipelines import runs
-
-    settings = {part.partition("=")[0]: part.partition("=")[2] for part in conf}
-    if wrong := [name for name, value in settings.items() if not name.startswith("spark.") or not value]:
-        raise ConfigError(f"--conf {wrong[0]} is no setting of Spark's: give spark.NAME=VALUE")
-    log_lines(as_json=json_logs)
-    spark = runs.session(threads, settings)
-    service = runs.pipeline_service(
-        spark, files, checkpoint=checkpoint, drain_s=float(drain_s), listen=address, take_over=take_over
-    )
-    code = service.run()
-    spark.stop()
-    raise typer.Exit(code)
-
-
-def _address(listen: str) -> tuple[str, int]:
-    try:
-        return host_and_port(listen)
-    except ValueError:
-        raise ConfigError(f"--listen is {excerpt(listen)!r}: give a host and a port, as 127.0.0.1:9464") from None
 
 
 def _run_once(files: list[Path], threads: int | None, take_over: int | None, _dry_run: bool) -> Generator[Outcome]:
@@ -293,11 +279,9 @@ def verify(
         problems = list(verification.problems())
     more = None if against is None else _compare(settings, against, problems)
     if output.as_json:
-        for one in problems:
-            print_json_line(_PROBLEM.json(one))
         counts = {} if more is None else {"compared": more.compared, "not_compared": more.gone}
         sums = {"problems": len(problems), **_VERIFICATION.json(verification), **counts}
-        print_json_line({"summary": sums})
+        _PROBLEM.show(problems, as_json=True, summary=sums)
     else:
         print_lines(f"{one.kind:<8}  {one.subject} {one.words}" for one in problems)
         if against is not None and more is not None:
@@ -310,10 +294,8 @@ def verify(
 
 _VERIFICATION: Final[Row[Verification]] = Row(
     field("commit_log", lambda one: one.has_log),
-    field("files", lambda one: one.files),
     field("stored_size", lambda one: one.size),
-    field("read_files", lambda one: one.read_files),
-    field("read_size", lambda one: one.read_size),
+    attributes("files", "read_files", "read_size"),
 )
 # What is about a partition has no key of a file.
 _PROBLEM: Final[Row[OutputProblem]] = Row(

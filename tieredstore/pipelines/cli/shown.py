@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.cli.records.formats import Asked, Format, Records, Rows, Shown, View
-from tieredstore.cli.terminal.rows import Row, field
+from tieredstore.cli.terminal.rows import Row, attributes, field
 from tieredstore.pipelines.cli.items import open_pipeline
 
 if TYPE_CHECKING:
@@ -70,13 +70,12 @@ def _lines_of(origin: Origin) -> list[str]:
 
 
 _ORIGIN: Final[Row[Origin]] = Row(
-    field("topic", lambda one: one.topic),
-    field("partition", lambda one: one.partition),
+    attributes("topic", "partition"),
     field("first_offset", lambda one: one.first),
     field("last_offset", lambda one: one.last),
-    field("committed", lambda one: one.committed),
-    field("backup_keys", lambda one: [*one.backups]),
-    field("segment_names", lambda one: [*one.segments]),
+    attributes("committed"),
+    field("backup_keys", lambda one: one.backups),
+    field("segment_names", lambda one: one.segments),
 )
 FILES: Final = (
     Format(

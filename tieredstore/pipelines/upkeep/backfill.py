@@ -81,6 +81,8 @@ class Backfill:
     def run(self, selected: Selected) -> Iterator[Entry]:
         """Write what is selected and not written yet; each entry is told of when its files are published.
 
+        With ``replaces`` the last ones are of that generation's log: their ``removed`` files gave way.
+
         ConfigError for a generation that is none of a backfill, or was begun otherwise, DataLossError for offsets that
         the source has no more.
         """
@@ -162,6 +164,8 @@ class Backfill:
         if replacement is not None:
             self.driver.finalize_again(replacement.finish(entry))
         self.driver.log.append("published", self.driver.generation.fingerprint)
+        if replacement is not None:
+            yield from replacement.given()
 
     def _rest(self, entry: Entry) -> list[Window]:
         positions = self.driver.log.state.positions
@@ -336,6 +340,10 @@ class Replacement:
         complete = set(last.directories) & family.finalized
         held = family.count_contents(sorted(complete))
         return [path for path in sorted(complete) if held[path][0]]
+
+    def given(self) -> list[Entry]:
+        """Return the entries that name the files that gave way."""
+        return [entry for entry in self._since_announced() if entry.removed]
 
     def _take_over(self) -> None:
         """Fence whoever runs the generation, and have all of it published; a sealed one is."""

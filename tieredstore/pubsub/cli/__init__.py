@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tieredstore.cli.app.table import Entry, Loaded
+from tieredstore.cli.app.table import Effect, Entry, Loaded
 
 
 def _pubsub() -> Loaded:
@@ -13,4 +13,7 @@ def _pubsub() -> Loaded:
     return pubsub.app
 
 
-COMMANDS: Final = (Entry("pubsub", "Batches of records in a store, in the manner of MemQ.", _pubsub),)
+_EFFECTS: Final[dict[str, Effect]] = {
+    "topics": "adds", "produce": "adds", "cat": "reads", "broker": "adds", "gc": "rewrites", "verify": "reads",
+}  # fmt: skip
+COMMANDS: Final = (Entry("pubsub", "Batches of records in a store, in the manner of MemQ.", _EFFECTS, _pubsub),)

@@ -21,6 +21,7 @@ from tieredstore.cli.app.options import (
     Json,
     JsonLogs,
     Last,
+    MinAge,
     Output,
     Prices,
     SettingsFile,
@@ -189,10 +190,7 @@ def broker(
 def gc(
     topics: TopicNames,
     store: BatchStore,
-    min_age: Annotated[
-        str,
-        typer.Option("--min-age", metavar="AGE", help="Only orphans that are older, by the store's clock: 24h, 7d."),
-    ] = "24h",
+    min_age: MinAge = "24h",
     adopt: Annotated[
         bool, typer.Option("--adopt", help="Tell readers of orphans, and delete none: may double what was sent again.")
     ] = False,
@@ -203,8 +201,8 @@ def gc(
     """Delete what retention does not keep, and orphans: objects that no notification refers to.
 
     Retention (pubsub.retention.ms, pubsub.retention.bytes) frees notifications first; their objects go with a run that
-    is pubsub.delete.delay.ms later. Orphans are left by writers that died between object and notification. Without
-    --yes it only says what would go. Killed, run it again; one at a time for a topic.
+    is pubsub.delete.delay.ms later. Orphans are left by writers that died between object and notification; --min-age
+    is theirs alone. Without --yes it only says what would go. Killed, run it again; one at a time for a topic.
 
     Example: tieredstore pubsub gc orders -c store.properties --yes
     """

@@ -8,16 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from tieredstore.cli.terminal.output import (
-    JsonValue,
-    complain,
-    human_amount,
-    print_json_line,
-    print_lines,
-    print_table,
-)
+from tieredstore.cli.terminal.output import JsonValue, complain, human_amount, print_lines
 from tieredstore.cli.terminal.rows import Row, field, rounded_bytes, rounded_count
 from tieredstore.cli.terminal.tables import number, text, word
 from tieredstore.model import human_bytes
@@ -31,27 +24,24 @@ if TYPE_CHECKING:
     from tieredstore.cli.app.options import Output
     from tieredstore.pubsub.queue.queues import GroupPartition
 
-T = TypeVar("T")
-
 
 def show_topics(topics: Topics, chosen: Sequence[Topic], output: Output, *, with_groups: bool) -> None:
     """Show how far the queues of topics reach, and ``with_groups`` how far groups have read."""
     states = [_QueueState.of(topics, topic) for topic in chosen]
     groups = [row for topic in chosen for row in _groups_of(topics, topic)] if with_groups else []
-    if output.as_json:
-        _print_lines_of_json(_TOPIC, states)
-        _print_lines_of_json(_GROUP, groups)
-        print_json_line({"summary": {"topics": len(states), "groups": len({(row.topic, row.group) for row in groups})}})
-        return
-    if not states:
+    as_json = output.as_json
+    if not states and not as_json:
         print_lines([_no_topics(topics)])
         return
-    print_table(_TOPIC.columns, map(_TOPIC.cells, states), wide=output.wide)
-    if groups:
+    _TOPIC.show(states, as_json=as_json, wide=output.wide)
+    if groups and not as_json:
         print_lines([""])
-        print_table(_GROUP.columns, map(_GROUP.cells, groups), wide=output.wide)
-    read = {row.topic for row in groups}
-    print_lines(f"no group has read topic {topic.name}" for topic in chosen if with_groups and topic.name not in read)
+    summary = {"topics": len(states), "groups": len({(row.topic, row.group) for row in groups})}
+    if groups or as_json:
+        _GROUP.show(groups, as_json=as_json, summary=summary, wide=output.wide)
+    if with_groups and not as_json:
+        read = {row.topic for row in groups}
+        print_lines(f"no group has read topic {topic.name}" for topic in chosen if topic.name not in read)
 
 
 def show_costs(topics: Topics, chosen: Sequence[Topic], price_file: Path, output: Output) -> None:
@@ -64,23 +54,14 @@ def show_costs(topics: Topics, chosen: Sequence[Topic], price_file: Path, output
         rows.append(_Costs(_QueueState.of(topics, topic), facts, cost))
     rows.sort(key=lambda row: (-row.cost.batches, row.state.topic.name))
     assumed: list[JsonValue] = [*topic_assumptions(prices)]
-    if output.as_json:
-        _print_lines_of_json(_COSTS, rows)
-        sources: dict[str, JsonValue] = {
-            "currency": prices.currency, "prices": prices.name, "as_of": prices.as_of, "assumptions": assumed
-        }  # fmt: skip
-        print_json_line({"summary": {"topics": len(rows), "groups": 0, **sources}})
-    elif not rows:
-        complain(_no_topics(topics))
-    else:
-        print_table(_COSTS.columns, map(_COSTS.cells, rows), wide=output.wide)
+    sources: dict[str, JsonValue] = {
+        "currency": prices.currency, "prices": prices.name, "as_of": prices.as_of, "assumptions": assumed
+    }  # fmt: skip
+    summary = {"topics": len(rows), "groups": 0, **sources}
+    _COSTS.show(rows, as_json=output.as_json, summary=summary, empty=_no_topics(topics), wide=output.wide)
+    if rows and not output.as_json:
         for sentence in (f"a month by {prices.title}", *(f"assumed: {one}" for one in assumed)):
             complain(sentence)
-
-
-def _print_lines_of_json(row: Row[T], items: Sequence[T]) -> None:
-    for item in items:
-        print_json_line(row.json(item))
 
 
 def _no_topics(topics: Topics) -> str:

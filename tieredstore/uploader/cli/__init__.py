@@ -17,6 +17,7 @@ COMMANDS: Final = (
     Entry(
         "uploader",
         "Ship the closed segments of the broker beside it, in order, as long as it runs, and lose none.",
+        "adds",
         _uploader,
     ),
 )

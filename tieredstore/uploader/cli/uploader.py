@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
-from tieredstore.cli.app.options import DryRun, JsonLogs, Output, SettingsFile
+from tieredstore.cli.app.options import DryRun, JsonLogs, Once, Output, SettingsFile
 from tieredstore.cli.app.outcomes import OUTCOME
 from tieredstore.cli.terminal.log_lines import log_lines
 from tieredstore.cli.terminal.output import JsonValue, complain, print_json_line, print_lines, print_table
@@ -34,7 +34,7 @@ _PLANNED: Final[Row[list[Outcome]]] = Row(
 
 def uploader(
     file: SettingsFile,
-    once: Annotated[bool, typer.Option("--once", help="Ship what is closed and settled by now, and end.")] = False,
+    once: Once = False,
     *,
     dry_run: DryRun = False,
     json_logs: JsonLogs = False,

@@ -1,0 +1,92 @@
+"""Files that appear when they are whole: what gathers beside them is renamed at the end, or removed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import re
+import secrets
+from collections.abc import Generator
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from tieredstore.process.interruption import at_sudden_end
+
+_logger: Final = logging.getLogger(__name__)
+_MARK: Final = ".tieredstore-"
+_ENDING: Final = ".part"
+_LONGEST_NAME: Final = 200
+"""How many bytes of the target's name a draft's holds: file systems take 255 in all."""
+
+
+@contextlib.contextmanager
+def whole_file(target: Path) -> Generator[BinaryIO]:
+    """Open a file that is there under its name, on disk, once the block ends well, and unchanged otherwise.
+
+    What killed processes left of the same file is removed.
+    """
+    _remove_abandoned(target)
+    with _draft_of(target) as (draft, file):
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+        draft.replace(target)
+    _sync_folder(target.parent)
+
+
+@contextlib.contextmanager
+def _draft_of(target: Path) -> Generator[tuple[Path, BinaryIO]]:
+    """A new file beside ``target``, locked for as long as this process lives; removed unless it was renamed."""
+    with contextlib.ExitStack() as undone:
+        while True:
+            draft = target.with_name(f"{_prefix(target)}{secrets.token_hex(8)}{_ENDING}")
+            remove = partial(draft.unlink, missing_ok=True)
+            undone.enter_context(at_sudden_end(remove))
+            undone.callback(remove)
+            file = undone.enter_context(draft.open("xb"))
+            _lock(file)
+            # Another command may have come in between, and have taken it for abandoned.
+            if os.fstat(file.fileno()).st_nlink:
+                break
+        yield draft, file
+
+
+def _lock(file: BinaryIO) -> None:
+    # Where the file system knows no locks nobody can take one, and so nobody takes the draft for abandoned.
+    with contextlib.suppress(OSError):
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove the drafts of ``target`` whose writers are dead: they hold no lock any more."""
+    pattern = re.compile(re.escape(_prefix(target)) + "[0-9a-f]{16}" + re.escape(_ENDING))
+    with contextlib.suppress(OSError):  # a folder that may be written and not listed
+        for path in target.parent.iterdir():
+            if pattern.fullmatch(path.name) and _removed_if_abandoned(path):
+                _logger.warning("removed %s, which a command that was killed had left", path)
+
+
+def _removed_if_abandoned(draft: Path) -> bool:
+    flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with contextlib.suppress(OSError), os.fdopen(os.open(draft, flags), "wb", buffering=0) as file:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Still under its lock, so that a writer that was about to take it sees that the file is gone.
+        draft.unlink()
+        return True
+    return False
+
+
+def _prefix(target: Path) -> str:
+    return f".{os.fsdecode(os.fsencode(target.name)[:_LONGEST_NAME])}{_MARK}"
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename in the folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
