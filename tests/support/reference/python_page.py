@@ -40,13 +40,19 @@ with ts.open("store.properties") as bucket:
 - **Threads.** A bucket, a manager and a producer serve all threads; a read and a consumer one thread at a time.
 """
 
-_PACKAGES: Final = ("types", "values", "duckdb", "polars", "spark", "uploader", "pipelines", "pubsub")
+_PACKAGES: Final = (
+    "types", "values", "duckdb", "polars", "spark", "uploader", "pipelines", "pubsub", "backends", "testing"
+)  # fmt: skip
 _MADE: Final = {"BatchConsumer", "BatchProducer", "Consumer", "RemoteStorageManager", "Uploader"}
 """Classes that programs make themselves."""
 _LONGEST: Final = 30
 _SHOWN: Final = {"Uploader": {"__init__", "close", "plan", "run", "run_once", "stop"}}
 """Of a class whose other methods are the steps of its loop."""
+_FOR_ROOMS: Final = {"check_open", "on_this_thread", "opened", "requests_at_once", "section", "with_section"}
+"""Members that other subpackages use, and programs do not."""
 _ROLE: Final = re.compile(r":\w+:`~?([^`]+)`")
+_MODULE: Final = re.compile(r"\b(?:[a-z_]+\.)+(?=[A-Z])")
+"""Where a type in an alias comes from."""
 _SENTENCE: Final = re.compile(r"(?<=[.!?])(?<!e\.g\.)\s")
 
 
@@ -63,8 +69,9 @@ def render_page() -> str:
     for name, value in values.items():
         if inspect.isclass(value) and not issubclass(value, Exception):
             lines += ["", f"### {name}", "", first_sentence(value), "", *_members(value)]
+    seen = {id(value): "tieredstore" for value in values.values()}
     for package in _PACKAGES:
-        lines += ["", f"## tieredstore.{package}", "", *_names(importlib.import_module(f"tieredstore.{package}"))]
+        lines += ["", f"## tieredstore.{package}", "", *_names(importlib.import_module(f"tieredstore.{package}"), seen)]
     return "\n".join(lines) + "\n"
 
 
@@ -99,7 +106,7 @@ def _members(of: type) -> Iterator[str]:
     if shown and of is not tieredstore.Settings:
         yield f"- fields: {', '.join(f'`{name}`' for name in shown)}"
     foreign = {name for base in of.__mro__[1:] if base.__module__ != "builtins" for name in _inherited(base)}
-    for name in sorted(_SHOWN.get(of.__name__, own - set(fields) - foreign)):
+    for name in sorted(_SHOWN.get(of.__name__, own - set(fields) - foreign - _FOR_ROOMS)):
         member = inspect.getattr_static(of, name)
         if name == "__init__" and of.__name__ in _MADE:
             yield f"- `{of.__name__}{short_signature(getattr(of, name))}`"
@@ -117,9 +124,18 @@ def _inherited(base: type) -> set[str]:
     return set() if base.__module__.startswith("tieredstore.") else set(vars(base)) - {"__init__"}
 
 
-def _names(module: ModuleType) -> Iterator[str]:
+def _names(module: ModuleType, seen: dict[int, str]) -> Iterator[str]:
+    """List a package's names; what an earlier one has too stands there."""
+    again: list[str] = []
     for name in sorted(module.__all__):
-        value = getattr(module, name)
-        words = first_sentence(value) if inspect.isclass(value) or inspect.isfunction(value) else ""
-        signature = short_signature(value) if inspect.isfunction(value) else ""
-        yield f"- `{name}{signature}`{f': {words}' if words else ''}"
+        value = getattr(module, name, None) or importlib.import_module(f"{module.__name__}.{name}")
+        if seen.setdefault(id(value), module.__name__) != module.__name__:
+            again.append(f"`{name}`")
+            continue
+        if inspect.isclass(value) or inspect.isfunction(value) or inspect.ismodule(value):
+            signature = short_signature(value) if inspect.isfunction(value) else ""
+            yield f"- `{name}{signature}`: {first_sentence(value)}"
+        else:
+            yield f"- `{name}` = `{_MODULE.sub('', str(value))}`"
+    if again:
+        yield f"- also here: {', '.join(again)}"

@@ -93,8 +93,8 @@ SECTIONS: Final = (
     Section("Reading", "", (FetchSettings, ManifestCacheSettings, IndexCacheSettings, ChunkCacheSettings)),
     Section(
         "The uploader",
-        f"Only `tieredstore uploader` reads these, with and without the prefix. `{KAFKA}*` are properties of its Kafka "
-        "client.",
+        f"Only [the uploader](../how-to/uploader.md) reads these, with and without the prefix. `{KAFKA}*` are "
+        "properties of its Kafka client.",
         (UploaderSettings,),
     ),
     Section(
