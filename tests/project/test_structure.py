@@ -66,7 +66,7 @@ def test_a_module_that_one_neighbour_alone_imports_says_why_it_lies_apart() -> N
     for name, users in importers(sources).items():
         folders = {user.rpartition(".")[0] for user in users}
         if len(users) == 1 and folders == {name.rpartition(".")[0]} and sources[name].suffix == ".py":
-            docstring = ast.get_docstring(tree_of(sources[name])) or ""
+            docstring = " ".join((ast.get_docstring(tree_of(sources[name])) or "").split())
             apart |= set() if REASON.search(docstring) else {name}
     assert apart <= WITHOUT_A_REASON
 
