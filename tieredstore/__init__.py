@@ -1,7 +1,7 @@
 """Tiered storage for Kafka's log, without the broker.
 
-:func:`open` gives a :class:`Bucket`, whose methods answer what people ask. Importing this package loads nothing else:
-each name is imported when it is first used.
+:func:`open` returns a :class:`Bucket`, the entry to everything else. Importing this package loads nothing more: each
+name is imported on first use.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def __getattr__(name: str) -> object:  # noqa: C901  a table
 
             return manager.RemoteStorageManager
         case "errors" | "TieredStoreError":
-            # `from tieredstore import errors` would ask this function for the name, without end.
+            # `from tieredstore import errors` would call this function for the name, recursively.
             import tieredstore.errors as errors  # noqa: PLC0415
 
             return errors if name == "errors" else errors.TieredStoreError

@@ -17,14 +17,14 @@ __all__ = ["Consumer", "DeserializingConsumer", "Message", "Mode", "PartitionBat
 
 
 def __getattr__(name: str) -> object:
-    # The table of commands needs none of these, and is read by every `tieredstore --help`.
+    # Every `tieredstore --help` reads the table of commands, which needs none of these.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         from tieredstore.consumer import _message, consumer, delivery, settings  # noqa: PLC0415
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
-        # Any other module that is missing is a fault of the installation, and says best itself what it is.
+        # Any other missing module is a fault of the installation, which its own error describes best.
         if missing not in {"confluent_kafka", "pyarrow"}:
             raise
         raise ConfigError(f"a consumer needs the package {missing}: {install_command('kafka')}") from error

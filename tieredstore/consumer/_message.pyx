@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Messages of the bucket: as those of confluent-kafka, made from the columns of a record batch."""
+"""Messages from the bucket in confluent-kafka's form, made from the columns of a record batch."""
 
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -14,7 +14,7 @@ cdef extern from "Python.h":
 
 @cython.freelist(256)
 cdef class Message:
-    """A record as ``confluent_kafka.Message`` has it, with all of its methods. Made by a consumer only."""
+    """A record with all methods of ``confluent_kafka.Message``. Only a consumer makes it."""
 
     cdef object _topic
     cdef object _key
@@ -31,7 +31,7 @@ cdef class Message:
         raise TypeError("messages are made by a consumer")
 
     cdef void _may_refer(self):
-        """It may refer to anything from now on, to itself too: the garbage collector has to know of it."""
+        """Note that it may refer to anything from now on, even itself: the garbage collector must track it."""
         if not PyObject_GC_IsTracked(self):
             PyObject_GC_Track(self)
 
@@ -68,15 +68,15 @@ cdef class Message:
         return self._headers
 
     def error(self):
-        """None for a record; what happened for an event."""
+        """None for a record; the error of an event."""
         return self._error
 
     def timestamp(self):
-        """The type, as confluent_kafka's constants have it, and milliseconds since 1970."""
+        """The type, by confluent_kafka's constants, and milliseconds since 1970."""
         return (self._timestamp_type, self._timestamp)
 
     def latency(self):
-        """None: that is of messages that were produced."""
+        """None: only produced messages have it."""
         return None
 
     def leader_epoch(self):
@@ -84,31 +84,31 @@ cdef class Message:
         return None if self._epoch < 0 else self._epoch
 
     def delivery_count(self):
-        """None: that is of share groups."""
+        """None: only messages of share groups have it."""
         return None
 
     def set_headers(self, value):
-        """Put others in their place."""
+        """Replace the headers."""
         self._headers = value
         self._may_refer()
 
     def set_key(self, value):
-        """Put another one in its place, as a deserialized one."""
+        """Replace the key, for example by a deserialized one."""
         self._key = value
         self._may_refer()
 
     def set_value(self, value):
-        """Put another one in its place, as a deserialized one."""
+        """Replace the value, for example by a deserialized one."""
         self._value = value
         self._may_refer()
 
     def set_topic(self, value):
-        """Put another one in its place."""
+        """Replace the topic."""
         self._topic = value
         self._may_refer()
 
     def set_error(self, value):
-        """Put another one in its place."""
+        """Replace the error."""
         self._error = value
         self._may_refer()
 
@@ -117,13 +117,13 @@ cdef class Message:
 
 
 def event(topic, int partition, int64_t offset, error):
-    """A message that is no record but an event, as that a partition's end is reached."""
+    """Make a message for an event, such as the end of a partition, instead of a record."""
     cdef Message message = Message.__new__(Message)
     message._topic = topic
     message._partition = partition
     message._offset = offset
     message._error = error
-    # As the library has it: the words of an event are its value.
+    # As in the library: the text of an event is its value.
     message._value = error.str().encode()
     message._timestamp = -1
     message._timestamp_type = 0
@@ -175,7 +175,7 @@ cdef class BatchMessages:
     cdef const int32_t* _epochs
 
     def __init__(self, topic, int partition, batch):
-        self._batch = batch  # whose buffers are pointed into
+        self._batch = batch  # owns the buffers that the pointers refer to
         self._topic = topic
         self._partition = partition
         self._rows = batch.num_rows
@@ -217,7 +217,7 @@ cdef class BatchMessages:
         return self._timestamps[row]
 
     def take(self, Py_ssize_t start, Py_ssize_t stop):
-        """The messages of the rows from ``start`` up to ``stop``, which is out."""
+        """Return the messages of the rows from ``start`` up to ``stop`` (exclusive)."""
         if not 0 <= start <= stop <= self._rows:
             raise IndexError(start, stop)
         cdef Py_ssize_t row
@@ -238,8 +238,8 @@ cdef class BatchMessages:
         message._key = _bytes(&self._key, row)
         message._value = _bytes(&self._value, row)
         message._headers = self._headers(row)
-        # Bytes and numbers make no cycle. The collector would look at each message of a call again and again, which
-        # costs five times as much as making it does.
+        # Bytes and numbers make no cycle. The collector would examine each message of a call repeatedly, five times the
+        # cost of making it.
         if message._headers is None:
             PyObject_GC_UnTrack(message)
         return message

@@ -1,4 +1,4 @@
-"""What a consumer is made of, put together and taken apart in one place."""
+"""The parts of a consumer, assembled and closed in one place."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Makers:
-    """What makes the outside of a consumer, and bounds that nobody sets; tests give others."""
+    """The factories of a consumer's outside, and limits without a setting; tests replace them."""
 
     manager: Callable[..., RemoteStorageManager] = RemoteStorageManager
     cluster: Callable[..., LiveCluster] = LiveCluster
     client: Callable[[object], MemberClient] = MemberClient
     first_pause_s: float = 0.1
-    """Before what went wrong is tried again; twice as long each time."""
+    """The first pause before a retry; doubled each time."""
     reassign_s: float = 1.0
-    """The least time between two assignments of all: each drops what the client has read ahead."""
+    """The minimum time between two full assignments: each drops the client's read-ahead."""
     silent_s: float = 10.0
-    """How long nothing may come of a partition since it was assigned."""
+    """The longest silence of a partition since it was assigned."""
     held_bytes: int = 8 * 1024 * 1024
-    """Of the messages that are taken of the client to be given in columns later: it bounds its own queue alone."""
+    """The limit of the messages taken from the client for later use in columns: it bounds only its own queue."""
     closing_s: float = 8.0
-    """How long threads are waited for that are in a call of the store or the broker; then they are left behind."""
+    """The time to wait for threads in a call of the store or the broker; then they are abandoned."""
 
 
 class Parts:
-    """All parts of a consumer that reads a store, put together and taken apart."""
+    """All parts of a consumer that reads a store."""
 
     def __init__(self, settings: ConsumerSettings, client: MemberClient, makers: Makers) -> None:
-        """ConfigError if the store's settings cannot be used."""
+        """Assemble the parts; raise ConfigError if the store's settings are invalid."""
         assert settings.store is not None
         self.settings = settings
         self.measures = Measures(self.levels)
         self.news = threading.Event()
-        """Set whenever a look or a read has something to give."""
+        """Set when a look-up or a read has results."""
         self._closing_s = makers.closing_s
         with contextlib.ExitStack() as opened:
             self.manager = makers.manager(settings.store, shares_read_ahead=True)
@@ -79,7 +79,7 @@ class Parts:
             opened.pop_all()
 
     def _ask_commits(self, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, Committed]:
-        # Not by the member's own client: another thread's call in it does not return while a callback runs.
+        # Not through the member's own client: another thread's call in it does not return while a callback runs.
         group = str(self.settings.client.get("group.id", ""))
         commits = {} if self.cluster is None else self.cluster.commits(group, wheres)
         return {
@@ -88,31 +88,31 @@ class Parts:
         }
 
     def begin_closing(self) -> None:
-        """Let threads end while the group is left."""
+        """Let threads end while the consumer leaves the group."""
         self.core.streams.close()
         self.core.lookups.close()
 
     def close(self) -> None:
-        """End all that is under way, within ten seconds."""
+        """End all running work, within ten seconds."""
         self.begin_closing()
         self._stop_measuring()
         end = time.monotonic() + self._closing_s
         with contextlib.ExitStack() as ending:
             if self.cluster is not None:
                 ending.callback(self.cluster.close)
-            # What waits for the store fails at once then.
+            # Requests to the store then fail at once.
             ending.callback(lambda: self.core.lookups.join(end))
             ending.callback(lambda: self.core.streams.join(end))
             ending.callback(self.manager.close)
             self.core.drop(list(self.core.partitions))
 
     def statistics(self) -> dict[TopicPartition, dict[str, Any]]:
-        """By partition, for people and tests."""
+        """Return statistics by partition, for people and tests."""
         self.core.live.locate()
         return {where: _statistics(partition) for where, partition in self.core.partitions.items()}
 
     def levels(self) -> Mapping[str, float]:
-        """What is so now, for metrics."""
+        """Return the present values, for metrics."""
         known = list(self.core.partitions.values())
         records, seconds = [_lag(one) for one in known], [_lag_s(one) for one in known]
         return {
@@ -145,14 +145,14 @@ def _statistics(partition: Partition) -> dict[str, Any]:
 
 
 def _lag(partition: Partition) -> int:
-    """Records between the position and the end that was last seen."""
+    """Count the records between the position and the last known end."""
     live, lineage, position = partition.log.live, partition.log.lineage, partition.position
     end = max(0 if live is None else live[1], 0 if lineage is None else lineage.end_offset)
     return max(0, end - position) if position is not None and position >= 0 else 0
 
 
 def _lag_s(partition: Partition) -> float:
-    """How old the last record is that was given, if others follow it."""
+    """Return the age of the last returned record, if others follow it."""
     if not _lag(partition) or partition.tally.timestamp_ms <= 0:
         return 0.0
     return max(0.0, time.time() - partition.tally.timestamp_ms / 1000)

@@ -1,4 +1,4 @@
-"""The client inside of a consumer: confluent-kafka's own methods, beneath those of ours."""
+"""The client inside a consumer: confluent-kafka's own methods, below ours."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_OFFSET: Final = -1001
 
 
 class Received(Protocol):
-    """A message of either source, or what happened to a partition as a message that is an error."""
+    """A message of either source, or an event of a partition as a message with an error."""
 
     def topic(self) -> str: ...  # noqa: D102  as the library has them
     def partition(self) -> int: ...  # noqa: D102
@@ -35,10 +35,10 @@ class Received(Protocol):
 
 
 class MemberClient:
-    """The group's member: what the library's ``Consumer`` does by itself."""
+    """The group's member: the own methods of the library's ``Consumer``."""
 
     def __init__(self, consumer: object) -> None:
-        # Weakly: a consumer that is forgotten goes away as the library's does.
+        # Weak, so that an unreferenced consumer is released as the library's is.
         self._consumer = weakref.ref(consumer)
 
     def _own(self) -> Any:
@@ -48,52 +48,52 @@ class MemberClient:
         return consumer
 
     def poll(self, timeout_s: float) -> Received | None:
-        """The next message or event; callbacks run in it."""
+        """Return the next message or event; callbacks run inside."""
         message: Received | None = _base.poll(self._own(), timeout_s)
         return message
 
     def consume(self, count: int, timeout_s: float) -> list[Received]:
-        """So many at most; an interrupt ends it as it ends anything else."""
+        """Return at most ``count`` messages; an interrupt is raised."""
         try:
             messages: list[Received] = _base.consume(self._own(), count, timeout_s)
         except SystemError as error:
-            # About half of the times confluent-kafka 2.16 loses what a signal's handler raised while it waited.
+            # About half of the times confluent-kafka 2.16 loses the exception of a signal handler while it waits.
             raise KeyboardInterrupt from error
         return messages
 
     def assign(self, places: Sequence[KafkaPartition]) -> None:
-        """These in place of what there is."""
+        """Replace the assignment."""
         _base.assign(self._own(), list(places))
 
     def unassign(self) -> None:
-        """None any more."""
+        """Remove the assignment."""
         _base.unassign(self._own())
 
     def incremental_assign(self, places: Sequence[KafkaPartition]) -> None:
-        """These too."""
+        """Add to the assignment."""
         _base.incremental_assign(self._own(), list(places))
 
     def incremental_unassign(self, places: Sequence[KafkaPartition]) -> None:
-        """These no longer."""
+        """Remove from the assignment."""
         _base.incremental_unassign(self._own(), list(places))
 
     def pause(self, wheres: Iterable[TopicPartition]) -> None:
-        """Fetch no more of these."""
+        """Stop fetching these."""
         _base.pause(self._own(), [KafkaPartition(*where) for where in wheres])
 
     def resume(self, wheres: Iterable[TopicPartition]) -> None:
-        """Fetch on."""
+        """Resume fetching these."""
         _base.resume(self._own(), [KafkaPartition(*where) for where in wheres])
 
     def seek(self, where: TopicPartition, offset: int, epoch: int | None = None) -> None:
-        """Go on there; KafkaException where it is not being fetched.
+        """Continue at an offset; raise KafkaException if it is not being fetched.
 
-        With the leader epoch of the record before it the broker is asked first whether that is still of its log.
+        With the leader epoch of the record before it, the broker first checks that the record is still in its log.
         """
         _base.seek(self._own(), KafkaPartition(*where, offset, leader_epoch=-1 if epoch is None else epoch))
 
     def positions(self, wheres: Sequence[TopicPartition]) -> list[KafkaPartition]:
-        """Behind the last message that was given of each, with its leader epoch."""
+        """Return the position after the last returned message of each, with its leader epoch."""
         places: list[KafkaPartition] = _base.position(self._own(), [KafkaPartition(*where) for where in wheres])
         return places
 
@@ -102,31 +102,31 @@ class MemberClient:
         return _base.commit(self._own(), offsets=list(places), asynchronous=asynchronous)
 
     def subscribe(self, topics: Sequence[str], **callbacks: Callable[..., None]) -> None:
-        """Be a member of the group."""
+        """Join the group."""
         _base.subscribe(self._own(), topics, **callbacks)
 
     def unsubscribe(self) -> None:
-        """Leave the group; what it has assigned is revoked in a later call."""
+        """Leave the group; a later call revokes its assignment."""
         _base.unsubscribe(self._own())
 
     def watermarks(self, place: KafkaPartition, timeout_s: float, *, cached: bool = False) -> tuple[int, int] | None:
-        """The broker's first offset and its end."""
+        """Return the broker's first offset and its end."""
         span: tuple[int, int] | None = _base.get_watermark_offsets(self._own(), place, timeout=timeout_s, cached=cached)
         return span
 
     def offsets_for_times(self, places: Sequence[KafkaPartition], timeout_s: float) -> dict[TopicPartition, int]:
-        """Where the broker has these times; −1 for none."""
+        """Return the broker's offsets of these times; −1 for none."""
         known: list[KafkaPartition] = _base.offsets_for_times(self._own(), list(places), timeout=timeout_s)
         return {(place.topic, place.partition): place.offset for place in known}
 
 
 def place_at(where: TopicPartition, at: Position, metadata: str | None = None) -> KafkaPartition:
-    """Return a position as the library has it."""
+    """Return a position as the library's type."""
     return KafkaPartition(*where, at.offset, metadata or "", leader_epoch=at.epoch_number)
 
 
 def position_of(place: KafkaPartition | Received) -> Position:
-    """Return where a place, or a message, of the library's is.
+    """Return the position of the library's place or message.
 
     A message's own epoch is that of the record before it, or a later one. Unknown ones are -1 or None there.
     """
@@ -139,24 +139,24 @@ def position_of(place: KafkaPartition | Received) -> Position:
 
 
 def kafka_error(code: int, reason: str) -> KafkaError:
-    """As the library would say it."""
+    """Make an error of the library."""
     return KafkaError(code, reason)
 
 
 def refusal(code: int, reason: str) -> KafkaException:
-    """Return what the library raises for a call that it does not take."""
+    """Return the library's exception for a call that it refuses."""
     return KafkaException(kafka_error(code, reason))
 
 
 def check_places(places: object) -> list[KafkaPartition]:
-    """Return the list that a call was given; TypeError, as the library has it, if it is none of partitions."""
+    """Return a call's list of partitions; raise TypeError, like the library, for anything else."""
     if not isinstance(places, list):
         raise TypeError("requires list of TopicPartition")
     return [check_place(place) for place in cast("list[object]", places)]
 
 
 def check_place(place: object) -> KafkaPartition:
-    """Return the partition that a call was given; TypeError if it is none."""
+    """Return a call's partition; raise TypeError for anything else."""
     if not isinstance(place, KafkaPartition):
         raise TypeError("expected cimpl.TopicPartition")
     return place

@@ -26,14 +26,14 @@ RebalanceCallback: TypeAlias = Callable[[Any, list[KafkaPartition]], None]
 _base: Final[Any] = confluent_kafka.Consumer
 
 _SLICE_S: Final = 0.01
-"""How long the client is not looked at while the bucket may have something any moment."""
+"""The interval of checks of the client while the bucket may have records at any moment."""
 
 _LONGEST_SLICE_S: Final = 0.5
-"""And while it may not: a signal is seen between two waits."""
+"""The interval otherwise: signals are handled between two waits."""
 
 
 class Consumer(confluent_kafka.Consumer):
-    """A group's member that reads the bucket and the broker as one log.
+    """A group member that reads the bucket and the broker as one log.
 
     It has all methods of ``confluent_kafka.Consumer``, with their arguments, results and errors.
     ``docs/how-to/consumer.md`` lists the differences, and the properties under ``tiered.storage.``. Use it from one
@@ -43,9 +43,9 @@ class Consumer(confluent_kafka.Consumer):
     _makers: ClassVar[Makers] = Makers()
 
     def __init__(self, config: dict[str, Any] | None = None, /, *, store: StoreLike = None, **kwargs: Any) -> None:
-        """``store`` is the bucket, named in any way that people have it.
+        """Set up a consumer; ``store`` is the bucket, in any form that :func:`tieredstore.open` takes.
 
-        ConfigError for properties that cannot be used; nothing is connected to before the first call.
+        Raise ConfigError for invalid properties; connects on the first call.
         """
         given = {**(config or {}), **kwargs}
         logger = given.pop("logger", None)
@@ -61,11 +61,11 @@ class Consumer(confluent_kafka.Consumer):
 
     # ---- records
 
-    # The library's own types say that a message may be without an offset, which none is that a consumer gives.
+    # The library's own types allow a message without an offset, which no consumer returns.
     def poll(  # type: ignore[override]
         self, timeout: float | None = -1
     ) -> Received | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The next message or event, of either source; None if there is none within ``timeout`` seconds."""
+        """Return the next message or event of either source; None if there is none within ``timeout`` seconds."""
         if self._parts is None:
             return self._client.poll(-1 if timeout is None else timeout)
         messages = self._collect(1, timeout)
@@ -74,7 +74,9 @@ class Consumer(confluent_kafka.Consumer):
     def consume(  # type: ignore[override]
         self, num_messages: int | None = None, timeout: float | None = -1
     ) -> list[Received]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Up to ``num_messages`` (``max.poll.records``, or 1); fewer if no more come within ``timeout`` seconds."""
+        """Return up to ``num_messages`` (``max.poll.records``, or 1); fewer if no more come within ``timeout``
+        seconds.
+        """
         count = num_messages if num_messages is not None else self._settings.poll_records or 1
         if self._parts is None or not 0 < count <= 1_000_000:
             return self._client.consume(count, -1 if timeout is None else timeout)
@@ -83,14 +85,14 @@ class Consumer(confluent_kafka.Consumer):
     def poll_arrow(
         self, timeout: float | None = -1, max_rows: int | None = None, columns: Sequence[str] = COLUMNS
     ) -> PartitionBatch | None:
-        """Records of one partition, in columns; None if there are none within ``timeout`` seconds.
+        """Return records of one partition, in columns; None if there are none within ``timeout`` seconds.
 
-        The errors are those of :meth:`poll`, whose messages that are errors are raised here as KafkaException.
+        The errors are those of :meth:`poll`; messages with errors are raised here as KafkaException.
         """
         parts = self._expect_open()
         end = _end(timeout)
         parts.commits.commit_when_due()
-        # What the client has comes once to a call, so that it is served though the bucket has more and more.
+        # Serve the client once per call, even if the bucket always has more.
         self._take_live(parts, 0.0, max_rows or _MANY)
         while True:
             self._tick(parts)
@@ -104,7 +106,7 @@ class Consumer(confluent_kafka.Consumer):
             self._take_live(parts, wait, max_rows or _MANY)
 
     def batches(self, max_rows: int | None = None, columns: Sequence[str] = COLUMNS) -> Iterator[PartitionBatch]:
-        """Record batches as they come, until the consumer is closed; RuntimeError if that was before the first."""
+        """Yield record batches until the consumer is closed; raise RuntimeError if that was before the first."""
         self._expect_open()
         while not self._is_closed:
             given = self.poll_arrow(_LONGEST_SLICE_S, max_rows, columns)
@@ -112,7 +114,7 @@ class Consumer(confluent_kafka.Consumer):
                 yield given
 
     def _collect(self, count: int, timeout: float | None) -> list[Received]:
-        """Messages, until there are so many or the time is over."""
+        """Collect messages, up to ``count`` or the end of the time."""
         parts = self._expect_open()
         end = _end(timeout)
         parts.commits.commit_when_due()
@@ -145,18 +147,18 @@ class Consumer(confluent_kafka.Consumer):
         collected += messages
 
     def _consume(self, parts: Parts, count: int, wait: float) -> tuple[list[Received], set[tuple[str, int]]]:
-        """What the client gives of assignments that go on, and the partitions whose assignment it has ended."""
+        """Return the client's messages of continuing assignments, and the partitions whose assignment has ended."""
         self._group.take_ended()
         messages = self._client.consume(count, wait)
         ended = self._group.take_ended()
-        # Of what was revoked meanwhile nothing is given any more, nor if it was assigned again at once.
+        # No message of a revoked partition is returned, even if it was assigned again at once.
         return parts.delivery.judge(_without(messages, ended) if ended else messages, count), ended
 
     def _take_live(self, parts: Parts, wait: float, count: int) -> None:
         most = parts.delivery.room(count) if not wait else 1
         messages = self._consume(parts, most, wait)[0]
         parts.delivery.hold([message for message in messages if message.error() is None])
-        # Only now: what came beside an error is given by later calls.
+        # Raised last: later calls return the messages beside the error.
         _raise_first_error(messages)
 
     def _tick(self, parts: Parts, *, raises: bool = True) -> None:
@@ -167,21 +169,21 @@ class Consumer(confluent_kafka.Consumer):
                 raise error
 
     def _wait(self, parts: Parts, end: float | None) -> float | None:
-        """How long to wait for the client now; None if the time is over.
+        """Return the time to wait for the client now; None if the time is over.
 
-        While the bucket may have something any moment that is waited for here, and the client is only looked at.
+        While the bucket may have records at any moment, wait for those here, and only check the client.
         """
         left = _LONGEST_SLICE_S if end is None else end - time.monotonic()
         if left <= 0:
             return None
         if parts.core.is_busy:
             parts.news.wait(min(left, _SLICE_S))
-            # Before it is looked what there is, so that nothing is overlooked.
+            # Cleared before the check, so that no result is missed.
             parts.news.clear()
             return 0.0
         return min(left, _LONGEST_SLICE_S, max(0.001, parts.core.due_in))
 
-    # ---- the group, and what is assigned
+    # ---- the group, and its assignment
 
     def subscribe(
         self,
@@ -190,7 +192,7 @@ class Consumer(confluent_kafka.Consumer):
         on_revoke: RebalanceCallback | None = None,
         on_lost: RebalanceCallback | None = None,
     ) -> None:
-        """Be a member of the group for these topics; names with ``^`` first are patterns."""
+        """Join the group for these topics; names that begin with ``^`` are patterns."""
         given = {"on_assign": on_assign, "on_revoke": on_revoke, "on_lost": on_lost}
         callbacks = {name: callback for name, callback in given.items() if callback is not None}
         if self._parts is None:
@@ -204,11 +206,11 @@ class Consumer(confluent_kafka.Consumer):
         self._group.subscribe(topics, on_assign, on_revoke, on_lost)
 
     def unsubscribe(self) -> None:
-        """Leave the group; what it has assigned is revoked in the next call that serves it."""
+        """Leave the group; the next call that serves it revokes its assignment."""
         self._client.unsubscribe()
 
     def assign(self, partitions: list[KafkaPartition]) -> None:
-        """These in place of what is assigned; an offset that is not given is the committed one."""
+        """Replace the assignment; the default offset is the committed one."""
         if self._parts is None:
             self._client.assign(partitions)
             return
@@ -216,7 +218,7 @@ class Consumer(confluent_kafka.Consumer):
         self._group.assign(check_places(partitions))
 
     def unassign(self) -> None:
-        """Nothing is assigned any more."""
+        """Remove the assignment."""
         if self._parts is None:
             self._client.unassign()
             return
@@ -224,7 +226,7 @@ class Consumer(confluent_kafka.Consumer):
         self._group.unassign()
 
     def incremental_assign(self, partitions: list[KafkaPartition]) -> None:
-        """These as well."""
+        """Add to the current assignment."""
         if self._parts is None:
             self._client.incremental_assign(partitions)
             return
@@ -232,7 +234,7 @@ class Consumer(confluent_kafka.Consumer):
         self._group.incremental_assign(check_places(partitions))
 
     def incremental_unassign(self, partitions: list[KafkaPartition]) -> None:
-        """These no longer."""
+        """Remove from the current assignment."""
         if self._parts is None:
             self._client.incremental_unassign(partitions)
             return
@@ -240,7 +242,7 @@ class Consumer(confluent_kafka.Consumer):
         self._group.incremental_unassign(check_places(partitions))
 
     def assignment(self) -> list[KafkaPartition]:
-        """What is assigned, whichever source it is read from."""
+        """Return the assignment, of both sources."""
         if self._parts is None:
             assigned: list[KafkaPartition] = _base.assignment(self)
             return assigned
@@ -248,7 +250,7 @@ class Consumer(confluent_kafka.Consumer):
         return [KafkaPartition(*where) for where in sorted(parts.core.partitions)]
 
     def pause(self, partitions: list[KafkaPartition]) -> None:
-        """Give nothing of these until they are resumed, in later assignments either."""
+        """Return nothing of these until they are resumed, in later assignments too."""
         if self._parts is None:
             _base.pause(self, partitions)
             return
@@ -256,7 +258,7 @@ class Consumer(confluent_kafka.Consumer):
         self._group.pause(check_places(partitions))
 
     def resume(self, partitions: list[KafkaPartition]) -> None:
-        """Go on with these where they were."""
+        """Continue these where they were."""
         if self._parts is None:
             _base.resume(self, partitions)
             return
@@ -264,7 +266,7 @@ class Consumer(confluent_kafka.Consumer):
         self._group.resume(check_places(partitions))
 
     def seek(self, partition: KafkaPartition) -> None:
-        """Go on at an offset, wherever that is; KafkaException for a partition that is not assigned."""
+        """Continue at any offset; raise KafkaException for a partition that is not assigned."""
         if self._parts is None:
             _base.seek(self, partition)
             return
@@ -272,7 +274,7 @@ class Consumer(confluent_kafka.Consumer):
         self._group.seek(check_place(partition))
 
     def position(self, partitions: list[KafkaPartition]) -> list[KafkaPartition]:
-        """The offset of each that is handed out next; OFFSET_INVALID while that is not known."""
+        """Return the next offset of each; OFFSET_INVALID while it is unknown."""
         if self._parts is None:
             places: list[KafkaPartition] = _base.position(self, partitions)
             return places
@@ -283,7 +285,7 @@ class Consumer(confluent_kafka.Consumer):
     # ---- offsets
 
     def commit(self, *positional: Any, **named: Any) -> Any:
-        """Commit behind a ``message``, these ``offsets``, or what was given; ``asynchronous`` unless that is False."""
+        """Commit after a ``message``, these ``offsets``, or all returned records; ``asynchronous`` unless False."""
         given = dict(zip(("message", "offsets", "asynchronous"), positional, strict=False)) | named
         message: Any = given.get("message")
         offsets = given.get("offsets")
@@ -302,7 +304,7 @@ class Consumer(confluent_kafka.Consumer):
         return parts.commits.commit_async() if asynchronous else parts.commits.commit_and_wait()
 
     def store_offsets(self, message: Any = None, offsets: list[KafkaPartition] | None = None) -> None:
-        """What the next commit without offsets commits; only with ``enable.auto.offset.store`` false."""
+        """Set the offsets of the next commit without offsets; only with ``enable.auto.offset.store`` false."""
         if self._parts is None:
             given = {"message": message, "offsets": offsets}
             _base.store_offsets(self, **{name: value for name, value in given.items() if value is not None})
@@ -319,13 +321,15 @@ class Consumer(confluent_kafka.Consumer):
         parts.commits.store(check_places(offsets))
 
     def committed(self, partitions: list[KafkaPartition], timeout: float | None = -1) -> list[KafkaPartition]:
-        """What the group has committed."""
+        """Return the group's commits."""
         self._expect_broker("committed")
         places: list[KafkaPartition] = _base.committed(self, partitions, timeout=-1 if timeout is None else timeout)
         return places
 
     def get_watermark_offsets(self, partition: KafkaPartition, timeout: float | None = -1, cached: bool = False) -> Any:
-        """The smaller beginning of both logs and the broker's end (``remote_only``: the bucket's); None on time-out."""
+        """Return the smaller beginning of both logs and the broker's end (``remote_only``: the bucket's); None on
+        timeout.
+        """
         seconds = -1.0 if timeout is None else timeout
         if self._parts is None:
             return self._client.watermarks(partition, seconds, cached=cached)
@@ -333,7 +337,7 @@ class Consumer(confluent_kafka.Consumer):
         return self._parts.offsets.watermarks(check_place(partition), seconds, cached=cached)
 
     def offsets_for_times(self, partitions: list[KafkaPartition], timeout: float | None = -1) -> list[KafkaPartition]:
-        """The first offset of each whose timestamp is the one given as its offset, or later; -1 for none."""
+        """Return the first offset of each whose timestamp is the one given as its offset, or later; -1 for none."""
         seconds = -1.0 if timeout is None else timeout
         if self._parts is None:
             places: list[KafkaPartition] = _base.offsets_for_times(self, partitions, timeout=seconds)
@@ -344,17 +348,17 @@ class Consumer(confluent_kafka.Consumer):
     # ---- its life
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in by these from the next connection on, all clients of this consumer."""
+        """Use these credentials from the next connection on, in all clients of this consumer."""
         _base.set_sasl_credentials(self, username, password)
         if self._parts is not None and self._parts.cluster is not None:
             self._parts.cluster.set_sasl_credentials(username, password)
 
     def tiered_stats(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """What is known of each assigned partition. Asks nobody."""
+        """Return the state of each assigned partition. Makes no request."""
         return {} if self._parts is None else self._parts.statistics()
 
     def close(self) -> None:
-        """Commit what was given, leave the group, and end all threads. Idempotent."""
+        """Commit returned records, leave the group, and end all threads. Idempotent."""
         if self._is_closed:
             return
         parts = self._parts
@@ -401,7 +405,7 @@ def _without(messages: list[Received], ended: set[tuple[str, int]]) -> list[Rece
 
 
 def _raise_first_error(messages: Iterable[Received]) -> None:
-    """KafkaException for a message that is an error, but for the end of a partition."""
+    """Raise KafkaException for a message with an error, except the end of a partition."""
     for message in messages:
         error = message.error()
         if error is not None and error.code() != confluent_kafka.KafkaError._PARTITION_EOF:
@@ -421,7 +425,7 @@ _WORDS: Final = """A consumer whose messages have deserialized keys and values, 
 The library's class calls its base for what it does not do itself, which is :class:`Consumer` here.
 """
 
-# Made by hand: the library's class narrows what its base returns, which no declaration can do over two bases.
+# Made by hand: the library's class narrows its base's return types, which no declaration over two bases can express.
 DeserializingConsumer: Any = type(
     "DeserializingConsumer",
     (confluent_kafka.DeserializingConsumer, Consumer),

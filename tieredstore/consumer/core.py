@@ -1,7 +1,7 @@
-"""What becomes of each assigned partition: found out, read from the bucket, followed on the broker, and back.
+"""The course of each assigned partition: looked up, read from the bucket, followed on the broker, and back.
 
-The module of partitions has the table. All of it happens on the thread that polls. Reads and look-ups of others'
-threads only leave what they have; it is taken up by the next call, and let go if it is of a phase that is over.
+The module of partitions has the table. Everything happens on the polling thread. Other threads' reads and look-ups only
+leave their results; the next call takes them, or drops those of a phase that is over.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from tieredstore.consumer.streams import StoredStreams
 
 _CHECK_S: Final = 0.02
-"""How long the client is given to begin with a partition that is to be checked."""
+"""The time for the client to begin with a partition that must be checked."""
 
 
 class Core:
@@ -75,11 +75,11 @@ class Core:
     ) -> None:
         self.partitions = live.partitions
         self.paused: dict[TopicPartition, bool] = {}
-        """Whether each that was ever assigned is paused: as in librdkafka that outlives the assignment."""
+        """True for each ever assigned partition that is paused: as in librdkafka, that outlives the assignment."""
         self.events: deque[tuple[TopicPartition, str, int]] = deque()
-        """What is to be told as a message of its own: the partition, ``eof`` or ``unset``, an offset."""
+        """Events to return as messages: the partition, ``eof`` or ``unset``, an offset."""
         self.readable: deque[Partition] = deque()
-        """Those that are read from the bucket, in the order of their turns."""
+        """Partitions read from the bucket, in the order of their turns."""
         self.policy = policy
         self.live = live
         self.lookups = lookups
@@ -89,14 +89,16 @@ class Core:
         self._review_at = time.monotonic() + settings.refresh_s
 
     def add(self, starts: Iterable[tuple[TopicPartition, Start]]) -> None:
-        """Partitions that are assigned from now on."""
+        """Add newly assigned partitions."""
         new = [Partition(where, start, paused=self.paused.setdefault(where, False)) for where, start in starts]
         self.partitions.update((partition.where, partition) for partition in new)
-        # Those that are paused too: what is committed now is where they go on, whatever is committed until then.
+        # Paused ones too: they continue at the present commit, whatever is committed later.
         self._look(*new)
 
     def drop(self, wheres: Iterable[TopicPartition]) -> None:
-        """Partitions that are assigned no longer: nothing of them is given from now on. Others tell the client."""
+        """Remove partitions that are no longer assigned: nothing more of them is returned. The caller tells the
+        client.
+        """
         for where in wheres:
             partition = self.partitions.pop(where, None)
             if partition is not None:
@@ -104,18 +106,18 @@ class Core:
                 self.live.forget([where])
 
     def move(self, partition: Partition, start: Position | Start) -> None:
-        """Go on at another place, which ends what was wrong at this one."""
+        """Continue at another place, which clears the error at this one."""
         if isinstance(partition.phase, Failed):
-            # Whatever life of the topic there is now: of another one it was told.
+            # Any present incarnation of the topic: a change was reported before.
             partition.log = replace(partition.log, topic_id=None)
         self._leave(partition)
         partition.at, partition.retry, partition.eof_at = start, Retry(), -1
-        # The end that is meant is the one of now, also if it is only read from there after a resume.
+        # The end means the present one, even if it is only read from there after a resume.
         if not partition.paused or partition.position is None:
             self._look(partition)
 
     def pause(self, partition: Partition) -> None:
-        """Fetch no more; what waits of the bucket is let go, and read again."""
+        """Stop fetching; waiting records of the bucket are dropped, and read again later."""
         if partition.paused:
             return
         partition.paused = self.paused[partition.where] = True
@@ -125,7 +127,7 @@ class Core:
             self._leave(partition)
 
     def resume(self, partition: Partition) -> None:
-        """Go on where it was."""
+        """Continue where it was."""
         if not partition.paused:
             return
         partition.paused = self.paused[partition.where] = False
@@ -135,7 +137,7 @@ class Core:
             self._look(partition)
 
     def tick(self) -> None:
-        """Take up what has come, and look again where it is time. Never waits."""
+        """Take results, and look again when due. Never waits."""
         for answer in self.lookups.answers():
             partition = self.partitions.get(answer.look.where)
             if partition is None:
@@ -157,34 +159,34 @@ class Core:
             self.live.check()
 
     def positions(self) -> dict[TopicPartition, int]:
-        """What is handed out next of each whose start is known."""
+        """Return the next offset of each partition with a known start."""
         self.live.locate()
         known = self.partitions.items()
         return {where: partition.position for where, partition in known if partition.position is not None}
 
     @property
     def is_busy(self) -> bool:
-        """Whether something is under way that may soon give records, and that the client does not tell of."""
+        """True if work is running that may soon give records, and that the client does not show."""
         return bool(self.readable) or any(
             isinstance(partition.phase, Looking) and not partition.paused for partition in self.partitions.values()
         )
 
     @property
     def due_in(self) -> float:
-        """In how many seconds something is to be done whether or not anything comes."""
+        """Return the seconds until something must be done without any event."""
         due = min(self._due_at, self._review_at) - time.monotonic()
         if self.live.has_unchecked:
             due = min(due, _CHECK_S)
         return max(0.0, due if self.live.due_in is None else min(due, self.live.due_in))
 
     def take_error(self) -> Exception | None:
-        """What the call is to raise: an error that is told once, or that of a partition that does not go on."""
+        """Return the error for the call to raise: one reported once, or that of a failed partition."""
         error = self.policy.take_error()
         failed = (one.phase.error for one in self.partitions.values() if isinstance(one.phase, Failed))
         return next(failed, None) if error is None else error
 
     def next_readable(self) -> tuple[Partition, pa.RecordBatch] | None:
-        """The next batch that the bucket gave, of the partition whose turn it is."""
+        """Return the next batch from the bucket, of the partition whose turn it is."""
         for _ in range(len(self.readable)):
             partition = self.readable[0]
             self.readable.rotate(-1)
@@ -200,7 +202,7 @@ class Core:
         return None
 
     def lose_by_client(self, partition: Partition, *, was_cut: bool, reason: str) -> None:
-        """The client cannot go on: retention passed by, or the log was cut."""
+        """Handle a client that cannot continue: retention deleted the offset, or the log was cut."""
         self.live.locate()
         self._leave(partition)
         if partition.paused:
@@ -214,9 +216,9 @@ class Core:
             )
             if not self.policy.accepts(partition, sentence):
                 return
-            # The bucket may still have what the log left behind there.
+            # The bucket may still have the records that the log left behind.
             partition.at, partition.left_at = at, at.offset
-        # At once, but not again and again.
+        # At once, but not repeatedly.
         partition.retry.tries += 1
         if partition.retry.tries == 1:
             self._look(partition)
@@ -225,7 +227,7 @@ class Core:
 
     @contextlib.contextmanager
     def _try_again(self, partition: Partition) -> Generator[None]:
-        """Look again later where the client or a callback of the user's raises, which the call then does too."""
+        """Look again later if the client or a user's callback raises, and raise it."""
         try:
             yield
         except BaseException:
@@ -235,9 +237,9 @@ class Core:
             raise
 
     def _take(self, partition: Partition, answer: Found | Unanswered) -> None:
-        """What was found out of a partition that is being looked up."""
+        """Apply the answer to a partition that is being looked up."""
         if partition.paused:
-            # Only where it starts is kept; the rest is looked up when it is resumed.
+            # Keep only its start; a resume looks up the rest.
             if partition.position is None and isinstance(answer, Found) and not isinstance(answer.placement, OtherLife):
                 partition.at = answer.at or partition.at
             partition.phase = Parked()
@@ -250,7 +252,7 @@ class Core:
 
     def _settle(self, partition: Partition, found: Found) -> None:
         look, lineage = found.look, found.lineage or partition.log.lineage
-        # Where the broker alone was asked, the bucket has what it had.
+        # If only the broker was asked, the bucket's log is unchanged.
         partition.log = SeenLog(found.topic_id or partition.log.topic_id, look.live, lineage)
         if look.was_reset is not None:
             self.policy.note_reset(partition, look.was_reset, None if found.at is None else found.at.offset)
@@ -277,7 +279,7 @@ class Core:
                 self._wait(partition)
 
     def _judge(self, partition: Partition, loss: Cut | EndsEarlier | Lost | Unreadable) -> None:
-        """Go on behind a loss, if that is the policy."""
+        """Continue after a loss, if the policy allows it."""
         lineage, position = partition.log.lineage, partition.position or 0
         match loss:
             case Cut(at):
@@ -288,7 +290,7 @@ class Core:
                 if self.policy.accepts(partition, sentence):
                     self._go_on(partition, at, lineage)
             case EndsEarlier(end):
-                # Else what lies behind in the bucket would be given again, and again.
+                # Otherwise the bucket's later records would be returned over and over.
                 partition.left_at = end
                 ends = f"the broker's log of {partition} ends at offset {end}, and it was read up to offset {position}"
                 if self.policy.accepts(partition, ends):
@@ -303,7 +305,7 @@ class Core:
                     self._wait(partition)
 
     def _take_review(self, partition: Partition, live: Live, answer: Found | Unanswered) -> None:
-        """What was found out of a partition that goes on by the client."""
+        """Apply the answer to a partition that continues by the client."""
         live.review = None
         if isinstance(answer, Unanswered):
             return
@@ -323,13 +325,13 @@ class Core:
             case Cut():
                 return True
             case InBucket(stop) if found.lineage is not None and found.at is not None:
-                # Where the broker is preferred that is a log that has left the position behind.
+                # If the broker is preferred, its log has left the position behind.
                 return self._settings.mode is Mode.KAFKA_PREFERRED or lags(found.at.offset, stop, found.lineage)
             case _:
                 return False
 
     def _begin_anew(self, partition: Partition, found: Found) -> None:
-        """The topic is another one of the same name."""
+        """Handle a re-created topic."""
         sentence = (
             f"topic {partition.where[0]} was created again as {found.topic_id}, and {partition} of "
             f"{found.look.read_id} was read up to offset {partition.position}"
@@ -340,7 +342,7 @@ class Core:
             self._look(partition)
 
     def _take_end(self, partition: Partition, stream: StoredStream) -> None:
-        """A stream has given all that it will."""
+        """Handle the end of a stream."""
         self._leave(partition)
         for span in stream.skipped:
             self.policy.tell(span)
@@ -359,13 +361,13 @@ class Core:
                 self._go_on(partition, behind, stream.lineage)
 
     def _back_off(self, partition: Partition, error: Exception) -> None:
-        """Something went wrong that may pass: it is tried again, and told of once it has lasted."""
+        """Retry after a possibly transient error, and report it once it has lasted."""
         until = time.monotonic() + self.policy.note_failure(partition, error)
-        # Retention took a segment since the listing.
+        # Retention has deleted a segment since the listing.
         self._rest(partition, Backoff(until, reload=isinstance(error, SegmentNotFoundError)))
 
     def _go_on(self, partition: Partition, offset: int, lineage: Lineage | None) -> None:
-        """Look behind offsets that are not given, of which the last may be of a later epoch than what was given."""
+        """Look after skipped offsets, the last of which may be of a later epoch than the returned records."""
         if offset != partition.position:
             partition.at = Position(offset, None if lineage is None else lineage.epoch_at(offset - 1))
         self._look(partition)
@@ -408,7 +410,7 @@ class Core:
         self._due_at = min([phase.until for _, phase in resting if phase.until > now] + [self._review_at])
 
     def _ask_reviews(self) -> None:
-        """Whether those that come from the client still should."""
+        """Ask if partitions read by the client should stay there."""
         self.live.locate()
         looks: list[Look] = []
         for partition, live in self.live:
@@ -418,7 +420,7 @@ class Core:
         self.lookups.ask(looks)
 
     def _leave(self, partition: Partition) -> None:
-        """Stop what is under way for a partition, wherever it is read."""
+        """Stop all running work for a partition, on both sides."""
         self._end_stream(partition)
         if isinstance(partition.phase, Live):
             self.live.remove(partition)
@@ -431,6 +433,6 @@ class Core:
 
 
 def was_cut(error: KafkaError) -> bool:
-    """Return whether an error of the client's says that its log was cut below what was read."""
-    # A client that resets nothing gives any reason the same code; which one it was is in its words alone.
+    """Return True if an error of the client means that its log was cut below the position."""
+    # A client without a reset gives any reason the same code; only its text has the reason.
     return error.code() == KafkaError._LOG_TRUNCATION or KafkaError(KafkaError._LOG_TRUNCATION).str() in error.str()

@@ -1,4 +1,4 @@
-"""What calls give: messages and record batches of both sources, and which offsets that moves."""
+"""The results of calls: messages and record batches of both sources, and the offsets that they advance."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tieredstore.consumer.measures import Measures
     from tieredstore.model import TopicPartition
 
-# Methods of the class, mapped over messages, cost a third of what a loop in Python does.
+# Methods of the class, mapped over messages, cost a third of a loop in Python.
 _error: Final[Any] = Message.error
 _OVERTAKEN: Final = frozenset(
     {KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE}
@@ -32,7 +32,7 @@ _OVERTAKEN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class PartitionBatch:
-    """Records of one partition with offsets from ``start_offset`` on; all before ``next_offset`` are given."""
+    """Records of one partition with offsets from ``start_offset`` on; all before ``next_offset`` are included."""
 
     topic: str
     partition: int
@@ -43,7 +43,7 @@ class PartitionBatch:
 
 @dataclass(slots=True)
 class _OpenBatch:
-    """A batch of the bucket whose first rows were given; ``size`` is that of all its rows."""
+    """A batch of the bucket whose first rows were returned; ``size`` is that of all its rows."""
 
     partition: Partition
     records: pa.RecordBatch
@@ -53,9 +53,10 @@ class _OpenBatch:
 
 
 class Delivery:
-    """Gives what the core has. For the polling thread.
+    """Returns the core's records. For the polling thread.
 
-    Whatever is given moves its partition's position; :meth:`put_back` undoes it for what a call could not return.
+    Each returned record advances its partition's position; :meth:`put_back` reverts that for messages that a call could
+    not return.
     """
 
     def __init__(self, core: Core, measures: Measures, held_bytes: int) -> None:
@@ -66,20 +67,20 @@ class Delivery:
         self._turns: deque[_OpenBatch] = deque()
         self._held: deque[Partition] = deque()
         self._usual_size = 1024
-        """Bytes of a message's value that came from the client last."""
+        """The size in bytes of recent message values from the client."""
 
     @property
     def has_open(self) -> bool:
-        """Whether rows of a batch, or messages of the client, wait here."""
+        """True if rows of a batch, or messages of the client, wait here."""
         return bool(self._turns) or bool(self._held)
 
     def room(self, count: int) -> int:
-        """How many messages of the client, of so many, may be taken to be held; one at the least, which serves it."""
+        """Return how many of ``count`` messages of the client may be held; at least one, to serve it."""
         held = sum(len(partition.held) for partition in self._held)
         return max(1, min(count, self._held_bytes // self._usual_size - held))
 
     def take(self, count: int) -> list[Received]:
-        """Up to ``count`` messages that are there: what was held of the client, events, and the bucket's."""
+        """Return up to ``count`` available messages: held ones of the client, events, and the bucket's."""
         messages = self.take_events(count)
         while self._held and len(messages) < count:
             messages += self._take_held(count - len(messages))
@@ -88,7 +89,7 @@ class Delivery:
         return messages
 
     def take_batch(self, max_rows: int | None, columns: Sequence[str]) -> PartitionBatch | None:
-        """Records of one partition that are there."""
+        """Return available records of one partition."""
         while self._held:
             partition = self._held[0]
             if self._is_current(partition) and partition.held:
@@ -107,7 +108,9 @@ class Delivery:
         return PartitionBatch(*partition.where, first, partition.position, chosen)
 
     def judge(self, messages: list[Received], asked: int) -> list[Received]:
-        """Of what the client gave, asked for so many, what is to be given on: not what is no longer to come from it."""
+        """Return the client's messages to pass on, of ``asked``: not those of partitions that no longer come from
+        it.
+        """
         live = self._core.live
         if len(messages) < asked:
             live.note_drained()
@@ -121,7 +124,7 @@ class Delivery:
         return [message for message in kept if not self._has_to_wait(message)] if self._held else kept
 
     def hold(self, messages: list[Received]) -> None:
-        """Keep messages of the client until they are asked for."""
+        """Keep messages of the client for later calls."""
         for message in messages:
             partition = self._core.partitions.get((message.topic(), message.partition()))
             if partition is not None and isinstance(partition.phase, Live):
@@ -129,7 +132,7 @@ class Delivery:
                 self.hold_on(partition)
 
     def put_back(self, messages: Sequence[Received]) -> None:
-        """Messages that were taken, and that no call has returned: they come again."""
+        """Put back messages that were taken and not returned: they come again."""
         firsts: dict[TopicPartition, Position] = {}
         for message in reversed(messages):
             partition = self._core.partitions.get((message.topic(), message.partition()))
@@ -145,12 +148,12 @@ class Delivery:
             self._core.move(self._core.partitions[where], position)
 
     def hold_on(self, partition: Partition) -> None:
-        """Have a partition's held messages given, as after a pause."""
+        """Return a partition's held messages again, as after a pause."""
         if partition.held and partition not in self._held:
             self._held.append(partition)
 
     def forget(self, wheres: Sequence[TopicPartition]) -> None:
-        """Drop what is opened of these."""
+        """Drop open batches of these."""
         for where in wheres:
             opened = self._opened.pop(where, None)
             if opened is not None:
@@ -158,7 +161,7 @@ class Delivery:
         self._held = deque(partition for partition in self._held if partition.where not in wheres)
 
     def _count_live(self, messages: Sequence[Received]) -> None:
-        # Of values alone: keys would cost as much again, a message a time.
+        # Of values alone: keys would cost as much again, per message.
         self._measures.records["broker"] += len(messages)
         size = sum(map(len, messages))
         self._measures.byte_counts["broker"] += size
@@ -169,7 +172,7 @@ class Delivery:
         return self._core.partitions.get(partition.where) is partition and not partition.paused
 
     def take_events(self, count: int = 1000) -> list[Received]:
-        """What happened to partitions, as messages with an error."""
+        """Return events of partitions, as messages with an error."""
         events = self._core.events
         given: list[Received] = []
         while events and len(given) < count:
@@ -212,7 +215,7 @@ class Delivery:
         return PartitionBatch(*partition.where, messages[0].offset(), next_offset, records)
 
     def _next_open(self) -> _OpenBatch | None:
-        """The batch whose turn it is."""
+        """Return the batch whose turn it is."""
         while self._turns:
             opened = self._turns[0]
             if self._core.partitions.get(opened.partition.where) is opened.partition and opened.row < len(
@@ -254,7 +257,7 @@ class Delivery:
             self._opened.pop(partition.where, None)
 
     def _has_to_wait(self, message: Received) -> bool:
-        """Whether it was put behind others of its partition that are still to be given."""
+        """Return True if it was queued after other messages of its partition that are not returned yet."""
         partition = self._core.partitions.get((message.topic(), message.partition()))
         if partition is None or not partition.held or message.error() is not None:
             return False
@@ -266,15 +269,15 @@ class Delivery:
         where = message.topic(), message.partition()
         partition = core.partitions.get(where)
         if partition is None or not isinstance(partition.phase, Live):
-            # Errors of the client as a whole, and of topics, are the user's; so is nothing of what has left it.
+            # Errors of the client as a whole, and of topics, go to the user; nothing of a partition that has left it.
             return error is not None and partition is None and where not in core.live.leaving
         live = partition.phase
         if error is None:
             return self._is_wanted_record(message, partition, live)
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE and live.hole_at != message.offset():
-            # Whoever begins behind the last record of a batch that compaction left at a segment's end gets that batch:
-            # after ten such librdkafka takes each for too large, and goes on behind it all the same. An error is only
-            # what comes again at the same offset.
+            # A fetch that starts after the last record of a batch that compaction left at a segment's end gets that
+            # batch. After ten of them librdkafka takes each for too large, but still continues after it. Only a repeat
+            # at the same offset is an error.
             live.hole_at = message.offset()
             return False
         if error.code() not in _OVERTAKEN:
@@ -286,9 +289,9 @@ class Delivery:
 
     def _is_wanted_record(self, message: Received, partition: Partition, live: Live) -> bool:
         if live.link is Link.UNCHECKED:
-            return False  # the seek that checks it has them come again
+            return False  # the seek that checks it fetches them again
         if live.link is Link.SILENT:
-            # Of the assignment before this one there may be some that are on their way.
+            # Messages of the previous assignment may still arrive.
             if partition.where in self._core.live.leaving or message.offset() < live.assigned_at:
                 return False
             self._core.live.hear(partition, live)

@@ -1,4 +1,4 @@
-"""The group's side: what is assigned and revoked, by the coordinator or by hand, and what is committed."""
+"""The group: assignment and revocation, by the coordinator or by hand, and commits."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _Callback = Callable[[Any, list[KafkaPartition]], None]
 
 
 class Group:
-    """Keeps the core's partitions those that are assigned; none of them is in the client but by the core's doing."""
+    """Keeps the core's partitions equal to the assignment; only the core adds partitions to the client."""
 
     def __init__(self, consumer: Any, client: MemberClient, parts: Parts) -> None:
         self._ended: set[TopicPartition] = set()
-        """What is not assigned as it was when that was last asked."""
+        """Partitions whose assignment has changed since the last question."""
         self._own_consumer = weakref.ref(consumer)
         self._client = client
         self._parts = parts
@@ -53,7 +53,7 @@ class Group:
     def subscribe(
         self, topics: Sequence[str], on_assign: _Callback | None, on_revoke: _Callback | None, on_lost: _Callback | None
     ) -> None:
-        """Join; the user's callbacks are called from ours."""
+        """Join; our callbacks call the user's."""
         self._client.subscribe(
             topics, on_assign=self._take_assigned, on_revoke=self._take_revoked, on_lost=self._take_lost
         )
@@ -61,21 +61,21 @@ class Group:
         self._parts.core.live.join(is_eager=self._parts.settings.is_eager)
 
     def assign(self, places: Sequence[KafkaPartition]) -> None:
-        """These in place of all."""
+        """Replace the assignment."""
         starts = _starts_of(places)
         self._end_all(lambda: self._client.assign([]))
         self._parts.core.add(starts)
         self._was_assigned = True
 
     def unassign(self) -> None:
-        """None."""
+        """Remove the assignment."""
         self._end_all(self._client.unassign)
 
     def incremental_assign(self, places: Sequence[KafkaPartition]) -> None:
-        """These too."""
+        """Add to the assignment."""
         starts = _starts_of(places)
         core = self._parts.core
-        # Nothing of them is the client's yet; a rebalance waits for its answer all the same.
+        # The client has none of them yet, but a rebalance waits for this answer.
         self._client.incremental_assign([])
         again = [where for where, _ in starts if where in core.partitions]
         if again:
@@ -85,7 +85,7 @@ class Group:
         self._was_assigned = True
 
     def incremental_unassign(self, places: Sequence[KafkaPartition]) -> None:
-        """These no longer."""
+        """Remove from the assignment."""
         wheres = _wheres(places)
         unknown = [where for where in wheres if where not in self._parts.core.partitions or wheres.count(where) > 1]
         # First: the client refuses it to a member that assigns all at once, and then nothing has changed.
@@ -96,27 +96,27 @@ class Group:
         self._give_up(wheres)
 
     def unsubscribe(self) -> None:
-        """Leave the group: what it has assigned stays, as in the library, until a later call revokes it."""
+        """Leave the group: as in the library, its assignment stays until a later call revokes it."""
         self._client.unsubscribe()
 
     def _end_all(self, unassign: Callable[[], None]) -> None:
-        """Nothing of what is assigned is given any more, unless the client refuses that: then all stays."""
+        """Stop returning records of the assignment, unless the client refuses: then all stays."""
         self._parts.commits.commit_auto()
         unassign()
         self._forget(list(self._parts.core.partitions))
         self._parts.core.live.forget_all()
 
     def take_ended(self) -> set[TopicPartition]:
-        """Return the partitions whose assignment has ended since the last call; others of them may have begun."""
+        """Return the partitions whose assignment has ended since the last call; some may be assigned again."""
         ended, self._ended = self._ended, set()
         return ended
 
     def leave(self) -> None:
-        """Commit at the end what was assigned by hand; a member's is when it is revoked."""
+        """Commit a manual assignment at the end; a member commits on revocation."""
         self._parts.commits.commit_auto()
 
     def pause(self, places: Sequence[KafkaPartition]) -> None:
-        """Give nothing of these, in this assignment and in later ones; the client's are paused in the client."""
+        """Return nothing of these, in this assignment and in later ones; the client pauses its own."""
         core = self._parts.core
         for where in _wheres(places):
             partition = core.partitions.get(where)
@@ -128,7 +128,7 @@ class Group:
                 core.paused[where] = True
 
     def resume(self, places: Sequence[KafkaPartition]) -> None:
-        """Go on with these."""
+        """Continue these."""
         core = self._parts.core
         for where in _wheres(places):
             partition = core.partitions.get(where)
@@ -139,7 +139,7 @@ class Group:
                 core.paused[where] = False
 
     def seek(self, place: KafkaPartition) -> None:
-        """Go on there, by way of a look: the broker may not have it."""
+        """Continue there, after a look-up: the broker may not have it."""
         where = place.topic, place.partition
         partition = self._parts.core.partitions.get(where)
         failure = f"Failed to seek to offset {place.offset}: Local:"
@@ -156,7 +156,7 @@ class Group:
         self._parts.core.move(partition, start)
 
     def _seeks_in_client(self, partition: Partition, start: Start) -> bool:
-        """Within what the broker surely has: no other place is looked for then."""
+        """Return True if the broker certainly has the offset: no look-up is needed then."""
         live, span, lineage = partition.phase, partition.log.live, partition.log.lineage
         if not isinstance(live, Live) or not isinstance(start, int):
             return False
@@ -176,13 +176,13 @@ class Group:
         return True
 
     def _take_assigned(self, _: object, places: list[KafkaPartition]) -> None:
-        """The coordinator has assigned partitions: nothing of them is the client's before its place is known."""
+        """Handle an assignment by the coordinator: the client gets a partition only when its place is known."""
         self._was_assigned = False
         try:
             if self._on_assign is not None:
                 self._on_assign(self._own_consumer(), places)
         finally:
-            # The library assigns by itself what nobody has, after an error too.
+            # The library assigns by itself if the callback did not, even after an error.
             if not self._was_assigned:
                 (self.assign if self._parts.core.live.is_eager else self.incremental_assign)(places)
 
@@ -190,7 +190,7 @@ class Group:
         self._end(places, self._on_revoke, commits=True)
 
     def _take_lost(self, _: object, places: list[KafkaPartition]) -> None:
-        """Others may have them by now: nothing is committed."""
+        """Handle lost partitions without a commit: others may have them by now."""
         self._end(places, self._on_lost or self._on_revoke, commits=False)
 
     def _end(self, places: list[KafkaPartition], callback: _Callback | None, *, commits: bool) -> None:
@@ -199,7 +199,7 @@ class Group:
                 callback(self._own_consumer(), places)
         finally:
             known = self._parts.core.partitions
-            # An eager group ends all there is, also what was assigned by hand.
+            # An eager group ends everything, including manual assignments.
             ended = list(known) if self._parts.core.live.is_eager else [one for one in _wheres(places) if one in known]
             if commits:
                 self._parts.commits.commit_auto(ended)
@@ -229,7 +229,7 @@ def _wheres(places: Sequence[KafkaPartition]) -> list[TopicPartition]:
 
 
 def _starts_of(places: Sequence[KafkaPartition]) -> list[tuple[TopicPartition, Start]]:
-    """Where to start with each; KafkaException for a place that is given twice, and for one that is none."""
+    """Return the start of each; raise KafkaException for a repeated or invalid place."""
     starts: dict[TopicPartition, Start] = {}
     for place, where in zip(places, _wheres(places), strict=True):
         start = _start(place.offset)
@@ -243,7 +243,7 @@ def _starts_of(places: Sequence[KafkaPartition]) -> list[tuple[TopicPartition, S
 
 
 def _start(offset: int) -> Start | None:
-    """What an offset of librdkafka's says; None if it says nothing."""
+    """Translate an offset of librdkafka's; None without a meaning."""
     if offset <= _TAIL:
         return Tail(_TAIL - offset)
     return _STARTS.get(offset) if offset < 0 else offset
@@ -252,11 +252,11 @@ def _start(offset: int) -> Start | None:
 _logger: Final = logging.getLogger(__name__)
 
 _METADATA: Final = "tieredstore topic.id="
-"""What metadata of our commits begin with."""
+"""The start of the metadata of our commits."""
 
 
 class Commits:
-    """Knows the offsets that are to be committed. For the polling thread."""
+    """The offsets to commit. For the polling thread."""
 
     def __init__(self, client: MemberClient, core: Core, settings: ConsumerSettings) -> None:
         self._client = client
@@ -265,12 +265,12 @@ class Commits:
         self._auto_store = settings.auto_store
         self._due_at = time.monotonic() + (self._auto_s or 0.0)
         self._confirmed: dict[TopicPartition, int] = {}
-        """What the coordinator has confirmed of the commits that were waited for, in whichever assignment."""
+        """The coordinator's confirmations of awaited commits, in any assignment."""
         self.in_call: Sequence[Received] = ()
-        """Messages that the call under way has taken: they are not given before it returns."""
+        """Messages taken by the running call: they are not returned before it ends."""
 
     def places(self) -> dict[TopicPartition, KafkaPartition]:
-        """Behind what was given, or what ``store_offsets`` said, of each partition."""
+        """Return the place after the returned records, or that of ``store_offsets``, of each partition."""
         known = self._core.partitions.values()
         if not self._auto_store:
             return {one.where: one.commit.stored for one in known if one.commit.stored is not None}
@@ -286,24 +286,24 @@ class Commits:
         return {where: place_at(where, at, self.metadata(where)) for where, at in given.items() if at.offset >= 0}
 
     def metadata(self, where: TopicPartition) -> str | None:
-        """What a commit says of the topic that the partition was read in."""
+        """Return a commit's note of the topic that the partition was read in."""
         partition = self._core.partitions.get(where)
         topic_id = None if partition is None else partition.log.topic_id
         return None if topic_id is None else f"{_METADATA}{topic_id}"
 
     def place_behind(self, message: Received) -> KafkaPartition:
-        """What a commit of a message commits."""
+        """Return the place that commits a message."""
         where, at = (message.topic(), message.partition()), position_of(message)
         return place_at(where, Position(at.offset + 1, at.epoch), self.metadata(where))
 
     def commit_async(self) -> None:
-        """Commit :meth:`places` without waiting; nothing where there are none."""
+        """Commit :meth:`places` without waiting; do nothing without any."""
         known = self.places()
         if known:
             self._client.commit(known.values())
 
     def commit_and_wait(self) -> list[KafkaPartition]:
-        """Commit what is not known to be committed; return all that is assigned, with or without an offset."""
+        """Commit places not known to be committed; return all of the assignment, with or without an offset."""
         new = {where: place for where, place in self.places().items() if self._confirmed.get(where) != place.offset}
         if not new:
             raise refusal(KafkaError._NO_OFFSET, "Commit failed: Local: No offset stored")
@@ -312,19 +312,19 @@ class Commits:
         return [*places, *(KafkaPartition(*where) for where in self._core.partitions if where not in new)]
 
     def note_committed(self, places: Iterable[KafkaPartition]) -> None:
-        """The coordinator has confirmed these."""
+        """Note the coordinator's confirmation."""
         for place in places:
             if place.error is None:
                 self._confirmed[place.topic, place.partition] = place.offset
 
     def commit_when_due(self) -> None:
-        """At the beginning of a call: each ``auto.commit.interval.ms``."""
+        """Commit every ``auto.commit.interval.ms``, at the beginning of a call."""
         if self._auto_s is not None and time.monotonic() >= self._due_at:
             self._due_at = time.monotonic() + self._auto_s
             self.commit_auto()
 
     def commit_auto(self, wheres: Iterable[TopicPartition] | None = None) -> None:
-        """What is new, if commits are automatic; of these partitions alone if they are given. Does not wait."""
+        """Commit new offsets, if commits are automatic; of these partitions only, if given. Does not wait."""
         if self._auto_s is None:
             return
         chosen = None if wheres is None else set(wheres)
@@ -337,13 +337,13 @@ class Commits:
         if not new:
             return
         try:
-            # The request goes out before any other to the coordinator, as that to leave the group.
+            # This request precedes any other to the coordinator, such as the one to leave the group.
             self._client.commit(new)
         except KafkaException as error:
             _logger.warning("offsets could not be committed: %s", error)
 
     def store(self, places: Sequence[KafkaPartition]) -> None:
-        """Have the next commit without offsets commit these; KafkaException if none of them is assigned."""
+        """Set the offsets of the next commit without offsets; raise KafkaException if none of them is assigned."""
         if self._auto_store:
             raise refusal(KafkaError._INVALID_ARG, "StoreOffsets failed: Local: Invalid argument or configuration")
         known = {(place.topic, place.partition): place for place in places}
@@ -357,7 +357,7 @@ class Commits:
 
 
 def topic_id_in(metadata: str | None) -> Uuid | None:
-    """Return the id of the topic that was read, by what a commit of ours says of it; None for others' commits."""
+    """Return the topic id in the note of our commit; None for others' commits."""
     text = (metadata or "").removeprefix(_METADATA)
     try:
         return None if text == (metadata or "") else Uuid.parse(text)

@@ -1,4 +1,4 @@
-"""What is assigned in the client: the live partitions, and no others."""
+"""The client's assignment: the live partitions, and no others."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class LiveSide:
-    """Keeps the client's assignment what it is to be. For the polling thread.
+    """Keeps the client's assignment equal to the live partitions. For the polling thread.
 
-    Eager groups know no incremental assignment: there all live partitions are assigned anew, with the offsets at which
-    they are, once a second at most.
+    Eager groups have no incremental assignment: all live partitions are assigned again with their offsets, at most once
+    a second.
     """
 
     def __init__(
@@ -35,18 +35,18 @@ class LiveSide:
     ) -> None:
         self._client = client
         self.partitions: dict[TopicPartition, Partition] = {}
-        """All that are assigned."""
+        """The whole assignment."""
         self._timeout_s = timeout_s
         self._silent_s = min(makers.silent_s, timeout_s)
         self._reassign_s = makers.reassign_s
         self._clock = clock
         self.is_eager = False
         self.leaving: set[TopicPartition] = set()
-        """Those that the client still has, and that are not to come from it."""
+        """Partitions that the client still has, but that must no longer come from it."""
         self.unheard: set[TopicPartition] = set()
-        """Those of which nothing has come since they were assigned: each call asks whether there are some."""
+        """Partitions without a message since they were assigned: each call asks if there are some."""
         self._paused: set[TopicPartition] = set()
-        """Those that are paused in the client, which keeps that from one assignment to the next."""
+        """Partitions paused in the client, which remembers that across assignments."""
         self._is_due = False
         self._assigned_at = -makers.reassign_s
         self._drained_at = 0.0
@@ -57,11 +57,11 @@ class LiveSide:
                 yield partition, partition.phase
 
     def join(self, *, is_eager: bool) -> None:
-        """Be a member of a group from now on, eager or not."""
+        """Note that it is a member of a group from now on, eager or not."""
         self.is_eager = is_eager
 
     def add(self, partition: Partition) -> None:
-        """Have the client fetch a partition from its position on, which makes it live."""
+        """Let the client fetch a partition from its position on, which makes it live."""
         assert partition.position is not None
         if not self.is_eager:
             self._client.incremental_assign([_place(partition)])
@@ -74,10 +74,10 @@ class LiveSide:
             self._begin_check([(partition, live)])
 
     def set_paused(self, partition: Partition) -> None:
-        """Have the client pause a partition, or resume it, as the partition says."""
+        """Let the client pause a partition, or resume it, to match the partition."""
         where = partition.where
         if partition.paused:
-            # Also where that was said before: of what it is not assigned yet the client takes no notice.
+            # Repeated: the client ignores it for partitions not assigned yet.
             self._client.pause([where])
             self._paused.add(where)
         elif where in self._paused:
@@ -85,7 +85,7 @@ class LiveSide:
             self._paused.discard(where)
 
     def remove(self, partition: Partition) -> None:
-        """Have the client fetch a live partition no longer; what has come and was not given is dropped."""
+        """Stop the client's fetching of a live partition; messages not returned are dropped."""
         where, partition.phase = partition.where, Parked()
         self.unheard.discard(where)
         if self.is_eager:
@@ -95,23 +95,23 @@ class LiveSide:
             self._client.incremental_unassign([KafkaPartition(*where)])
 
     def forget(self, wheres: Iterable[TopicPartition]) -> None:
-        """Take note that the client has none of these any more."""
+        """Note that the client has none of these any more."""
         self.unheard.difference_update(wheres)
         self.leaving.difference_update(wheres)
 
     def forget_all(self) -> None:
-        """Take note that the client has nothing assigned."""
+        """Note that the client has no assignment."""
         self.unheard.clear()
         self.leaving.clear()
         self._is_due = False
 
     @property
     def due_in(self) -> float | None:
-        """In how many seconds all are to be assigned anew; None if they need not be."""
+        """Return the seconds until the next full assignment; None if none is needed."""
         return max(0.0, self._assigned_at + self._reassign_s - self._clock()) if self._is_due else None
 
     def flush(self) -> None:
-        """Assign all anew, if that is due."""
+        """Assign all again, if that is due."""
         if not self._is_due or self.due_in:
             return
         self.locate()
@@ -127,17 +127,17 @@ class LiveSide:
 
     @property
     def has_unchecked(self) -> bool:
-        """Whether the client has yet to ask for some whether their logs were cut."""
+        """True if the client must still check logs for truncation."""
         return any(live.link is Link.UNCHECKED for _, live in self._list_unheard())
 
     def check(self) -> None:
-        """Have the client ask whether the logs of those that are unchecked were cut below where they are."""
+        """Let the client check if the logs of unchecked partitions were cut below their positions."""
         for partition, live in self._list_unheard():
             if live.link is not Link.UNCHECKED:
                 continue
             assert partition.position is not None
             try:
-                # An assignment is not checked by librdkafka, whatever epoch it carries: a seek is.
+                # librdkafka does not check an assignment, whatever its epoch, but it checks a seek.
                 self._client.seek(partition.where, partition.position, partition.epoch)
             except KafkaException:
                 continue  # it is not being fetched yet
@@ -153,12 +153,12 @@ class LiveSide:
         self.check()
 
     def hear(self, partition: Partition, live: Live) -> None:
-        """Take note that something has come of a partition."""
+        """Note a message of a partition."""
         live.link, partition.retry.tries = Link.HEARD, 0
         self.unheard.discard(partition.where)
 
     def locate(self) -> None:
-        """Bring the positions of all up to date, and the leader epochs of their last records."""
+        """Update all positions, and the leader epochs of their last records."""
         heard = [partition.where for partition, live in self if live.link is Link.HEARD]
         for place in self._client.positions(heard) if heard else ():
             partition = self.partitions[place.topic, place.partition]
@@ -169,22 +169,24 @@ class LiveSide:
                 partition.at = position_of(place)
 
     def begin_silent(self, partition: Partition, live: Live) -> None:
-        """Take note that the client was told where to start with a partition."""
+        """Note that the client got the start of a partition."""
         live.assigned_at = -1 if partition.position is None else partition.position
         live.link, live.hole_at = Link.SILENT, -1
         self.unheard.add(partition.where)
 
     def note_drained(self) -> None:
-        """The client has given all that it had: what waits in it is the caller's delay, and no standstill."""
+        """Note that the client's queue is empty: waiting messages are the caller's delay, not a stall."""
         self._drained_at = self._clock()
 
     def is_stalled(self, partition: Partition, live: Live, end: int | None) -> bool:
-        """Whether a partition has not moved for too long though records up to ``end`` can be read, as the broker says.
+        """Return True if a partition has not moved for too long, although the broker has readable records up to
+        ``end``.
 
-        librdkafka has been seen to fetch nothing of a partition for minutes after its broker was away: it waited for an
-        answer about the leader epoch that nobody was to give any more. An assignment ends that.
+        librdkafka has been seen to fetch nothing of a partition for minutes after its broker was away: it waited for
+        an answer about the leader epoch that would never come. An assignment ends that.
 
-        Said once of a position and an end: behind the last record there may be markers alone, which nobody is given.
+        Reported once for a position and an end: only markers may follow the last record, and they are never
+        returned.
         """
         position, now = partition.position, self._clock()
         if end is None or position is None or position >= end or partition.paused or live.held:
@@ -205,7 +207,7 @@ class LiveSide:
 
 
 def _place(partition: Partition) -> KafkaPartition:
-    """Where the client is to begin, with the leader epoch of the last record."""
+    """Return the client's start, with the leader epoch of the last record."""
     at = partition.at
     assert isinstance(at, Position)
     return place_at(partition.where, at if at.offset else Position(0))

@@ -1,7 +1,7 @@
-"""Look-ups that a consumer's calls do not wait for: where a partition starts, and where it goes on.
+"""Look-ups that a consumer's calls do not wait for: the start of a partition, and its continuation.
 
-Two threads, one that asks the broker and one that asks the bucket, so that a store that keeps silent holds up nobody
-who does not need it. The broker is asked first: what it deletes after that is in the listing.
+Two threads, one for the broker and one for the bucket, so that a silent store delays only look-ups that need it. The
+broker is asked first: records that it deletes after that are in the listing.
 """
 
 from __future__ import annotations
@@ -50,31 +50,31 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _LOGICAL: Final[dict[str, int]] = {"earliest": -2, "latest": -1, "error": -1}
-"""As librdkafka numbers the ends of a log."""
+"""librdkafka's numbers of the ends of a log."""
 _TAIL_BASE: Final = -2000
-"""And what it takes a count from, for a place that many offsets before the end."""
+"""librdkafka's base of a count of offsets before the end."""
 _NO_ID: Final = Uuid(bytes(16))
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerSpan:
-    """What the broker has of a partition."""
+    """The broker's log of a partition."""
 
     span: LiveSpan
     epoch: int | None
-    """That of the leader."""
+    """The leader's epoch."""
     latest: int
-    """Where ``latest`` begins: the last stable offset for ``read_committed``, if that was asked."""
+    """The offset of ``latest``: the last stable offset for ``read_committed``, if that was requested."""
     answered_at: float
-    """When the broker had said so: what it had deleted by then may be missing in an earlier listing."""
+    """The time of the answer: an earlier listing may lack records that the broker had deleted by then."""
 
 
 @dataclass(eq=False, slots=True)
 class Look:
-    """What is to be found out of one partition, and what the broker's thread has found out for the bucket's.
+    """A question about one partition, with the broker thread's answers for the bucket's.
 
-    ``epoch`` is that of the record before ``start``, and ``read_id`` that of the topic it was read in, if they are
-    known. A committed offset takes the place of ``start`` on the way.
+    ``epoch`` is that of the record before ``start``, and ``read_id`` that of the topic it was read in, if known. A
+    committed offset replaces ``start`` on the way.
     """
 
     where: TopicPartition
@@ -82,20 +82,20 @@ class Look:
     epoch: int | None = None
     read_id: Uuid | None = None
     reload: bool = False
-    """The bucket's log is not what it was when it was listed."""
+    """The bucket's log has changed since its listing."""
     is_review: bool = False
-    """The partition goes on meanwhile; only what does not fit it any more is of interest."""
+    """The partition continues in the meantime; only contradictions matter."""
     left_at: int | None = None
-    """From there on the broker is preferred, whatever the mode: the bucket's log is one that the broker has left."""
+    """From this offset on the broker is preferred in any mode: it has left the bucket's log."""
 
     is_commit: bool = False
-    """Whether the group has committed the start: it was read up to there, also where no epoch is known."""
+    """True if the group has committed the start: it was read up to there, even if no epoch is known."""
     topic_id: Uuid | None = None
-    """That of the topic as it is now."""
+    """The present topic's id."""
     broker: BrokerSpan | None = None
-    """None where the broker has no such partition, or is not asked."""
+    """None if the broker lacks the partition, or is not asked."""
     was_reset: int | None = None
-    """The offset that was outside of both logs."""
+    """The offset outside of both logs."""
 
     @property
     def live(self) -> LiveSpan | None:
@@ -103,13 +103,13 @@ class Look:
         return None if self.broker is None else self.broker.span
 
     def is_recreated(self, logs: StoredLogs) -> bool:
-        """Return whether the topic is another one of the same name than was read or is stored."""
+        """Return True if the topic was re-created since it was read or stored."""
         return logs.contradicts(self.where[0], self.read_id, self.topic_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a look has found out; ``at`` is None where nothing is there yet to start at."""
+    """The answer to a look; ``at`` is None if there is no start yet."""
 
     look: Look
     placement: Placement
@@ -120,7 +120,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """Why a look has found out nothing."""
+    """The reason why a look has no answer."""
 
     look: Look
     error: Exception
@@ -131,7 +131,7 @@ Answer: TypeAlias = Found | Unanswered
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a group has committed of a partition, with what the commit says of the record before the offset."""
+    """A group's commit of a partition, with its note about the record before the offset."""
 
     offset: int
     epoch: int | None = None
@@ -139,11 +139,11 @@ class Committed:
 
 
 AskCommits: TypeAlias = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, Committed]]
-"""Asks the coordinator for the group's commits, of those partitions alone of which there is one."""
+"""Asks the coordinator for the group's commits; partitions without one are absent."""
 
 
 class Lookups:
-    """Answers looks, in the order in which they can be answered. Asked and listened to on one thread."""
+    """Answers looks, in the order of their results. Used from one thread."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class Lookups:
         committed: AskCommits,
         news: threading.Event,
     ) -> None:
-        """``cluster`` is None where there is no broker; both it and ``source`` stay their owner's to close."""
+        """Set up; ``cluster`` is None without a broker. The owner closes it and ``source``."""
         self._bucket = BucketInquiry(settings, source, cluster)
         self._broker = BrokerInquiry(settings, cluster, committed, self._bucket.logs)
         self._news = news
@@ -167,17 +167,17 @@ class Lookups:
 
     @property
     def refreshes(self) -> int:
-        """How often the bucket was listed."""
+        """The number of listings of the bucket."""
         return self._bucket.logs.listings
 
     def ask(self, looks: Iterable[Look]) -> None:
-        """Have these answered; never waits."""
+        """Queue looks; never waits."""
         with self._changed:
             self._of_broker += looks
             self._start()
 
     def call(self, work: Callable[[BucketInquiry], Result]) -> Future[Result]:
-        """Have something found out of the bucket, on its thread; at the end it is answered by an error."""
+        """Run ``work`` on the bucket's thread; closing ends it with an error."""
         asked: Future[Result] = Future()
         with self._changed:
             self._calls.append((asked, work))
@@ -185,7 +185,7 @@ class Lookups:
         return asked
 
     def _start(self) -> None:
-        """Have the threads run. The lock is held."""
+        """Start the threads. The lock is held."""
         if not self._threads:
             for name, work in (("broker", self._broker_work), ("bucket", self._bucket_work)):
                 thread = threading.Thread(target=work, name=f"tieredstore-consumer-{name}", daemon=True)
@@ -194,7 +194,7 @@ class Lookups:
         self._changed.notify_all()
 
     def answers(self) -> Iterator[Answer]:
-        """Take those that have come, one by one: what a caller does not get to is there for the next call."""
+        """Take answers one by one: those that a caller does not reach stay for the next call."""
         while self._answers:
             yield self._answers.popleft()
 
@@ -207,7 +207,7 @@ class Lookups:
             self._changed.notify_all()
 
     def join(self, end: float) -> None:
-        """Wait for them, until the moment ``end`` at most."""
+        """Wait for them, at most until ``end``."""
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
 
@@ -227,7 +227,9 @@ class Lookups:
                 self._ask_bucket(looks)
 
     def _take_all(self, waiting: list[Look]) -> list[Look] | None:
-        """All that have come, answered together: five hundred partitions by a few requests. None at the end."""
+        """Take all queued looks, to answer them together: five hundred partitions by a few requests. None at the
+        end.
+        """
         with self._changed:
             while not waiting and not self._is_closed and not (self._calls and waiting is self._of_bucket):
                 self._changed.wait()
@@ -263,7 +265,7 @@ class Lookups:
         except Exception as error:  # noqa: BLE001  as above
             self._give_up(looks, error)
             return
-        # Snapshots of producers are read for each partition: side by side, as they are small.
+        # Producer snapshots are read for each partition, in parallel because they are small.
         with ThreadPool(READERS, "tieredstore-looks") as pool:
             for answer in in_parallel(pool, self._answer, looks, at_once=2 * READERS):
                 self._give([answer])
@@ -276,7 +278,7 @@ class Lookups:
 
 
 class BrokerInquiry:
-    """What the group and the broker say of looks. For the broker's thread."""
+    """Asks group and broker. For the broker's thread."""
 
     def __init__(
         self, settings: ConsumerSettings, cluster: LiveCluster | None, committed: AskCommits, logs: StoredLogs
@@ -287,12 +289,12 @@ class BrokerInquiry:
         self._logs = logs
 
     def complete(self, looks: Sequence[Look]) -> None:
-        """Note in these what is committed, and what the broker has."""
+        """Add commits, and the broker's offsets, to looks."""
         self._resolve_commits(looks)
         self._add_spans(looks)
 
     def _resolve_commits(self, looks: Iterable[Look]) -> None:
-        """Put offsets in place of what is committed."""
+        """Replace commits by offsets."""
         asked = [look for look in looks if look.start == "committed"]
         commits: Mapping[TopicPartition, Committed] = {}
         if asked:
@@ -306,7 +308,7 @@ class BrokerInquiry:
                 look.read_id = look.read_id or commit.topic_id
 
     def _add_spans(self, looks: Sequence[Look]) -> None:
-        """What the broker has, and under which id. ``remote_only`` asks for ids alone, and once."""
+        """Add the broker's offsets and topic ids. ``remote_only`` asks for ids alone, and once."""
         if self._cluster is None:
             return
         if self._settings.mode is Mode.REMOTE_ONLY:
@@ -324,7 +326,7 @@ class BrokerInquiry:
             return
         wheres = [look.where for look in there]
         starts = self._cluster.earliest_offsets(wheres)
-        # What is not stable yet is there all the same: an offset behind it is none that is out of range.
+        # Records beyond the stable offset exist too: such an offset is not out of range.
         heads = self._cluster.ends(wheres, "read_uncommitted")
         stable: dict[TopicPartition, int] = {}
         by_end = any(look.is_review or _is_by_end(look.start) for look in there)
@@ -338,13 +340,13 @@ class BrokerInquiry:
             look.broker = BrokerSpan(span, end.leader_epoch, latest, time.monotonic())
 
     def find(self, look: Look) -> Found | None:
-        """The answer, if the bucket need not be asked for it."""
+        """Return the answer, if the bucket is not needed for it."""
         if look.start == "error":
             return _make_found(look, Unset())
         if self._settings.mode is not Mode.KAFKA_PREFERRED or look.broker is None or look.is_recreated(self._logs):
             return None
         if look.is_commit and look.epoch is None and look.broker.epoch:
-            return None  # the bucket tells whether the log was cut before what was read
+            return None  # only the bucket shows if the log was cut below the position
         start = _before(look.broker.latest, look.start) if _is_by_end(look.start) else look.start
         if not isinstance(start, int) or not look.broker.span[0] <= start <= look.broker.span[1]:
             return None
@@ -352,7 +354,9 @@ class BrokerInquiry:
 
 
 class BucketInquiry:
-    """Where partitions start and go on, by the bucket's logs and what the broker has said. For the bucket's thread."""
+    """The start and the continuation of partitions, by the bucket's logs and the broker's answers. For the bucket's
+    thread.
+    """
 
     def __init__(self, settings: ConsumerSettings, source: SegmentSource, cluster: LiveCluster | None) -> None:
         self.source = source
@@ -362,13 +366,13 @@ class BucketInquiry:
         self._epochs = EpochInquiry(source, cluster)
         self._listed_at: dict[TopicPartition, float] = {}
         self._whole_at: dict[str, float] = {}
-        """When all of a topic was listed last."""
+        """The time of each topic's last full listing."""
         self._reloading = threading.Lock()
         self._reloaded: set[str] = set()
-        """The topics that were listed anew for the looks that are being answered."""
+        """Topics listed again for the present looks."""
 
     def load(self, looks: Sequence[Look]) -> None:
-        """List the topics of these looks, and find out at once what is to be known of all of them."""
+        """List the topics of these looks, and find common facts of all of them."""
         topics = {look.where[0] for look in looks}
         ids = {look.where[0]: look.topic_id for look in looks if look.topic_id is not None}
         self._reloaded.clear()
@@ -396,13 +400,13 @@ class BucketInquiry:
         return self._epochs.stored_history(lineage) if is_alone and lineage is not None else None
 
     def until_cut(self, lineage: Lineage) -> Lineage | None:
-        """What counts of the bucket's log of a partition where no broker is asked."""
+        """Return the valid part of the bucket's log if no broker is asked."""
         self._epochs.look_at_watermarks([lineage])
         history = self._epochs.stored_history(lineage)
         return lineage if history is None or history.cut is None else history.cut.applied(lineage)
 
     def _lineage(self, look: Look) -> Lineage | None:
-        """What the bucket has, without what the broker's log left behind after an unclean election."""
+        """Return the bucket's log, without the part that the broker's left behind after an unclean election."""
         lineage, history = self.logs.lineage(look.where), self._history(look)
         if lineage is None or history is None or history.cut is None:
             return lineage
@@ -410,15 +414,15 @@ class BucketInquiry:
         return history.cut.applied(lineage)
 
     def find(self, look: Look) -> Found:
-        """Where a partition goes on. On several threads at once."""
+        """Decide where a partition continues. On several threads at once."""
         where = look.where
         if look.is_recreated(self.logs):
             lineage = self.logs.lineage(where)
-            # The epochs of another life tell nothing of this one.
+            # Another incarnation's epochs prove nothing here.
             look.epoch = None
             return _make_found(look, OtherLife(look.topic_id), self._beginning(look, lineage), lineage)
         if self._settings.mode is not Mode.REMOTE_ONLY and look.broker is None and self.logs.lineage(where) is None:
-            # Neither has it: the client waits for it, and says what is wrong in its own words.
+            # Neither has it: the client waits for it, and reports problems in its own words.
             return _make_found(look, OnBroker(), _logical(look.start))
         is_reloaded = look.reload
         if is_reloaded:
@@ -431,7 +435,7 @@ class BucketInquiry:
             self._refresh(look)
             placement = self._place(look, position)
         if isinstance(placement, Lost | OutOfRange | Unreadable) and not is_reloaded:
-            # Before anything is called lost all of the topic is listed: a late copy may fill a hole.
+            # List the whole topic before a loss is reported: a late copy may fill a hole.
             self._reload(look)
             placement = self._place(look, position)
         if isinstance(placement, OutOfRange):
@@ -446,19 +450,19 @@ class BucketInquiry:
         )
 
     def _fresh_offset(self, look: Look) -> int | None:
-        """Where to start, by listings that are new enough for it; None where nothing is there yet to start at."""
+        """Return the start, by listings that are fresh enough; None if there is no start yet."""
         position = self._offset(look)
         if self._may_begin_earlier(look, position):
             self._reload(look)
             position = self._offset(look)
-        # What comes first is the beginning, whatever the reset.
+        # The first record is the beginning, whatever the reset.
         if position is None and self._refresh_is_due(look.where):
             self._refresh(look)
             position = self._offset(look)
         return position
 
     def _offset(self, look: Look) -> int | None:
-        """Where to start; None where nothing tells."""
+        """Return the start; None if it is unknown."""
         if isinstance(look.start, int):
             return look.start
         lineage = self._lineage(look)
@@ -475,7 +479,7 @@ class BucketInquiry:
         return look.broker.span[0] if lineage is None else min(look.broker.span[0], lineage.earliest_offset)
 
     def _may_begin_earlier(self, look: Look, position: int | None) -> bool:
-        """Whether what the broker had deleted by then may have been copied since the topic was listed."""
+        """Return True if records that the broker had deleted may have been copied since the topic was listed."""
         broker = look.broker
         if broker is None or look.start != "earliest" or not position == broker.span[0] > 0:
             return False
@@ -488,7 +492,7 @@ class BucketInquiry:
             return Cut(at)
         stored = None if lineage is None else lineage.epoch_at(position)
         if lineage is not None and stored is not None and look.epoch is not None and stored < look.epoch:
-            # What the bucket has there was left behind by the log that was read: it has yet to be given the rest.
+            # The log being read left the bucket's part behind; its own part has yet to come.
             lineage = lineage.until(position)
         stop = run_stop(lineage, position)
         decided = None if lineage is None or stop is None else self._find_decided(lineage, position, stop)
@@ -496,7 +500,7 @@ class BucketInquiry:
         return place(mode, position, look.live, lineage, decided)
 
     def _find_cut(self, look: Look, position: int, lineage: Lineage | None) -> int | None:
-        """Where a later leader epoch has begun before the position, of what was read up to there."""
+        """Return the start of a later leader epoch before the position, in the log read so far."""
         if look.epoch is None and not look.is_commit:
             return None
         log = PartitionLog(
@@ -512,7 +516,7 @@ class BucketInquiry:
         )
 
     def _may_be_behind(self, placement: Placement) -> bool:
-        """Whether what comes next may be in segments that came since the last listing."""
+        """Return True if the next records may be in segments newer than the last listing."""
         at_seam = self._settings.mode is Mode.REMOTE_PREFERRED and isinstance(placement, OnBroker)
         return at_seam or isinstance(placement, Waits)
 
@@ -553,12 +557,12 @@ def _is_by_end(start: Start) -> bool:
 
 
 def _before(end: int | None, start: Start) -> int | None:
-    """Where a start lies that is told from the end; as librdkafka has it, none lies before offset 0."""
+    """Return the offset of a start relative to the end; as in librdkafka, at least 0."""
     return end if end is None or not isinstance(start, Tail) else max(0, end - start.count)
 
 
 def _logical(start: Start) -> int:
-    """As librdkafka numbers it."""
+    """Return librdkafka's number of a start."""
     if isinstance(start, Tail):
         return _TAIL_BASE - start.count
     return start if isinstance(start, int) else _LOGICAL[start]

@@ -1,4 +1,4 @@
-"""What goes wrong with partitions, and what the consumer's caller hears of it: never nothing."""
+"""Failures and losses of partitions, and their reports to the consumer's caller: never silence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NO_ID: Final = Uuid(bytes(16))
 
 
 class LossPolicy:
-    """Decides by the policy whether a partition goes on, and keeps the errors that are to be raised."""
+    """Decides by the policy if a partition continues, and keeps the errors to raise."""
 
     def __init__(self, settings: ConsumerSettings, measures: Measures, first_pause_s: float) -> None:
         self._settings = settings
@@ -33,32 +33,32 @@ class LossPolicy:
         self._told: set[str] = set()
 
     def take_error(self) -> Exception | None:
-        """What a call is to raise, once."""
+        """Return an error for a call to raise, once."""
         return self._to_raise.pop(next(iter(self._to_raise))) if self._to_raise else None
 
     def note_failure(self, partition: Partition, error: Exception) -> float:
-        """Something that may pass; in how many seconds to try again. It is raised once it has lasted."""
+        """Note a possibly transient error; return the seconds until the retry. It is raised once it has lasted."""
         now, retry = time.monotonic(), partition.retry
         retry.tries += 1
         if retry.since is None:
             retry.since = now
-        # What retention took since the listing is no error, unless each new listing names it again.
+        # A deletion by retention since the listing is no error, unless each new listing shows the segment again.
         is_passing = isinstance(error, TieredStoreError) and (
             error.retryable or isinstance(error, SegmentNotFoundError)
         )
         if not is_passing or now - retry.since >= self._settings.timeout_s:
             retry.since = now
-            # Of many partitions that fail for one reason that is told once.
+            # Reported once for many partitions that fail for one reason.
             self._to_raise.setdefault(f"{type(error).__name__}: {error}", _as_unavailable(error, is_passing))
         _logger.info("%s is tried again: %s", partition, error)
         return self.pause_s(retry.tries)
 
     def pause_s(self, tries: int) -> float:
-        """How long to wait before the next try."""
+        """Return the pause before the next attempt."""
         return min(_MOST_PAUSE_S, self._first_pause_s * 2.0 ** min(tries - 1, 16))
 
     def loses(self, partition: Partition, start: int, stop: int) -> bool:
-        """Nobody has these offsets (half-open); whether to go on behind them."""
+        """Report missing offsets (half-open); return True to continue after them."""
         lost = Gap(TopicIdPartition(partition.log.topic_id or _NO_ID, *partition.where), start, stop)
         sentence = f"offsets {start} to {stop - 1} of {partition} are in no segment, nor on the broker"
         if not self.accepts(partition, sentence):
@@ -67,13 +67,13 @@ class LossPolicy:
         return True
 
     def tell(self, lost: Gap) -> None:
-        """Count what is lost, and call who wants to know."""
+        """Count a loss, and call the user's callback."""
         self._measures.lost_offsets += lost.stop - lost.start
         if self._settings.loss_cb is not None:
             self._settings.loss_cb(lost)
 
     def accepts(self, partition: Partition, sentence: str) -> bool:
-        """A loss of which a sentence tells; whether to go on. If not, each call raises it until a seek."""
+        """Report a loss; return True to continue. If not, each call raises it until a seek."""
         if self._settings.on_data_loss == "fail":
             way = f"seek behind them, or set {PREFIX}on.data.loss=report to go on with a warning"
             partition.phase = Failed(DataLossError(f"{sentence}; {way}"))
@@ -82,7 +82,7 @@ class LossPolicy:
         return True
 
     def accepts_damage(self, partition: Partition, error: Exception) -> bool:
-        """The same for what is there and cannot be read."""
+        """Report unreadable records; return True to continue."""
         if self._settings.on_data_loss == "fail":
             partition.phase = Failed(error)
             return False
@@ -90,7 +90,7 @@ class LossPolicy:
         return True
 
     def note_reset(self, partition: Partition, offset: int, position: int | None) -> None:
-        """An offset that neither log has."""
+        """Note an offset that neither log has."""
         self._measures.resets += 1
         where = "by auto.offset.reset" if position is None else f"to offset {position} by auto.offset.reset"
         _logger.warning(
@@ -98,7 +98,7 @@ class LossPolicy:
         )
 
     def note_side(self, partition: Partition, side: str) -> None:
-        """Where a partition is read from now on."""
+        """Note the side from which a partition is read from now on."""
         before, partition.tally.side = partition.tally.side, side
         if before not in (None, side):
             partition.tally.changes += 1
@@ -106,14 +106,14 @@ class LossPolicy:
             _logger.info("%s goes on in the %s at offset %s", partition, side, partition.position)
 
     def _warn(self, sentence: str) -> None:
-        """Each once: who waits at a loss meets it at every look."""
+        """Warn once: a partition that waits at a loss meets it at every look."""
         if sentence not in self._told:
             self._told.add(sentence)
             _logger.warning("%s", sentence)
 
 
 def _as_unavailable(error: Exception, is_passing: bool) -> Exception:
-    # A fresh one each time: it is raised on another thread than it came from.
+    # A new one each time: it is raised on another thread than its own.
     if is_passing and isinstance(error, StoreUnavailableError):
         unavailable = type(error)(str(error))
         unavailable.__cause__ = error

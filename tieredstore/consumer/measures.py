@@ -1,4 +1,4 @@
-"""What a consumer counts, for Prometheus; docs/reference/metrics.md lists it."""
+"""A consumer's counters, for Prometheus; docs/reference/metrics.md lists them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _by_source() -> dict[str, int]:
 
 @dataclass(slots=True)
 class Measures:
-    """The counts of one consumer. ``levels`` gives what is so now."""
+    """The counters of one consumer. ``levels`` returns the present values."""
 
     levels: Callable[[], Mapping[str, float]]
     records: dict[str, int] = field(default_factory=_by_source)
@@ -30,7 +30,7 @@ class Measures:
     resets: int = 0
 
     def snapshot(self) -> dict[str, float]:
-        """By the names of the metrics."""
+        """Return the values by the names of the metrics."""
         return {
             **{f"{source}_records": count for source, count in self.records.items()},
             **{f"{source}_record_bytes": count for source, count in self.byte_counts.items()},

@@ -1,6 +1,7 @@
-"""Offsets that a user asks for: the ends of a log, and where a time is. Each within the time that the call has.
+"""A user's questions about offsets: the ends of a log, and the offset of a time. Each within the call's timeout.
 
-Apart from the consumer, which hands the calls on, since what they mean of bucket and broker together is a subject.
+Apart from the consumer, which passes the calls on: their meaning for bucket and broker together is a subject of its
+own.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _BEGINNING, _END, _UNKNOWN = -2, -1, -1001
 
 
 class OffsetQueries:
-    """Asks bucket and broker for a user who waits. For the polling thread."""
+    """Asks bucket and broker for a waiting user. For the polling thread."""
 
     def __init__(self, settings: ConsumerSettings, client: MemberClient, core: Core) -> None:
         self._settings = settings
@@ -43,7 +44,7 @@ class OffsetQueries:
         self._read = ReadSettings(columns=("offset",), isolation=settings.isolation, on_data_loss="report")
 
     def watermarks(self, place: KafkaPartition, timeout_s: float, *, cached: bool) -> tuple[int, int] | None:
-        """The first offset there is and the end; None if that is not known in time."""
+        """Return the first offset and the end; None if they are unknown in time."""
         where, end = (place.topic, place.partition), _end(timeout_s)
         if cached:
             return self._look_up_known(where, place)
@@ -60,7 +61,7 @@ class OffsetQueries:
         return live if stored is None else (min(live[0], stored[0]), live[1])
 
     def for_times(self, places: Sequence[KafkaPartition], timeout_s: float) -> list[KafkaPartition]:
-        """Where each time is; KafkaException on time-out, as the library has it."""
+        """Return the offset of each time; raise KafkaException on timeout, like the library."""
         end = _end(timeout_s)
         asked: list[Future[int | None]] = []
         for place in places:
@@ -85,7 +86,7 @@ class OffsetQueries:
         return given
 
     def _look_up_known(self, where: TopicPartition, place: KafkaPartition) -> tuple[int, int]:
-        """What is known without asking."""
+        """Return the known offsets without a request."""
         partition = self._core.partitions.get(where)
         lineage = None if partition is None else partition.log.lineage
         if self._is_remote:
@@ -121,7 +122,7 @@ class OffsetQueries:
         return lineage.earliest_offset, self._seam(bucket, lineage)
 
     def _stored_time(self, bucket: BucketInquiry, where: TopicPartition, moment: int) -> int | None:
-        """The offset, if the bucket has it; None to ask the broker, −1 where there is nobody else to ask."""
+        """Return the offset, if the bucket has it; None to ask the broker, −1 without one."""
         lineage = self._lineage(bucket, where, fresh=self._is_remote)
         if moment in (_BEGINNING, _END):
             return self._stored_bound(bucket, lineage, moment)
@@ -140,7 +141,7 @@ class OffsetQueries:
         return self._seam(bucket, lineage) if self._is_remote else None
 
     def _seam(self, bucket: BucketInquiry, lineage: Lineage) -> int:
-        """The end of what the bucket has decided."""
+        """Return the end of the bucket's decided records."""
         if self._settings.isolation == "read_uncommitted":
             return lineage.end_offset
         first = max((gap.stop for gap in lineage.gaps), default=lineage.earliest_offset)

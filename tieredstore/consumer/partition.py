@@ -57,13 +57,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """So many offsets before the end of the log."""
+    """This many offsets before the end of the log."""
 
     count: int
 
 
 Start: TypeAlias = int | Literal["committed"] | Reset | Tail
-"""An offset of the user's; or what the group has committed, else the reset; or a place counted from the end."""
+"""An offset of the user's; or the group's commit, else the reset; or a place counted from the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Looking:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """It is looked up again at ``until``, after something went wrong; with ``reload`` the whole topic is listed."""
+    """It is looked up again at ``until``, after an error; with ``reload`` the whole topic is listed."""
 
     word: ClassVar[str] = "looking"
     until: float
@@ -85,7 +85,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What comes next is not there yet; it is looked up again at ``until``."""
+    """The next record does not exist yet; it is looked up again at ``until``."""
 
     word: ClassVar[str] = "waiting"
     until: float
@@ -100,7 +100,7 @@ class Bucket:
 
 
 class Stall(NamedTuple):
-    """Where a live partition was when it was last looked whether it stands still, and since when."""
+    """A live partition's position at the last check for a stall, and its time."""
 
     position: int
     since: float
@@ -114,17 +114,17 @@ class Live:
     assigned_at: int
     link: Link = Link.SILENT
     held: deque[Received] = field(default_factory=deque["Received"])
-    """Messages of the client that were taken and not given yet."""
+    """Messages of the client that were taken and not returned yet."""
     hole_at: int = -1
-    """Where the client took what compaction left for too large."""
+    """The offset at which the client took compaction's leftovers for too large."""
     review: Look | None = None
-    """The look that finds out whether it should still come from the client."""
+    """The look that decides if it should still come from the client."""
     stall: Stall | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Nothing is under way: it is paused."""
+    """Idle because it is paused."""
 
     word: ClassVar[str] = "looking"
 
@@ -139,7 +139,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """There is no offset to start at, and the reset is ``error``: it waits for a seek."""
+    """There is no start offset, and the reset is ``error``: it waits for a seek."""
 
     word: ClassVar[str] = "idle"
 
@@ -151,7 +151,7 @@ _NONE_HELD: Final = deque["Received"](maxlen=0)
 
 @dataclass(frozen=True, slots=True)
 class SeenLog:
-    """The log as it was when it was last looked up."""
+    """The log at the last look-up."""
 
     topic_id: Uuid | None = None
     live: LiveSpan | None = None
@@ -160,19 +160,19 @@ class SeenLog:
 
 @dataclass(slots=True)
 class Commit:
-    """What is to be committed of a partition, and what was."""
+    """A partition's pending and last commit."""
 
     stored: KafkaPartition | None = None
     """The place that ``store_offsets`` named."""
     committed: int | None = None
     """The offset of the last automatic commit."""
     has_given: bool = False
-    """Whether anything was handed out, so that there is an offset to commit."""
+    """True if a record was returned, so that there is an offset to commit."""
 
 
 @dataclass(slots=True)
 class Retry:
-    """How often something has gone wrong, and since when without a success."""
+    """The number of failures, and the time of the first one without a success since."""
 
     tries: int = 0
     since: float | None = None
@@ -180,7 +180,7 @@ class Retry:
 
 @dataclass(slots=True)
 class Tally:
-    """What is told of a partition: where it was read from last, how often that changed, the last record's time."""
+    """Statistics of a partition: its last side, the number of changes, the last record's time."""
 
     side: str | None = None
     changes: int = 0
@@ -193,40 +193,40 @@ class Partition:
 
     where: TopicPartition
     at: Position | Start
-    """The offset that is handed out next; a start until that is known."""
+    """The next offset; a start until that is known."""
     phase: Phase = field(default_factory=Parked)
     paused: bool = False
     log: SeenLog = field(default_factory=SeenLog)
     left_at: int | None = None
-    """From where on the broker is preferred in any mode: its log ended there before what was read."""
+    """The offset from which the broker is preferred in any mode: its log ended there before the position."""
     commit: Commit = field(default_factory=Commit)
     retry: Retry = field(default_factory=Retry)
     eof_at: int = -1
-    """Where the end was told of last."""
+    """The offset of the last reported end."""
     revived: tuple[int, int] | None = None
-    """Where it was assigned anew since it stood still, and the broker's end then."""
+    """The offset of the last reassignment after a stall, and the broker's end then."""
     tally: Tally = field(default_factory=Tally)
 
     @property
     def position(self) -> int | None:
-        """The offset that is handed out next; None until the start is known."""
+        """The next offset; None until the start is known."""
         if isinstance(self.at, Position):
             return self.at.offset
         return self.at if isinstance(self.at, int) else None
 
     @property
     def epoch(self) -> int | None:
-        """The leader epoch of the record before the position; None concludes nothing."""
+        """The leader epoch of the record before the position; None proves nothing."""
         return self.at.epoch if isinstance(self.at, Position) else None
 
     @property
     def held(self) -> deque[Received]:
-        """Messages of the client that were taken and not given yet."""
+        """Messages of the client that were taken and not returned yet."""
         return self.phase.held if isinstance(self.phase, Live) else _NONE_HELD
 
     @property
     def is_at_end(self) -> bool:
-        """Whether its end was told of, and nothing was given since."""
+        """True if its end was reported, and nothing was returned since."""
         return self.position is not None and not self.held and self.eof_at >= self.position
 
     def __str__(self) -> str:

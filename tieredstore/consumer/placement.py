@@ -1,4 +1,4 @@
-"""Where a partition goes on from an offset: the broker, the bucket, or nowhere yet. Pure."""
+"""The continuation of a partition from an offset: the broker, the bucket, or nowhere yet. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tieredstore.model import Uuid
 
 LiveSpan: TypeAlias = tuple[int, int]
-"""The broker's offsets: its first, and its end, which is out."""
+"""The broker's offsets: its first, and its end (exclusive)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,59 +24,59 @@ class OnBroker:
 
 @dataclass(frozen=True, slots=True)
 class InBucket:
-    """The bucket has the offsets from there up to ``stop``, all decided; then it is looked again."""
+    """The bucket has the offsets from there up to ``stop``, all decided; look again at ``stop``."""
 
     stop: int
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """What comes next is not there yet: not written, not uploaded, or not decided."""
+    """The next record does not exist yet: not written, not uploaded, or not decided."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Nobody has the offsets up to ``stop``, and there are later ones."""
+    """The offsets up to ``stop`` are nowhere, and later ones exist."""
 
     stop: int
 
 
 @dataclass(frozen=True, slots=True)
 class EndsEarlier:
-    """The broker's log ends at ``end``, before what was read."""
+    """The broker's log ends at ``end``, before the position."""
 
     end: int
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Behind the bucket's end lies a segment that nobody can read."""
+    """The segment after the bucket's end is unreadable."""
 
     problem: Problem
 
 
 @dataclass(frozen=True, slots=True)
 class OutOfRange:
-    """Neither log has reached there, or both have left it: a reset is due."""
+    """Neither log has reached the offset, or both begin after it: a reset is due."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """From ``at`` on, before the position, a later leader epoch has written another log than was read."""
+    """From ``at`` on, before the position, a later leader epoch has written another log."""
 
     at: int
 
 
 @dataclass(frozen=True, slots=True)
 class OtherLife:
-    """The topic was created again, as ``topic_id``."""
+    """The topic was re-created as ``topic_id``."""
 
     topic_id: Uuid | None
 
 
 @dataclass(frozen=True, slots=True)
 class Unset:
-    """There is no offset to start at, and the reset is ``error``."""
+    """There is no start offset, and the reset is ``error``."""
 
 
 Placement: TypeAlias = (
@@ -85,7 +85,7 @@ Placement: TypeAlias = (
 
 
 def run_stop(lineage: Lineage | None, position: int) -> int | None:
-    """Up to where segments follow each other from ``position``; None if no segment has it."""
+    """Return the end of the contiguous segments from ``position``; None if no segment has it."""
     if lineage is None or not lineage.earliest_offset <= position < lineage.end_offset:
         return None
     gaps = lineage.gaps_between(position, lineage.end_offset)
@@ -95,10 +95,10 @@ def run_stop(lineage: Lineage | None, position: int) -> int | None:
 
 
 def place(mode: Mode, position: int, live: LiveSpan | None, lineage: Lineage | None, decided: int | None) -> Placement:
-    """Where a partition goes on.
+    """Decide where a partition continues.
 
-    ``live`` is None where the broker has no such partition, or is not asked; ``lineage`` where the bucket has none.
-    ``decided`` is the end of what can be read of the bucket in one go from ``position``, None if that is nothing.
+    ``live`` is None if the broker lacks the partition, or is not asked; ``lineage`` if the bucket lacks it. ``decided``
+    is the end of the bucket's readable records from ``position``, None if there are none.
     """
     on_broker = mode is not Mode.REMOTE_ONLY and live is not None and live[0] <= position <= live[1]
     if on_broker and mode is Mode.KAFKA_PREFERRED:
@@ -113,15 +113,15 @@ def place(mode: Mode, position: int, live: LiveSpan | None, lineage: Lineage | N
 
 
 def lags(position: int, end: int, lineage: Lineage) -> bool:
-    """Whether a partition that is read from the broker is behind by a whole segment of the bucket."""
+    """Return True if a partition read from the broker lags by a whole segment of the bucket."""
     return any(position <= span.start and span.stop <= end for span in reversed(lineage.spans))
 
 
 def _stop(mode: Mode, position: int, live: LiveSpan | None, lineage: Lineage, decided: int) -> int:
-    """Up to the end of the first segment behind which the broker has the log, where it is preferred."""
+    """Return the end of the first segment after which the broker has the log, if it is preferred."""
     if mode is not Mode.KAFKA_PREFERRED or live is None:
         return decided
-    # Not to where the broker begins: retention would move that on, and change sides with each of its rounds.
+    # Not the broker's beginning: retention moves that, and each round would change sides.
     ends = (span.stop for span in lineage.spans if span.stop > position and span.stop >= live[0])
     return min(next(ends, decided), decided)
 
@@ -141,7 +141,7 @@ def _place_without_broker(position: int, live: LiveSpan | None, lineage: Lineage
 
 
 def _place_between(position: int, live: LiveSpan, lineage: Lineage | None) -> Placement:
-    """The broker does not have the offset, and the bucket does not, or not decided."""
+    """Place an offset that the broker lacks, and that the bucket lacks or has not decided."""
     start, end = live
     earliest = start if lineage is None else min(start, lineage.earliest_offset)
     last = end if lineage is None else max(end, lineage.end_offset)
@@ -149,15 +149,15 @@ def _place_between(position: int, live: LiveSpan, lineage: Lineage | None) -> Pl
         return OutOfRange()
     if position > end:
         return EndsEarlier(end)
-    assert lineage is not None  # without it the broker has all from the earliest to the last
+    assert lineage is not None  # without it the broker has everything from the earliest to the last
     later = _next_start(position, lineage)
     if later is None and position < lineage.end_offset:
-        # A transaction without outcome, whose beginning the broker has deleted: a segment to come decides it.
+        # An undecided transaction whose beginning the broker has deleted: a future segment decides it.
         return Waits()
     return Lost(start if later is None else min(start, later))
 
 
 def _next_start(position: int, lineage: Lineage) -> int | None:
-    """Where the next run of segments begins behind a hole at or behind the position."""
+    """Return the start of the next run of segments after a hole at or after the position."""
     gaps = lineage.gaps_between(max(position, lineage.earliest_offset), lineage.end_offset)
     return gaps[0].stop if gaps else None

@@ -1,4 +1,4 @@
-"""What a consumer is told beside librdkafka's properties: under ``tiered.storage.``."""
+"""A consumer's settings besides librdkafka's properties: under ``tiered.storage.``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PREFIX: Final = "tiered.storage."
 _POLICIES: Final = ("fail", "report")
 
 LossCallback: TypeAlias = "Callable[[LostOffsets], object]"
-"""Is told of offsets that were lost, where the policy is to report them."""
+"""Called with lost offsets, if the policy is to report them."""
 
 Reset: TypeAlias = Literal["earliest", "latest", "error"]
 
@@ -34,7 +34,7 @@ _RESETS: Final[dict[str, Reset]] = {
 
 
 class Mode(enum.Enum):
-    """Where records come from."""
+    """The source of records."""
 
     KAFKA_ONLY = "kafka_only"
     KAFKA_PREFERRED = "kafka_preferred"
@@ -63,7 +63,7 @@ _AUTO_COMMIT: Final = ("enable.auto.commit", "auto.commit.enable")
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """All that a consumer was told. ``client`` are the properties for librdkafka as the user gave them, translated."""
+    """All settings of a consumer. ``client`` are the user's properties for librdkafka, translated."""
 
     mode: Mode
     store: Settings | None
@@ -80,17 +80,19 @@ class ConsumerSettings:
     auto_store: bool
     emits_eof: bool
     is_eager: bool
-    """Whether the group's assignments are replaced as a whole."""
+    """True if the group's assignments are replaced as a whole."""
     poll_records: int | None
     client: Mapping[str, Any] = field(repr=False)
 
     @property
     def has_broker(self) -> bool:
-        """Whether the properties name one."""
+        """True if the properties name a broker."""
         return bool(self.client.get("bootstrap.servers") or self.client.get("metadata.broker.list"))
 
     def member_properties(self) -> dict[str, Any]:
-        """What librdkafka's consumer gets: as given for ``kafka_only``, else resets and commits are ours."""
+        """Return the properties of librdkafka's consumer: unchanged for ``kafka_only``, else resets and commits are
+        ours.
+        """
         client = dict(self.client)
         if self.mode is Mode.KAFKA_ONLY:
             return client
@@ -101,14 +103,14 @@ class ConsumerSettings:
         }  # fmt: skip
 
     def admin_properties(self) -> dict[str, str]:
-        """What the client that asks for offsets and topics gets."""
+        """Return the properties of the client that asks for offsets and topics."""
         return shared_properties(self.client)
 
 
 def parse_settings(properties: Mapping[str, Any], store: StoreLike = None) -> ConsumerSettings:
-    """The settings of a consumer of ``store``, or of the one that they name.
+    """Parse the settings of a consumer of ``store``, or of the store that they name.
 
-    ConfigError that names what is unknown, cannot be, or is missing. Nothing is connected to.
+    Raise ConfigError that names an unknown, invalid or missing property. Does not connect.
     """
     properties = of_consumer(properties)
     own = {name: value for name, value in properties.items() if name.startswith(PREFIX)}

@@ -1,4 +1,6 @@
-"""Reads of the bucket that go on behind a consumer: some threads, one bound on what waits, in turns by partition."""
+"""Reads of the bucket in the background of a consumer: a few threads, one limit of waiting records, turns by
+partition.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +27,16 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 UNREADABLE: Final = (CorruptDataError, UnknownKeyError, WrongKeyError)
-"""What no trying again reads."""
+"""Errors that no retry solves."""
 
 _MIB: Final = 1024 * 1024
 _BATCH_BYTES: Final = 4 * _MIB
 _TURN_BYTES: Final = 16 * _MIB
-"""What a partition reads before another one has its turn, if others wait."""
+"""The bytes that a partition reads before another one's turn, if others wait."""
 
 
 class Turn(enum.Enum):
-    """What a stream is at."""
+    """The state of a stream."""
 
     RESTING = enum.auto()
     """Enough of it waits to be taken."""
@@ -43,7 +45,7 @@ class Turn(enum.Enum):
     ENDED = enum.auto()
     """All was read up to ``stop``."""
     FAILED = enum.auto()
-    """``error`` says what went wrong behind the last batch."""
+    """``error`` is the error after the last batch."""
     DROPPED = enum.auto()
 
 
@@ -51,7 +53,7 @@ class Turn(enum.Enum):
 class StoredStream:
     """A read of the offsets ``position`` up to ``stop`` (half-open) of one partition's log in the bucket.
 
-    What was read waits in ``batches``; the rest is known when its turn is ENDED or FAILED.
+    Read records wait in ``batches``; the other fields are final when its turn is ENDED or FAILED.
     """
 
     lineage: Lineage
@@ -59,7 +61,7 @@ class StoredStream:
     stop: int
     batches: deque[pa.RecordBatch] = field(default_factory=deque["pa.RecordBatch"])
     lost: list[LostOffsets] = field(default_factory=list["LostOffsets"])
-    """What no segment holds though it is said to, in front of the end."""
+    """Offsets that a segment claims but does not hold, before the end."""
     skipped: list[LostOffsets] = field(default_factory=list["LostOffsets"])
     """Damaged batches that were left out, each by its first offset; they were logged."""
     turn: Turn = Turn.RESTING
@@ -69,15 +71,15 @@ class StoredStream:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing more will come."""
+        """True if nothing more will come."""
         return self.turn in (Turn.ENDED, Turn.FAILED)
 
 
 class StoredStreams:
-    """The streams of a consumer. Given to and taken from on one thread; ``partitions.at.once`` others read.
+    """The streams of a consumer. Used from one thread; ``partitions.at.once`` other threads read.
 
-    What waits to be taken is bounded by ``queued.max.kbytes``, and one record batch more for each thread. Each stream
-    may fill its share of that, so that a slow one keeps no other waiting.
+    ``queued.max.kbytes`` bounds the waiting records, plus one record batch for each thread. Each stream may fill its
+    share, so that a slow one delays no other.
     """
 
     def __init__(self, source: SegmentSource, settings: ConsumerSettings, news: threading.Event) -> None:
@@ -87,7 +89,7 @@ class StoredStreams:
             isolation=settings.isolation,
             on_corrupt="fail" if settings.on_data_loss == "fail" else "skip",
             on_data_loss="report",
-            # Several batches fit into what may wait.
+            # Several batches fit into the limit.
             target_bytes=max(64 * 1024, min(_BATCH_BYTES, self._limit // (2 * self._threads_wanted))),
         )
         self._news = news
@@ -105,14 +107,14 @@ class StoredStreams:
             self._streams[stream] = None
             self._queue(stream)
             if len(self._threads) < min(self._threads_wanted, len(self._streams)):
-                # A daemon: one that a store keeps waiting must not keep the process from ending.
+                # A daemon: a silent store must not keep the process from ending.
                 name = f"tieredstore-consumer_{len(self._threads)}"
                 thread = threading.Thread(target=self._work, name=name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
     def drop(self, stream: StoredStream) -> None:
-        """End a stream; what it has read is let go, and what is still on its way will be."""
+        """End a stream; drop its records, and those that still arrive."""
         with self._changed:
             stream.turn = Turn.DROPPED
             self._streams.pop(stream, None)
@@ -125,7 +127,7 @@ class StoredStreams:
             reading.close()
 
     def take(self, stream: StoredStream) -> pa.RecordBatch | None:
-        """The next batch of a stream, if one is there."""
+        """Return the next batch of a stream, if one is ready."""
         with self._changed:
             if not stream.batches:
                 return None
@@ -142,12 +144,12 @@ class StoredStreams:
             self._changed.notify_all()
 
     def join(self, end: float) -> None:
-        """Wait for them, until the moment ``end`` at most."""
+        """Wait for them, at most until ``end``."""
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
 
     def _queue(self, stream: StoredStream) -> None:
-        """Have a stream take its turn if it may read. The lock is held."""
+        """Queue a stream for its turn if it may read. The lock is held."""
         if stream.turn is Turn.RESTING and stream.waiting_bytes <= self._share() // 2:
             stream.turn = Turn.QUEUED
             self._turns.append(stream)
@@ -170,7 +172,7 @@ class StoredStreams:
             self._take_turn(stream, reading if reading is not None else self._read(stream))
 
     def _take_turn(self, stream: StoredStream, reading: Generator[pa.RecordBatch, None, None]) -> None:
-        """Read of one stream until it is another one's turn."""
+        """Read one stream until it is another one's turn."""
         read_bytes, goes_on = 0, True
         try:
             while goes_on:
@@ -179,7 +181,7 @@ class StoredStreams:
                 goes_on = self._keep(stream, batch, read_bytes)
         except TieredStoreError as error:
             self._fail(stream, error)
-        except BaseException as error:  # a thread that dies would leave its partition waiting for ever
+        except BaseException as error:  # a dead thread would leave its partition waiting for ever
             self._fail(stream, CorruptDataError(f"reading {stream.lineage.partition} failed: {error!r}"))
             raise
         else:
@@ -188,7 +190,7 @@ class StoredStreams:
         reading.close()
 
     def _keep(self, stream: StoredStream, batch: pa.RecordBatch | None, read_bytes: int) -> bool:
-        """Keep what was read; whether the stream may read on."""
+        """Keep a batch; return True if the stream may read on."""
         with self._changed:
             if stream.turn is Turn.DROPPED or self._is_closed:
                 return False
@@ -203,13 +205,13 @@ class StoredStreams:
             return batch is not None and has_room and (read_bytes < _TURN_BYTES or not self._turns)
 
     def _end_turn(self, stream: StoredStream, reading: Generator[pa.RecordBatch, None, None]) -> None:
-        """After a turn the read stays open if its place is not needed, since a new one asks for the same again."""
+        """Keep the read open after a turn if its place is not needed: a new one would repeat its requests."""
         with self._changed:
             is_open = stream.turn is Turn.QUEUED and not self._is_closed
             keeps = is_open and len(self._streams) <= self._threads_wanted
             if keeps:
                 stream.reading = reading
-        # Closed before the stream can have its next turn, which may be on another thread.
+        # Closed before the stream's next turn, which may be on another thread.
         if not keeps:
             reading.close()
         with self._changed:
@@ -227,7 +229,7 @@ class StoredStreams:
             self._news.set()
 
     def _read(self, stream: StoredStream) -> Generator[pa.RecordBatch, None, None]:
-        """What is left of a stream."""
+        """Read the rest of a stream."""
         read = PartitionRead(self._source, stream.lineage, stream.position, stream.stop, self._settings)
         with read:
             for records in read:
@@ -237,13 +239,13 @@ class StoredStreams:
             stream.lost += report.lost
             stream.skipped += map(_skipped_span, report.skipped)
             if report.undecided is not None:
-                # Less is decided than was when it was looked: whoever looks again is told where.
+                # Fewer records are decided than at the look-up: the next look learns where.
                 stream.stop = max(stream.position, report.undecided.first_offset)
             stream.position = stream.stop
 
 
 def _skipped_span(skipped: SkippedInSegment) -> Gap:
-    """A damaged batch that was left out, as far as it can be believed: the offset that it gives itself."""
+    """Return a damaged batch that was left out, as far as its own base offset is credible."""
     segment = skipped.segment
     first = min(max(segment.start_offset, skipped.batch.base_offset), segment.end_offset)
     return Gap(segment.topic_id_partition, first, first + 1)

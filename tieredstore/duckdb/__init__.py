@@ -1,6 +1,6 @@
 """Topics as tables of DuckDB, beside others of a connection: ``attach(connection, settings)``.
 
-Needs ``tieredstore[query]``. What a query of the command line stands on is ``tieredstore.duckdb.query_tables``.
+Needs ``tieredstore[query]``. The command line's ``query`` uses ``tieredstore.duckdb.query_tables``.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _DUCK: Final[Any] = duckdb
 _Table: TypeAlias = TopicTable | BatchTable
 
 _ATTACHED: Final[WeakKeyDictionary[Any, dict[str, _Table]]] = WeakKeyDictionary()
-"""Which topics are tables of a connection, by their names in small letters, as DuckDB has them."""
+"""The topics that are tables of a connection, by their names in lower case, as in DuckDB."""
 
 
 class AttachedTopics:
-    """Topics that are tables of a connection. Close it when the connection is not asked for them any more."""
+    """Topics that are tables of a connection. Close it after the last query."""
 
     def __init__(self, connection: Any, tables: Mapping[str, _Table], manager: RemoteStorageManager | None) -> None:
         self.topics: tuple[str, ...] = tuple(tables)
@@ -55,22 +55,22 @@ class AttachedTopics:
 
     @property
     def error(self) -> TieredStoreError | None:
-        """The error of ours that a scan ended with; DuckDB's own has it as text."""
+        """Our error that ended a scan; DuckDB's own contains its text."""
         return next((table.error for table in self._tables.values() if table.error is not None), None)
 
     def close(self) -> None:
-        """Take the tables out of the connection, and end what is read: the rest of a result is an error."""
+        """Remove the tables from the connection, and end running reads: the rest of a result is an error."""
         try:
             self._connection.abort()
             self._unregister()
         except _DUCK.Error:
-            # It is closed, or somebody has a result of it that is not read to its end: that one meets closed tables.
+            # The connection is closed, or has a result that is not read to its end: that one meets closed tables.
             _logger.debug("the tables stay in a connection that does not let them go", exc_info=True)
         finally:
             self._close_tables()
 
     def register(self) -> None:
-        """Make the tables, of names that are free: all of them or none."""
+        """Register the tables under free names: all of them or none."""
         try:
             for name, table in self._tables.items():
                 self._connection.register(name, TopicDataset(table))
@@ -82,7 +82,7 @@ class AttachedTopics:
             raise
 
     def _unregister(self) -> None:
-        """What is not this one's any more is left alone."""
+        """Skip names that have been replaced since."""
         attached = _ATTACHED.get(self._connection, {})
         for name, table in self._tables.items():
             if attached.get(name.lower()) is table:
@@ -122,15 +122,15 @@ def attach(
 ) -> AttachedTopics:
     """Make the topics of a bucket, or some of them, tables of ``connection``: ``SELECT … FROM orders``.
 
-    ``settings`` are those of the store, their file, properties, or a manager that is open, and stays open. A topic is
-    read anew by each scan, as it is then: columns that a query does not use are not decoded, and what its conditions
-    exclude by partition, offset and time is not fetched. Keys and values are text by default; ``types`` are those of
-    some topics. The others are as in ``read_topic``. Topics of batches are tables too, where no other topic of the
-    bucket has their name; as ``orders$batches`` one can be given whatever there is beside it. Lists the names of the
-    topics, unless they are given. ConfigError for topics whose names differ in case only, which DuckDB takes for one,
-    and for one whose name a table or a view of the connection has already: it would be hidden. A table that is made
-    later under such a name has its database's before it, ``memory.orders``, until the topics are taken out again.
-    Options are keywords: a caller names the few that it sets.
+    ``settings`` are the store's, their file, properties, or an open manager, which stays open. Each scan reads a topic
+    as it is then: unused columns are not decoded, and records excluded by conditions on partition, offset and time are
+    not fetched. Keys and values are text by default; ``types`` are those of some topics. The other parameters are as in
+    ``read_topic``. Topics of batches are tables too, unless another topic of the bucket has their name; as
+    ``orders$batches`` they are always available. Lists the names of the topics, unless they are given.
+
+    Raise ConfigError for topics whose names differ in case only, which DuckDB treats as one, and for a topic whose name
+    is already a table or view of the connection: it would be hidden. A table created later under such a name is found
+    with its database's name, ``memory.orders``, until the topics are removed.
     """
     topics = _check_arguments(connection, topics, types, client)
     manager, is_own = manager_of(settings)
@@ -162,7 +162,7 @@ def attach(
 def _check_arguments(
     connection: object, topics: Any, types: Mapping[str, object] | None, client: object
 ) -> Sequence[str] | None:
-    """The topics; ConfigError for arguments of other kinds."""
+    """Return the topics; raise ConfigError for arguments of a wrong kind."""
     if not isinstance(connection, duckdb.DuckDBPyConnection):
         raise wrong_kind("connection", connection, "a duckdb.DuckDBPyConnection, as duckdb.connect() gives")
     check_client(client)
@@ -174,7 +174,7 @@ def _check_arguments(
 
 
 def _check_named(types: Mapping[str, ColumnTypes], names: Sequence[str]) -> None:
-    """ConfigError for types of a topic that is none of the tables: another one would be read as text."""
+    """Raise ConfigError for types of a topic that is not among the tables: the intended one would be read as text."""
     missing = [topic for topic in types if topic not in names]
     if missing:
         listed = excerpt(", ".join(names) or "none", 300)
@@ -182,12 +182,12 @@ def _check_named(types: Mapping[str, ColumnTypes], names: Sequence[str]) -> None
 
 
 def _check_free(connection: Any, names: Sequence[str]) -> None:
-    """ConfigError for a name that the connection has something by already."""
+    """Raise ConfigError for a name already in use in the connection."""
     attached = _ATTACHED.get(connection, {})
     for name in names:
         quoted = name.replace('"', '""')
         try:
-            # Looks where a query's FROM would, but not at variables of Python: those come behind tables anyway.
+            # Looks where a query's FROM would, except Python's variables, which come after tables anyway.
             connection.sql("SELECT * FROM pragma_table_info(?)", params=[f'"{quoted}"'])
         except _DUCK.CatalogException:
             continue
@@ -197,7 +197,7 @@ def _check_free(connection: Any, names: Sequence[str]) -> None:
                 f"the connection has a table or a view {name} already, which the topic would hide: attach other topics "
                 "(topics), or to a connection of its own"
             )
-        # One that could not be taken out when it was closed is no loss.
+        # A closed table that could not be removed may be replaced.
         if not table.is_closed:
             raise ConfigError(f"a topic {name} is attached to the connection already: close what was attached first")
 
@@ -205,7 +205,7 @@ def _check_free(connection: Any, names: Sequence[str]) -> None:
 def _batch_topics(
     manager: RemoteStorageManager, wanted: Sequence[str] | None
 ) -> dict[str, Callable[[ColumnTypes], BatchTable]]:
-    """What makes the tables of topics of batches, by their names: of all, or of those that are wanted."""
+    """Return functions that make the tables of topics of batches, by their names: all, or the wanted ones."""
     batches = batches_beside(manager.store, manager.settings)
     if batches is None:
         return {}

@@ -1,4 +1,4 @@
-"""One query over topics: the tables that it names, its rows, and what is wrong with it in one sentence."""
+"""One query over topics: its tables, its rows, and its faults in one sentence."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _ALWAYS: Final = ("python_enable_replacements = false", "autoinstall_known_exten
 _SANDBOXED: Final = (
     "autoload_known_extensions = false",
     "enable_external_access = false",
-    "lock_configuration = true",  # the last one: nothing is set after it
+    "lock_configuration = true",  # the last one: it locks all settings
 )
 _MAX_BRACKETS: Final = 250
 _BRACKETS: Final = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|[(\[{}\])]""")
-"""Brackets, and what is quoted."""
+"""Brackets, and quoted text."""
 
 _SHOW_TABLES: Final = re.compile(r"\s*show\s+tables\s*;?\s*", re.IGNORECASE)
 _NO_TABLE: Final = re.compile(r"Table with name \"?(\S+?)\"? does not exist")

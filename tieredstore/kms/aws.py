@@ -1,4 +1,4 @@
-"""AWS Key Management Service, through boto3. Credentials and region come by the SDK's own chain."""
+"""AWS Key Management Service, through boto3. Credentials and region come from the SDK's own chain."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class AwsKeySource(KeySource):
 
     @classmethod
     def from_settings(cls, key: str, endpoint_url: str | None) -> Self:
-        """Of the ARN's region; for a mere id or alias of that which the SDK's own settings name."""
+        """Use the ARN's region; for an id or alias alone that of the SDK's own settings."""
         region = _REGION.match(key)
-        # Tries are counted by us, around the SDK.
+        # We retry, around the SDK.
         config = Config(
             connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, retries={"total_max_attempts": 1}
         )
-        # Untyped for the checker: the union of all of Amazon's clients would be.
+        # Untyped: the checker would load the union of all of Amazon's clients.
         session: Any = boto3.session.Session()
         try:
             client: KMSClient = session.client(
@@ -61,14 +61,14 @@ class AwsKeySource(KeySource):
         return cls(key, client)
 
     def seal(self, secret: bytes) -> bytes:
-        """One ``Encrypt``."""
+        """Seal by one ``Encrypt``."""
         try:
             return self._client.encrypt(KeyId=self._key, Plaintext=secret)["CiphertextBlob"]
         except (BotoCoreError, ClientError) as error:
             raise _translate(error, self._key) from error
 
     def open(self, sealed: bytes) -> bytes:
-        """One ``Decrypt`` by this key and no other."""
+        """Open by one ``Decrypt`` with this key and no other."""
         try:
             return self._client.decrypt(KeyId=self._key, CiphertextBlob=sealed)["Plaintext"]
         except (BotoCoreError, ClientError) as error:

@@ -1,4 +1,4 @@
-"""Azure Key Vault, through its own SDK. Credentials come by the SDK's own chain."""
+"""Azure Key Vault, through its own SDK. Credentials come from the SDK's own chain."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _ALGORITHM: Final = KeyWrapAlgorithm.rsa_oaep_256
 
 
 class AzureKeySource(KeySource):
-    """An RSA key, by its URL ``https://VAULT/keys/NAME``; with a version at its end new secrets are sealed by that one.
+    """An RSA key, by its URL ``https://VAULT/keys/NAME``; a version at its end seals new secrets.
 
-    The version by which a secret was sealed is kept with it: the vault's key may be rotated.
+    The version that sealed a secret is kept with it: the vault's key may be rotated.
     """
 
     def __init__(self, key: str, credential: TokenCredential, **options: Any) -> None:
@@ -50,7 +50,7 @@ class AzureKeySource(KeySource):
             )
         self._url, self._version = url[1], url[2]
         self._credential = credential
-        # Tries are counted by us, around the SDK. A redirection would take the token elsewhere.
+        # We retry, around the SDK. A redirection would send the token elsewhere.
         self._options = {
             "connection_timeout": CONNECT_TIMEOUT_S, "read_timeout": READ_TIMEOUT_S, "retry_total": 0,
             "permit_redirects": False, **options,
@@ -58,7 +58,7 @@ class AzureKeySource(KeySource):
 
     @classmethod
     def from_settings(cls, key: str, endpoint_url: str | None) -> Self:
-        """The URL is in the key; ConfigError for another one beside it."""
+        """Use the URL in the key; raise ConfigError for another one beside it."""
         if endpoint_url is not None:
             raise ConfigError("private.key.kms.endpoint.url has no meaning for azure: the key's URL names the vault")
         from azure.identity import DefaultAzureCredential  # noqa: PLC0415  slow to import
@@ -66,7 +66,7 @@ class AzureKeySource(KeySource):
         return cls(key, DefaultAzureCredential())
 
     def seal(self, secret: bytes) -> bytes:
-        """Wrapped by RSA-OAEP with SHA-256; ``version:wrapped``."""
+        """Wrap by RSA-OAEP with SHA-256; return ``version:wrapped``."""
         try:
             with self._client(self._version) as client:
                 result = client.wrap_key(_ALGORITHM, secret)
@@ -74,7 +74,7 @@ class AzureKeySource(KeySource):
             raise _translate(error, self._url) from error
         version = str(result.key_id).removeprefix(f"{self._url}/")
         if not _VERSION.fullmatch(version):
-            # The SDK knows it only if it may get the key.
+            # The SDK knows it only with permission to get the key.
             raise KeyServiceDeniedError(
                 f"Azure Key Vault does not say by which version of {self._url} it has sealed: allow keys/get, or put "
                 "the version at the URL's end"
@@ -82,7 +82,7 @@ class AzureKeySource(KeySource):
         return version.encode() + b":" + result.encrypted_key
 
     def open(self, sealed: bytes) -> bytes:
-        """One ``unwrapKey`` by the version that has sealed."""
+        """Open by one ``unwrapKey`` with the version that sealed."""
         version, _, wrapped = sealed.partition(b":")
         shown = version.decode("ascii", "replace")
         if not _VERSION.fullmatch(shown) or not wrapped:

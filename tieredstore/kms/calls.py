@@ -1,4 +1,4 @@
-"""One request to a key management service: tried again where that may help, and never waited for without end."""
+"""One request to a key management service: with retries where useful, and a deadline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tieredstore.process.thread_pool import ThreadPool
 
 CONNECT_TIMEOUT_S: Final = 5.0
 READ_TIMEOUT_S: Final = 10.0
-"""For the SDKs, which count them anew with each byte that comes; ``POLICY`` bounds the whole."""
+"""For the SDKs, which restart them with each byte; ``POLICY`` bounds the whole."""
 
 POLICY: Final = RetryPolicy(attempts=4, base_delay_s=0.25, max_delay_s=4.0, timeout_s=60.0, attempt_timeout_s=20.0)
 
@@ -21,15 +21,16 @@ _Result = TypeVar("_Result")
 
 
 def ask_service(what: str, request: Callable[[], _Result], policy: RetryPolicy | None = None) -> _Result:
-    """What ``request`` gives; KeyServiceUnavailableError, naming ``what``, once tries or time are used up.
+    """Return the result of ``request``; raise KeyServiceUnavailableError, naming ``what``, after all retries or the
+    deadline.
 
-    What an SDK makes of an answer that is none is KeyServiceError.
+    Raise KeyServiceError for an invalid answer.
     """
     return (policy or POLICY).call(what, partial(_run_within, request))
 
 
 def _run_within(request: Callable[[], _Result], attempt: Attempt) -> _Result:
-    # An answer that drips has no end for an SDK. What does not come back is left behind on a thread of its own.
+    # A dripping answer has no end for an SDK. A request that does not return is abandoned on its thread.
     pool = ThreadPool(1, "tieredstore-kms")
     try:
         future = pool.submit(request)
@@ -40,7 +41,7 @@ def _run_within(request: Callable[[], _Result], attempt: Attempt) -> _Result:
         except TieredStoreError:
             raise
         except Exception as error:
-            # An answer that is none, a proxy's page or an empty one, makes the SDKs fail in ways of their own.
+            # An invalid answer, such as a proxy's page or an empty one, makes the SDKs fail in unplanned ways.
             raise KeyServiceError(f"the service's answer cannot be used ({type(error).__name__})") from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

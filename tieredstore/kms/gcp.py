@@ -1,4 +1,4 @@
-"""Google Cloud KMS, through its own client. Credentials come by the SDK's own chain.
+"""Google Cloud KMS, through its own client. Credentials come from the SDK's own chain.
 
 By REST and not gRPC, whose threads do not survive the forks of Spark's workers.
 """
@@ -62,7 +62,7 @@ class GcpKeySource(KeySource):
 
     @classmethod
     def from_settings(cls, key: str, endpoint_url: str | None) -> Self:
-        """At an endpoint without TLS, an emulator's, no credentials are sent."""
+        """Make the key; credentials are not sent to an endpoint without TLS, such as an emulator's."""
         if not _NAME.fullmatch(key):
             raise ConfigError(
                 f"{excerpt(key)!r} is not the name of a key of Google Cloud KMS: expected is "
@@ -78,12 +78,12 @@ class GcpKeySource(KeySource):
             raise KeyServiceDeniedError(
                 f"Google Cloud KMS was not asked for {key}: {excerpt(redacted(error))}"
             ) from error
-        # The SDK makes these by itself, and they are not public (seen in google-cloud-kms 3 and google-auth 2).
+        # The SDK makes these itself, and they are not public (seen in google-cloud-kms 3 and google-auth 2).
         _staying(getattr(transport, "_session"))._auth_request = _request(login)  # noqa: B009
         return cls(key, cast("_Client", KeyManagementServiceClient(transport=transport)))
 
     def seal(self, secret: bytes) -> bytes:
-        """One ``encrypt``, its checksums compared both ways."""
+        """Seal by one ``encrypt``, with checksums compared both ways."""
         request = EncryptRequest(name=self._key, plaintext=secret, plaintext_crc32c=crc32c.crc32c(secret))
         try:
             response = self._client.encrypt(request=request, retry=None, timeout=READ_TIMEOUT_S)
@@ -94,7 +94,7 @@ class GcpKeySource(KeySource):
         return response.ciphertext
 
     def open(self, sealed: bytes) -> bytes:
-        """One ``decrypt``, its checksums compared both ways."""
+        """Open by one ``decrypt``, with checksums compared both ways."""
         request = DecryptRequest(name=self._key, ciphertext=sealed, ciphertext_crc32c=crc32c.crc32c(sealed))
         try:
             response = self._client.decrypt(request=request, retry=None, timeout=READ_TIMEOUT_S)
@@ -119,7 +119,7 @@ def _request(session: requests.Session) -> Any:
 
 
 def _staying(session: Any) -> Any:
-    """The session, which follows no redirection: that would take the key to be sealed, or a token, elsewhere."""
+    """Return the session without redirections: these would send the key to be sealed, or a token, elsewhere."""
     session.get_redirect_target = _nowhere
     return session
 
@@ -134,7 +134,7 @@ def _translate(error: Exception, key: str) -> TieredStoreError:
         return KeyServiceUnavailableError(f"Google Cloud KMS cannot use {key} now: {why}")
     if isinstance(error, _DENIED):
         return KeyServiceDeniedError(f"Google Cloud KMS does not allow to use {key}: {why}")
-    # What is said of a ciphertext that this key has not made.
+    # The answer for a ciphertext of another key.
     if isinstance(error, exceptions.InvalidArgument | exceptions.BadRequest):
         return KeyRingError(f"another key than {key} has sealed it, or it is damaged ({why})")
     return KeyServiceError(f"Google Cloud KMS refuses to use {key}: {why}")

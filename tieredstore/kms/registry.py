@@ -15,7 +15,7 @@ from tieredstore.kms.calls import ask_service
 
 @dataclass(frozen=True, slots=True)
 class _Service:
-    """Where a service's class is, which extra brings its SDK, and the SDK's packages."""
+    """The place of a service's class, the extra of its SDK, and the SDK's packages."""
 
     path: str
     extra: str = ""
@@ -31,9 +31,9 @@ _SERVICES: Final = {
 
 
 def key_source(service: str, key: str, endpoint_url: str | None = None) -> KeySource:
-    """The service's key; ConfigError if there is no such service, or its SDK is not installed.
+    """Return the service's key; raise ConfigError for an unknown service, or without its SDK.
 
-    KeyServiceUnavailableError, as of any request, if it does not come by the deadline: an SDK may look for credentials.
+    Raise KeyServiceUnavailableError if it is not ready by the deadline: an SDK may look for credentials.
     """
     named = _SERVICES.get(service) or _load_installed(service)
     module, _, name = named.path.partition(":")

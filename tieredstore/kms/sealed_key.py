@@ -1,9 +1,9 @@
-"""A sealed private key: a JSON text that stands where its PEM text would.
+"""A sealed private key: a JSON text in place of its PEM text.
 
-The private key (PKCS#8, DER) is encrypted by AES-256-GCM (NIST SP 800-38D) under a key made for it alone, and that key
-by the service. Service and pair are authenticated with it, so that no other pair's text can be put in its place. Which
-key of the service opens it, and where that service is, is said by the settings alone: a text that could say so would
-send credentials wherever who replaced it likes.
+A key made for it alone encrypts the private key (PKCS#8, DER) by AES-256-GCM (NIST SP 800-38D), and the service
+encrypts that key. Service and pair are authenticated with it, so that another pair's text cannot replace it. Only the
+settings name the service's key and place: a text that could do so would let an attacker who replaces it redirect the
+credentials.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _KEY_BYTES: Final = 32
 
 
 def seal(private_key: bytes, *, pair: str, service: str, source: KeySource) -> bytes:
-    """The text that holds ``private_key`` (DER) of the key pair ``pair``; KeyServiceError if the service refuses."""
+    """Return the text with ``private_key`` (DER) of the key pair ``pair``; raise KeyServiceError if the service
+    refuses.
+    """
     key, nonce = AESGCM.generate_key(8 * _KEY_BYTES), os.urandom(_NONCE_BYTES)
     wrapped = ask_service(f"sealing by {service}", lambda: source.seal(key))
     sealed = AESGCM(key).encrypt(nonce, private_key, _context(service, pair))
@@ -41,9 +43,10 @@ def seal(private_key: bytes, *, pair: str, service: str, source: KeySource) -> b
 
 
 def open_sealed(text: bytes, *, name: str, pair: str, service: str, source: KeySource) -> bytes:
-    """The private key in ``text``, which messages call ``name``.
+    """Return the private key in ``text``, which messages call ``name``.
 
-    KeyRingError if it is no such text, is damaged, or of another pair or key; KeyServiceError as the service says.
+    Raise KeyRingError if it is not such a text, is damaged, or of another pair or key; KeyServiceError from the
+    service.
     """
     fields = _parse(text, name)
     for field, expected in (("service", service), ("keyPair", pair)):
@@ -65,7 +68,7 @@ def open_sealed(text: bytes, *, name: str, pair: str, service: str, source: KeyS
 
 
 def is_sealed(text: bytes) -> bool:
-    """Whether it looks like what ``seal`` makes, and not like a PEM text."""
+    """Return True if it looks like a result of ``seal``, and not like a PEM text."""
     return text.lstrip()[:1] == b"{" and _FORMAT.encode() in text
 
 
@@ -86,7 +89,7 @@ def _parse(text: bytes, name: str) -> dict[str, str]:
 
 
 def _context(service: str, pair: str) -> bytes:
-    # A JSON list, so that no two pairs of names give the same bytes.
+    # A JSON list, so that different pairs of names give different bytes.
     return json.dumps([_FORMAT, _VERSION, service, pair]).encode()
 
 

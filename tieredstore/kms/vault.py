@@ -1,6 +1,6 @@
 """HashiCorp Vault's transit engine, through hvac.
 
-Where Vault is and who asks comes by the variables of its own tools: ``VAULT_ADDR``, ``VAULT_TOKEN`` (or the file
+Address and credentials come from the variables of its own tools: ``VAULT_ADDR``, ``VAULT_TOKEN`` (or the file
 ``~/.vault-token``), ``VAULT_NAMESPACE``, ``VAULT_CACERT``.
 """
 
@@ -62,11 +62,11 @@ class VaultKeySource(KeySource):
 
     @classmethod
     def from_settings(cls, key: str, endpoint_url: str | None) -> Self:
-        """ConfigError if nothing says where Vault is."""
+        """Make the key; raise ConfigError without Vault's address."""
         address = endpoint_url or os.environ.get("VAULT_ADDR")
         if not address:
             raise ConfigError("where Vault is is not known: set VAULT_ADDR, or private.key.kms.endpoint.url")
-        # A redirection would take the token elsewhere.
+        # A redirection would send the token elsewhere.
         client: Any = hvac.Client(
             url=address,
             namespace=os.environ.get("VAULT_NAMESPACE"),
@@ -76,7 +76,7 @@ class VaultKeySource(KeySource):
         return cls(key, cast("_Transit", client.secrets.transit))
 
     def seal(self, secret: bytes) -> bytes:
-        """One ``encrypt``; Vault's own text, which names the version of its key."""
+        """Seal by one ``encrypt``; return Vault's own text, which names the version of its key."""
         plaintext = base64.b64encode(secret).decode()
         try:
             answer = self._transit.encrypt_data(self._key, plaintext, mount_point=self._mount)
@@ -85,7 +85,7 @@ class VaultKeySource(KeySource):
             raise self._translate(error) from error
 
     def open(self, sealed: bytes) -> bytes:
-        """One ``decrypt``."""
+        """Open by one ``decrypt``."""
         ciphertext = sealed.decode("ascii", "replace")
         try:
             answer = self._transit.decrypt_data(self._key, ciphertext, mount_point=self._mount)
@@ -94,7 +94,7 @@ class VaultKeySource(KeySource):
             raise self._translate(error) from error
 
     def _translate(self, error: Exception) -> TieredStoreError:
-        # A server, or a proxy before it, may repeat what it was sent: a key in base64, or the token.
+        # A server, or a proxy before it, may echo its input: a key in base64, or the token.
         key, why = f"{self._mount}/{self._key}", excerpt(_ECHO.sub("…", redacted(error)))
         if isinstance(error, _LATER):
             return KeyServiceUnavailableError(f"Vault cannot use {key} now: {why}")

@@ -1,9 +1,9 @@
-"""Metrics of this process: what stores were asked, what segments were copied, read and deleted.
+"""Metrics of this process: requests to stores; segments copied, read and deleted.
 
-Counting costs two to three microseconds a call of a store, whether or not anybody looks, and needs no library.
-Prometheus's client is imported once the registry ``REGISTRY`` is asked for, to be served by :func:`serve_metrics` or to
-be handed to your own exporter. A forked child counts from zero, but for readers and caches that it has from its parent,
-and does not serve what its parent serves. docs/reference/metrics.md lists the names, beside those of the plugin.
+Counting costs two to three microseconds per store call, exported or not, and needs no library. Prometheus's client is
+imported on first use of the registry ``REGISTRY``, to be served by :func:`serve_metrics` or passed to your own
+exporter. A forked child counts from zero, except for readers and caches of its parent, and does not serve its parent's
+metrics. docs/reference/metrics.md lists the names, beside those of the plugin.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import Prometheus's client for what needs it: an HTTP server comes with it, forty milliseconds of each start."""
+    """Import Prometheus's client on first use: it imports an HTTP server, forty milliseconds of each start."""
     if name not in {"REGISTRY", "serve_metrics"}:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tieredstore.metrics import exposition  # noqa: PLC0415  see above

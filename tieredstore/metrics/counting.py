@@ -1,4 +1,6 @@
-"""Counters of this process, and what is counted. Exporting is ``exposition``'s: here nothing but Python is imported."""
+"""Counters of this process, and counting functions. ``exposition`` exports them: this module imports nothing but
+Python.
+"""
 
 from __future__ import annotations
 
@@ -57,12 +59,12 @@ class Counter:
         COUNTERS.append(self)
 
     def begin_again(self) -> None:
-        """Count from zero, as in a forked child: another thread of the parent may have held the lock."""
+        """Reset to zero: for a forked child, where another thread of the parent may have held the lock."""
         self._lock = threading.Lock()
         self._totals: dict[Labels, Total] = {} if self.labels else {(): Total()}
 
     def add(self, amount: float, *labels: str) -> None:
-        """Count ``amount`` more."""
+        """Add ``amount``."""
         with self._lock:
             total = self._totals.get(labels)
             if total is None:
@@ -79,13 +81,13 @@ class Counter:
             raise
 
     def totals(self) -> list[tuple[Labels, Total]]:
-        """Return what was counted so far."""
+        """Return the totals so far."""
         with self._lock:
             return [(labels, Total(total.value, total.created)) for labels, total in self._totals.items()]
 
 
 class Histogram:
-    """How many durations lay between the bounds, for each combination of labels."""
+    """The number of durations between the bounds, for each combination of labels."""
 
     def __init__(self, name: str, meaning: str, labels: Labels = ()) -> None:
         self.name, self.meaning, self.labels = name, meaning, labels
@@ -93,7 +95,7 @@ class Histogram:
         HISTOGRAMS.append(self)
 
     def begin_again(self) -> None:
-        """Count from zero, as in a forked child."""
+        """Reset to zero: for a forked child."""
         self._lock = threading.Lock()
         self._distributions: dict[Labels, Distribution] = {} if self.labels else {(): Distribution()}
 
@@ -107,7 +109,7 @@ class Histogram:
             distribution.sum += seconds
 
     def distributions(self) -> list[tuple[Labels, Distribution]]:
-        """Return what was counted so far."""
+        """Return the distributions so far."""
         with self._lock:
             return [
                 (labels, Distribution(list(found.counts), found.sum, found.created))
@@ -116,14 +118,14 @@ class Histogram:
 
 
 Snapshot: TypeAlias = Callable[[], Mapping[str, float]]
-"""Totals so far by name; those that say what is there now, and may fall, are named ``entries`` or ``bytes``."""
+"""Totals so far by name; present values, which may fall, are named ``entries`` or ``bytes``."""
 
 
 class Snapshots:
-    """Adds up the snapshots of all living sources of one kind; what a closed one counted stays in the totals.
+    """Sums the snapshots of all living sources of one kind; counts of a closed one stay in the totals.
 
-    ``levels`` say what is there now, and may fall; of those whose name ends with ``_max`` the greatest counts. All
-    ``among`` which it stands are exported together.
+    ``levels`` are present values, and may fall; of those whose name ends with ``_max`` the greatest counts. All
+    snapshots in ``among`` are exported together.
     """
 
     def __init__(
@@ -138,11 +140,11 @@ class Snapshots:
         among.append(self)
 
     def begin_again(self) -> None:
-        """In a forked child: another thread may have held the lock."""
+        """Reset: for a forked child, where another thread may have held the lock."""
         self._lock = threading.Lock()
 
     def add(self, source: Snapshot) -> Callable[[], None]:
-        """Collect from ``source`` until the function that is returned is called."""
+        """Collect from ``source`` until the returned function is called."""
         with self._lock:
             self._next += 1
             number = self._next
@@ -187,10 +189,10 @@ SEGMENT_FETCH_REQUESTED_BYTES: Final = Counter(
     "tieredstore_segment_fetch_requested_bytes", "Bytes of the ranges asked for, before any is read."
 )
 FETCH: Final = Snapshots("tieredstore_fetch")
-"""What readers asked for and fetched: one source a remote storage manager."""
+"""Requests and fetches of readers: one source per remote storage manager."""
 
 CHUNK_CACHE: Final = Snapshots("tieredstore_chunk_cache")
-"""Chunk caches: one source a cache."""
+"""Chunk caches: one source per cache."""
 
 # More special classes first: a throttled store is also an unavailable one.
 _KINDS: Final = (
@@ -204,28 +206,28 @@ _KINDS: Final = (
 
 
 def kind_of(error: BaseException) -> str:
-    """Which class of errors it counts among: throttled, transient, denied, missing, precondition, corrupt or other."""
+    """Return the error's class in metrics: throttled, transient, denied, missing, precondition, corrupt or other."""
     return next((kind for error_class, kind in _KINDS if isinstance(error, error_class)), "other")
 
 
 @dataclass(slots=True)
 class StoreCall:
-    """One call of a store, while it lasts; ``elsewhere_s`` are the seconds of it that were not the store's."""
+    """One running call of a store; ``elsewhere_s`` are its seconds outside the store."""
 
     elsewhere_s: float = 0.0
 
 
 @contextmanager
 def store_call(store: str, operation: str) -> Generator[StoreCall, None, None]:
-    """Times the block as one call of a store, and counts the error that it raises.
+    """Time the block as one call of a store, and count its error.
 
-    A generator that is closed before its end is no error.
+    A generator closed before its end is no error.
     """
     call = StoreCall()
     start = perf_counter()
     try:
         yield call
-    # Whoever reads no further has not failed.
+    # A reader that stops early has not failed.
     except GeneratorExit:
         raise
     except BaseException as error:
@@ -236,7 +238,7 @@ def store_call(store: str, operation: str) -> Generator[StoreCall, None, None]:
 
 
 def count_error(store: str, operation: str, error: BaseException) -> None:
-    """Count an error of one object of several that a call was for."""
+    """Count an error of one object of a call for several."""
     _ERRORS.add(1, store, operation, kind_of(error))
 
 
@@ -248,7 +250,7 @@ def count_objects(store: str, how: str, objects: int, byte_count: int = 0) -> No
 
 
 def _begin_again() -> None:
-    """Start again in a forked child: exported as its own, the counts of its parent would be counted twice."""
+    """Reset in a forked child: its parent's counts, exported as its own, would count twice."""
     everything: list[Counter | Histogram | Snapshots] = [*COUNTERS, *HISTOGRAMS, *SNAPSHOTS]
     for each in everything:
         each.begin_again()

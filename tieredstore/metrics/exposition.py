@@ -1,6 +1,6 @@
-"""What was counted, for Prometheus: a registry of our own, and a server of it.
+"""The counters for Prometheus: our own registry, and its server.
 
-It lies apart from ``counting``, since it imports Prometheus's client, and with it an HTTP server.
+Apart from ``counting``, because it imports Prometheus's client, and with it an HTTP server.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _BOUNDS: Final = (*(repr(float(seconds)) for seconds in SECONDS), "+Inf")
 
 
 class CounterCollector(Collector):
-    """A counter as Prometheus's own."""
+    """A counter in Prometheus's form."""
 
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
 
     def describe(self) -> Iterable[Metric]:
-        """Name it, so that a scrape can ask for it alone."""
+        """Return its name, so that a scrape can ask for it alone."""
         return [Metric(self._counter.name, self._counter.meaning, "counter")]
 
     def collect(self) -> Iterable[Metric]:
@@ -44,13 +44,13 @@ class CounterCollector(Collector):
 
 
 class HistogramCollector(Collector):
-    """A histogram as Prometheus's own, whose buckets hold all that is not above their bounds."""
+    """A histogram in Prometheus's form, with cumulative buckets."""
 
     def __init__(self, histogram: Histogram) -> None:
         self._histogram = histogram
 
     def describe(self) -> Iterable[Metric]:
-        """Name it."""
+        """Return its name."""
         return [Metric(self._histogram.name, self._histogram.meaning, "histogram")]
 
     def collect(self) -> Iterable[Metric]:
@@ -68,17 +68,17 @@ class HistogramCollector(Collector):
 
 
 class SnapshotsCollector(Collector):
-    """The sums of several snapshots; of ``every`` one that there is when a scrape comes."""
+    """The sums of several snapshots; of ``every`` one at the time of a scrape."""
 
     def __init__(self, every: Iterable[Snapshots]) -> None:
         self._every = every
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: names are not known before there is a source."""
+        """Return nothing: names are unknown before there is a source."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """One metric for each name."""
+        """Return one metric for each name."""
         for snapshots in list(self._every):
             for name, value in sorted(snapshots.totals().items()):
                 family = GaugeMetricFamily if name in snapshots.levels else CounterMetricFamily
@@ -89,10 +89,10 @@ _servers: Final[set[WSGIServer]] = set()
 
 
 def serve_metrics(port: int, host: str = "127.0.0.1") -> Callable[[], None]:
-    """Serve ``REGISTRY`` by HTTP for Prometheus to scrape; the function returned stops it.
+    """Serve ``REGISTRY`` by HTTP for Prometheus; the returned function stops it.
 
-    Only this machine is served unless ``host`` says otherwise. OSError if the port is taken. A forked child does not
-    serve, nor does it keep the port from being used again.
+    Only this machine is served unless ``host`` is set. Raise OSError if the port is taken. A forked child neither
+    serves nor blocks the port.
     """
     server, thread = start_http_server(port, host, REGISTRY)
     _servers.add(server)
@@ -117,7 +117,7 @@ def _register_all() -> None:
 
 
 def _begin_again() -> None:
-    """Locks that other threads held during a fork stay locked in the child, where those threads are not."""
+    """Replace locks that other threads held during the fork, which those threads cannot release in the child."""
     while _servers:
         _servers.pop().server_close()
     CollectorRegistry.__init__(REGISTRY)

@@ -13,7 +13,7 @@ __all__ = ["TOPIC_COLUMNS", "ColumnTypes", "ReadPlan", "TopicRead", "read_topic"
 
 
 def __getattr__(name: str) -> object:
-    """Import the module of a name on first use: the help of commands asks for the formats alone, without pyarrow."""
+    """Import the module of a name on first use: the help of commands needs only the formats, without pyarrow."""
     match name:
         case "TOPIC_COLUMNS" | "ColumnTypes" | "topic_schema":
             from tieredstore.query import topic_columns  # noqa: PLC0415  see above

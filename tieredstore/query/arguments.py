@@ -1,6 +1,6 @@
-"""Arguments as callers without a type checker give them: one sentence that names what is of another kind.
+"""Arguments of callers without a type checker: one sentence that names an argument of a wrong kind.
 
-No message shows what was given, which may have a password in it.
+No message shows the value, which may contain a password.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ _A_MANAGER: Final = "a RemoteStorageManager that is open"
 
 
 def wrong_kind(name: str, given: object, wanted: str) -> ConfigError:
-    """That an argument is of another kind than what is wanted."""
+    """Return the error for an argument of a wrong kind."""
     return ConfigError(f"{name} is of the type {type(given).__name__}; it must be {wanted}")
 
 
 def check_topic(topic: object) -> None:
-    """ConfigError for what is no name."""
+    """Raise ConfigError unless it is a name."""
     if not isinstance(topic, str):
         raise wrong_kind("topic", topic, "a topic's name")
 
 
 def check_source(source: object) -> None:
-    """ConfigError for what nothing is read from, as settings and their file are, which others take."""
+    """Raise ConfigError for a source that cannot be read from, such as settings and their file, which others accept."""
     if not hasattr(source, "fetch_log_segment"):
         raise wrong_kind("source", source, _A_MANAGER)
 
 
 def check_map(name: str, given: object, wanted: str) -> None:
-    """ConfigError for what is neither a map nor left out."""
+    """Raise ConfigError unless it is a map or left out."""
     if given is not None and not isinstance(given, Mapping):
         raise wrong_kind(name, given, wanted)
 
 
 def check_client(client: object) -> None:
-    """ConfigError for what are no properties of a client."""
+    """Raise ConfigError unless these are a client's properties."""
     check_map("client", client, 'a map of properties, as {"bootstrap.servers": "localhost:9092"}')
 
 
 def check_count(name: str, count: object) -> None:
-    """ConfigError for what is no number, or less than one."""
+    """Raise ConfigError unless it is a number of at least one."""
     if not isinstance(count, int):
         raise wrong_kind(name, count, "a whole number")
     if count < 1:
@@ -50,7 +50,9 @@ def check_count(name: str, count: object) -> None:
 
 
 def several_of(name: str, given: Any, kind: type, wanted: str) -> tuple[Any, ...]:
-    """What was given, each of this kind; ConfigError for others, and for a text alone, which has letters."""
+    """Return the values, each of this kind; raise ConfigError for others, and for a single text, which would be its
+    letters.
+    """
     if not _are_several(given):
         raise wrong_kind(name, given, f"a list of {wanted}")
     several: tuple[Any, ...] = tuple(given)

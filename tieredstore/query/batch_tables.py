@@ -1,4 +1,4 @@
-"""Topics of batches as tables: the wing that keeps them attaches these by an entry point of ``tieredstore.tables``."""
+"""Topics of batches as tables; their wing attaches them by an entry point of ``tieredstore.tables``."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class BatchScan(Scan, Protocol):
     """One scan, iterated once."""
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """The records."""
+        """Yield the records."""
         ...
 
     def close(self) -> None:
-        """Fetch no more."""
+        """Stop fetching."""
         ...
 
 
@@ -34,21 +34,21 @@ class BatchTable(ScannedTable, Protocol):
     """A topic of batches that can be scanned often, until it is closed."""
 
     def scan(self, columns: Sequence[str] | None = None, filter: Any = None) -> BatchScan:
-        """The records with these columns for which the filter holds."""
+        """Scan the records with these columns for which the filter holds."""
         ...
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed."""
+        """True if it was closed."""
         ...
 
     @property
     def error(self) -> TieredStoreError | None:
-        """The first error that a scan ended with."""
+        """The first error that ended a scan."""
         ...
 
     def check_interruption(self) -> None:
-        """Raise what interrupted a scan, if somebody did."""
+        """Raise the interruption of a scan, if there was one."""
         ...
 
     def close(self) -> None:
@@ -61,35 +61,37 @@ class BatchTables(Protocol):
 
     @classmethod
     def beside(cls, store: ObjectStore, settings: Settings) -> Self | None:
-        """Those of this store; None for a store in which there can be none."""
+        """Return the topics of this store; None if it cannot have any."""
         ...
 
     @staticmethod
     def schema(key: ValueType, value: ValueType) -> pa.Schema:
-        """The columns of each, with keys and values of these types."""
+        """Return the columns of each, with keys and values of these types."""
         ...
 
     def names(self) -> Iterable[str]:
-        """What all topics are called."""
+        """Return the names of all topics."""
         ...
 
     def has(self, name: str) -> bool:
-        """Whether there is a topic of that name, which may be no name of one."""
+        """Return True if there is a topic of that name, which may be an invalid one."""
         ...
 
     def table(self, name: str, key: ValueType, value: ValueType, *, keeps_snapshot: bool = True) -> BatchTable:
-        """A topic; ``keeps_snapshot``: always up to where it ended at first. TopicNotFoundError if there is none."""
+        """Return a topic; with ``keeps_snapshot``, always up to its first end. Raise TopicNotFoundError if there is
+        none.
+        """
         ...
 
 
 @functools.cache
 def batch_tables() -> type[BatchTables] | None:
-    """What the wing attaches; None where it is absent."""
+    """Return the wing's class; None if the wing is absent."""
     parts: list[type[BatchTables]] = attached_parts("tieredstore.tables")
     return parts[0] if parts else None
 
 
 def batches_beside(store: ObjectStore, settings: Settings) -> BatchTables | None:
-    """The topics of batches in a store; None where there can be none."""
+    """Return the topics of batches in a store; None if it cannot have any."""
     tables = batch_tables()
     return None if tables is None else tables.beside(store, settings)

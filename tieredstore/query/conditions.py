@@ -1,6 +1,6 @@
-"""What a filter proves of records that nobody has read yet: which partitions, offsets and times it leaves out.
+"""Proofs that a filter gives about unread records: partitions, offsets and times that it excludes.
 
-Apart from the scan, which alone asks it: it knows expressions of Arrow, and neither logs nor readers.
+Apart from the scan, its only user: it knows expressions of Arrow, and neither logs nor readers.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class PartitionSpan:
 
 
 class Condition:
-    """A filter, an expression of pyarrow, over the columns of ``schema``. It proves things; it guesses nothing.
+    """A filter, an expression of pyarrow, over the columns of ``schema``. It proves, and never guesses.
 
-    Arrow itself decides whether the expression can hold where a partition, a range of offsets or a greatest timestamp
-    is known: as it leaves out files of a dataset by what is known of these. ConfigError for an expression over columns
-    that there are not, or that compares what cannot be compared.
+    Arrow itself decides if the expression can hold for a known partition, range of offsets or greatest timestamp: in
+    the way it skips files of a dataset by their known values. Raise ConfigError for an expression over unknown columns,
+    or with an invalid comparison.
     """
 
     def __init__(self, expression: Any, schema: pa.Schema) -> None:
@@ -53,16 +53,18 @@ class Condition:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that the expression looks at, in the schema's order."""
+        """The columns in the expression, in the schema's order."""
         return tuple(name for name in self._schema.names if not self._binds_without(name))
 
     def filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows for which the condition holds; ConfigError where it cannot be told, as of a sum that overflows."""
+        """Return the rows for which the condition holds; raise ConfigError if it cannot be evaluated, for example a
+        sum that overflows.
+        """
         untyped: Any = batch
         try:
             rows: pa.RecordBatch = untyped.filter(self._expression)
         except pa.ArrowException:
-            # Arrow's sentence may have what is in the record, which is in no message of ours.
+            # Arrow's sentence may contain the record's data, which our messages never show.
             raise ConfigError(
                 f"the filter {excerpt(self._expression)} cannot be computed for a record: a number is too large, or a "
                 "text is not of the type that it is taken for"
@@ -70,13 +72,13 @@ class Condition:
         return rows
 
     def possible(self, spans: Iterable[PartitionSpan]) -> list[PartitionSpan]:
-        """Those that may have records for which the condition holds, in their order."""
+        """Return the spans that may have records for which the condition holds, in their order."""
         asked = list(spans)
         kept = self._may_hold([_of_span(span) for span in asked]) if asked else []
         return [span for span, is_kept in zip(asked, kept, strict=True) if is_kept]
 
     def hull(self, spans: Sequence[PartitionSpan]) -> tuple[int, int]:
-        """The offsets (half-open) from the first to the last that may be wanted of spans that follow each other.
+        """Return the offsets (half-open) from the first to the last wanted ones of consecutive spans.
 
         Each of them may have some.
         """
@@ -92,25 +94,25 @@ class Condition:
         return start, max(start, stop)
 
     def since_ms(self) -> int | None:
-        """The time before which no record is wanted; None if there is none."""
+        """The time before which no record is wanted; None without one."""
         if self._may_hold_before(0):
             return None
         return _least(0, _LATEST_MS, self._may_hold_before)
 
     def holds_for_all(self, span: PartitionSpan) -> bool:
-        """Whether every record of the span is wanted for sure, so that nobody needs to look at them."""
+        """Return True if every record of the span is certainly wanted, so that none needs to be checked."""
         return not self._complement._may_hold_in(span)
 
     @property
     def _complement(self) -> Condition:
-        """What the filter leaves out: it is false there, or neither true nor false."""
+        """Return the complement: the filter is false or null."""
         return Condition(~self._expression | self._expression.is_null(), self._schema)
 
     def _may_hold_in(self, span: PartitionSpan) -> bool:
         return self._may_hold([_of_span(span)])[0]
 
     def _may_hold_before(self, timestamp_ms: int) -> bool:
-        """Whether a record of this time or earlier may be wanted."""
+        """Return True if a record of this time or earlier may be wanted."""
         return self._may_hold([_field("timestamp") <= pa.scalar(timestamp_ms, _MS)])[0]
 
     def _binds_without(self, name: str) -> bool:
@@ -131,7 +133,9 @@ class Condition:
 
 
 def _fragments(schema: Any, guarantees: Sequence[Any], expression: Any) -> set[str]:
-    """Which of files, named by their numbers, Arrow would open that has these guarantees. None is ever opened."""
+    """Return which of the files, named by their numbers, Arrow would open with these guarantees. None is ever
+    opened.
+    """
     names = [str(number) for number in range(len(guarantees))]
     files = ds.FileSystemDataset.from_paths(
         names, schema=schema, format=ds.IpcFileFormat(), filesystem=LocalFileSystem(), partitions=guarantees
@@ -157,7 +161,9 @@ def _field(name: str) -> Any:
 
 
 def _least(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """The least number from ``low`` to ``high`` for which it holds; it holds for all behind it, and for ``high``."""
+    """Return the smallest number from ``low`` to ``high`` for which ``holds``; it holds for all later ones, and for
+    ``high``.
+    """
     if holds(low):
         return low
     while low + 1 < high:

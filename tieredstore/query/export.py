@@ -1,4 +1,6 @@
-"""A topic into files that others read: by partition and offsets, each file whole or absent, and gone on with later."""
+"""A topic into files for other programs: by partition and offsets, each file complete or absent, and continued
+later.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,14 @@ if TYPE_CHECKING:
 
 
 FILE_BYTES: Final = 256 * 1024 * 1024
-"""How many bytes of a log go into one file, about: borders of segments are kept."""
+"""The approximate bytes of a log in one file: borders of segments are kept."""
 
 _DIGITS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class ExportFile:
-    """The records of a partition with offsets ``start`` up to ``stop`` (half-open), and where they go."""
+    """The records of a partition with offsets ``start`` up to ``stop`` (half-open), and their file."""
 
     partition: int
     start: int
@@ -44,7 +46,7 @@ class ExportFile:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A file that was written."""
+    """A written file."""
 
     file: ExportFile
     records: int
@@ -59,10 +61,10 @@ def plan_export(
     windows: Mapping[TopicPartition, OffsetWindow] | None = None,
     file_bytes: int = FILE_BYTES,
 ) -> list[ExportFile]:
-    """The files that are still to be written so that the folder has all records of the logs, or of these windows.
+    """Return the files still to be written for all records of the logs, or of these windows.
 
     A file is named ``<topic>-<partition>-<first offset>-<last offset>.<ending>``, after the offsets that it covers,
-    records or not. Offsets of files that are there are not exported again. ConfigError for a format that there is not.
+    records or not. Offsets of existing files are not exported again. Raise ConfigError for an unknown format.
     """
     if ending not in WRITERS:
         raise ConfigError(f"{ending!r} is no format of an export: there are {', '.join(WRITERS)}")
@@ -78,13 +80,13 @@ def plan_export(
 def export_files(
     reader: TopicReader, snapshot: LogSnapshot, files: Sequence[ExportFile], plan: ReadPlan, *, at_once: int
 ) -> Generator[Exported]:
-    """Write the files, so many at once, each of the plan's columns and types; they are told of as they are done.
+    """Write the files, several in parallel, each with the plan's columns and types; yield each when it is done.
 
-    A file appears when it is whole. Errors are those of reading, and OSError of the folder; files that are done stay.
-    ``export_folder`` holds the folder meanwhile.
+    A file appears when it is complete. Errors are those of reading, and OSError of the folder; finished files stay. The
+    caller holds the folder with ``export_folder``.
     """
     with ThreadPool(at_once, "tieredstore-export") as pool:
-        # Closed by hand, or a read under way would be waited for that nobody wants any more.
+        # Closed by hand, to avoid waiting for a running read that is no longer wanted.
         yield from in_parallel(pool, partial(_export, reader, snapshot, plan), files, at_once=at_once, ordered=False)
 
 
@@ -103,7 +105,7 @@ def _export(reader: TopicReader, snapshot: LogSnapshot, plan: ReadPlan, file: Ex
             size = target.tell()
         draft.replace(file.path)
     except BaseException:
-        # On a disk that is full it would be in the way of whoever makes room.
+        # On a full disk it would take the space that a person needs to clean up.
         draft.unlink(missing_ok=True)
         raise
     return Exported(file, records, size)
@@ -116,7 +118,7 @@ def _file(folder: Path, log: PartitionLog, window: OffsetWindow, ending: str) ->
 
 
 def _cover(folder: Path, log: PartitionLog, ending: str) -> list[OffsetWindow]:
-    """The offsets of the files that are there, ascending."""
+    """Return the offsets of the existing files, ascending."""
     name = re.compile(rf"{re.escape(f'{log.topic}-{log.partition}')}-(\d{{20}})-(\d{{20}})\.{re.escape(ending)}")
     names = (name.fullmatch(path.name) for path in folder.iterdir()) if folder.is_dir() else ()
     return sorted((int(match[1]), int(match[2]) + 1) for match in names if match is not None)
@@ -132,7 +134,7 @@ def _missing(start: int, stop: int, there: Sequence[OffsetWindow]) -> Iterator[O
 
 
 def _pieces(log: PartitionLog, window: OffsetWindow, file_bytes: int) -> Iterator[OffsetWindow]:
-    """The window in pieces that end where segments do."""
+    """Yield the window in pieces that end where segments do."""
     start, stop = window
     spans = () if log.lineage is None else log.lineage.spans_between(start, min(stop, log.seam))
     for span in spans:

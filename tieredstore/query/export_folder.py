@@ -1,4 +1,4 @@
-"""The folder of an export: one export of a topic at a time, and files of one kind, also by those of later days."""
+"""The folder of an export: one export of a topic at a time, and files of one kind, now and later."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 _HOME: Final = "_tieredstore"
-"""Spark, Hive and Arrow pass over names that begin so."""
+"""Spark, Hive and Arrow skip names with this start."""
 
 _LOSS: Final = "on_data_loss"
 _WAY_OUT: Final = "export into another folder, or delete them"
@@ -32,13 +32,13 @@ _WAY_OUT: Final = "export into another folder, or delete them"
 
 @contextmanager
 def export_folder(folder: Path, query: LogQuery, snapshot: LogSnapshot, plan: ReadPlan, ending: str) -> Generator[None]:
-    """Hold the folder for one export of a topic in one format, and remove what killed ones have left of files.
+    """Hold the folder for one export of a topic in one format, and remove leftovers of killed exports.
 
-    What the files are is noted in ``_tieredstore/export/``, before the first is written: offsets that are there are not
-    exported again, so that they have to mean the same records, read as the same. ConfigError where another export of
-    the topic is under way, or where the files are of a topic that was deleted since, of other types of keys and values,
-    or of another isolation; and where all records are asked for (``on_data_loss`` is ``fail``) beside files that may
-    lack some, since an export that only reports losses has written there. OSError of the folder.
+    ``_tieredstore/export/`` records the meaning of the files before the first is written: existing offsets are not
+    exported again, so they must be the same records, read in the same way. Raise ConfigError if another export of the
+    topic is running, or if the files are of a deleted topic, of other types of keys and values, or of another
+    isolation; and if all records are requested (``on_data_loss`` is ``fail``) beside files that may lack some, because
+    an export that only reports losses wrote them. OSError of the folder passes through.
     """
     kind = _kind(query, snapshot, plan)
     note = folder / _HOME / "export" / f"{query.topic}.{ending}.json"
@@ -77,12 +77,12 @@ def _kind(query: LogQuery, snapshot: LogSnapshot, plan: ReadPlan) -> dict[str, s
 
 
 def _type_name(kind: Any) -> str:
-    """In few words: the fields of a schema may change from one export to the next, as files of one table do."""
+    """Describe a type briefly: a schema's fields may change between exports, as in files of one table."""
     return "columns" if pa.types.is_struct(kind) else str(kind)
 
 
 def _lock(file: BinaryIO, folder: Path, topic: str) -> None:
-    """Until the file is closed, by whatever end of the process."""
+    """Lock until the file is closed, in any end of the process."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

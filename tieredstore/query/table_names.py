@@ -1,4 +1,4 @@
-"""What the names of tables in a query mean: topics, and tables of what there is of them."""
+"""The meaning of table names in a query: topics, and tables of their contents."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any, Final, cast
 from tieredstore.errors import ConfigError
 
 BATCHES: Final = "$batches"
-"""The ending of the table of a topic of batches, where another topic has its name."""
+"""The ending of the table of a topic of batches, if another topic has its name."""
 
 _NAME: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})(?:\$(?P<part>segments|partitions|batches))?")
 
 
 def parse_table_name(name: str) -> tuple[str, str | None] | None:
-    """The topic that a table's name is of, and which of its catalog's tables it names; None for no topic's."""
+    """Split a table's name into the topic and its catalog's table; None for other names."""
     match = _NAME.fullmatch(name)
     return None if match is None else (match["topic"], match["part"])
 
 
 def tables_in(node: Any) -> Iterator[str]:
-    """The names of tables in the tree of a query; those of its WITH among them, which come before others anyway."""
+    """Yield the names of tables in the tree of a query, including those of its WITH, which take precedence anyway."""
     if isinstance(node, list):
         for part in cast("Sequence[Any]", node):
             yield from tables_in(part)
@@ -33,7 +33,7 @@ def tables_in(node: Any) -> Iterator[str]:
 
 
 def tables_mentioned(sql: str, topics: Sequence[str]) -> list[str]:
-    """Every table that a query may mean of which only the text is known: those whose names stand in it."""
+    """Return every table that a query may mean if only its text is known: those whose names are in it."""
     names = [topic + part for topic in topics for part in ("", "$segments", "$partitions", "$batches")]
     exact = [name for name in names if name in sql]
     taken, text = {name.lower() for name in exact}, sql.lower()
@@ -41,7 +41,7 @@ def tables_mentioned(sql: str, topics: Sequence[str]) -> list[str]:
 
 
 def topic_of(name: str, topics: Sequence[str], *, asks_broker: bool) -> str | None:
-    """The topic that a table's name means; SQL does not tell capitals apart where that is not needed."""
+    """Return the topic of a table's name; SQL ignores case if that is unambiguous."""
     if name in topics:
         return name
     alike = [topic for topic in topics if topic.lower() == name.lower()]
@@ -53,7 +53,7 @@ def topic_of(name: str, topics: Sequence[str], *, asks_broker: bool) -> str | No
 
 
 def check_distinct(names: Sequence[str], way_out: str) -> None:
-    """ConfigError, with the way out of it, for names of two topics that SQL takes for one."""
+    """Raise ConfigError, with the way out, for names of two topics that SQL treats as one."""
     lower: dict[str, str] = {}
     for name in names:
         other = lower.setdefault(name.lower(), name)
@@ -62,7 +62,7 @@ def check_distinct(names: Sequence[str], way_out: str) -> None:
 
 
 def quotes_missing(sql: str, topics: Sequence[str], words: Collection[str]) -> str:
-    """What to write where a query has a topic as it is, of a name that SQL takes for something else, as its ``words``.
+    """Suggest quotes for a topic in a query whose unquoted name SQL takes for something else, such as its ``words``.
 
     Empty if there is none.
     """

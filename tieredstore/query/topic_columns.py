@@ -1,4 +1,4 @@
-"""The columns of a topic's records as whoever computes with them has them."""
+"""The columns of a topic's records for computations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TOPIC: Final = pa.dictionary(pa.int32(), pa.string())
 _PARTITION: Final = pa.dictionary(pa.int32(), pa.int32())
 _BINARY: Final = Binary()
 _SPARE: Final = 4
-"""Of so many rows one more: the sizes of batches drift."""
+"""One spare row per this many: the sizes of batches drift."""
 
 TOPIC_COLUMNS: Final = (
     "topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers", "leader_epoch",
@@ -29,12 +29,12 @@ TOPIC_COLUMNS: Final = (
 
 
 _DECODED: Final = {"timestamp_type": "timestampType", "leader_epoch": "leaderEpoch"}
-"""As Spark's source for Kafka calls them, and so what decodes records."""
+"""The decoder's names, which are those of Spark's Kafka source."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnTypes:
-    """What keys and values are read as."""
+    """The types of keys and values."""
 
     key: ValueType = field(default=_BINARY)
     value: ValueType = field(default=_BINARY)
@@ -45,7 +45,7 @@ class ColumnTypes:
                 raise ConfigError(f"{name} is {kind!r}; it must be Binary(), Text(), Json(schema) or Avro(schema)")
 
     def of(self, column: str) -> ValueType | None:
-        """How a column is converted; None for one that is neither."""
+        """Return a column's type; None for one that is neither."""
         return {"key": self.key, "value": self.value}.get(column)
 
 
@@ -53,7 +53,7 @@ _BYTES: Final = ColumnTypes()
 
 
 def topic_schema(columns: Sequence[str] = TOPIC_COLUMNS, types: ColumnTypes = _BYTES) -> pa.Schema:
-    """The schema of these columns; ConfigError for what is none of them, or none twice."""
+    """Return the schema of these columns; raise ConfigError for an unknown or repeated one."""
     if not columns or len(set(columns)) < len(columns) or not set(columns) <= set(TOPIC_COLUMNS):
         raise ConfigError(f"columns {list(columns)} are not some of {', '.join(TOPIC_COLUMNS)}, each once")
     decoded: Any = ReadSettings(columns=COLUMNS).schema
@@ -68,7 +68,7 @@ def topic_schema(columns: Sequence[str] = TOPIC_COLUMNS, types: ColumnTypes = _B
 
 
 class TopicColumns:
-    """Turns decoded records into batches of ``columns``. Safe from several threads.
+    """Converts decoded records into batches of ``columns``. Safe from several threads.
 
     ``topic`` and ``partition`` are dictionaries, the same in all batches of a read.
     """
@@ -84,12 +84,14 @@ class TopicColumns:
 
     @property
     def decoded(self) -> tuple[str, ...]:
-        """What has to be decoded of records: the offsets at least, which errors name."""
+        """The columns to decode: at least the offsets, which errors name."""
         decoded = (_DECODED.get(name, name) for name in self._columns)
         return tuple(dict.fromkeys((*(name for name in decoded if name in COLUMNS), "offset")))
 
     def convert(self, records: pa.RecordBatch, where: TopicPartition) -> pa.RecordBatch:
-        """The same records with these columns. InvalidValueError for a key or value of another type, by its policy."""
+        """Return the same records with these columns. Raise InvalidValueError for a key or value of another type, by
+        its policy.
+        """
         arrays = [self._array(name, records, where) for name in self._columns]
         batch: pa.RecordBatch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         return batch
@@ -113,8 +115,8 @@ class TopicColumns:
                 return records.column(_DECODED.get(name, name))
 
     def _constant(self, number: int, dictionary: Any, count: int) -> Any:
-        # The latest ones are kept, since most batches that follow are of the same partition and no larger: to make them
-        # anew for each took a fiftieth of a read. Whole or not at all, for other threads.
+        # Kept, because most batches that follow are of the same partition and no larger: making them again took a
+        # fiftieth of a read. Replaced atomically, for other threads.
         kept, indices = self._indices
         if kept != number or len(indices) < count:
             indices = pa.repeat(pa.scalar(number, pa.int32()), count + count // _SPARE)

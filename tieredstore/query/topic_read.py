@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 _MIB: Final = 1024 * 1024
 
 GivenPlaces: TypeAlias = "Place | Mapping[int, Place] | None"
-"""Where a read begins or ends: in each partition, or by the partition's number; None for the log's own end."""
+"""The start or end of a read: for all partitions, or by number; None for the log's own end."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """What is read of a topic, and how: :func:`read_topic` has the words for each."""
+    """The content of a read, and its options: :func:`read_topic` describes each."""
 
     start: GivenPlaces = None
     stop: GivenPlaces = None
@@ -51,35 +51,34 @@ class ReadPlan:
 
 
 class StreamedScan(Protocol):
-    """What a read is made of: streams that follow each other, so many of them read at once."""
+    """The source of a read: consecutive streams, several of them read in parallel."""
 
     @property
     def schema(self) -> pa.Schema:
-        """That of all batches."""
+        """The schema of all batches."""
         ...
 
     @property
     def readers(self) -> int:
-        """How many streams are read at once."""
+        """The number of streams read in parallel."""
         ...
 
     def streams(self) -> Iterator[Callable[[], Iterator[pa.RecordBatch]]]:
-        """The streams, each begun by calling it."""
+        """Yield the streams, each begun by calling it."""
         ...
 
 
 class TopicRead(ArrowStream):
-    """The records of a topic, in record batches without empty ones; for one reader. Exhaust it, or close it.
+    """The records of a topic; no record batch is empty. For one reader. Exhaust it, or close it.
 
-    One that is forgotten ends as well, within a second or so. Closed before its end it gives AlreadyClosedError, not an
-    end, and one that failed its error again.
-    It is an Arrow stream as well (``__arrow_c_stream__``): pyarrow, Polars, DuckDB and DataFusion take it as it is,
-    once, and pandas by ``pyarrow.table(read).to_pandas()``. Their errors have the class and the sentence of ours in
-    their text. Used as a context manager it raises ours in their place, and ``error`` has it.
+    An unreferenced one ends too, within about a second. Closed early, it raises AlreadyClosedError, not an end; after a
+    failure it raises its error again. It is also an Arrow stream (``__arrow_c_stream__``): pyarrow, Polars, DuckDB and
+    DataFusion accept it, once, and pandas by ``pyarrow.table(read).to_pandas()``. Their errors have the class and the
+    sentence of ours in their text. Used as a context manager it raises ours in their place, and ``error`` has it.
     """
 
     def __init__(self, topic: str, plan: ReadPlan, scan: StreamedScan, *, owned: Closing | None = None) -> None:
-        """``owned`` is closed with the read."""
+        """Begin the read; ``owned`` is closed with it."""
         self.topic = topic
         self.schema: Any = scan.schema
         self.error: TieredStoreError | None = None
@@ -101,7 +100,7 @@ class TopicRead(ArrowStream):
             self.close()
             raise
         except (Interrupted, KeyboardInterrupt) as interruption:
-            # Whoever reads through C is only told that something went wrong.
+            # A reader through C only learns that something failed.
             self.interruption = interruption
             raise
         if batch is None:
@@ -110,7 +109,7 @@ class TopicRead(ArrowStream):
         return batch
 
     def _end(self) -> None:
-        """What there is behind the last batch: nothing, or what whoever reads must not take for the end of records."""
+        """Raise an error that a reader must not mistake for the end of records, if there is one."""
         if self.is_closed and not self._is_over:
             if self.error is None:
                 self.error = AlreadyClosedError(f"this read of {self.topic} was closed before its end; begin another")
@@ -119,14 +118,13 @@ class TopicRead(ArrowStream):
         self.close()
 
     def reader(self) -> pa.RecordBatchReader:
-        """The same records as a stream of pyarrow's; AlreadyClosedError where they were read, since it would have
-        none."""
+        """Return the same read as a stream of pyarrow; raise AlreadyClosedError if its records were already read."""
         if self.is_closed:
             raise AlreadyClosedError(f"this read of {self.topic} was read or closed before; begin another")
         return super().reader()
 
     def close(self) -> None:
-        """End the read; what is under way ends by itself."""
+        """End the read; running work ends by itself."""
         self.is_closed = True
         self._batches.close()
         if self._owned is not None:

@@ -1,4 +1,4 @@
-"""From a topic's name to its records: cut into splits that are read side by side, without what a filter leaves out."""
+"""From a topic's name to its records: splits read in parallel, without those that a filter excludes."""
 
 from __future__ import annotations
 
@@ -36,25 +36,26 @@ if TYPE_CHECKING:
 
 _MIB: Final = 1024 * 1024
 _LEAST_SPLIT: Final = 2 * _MIB
-# Four chunks of 4 MiB, and the rest of the batch that the last one is cut in.
+# Four chunks of 4 MiB, and the rest of the batch that the last one cuts.
 _MOST_SPLIT: Final = 17 * _MIB
 _SPLITS_A_READER: Final = 4
 _MOST_READERS: Final = 8
 _FIRST_SEGMENTS: Final = 2
 _UNIT_SEGMENTS: Final = 16
-"""Segments that are planned together: enough to be asked for side by side, and of the first ones, for which all readers
-wait, so few that reading begins soon."""
+"""Segments planned together: enough for parallel requests, and few enough in the first step, which all readers
+await, that reading begins soon.
+"""
 
 _Batches: TypeAlias = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicScan:
-    """How the records of some windows of one topic become batches of ``columns``, wherever they lie.
+    """The records of some windows of one topic as batches of ``columns``, from both sides.
 
-    ``condition`` is what the records that are given fulfil, ``reading`` the columns that are decoded for both. With
-    ``readers`` splits read at once the splits are small enough to share the work, and for each of them to lie decoded,
-    within ``max_bytes`` together, before it is taken.
+    ``condition`` holds for returned records, ``reading`` are the columns to decode for both. With ``readers`` splits in
+    parallel, the splits are small enough to share the work, and for each of them to wait decoded, within ``max_bytes``
+    together.
     """
 
     reader: TopicReader
@@ -69,14 +70,16 @@ class TopicScan:
     left_out: LeftOut | None = None
 
     def narrowed(self, windows: Mapping[TopicPartition, OffsetWindow]) -> Self:
-        """The same of what the condition leaves of these windows: of each one window, several, or none."""
+        """Return the scan of the parts of these windows that the condition leaves: one window of each, several, or
+        none.
+        """
         left = {
             where: self._narrow_log(self.snapshot.logs[where], *window) for where, window in sorted(windows.items())
         }
         return replace(self, windows=left)
 
     def streams(self) -> Iterator[Callable[[], _Batches]]:
-        """What reads the windows piece by piece, by partition and offset; planned as it is asked for."""
+        """Yield reads of the windows piece by piece, by partition and offset; planned on demand."""
         windows = self.windows
         total = sum(
             self.snapshot.bytes_between(where, *window) for where, of_log in windows.items() for window in of_log
@@ -102,7 +105,7 @@ class TopicScan:
         where = split.partition.topic, split.partition.partition
         if self.left_out is not None and isinstance(split, RecordSplit):
             self.left_out.meet(where[1], (entry for section in split.sections for entry in section.aborted))
-        # Readers that have all processors leave none to decode ahead for them.
+        # With a reader for each processor, none is left to decode ahead.
         decode_ahead = self.settings.decode_ahead and self.readers < len(os.sched_getaffinity(0))
         settings = replace(self.settings, columns=self.reading.decoded, decode_ahead=decode_ahead)
         wanted = self._filter(split)
@@ -112,7 +115,7 @@ class TopicScan:
                 yield rows
 
     def _filter(self, split: WindowSplit) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-        """What takes the rows and columns that are wanted out of a batch."""
+        """Return a function that selects the wanted rows and columns of a batch."""
         names = self.schema.names
         if self.condition is None or self.condition.holds_for_all(_span_of(split)):
             return lambda batch: _select(batch, names)
@@ -132,7 +135,7 @@ class TopicScan:
 
 
 def default_parallelism() -> int:
-    """As many as this process has cores, eight at most."""
+    """Return the number of this process's cores, at most eight."""
     return max(1, min(_MOST_READERS, len(os.sched_getaffinity(0))))
 
 
@@ -144,16 +147,16 @@ def begin_read(
     owns_reader: bool = True,
     left_out: LeftOut | None = None,
 ) -> TopicRead:
-    """Read what the plan says of the topic; ``owns_reader``: the reader is closed with the read.
+    """Read the plan's part of the topic; with ``owns_reader`` the reader is closed with the read.
 
-    ``left_out`` gathers the windows, and what is met in them that nobody has committed.
+    ``left_out`` collects the windows, and the uncommitted records met in them.
 
-    DataLossError for offsets that were asked for, that the plan's filter does not exclude, and that nobody holds.
+    Raise DataLossError for requested offsets that the plan's filter does not exclude and that exist nowhere.
     """
     topic = reader.query.topic
     schema = topic_schema(plan.columns, plan.types)
     condition = None if plan.filter is None else Condition(plan.filter, topic_schema(types=plan.types))
-    # What a filter looks at is decoded for it too, and not given.
+    # The filter's columns are decoded for it too, and not returned.
     columns = tuple(dict.fromkeys((*plan.columns, *(() if condition is None else condition.columns))))
     numbers = sorted(number for _, number in snapshot.logs)
     starts, stops = _places(topic, plan.start, Earliest()), _places(topic, plan.stop, Latest())
@@ -168,11 +171,11 @@ def begin_read(
         left_out=left_out,
     ).narrowed(windows)  # fmt: skip
     wanted = {where: (of_log[0][0], of_log[-1][1]) for where, of_log in scan.windows.items() if of_log}
-    # Where the condition ends a window, what was asked for lies no further.
+    # If the condition ends a window, the request extends no further.
     ends = {where: stop if stop < windows[where][1] else place_of(stops, where) for where, (_, stop) in wanted.items()}
     lookup.check_readable(wanted, starts, ends)
     if reader.query.fails_on_loss:
-        # By the other policy it is told of as each piece is planned.
+        # By the other policy each piece reports it when planned.
         Losses(reader.query).accept_missing(
             loss
             for where, of_log in scan.windows.items()
@@ -189,7 +192,7 @@ def _places(topic: str, given: GivenPlaces, default: Place) -> Places:
 
 
 def _spans(log: PartitionLog, start: int, stop: int) -> Iterator[PartitionSpan]:
-    """The window as segments and what lies between and behind them: lost or not, a filter may want it."""
+    """Yield the window as segments and the parts between and after them: lost or not, a filter may want it."""
     at = start
     for span in () if log.lineage is None else log.lineage.spans_between(start, min(stop, log.seam)):
         first, last = max(start, span.start), min(stop, log.seam, span.stop)
@@ -203,7 +206,7 @@ def _spans(log: PartitionLog, start: int, stop: int) -> Iterator[PartitionSpan]:
 
 
 def _units(log: PartitionLog, start: int, stop: int) -> Iterator[OffsetWindow]:
-    """The window in pieces of a few segments; what is not of the bucket is in the last one."""
+    """Yield the window in pieces of a few segments; the broker's part is in the last one."""
     stored = () if log.lineage is None else log.lineage.spans_between(start, min(stop, log.seam))
     cuts = [span.start for span in stored[_FIRST_SEGMENTS::_UNIT_SEGMENTS]]
     edges = [start, *cuts, stop]
@@ -247,22 +250,21 @@ def read_topic(
     topic_id: Uuid | None = None,
     settings: ReadSettings | None = None,
 ) -> TopicRead:
-    """The records of a topic, of bucket and broker as one log, as they are now.
+    """Read a topic, bucket and broker as one log, as it is now.
 
-    ``partitions`` are some of them, or all. ``start`` and ``stop``, which is out, are an offset, an ``AtTime``, or None
-    for the first record there is and for the end: for each partition, or by its number. ``filter`` is an expression of
-    pyarrow over any columns; what it says of ``partition``, ``offset`` and ``timestamp`` keeps what it excludes from
-    being fetched. ``key`` and ``value`` say what they are read as.
+    ``partitions`` are some of them, or all. ``start`` and ``stop`` (exclusive) are an offset, an ``AtTime``, or None
+    for the first record and for the end: for each partition, or by its number. ``filter`` is an expression of pyarrow
+    over any columns; its conditions on ``partition``, ``offset`` and ``timestamp`` prevent excluded records from being
+    fetched. ``key`` and ``value`` are their types.
 
-    Splits are read ``parallelism`` at a time (as many as there are cores): by partition and offset, or with
-    ``ordered=False`` as they come, and then there is no order between batches. What is decoded and not yet taken has
-    ``max_bytes`` at most, and one record batch more.
+    Splits are read ``parallelism`` at a time (default: the number of cores): by partition and offset, or with
+    ``ordered=False`` as they come, with batches in any order. Decoded and waiting records take at most ``max_bytes``,
+    and one record batch more.
 
-    ``client`` are the properties of the Kafka client that reads on where the bucket ends. Offsets that were asked for,
-    that the filter does not exclude and that nobody holds are DataLossError, before the first record; with
-    ``on_data_loss="report"`` a warning is logged for each gap. ResourceNotFoundError for a topic or partition that is
-    not there; ConfigError for what cannot be. Errors of reading are raised where the records would come. Options are
-    keywords: a caller names the few that it sets.
+    ``client`` are the properties of the Kafka client that continues after the bucket's end. Requested offsets that the
+    filter does not exclude and that exist nowhere raise DataLossError, before the first record; with
+    ``on_data_loss="report"`` a warning is logged for each gap. Raise ResourceNotFoundError for an absent topic or
+    partition, ConfigError for invalid arguments. Errors of reading are raised in place of the records.
     """
     check_source(source)
     check_topic(topic)

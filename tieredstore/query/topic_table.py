@@ -1,4 +1,4 @@
-"""A topic as a table: scanned as often as it is asked for, each time as the topic is then."""
+"""A topic as a table: scanned any number of times, each time as the topic is then."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.remote.source import SegmentSource
 
-# What its type stubs say of datasets and tables is partial.
+# The type stubs of datasets and tables are partial.
 _Dataset: Final[Any] = ds.Dataset
 
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """How topics are read as tables, by the words of :func:`read_topic`."""
+    """The options of topics read as tables, in the words of :func:`read_topic`."""
 
     types: ColumnTypes = field(default_factory=ColumnTypes)
     isolation: Isolation = DEFAULT_ISOLATION
@@ -44,7 +44,7 @@ class TableOptions:
 
 
 class TopicTable:
-    """A topic that can be scanned many times. Safe from several threads; ``errors`` are those that scans ended with.
+    """A topic that can be scanned many times. Safe from several threads; ``errors`` are those that ended scans.
 
     With ``keeps_snapshot`` all scans are of the topic as it was at the first one.
     """
@@ -65,17 +65,17 @@ class TopicTable:
 
     @property
     def error(self) -> TieredStoreError | None:
-        """The first error that a scan ended with."""
+        """The first error that ended a scan."""
         return self._failure or next((read.error for read in self.reads if read.error is not None), None)
 
     def check_interruption(self) -> None:
-        """Raise what interrupted a scan, if somebody did: engines make an error of their own of it."""
+        """Raise the interruption of a scan, if there was one: engines turn it into their own error."""
         for interruption in (self._interruption, *(read.interruption for read in self.reads)):
             if interruption is not None:
                 raise interruption
 
     def scan(self, columns: Sequence[str] | None = None, filter: Any = None, *, ordered: bool = True) -> TopicRead:
-        """The records with these columns for which the filter holds."""
+        """Scan the records with these columns for which the filter holds."""
         plan = ReadPlan(
             columns=TOPIC_COLUMNS if columns is None else tuple(columns), filter=filter, types=self._options.types,
             ordered=ordered, parallelism=self._options.parallelism, max_bytes=self._options.max_bytes,
@@ -99,7 +99,7 @@ class TopicTable:
         return read
 
     def segments(self) -> pa.Table:
-        """The segments that the topic's records lie in."""
+        """Return the segments with the topic's records."""
         rows = [
             {
                 "topic": log.topic, "topic_id": str(log.topic_id), "partition": log.partition,
@@ -114,7 +114,7 @@ class TopicTable:
         return table
 
     def partitions(self) -> pa.Table:
-        """The topic's partitions: their first offset, where the bucket ends, and where the log does."""
+        """Return the topic's partitions: their first offset, the bucket's end, and the log's end."""
         rows = [
             {
                 "topic": log.topic, "topic_id": str(log.topic_id), "partition": log.partition,
@@ -174,7 +174,7 @@ _PARTITIONS: Final = pa.schema(
 
 
 class ScannedTable(Protocol):
-    """What can be scanned as a table."""
+    """The interface of a table that can be scanned."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -182,27 +182,27 @@ class ScannedTable(Protocol):
         ...
 
     def scan(self, columns: Sequence[str] | None = None, filter: Any = None) -> Scan:
-        """The records with these columns for which the filter holds."""
+        """Scan the records with these columns for which the filter holds."""
         ...
 
 
 class Scan(Protocol):
-    """One scan, which begins when its records are asked for."""
+    """One scan, which begins when its records are requested."""
 
     def reader(self) -> pa.RecordBatchReader:
-        """The records as a stream."""
+        """Return the records as a stream."""
         ...
 
 
 class TopicDataset(_Dataset):  # type: ignore[misc]  # pyarrow's class, of which its stubs say nothing here
-    """A topic as query engines take datasets: they ask for a scan of some columns under a filter.
+    """A topic in the form of a dataset: query engines request a scan of some columns under a filter.
 
-    It has a dataset's name and type, and of what a dataset can do these: ``schema``, ``scanner``, ``to_table``,
-    ``to_batches``, ``head`` and ``count_rows``.
+    It has a dataset's name and type, and of its methods ``schema``, ``scanner``, ``to_table``, ``to_batches``, ``head``
+    and ``count_rows``.
     """
 
     def __init__(self, table: ScannedTable) -> None:
-        # Pyarrow's own constructor refuses everybody; nothing that it would set is used below.
+        # Pyarrow's own constructor always raises; nothing that it would set is used below.
         self._table = table
 
     @property
@@ -211,19 +211,19 @@ class TopicDataset(_Dataset):  # type: ignore[misc]  # pyarrow's class, of which
         return self._table.schema
 
     def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> TopicScanner:
-        """What gives these columns of the records for which the filter holds."""
+        """Return a scanner of these columns of the records for which the filter holds."""
         return TopicScanner(self._table, columns, filter)
 
     def to_batches(self, *arguments: Any, **named: Any) -> Iterator[pa.RecordBatch]:
-        """The records."""
+        """Yield the records."""
         return iter(self.scanner(*arguments, **named).to_reader())
 
     def count_rows(self, *arguments: Any, **named: Any) -> int:
-        """How many records there are."""
+        """Count the records."""
         return sum(batch.num_rows for batch in self.scanner(["offset"], *arguments, **named).to_reader())
 
     def head(self, num_rows: int, **named: Any) -> pa.Table:
-        """The first records."""
+        """Return the first records."""
         return self.scanner(**named).head(num_rows)
 
     def __reduce__(self) -> NoReturn:
@@ -237,7 +237,7 @@ class TopicDataset(_Dataset):  # type: ignore[misc]  # pyarrow's class, of which
 
 
 class TopicScanner:
-    """One scan of a topic that is begun when its records are asked for."""
+    """One scan of a topic, begun when its records are requested."""
 
     def __init__(self, table: ScannedTable, columns: Sequence[str] | None, filter: Any) -> None:
         self._table = table
@@ -245,17 +245,17 @@ class TopicScanner:
         self._filter = filter
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The records as a stream."""
-        # An engine that wants no column at all wants to count.
+        """Return the records as a stream."""
+        # An engine that wants no column counts rows.
         columns = self._columns if self._columns is None or len(self._columns) else ["offset"]
         return self._table.scan(columns, self._filter).reader()
 
     def to_table(self) -> pa.Table:
-        """The records, all in memory."""
+        """Return all records in memory."""
         return self.to_reader().read_all()
 
     def head(self, num_rows: int) -> pa.Table:
-        """The first records."""
+        """Return the first records."""
         rows: list[pa.RecordBatch] = []
         with self.to_reader() as reader:
             for batch in reader:

@@ -1,6 +1,6 @@
 """Rows of Arrow as files and lines: Parquet, Arrow, CSV, JSON lines.
 
-The help of commands names the formats, so importing this module loads neither pyarrow nor anything else that is slow.
+The help of commands names the formats, so importing this module loads neither pyarrow nor any other slow library.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ _A_SECOND: Final[Mapping[str | None, int]] = {"s": 1, "ms": 1000, "us": 10**6, "
 
 
 class BatchRows(Protocol):
-    """Rows in batches of one schema, once: a reader of pyarrow's, or a stream of ours.
+    """Rows in batches of one schema, read once: a reader of pyarrow's, or a stream of ours.
 
     Names of topics are a column of dictionary type, which a format without dictionaries has to cast.
     """
 
     @property
     def schema(self) -> pa.Schema:
-        """That of all batches."""
+        """The schema of all batches."""
         ...
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """The batches."""
+        """Yield the batches."""
         ...
 
 
 Writer: TypeAlias = Callable[[BatchRows, BinaryIO], int]
-"""Writes all rows of a reader, and tells how many they were."""
+"""Writes all rows of a reader, and returns their number."""
 
 
 def write_parquet(reader: BatchRows, file: BinaryIO) -> int:
-    """Parquet, compressed by zstd."""
+    """Write Parquet, compressed by zstd."""
     parquet: Any = importlib.import_module("pyarrow.parquet")
     rows = 0
     try:
@@ -73,7 +73,7 @@ def _without_type(parquet: Any, reader: BatchRows) -> ConfigError:
 
 
 def write_arrow(reader: BatchRows, file: BinaryIO) -> int:
-    """A file of Arrow (Feather, version 2), compressed by zstd."""
+    """Write a file of Arrow (Feather, version 2), compressed by zstd."""
     ipc: Any = importlib.import_module("pyarrow.ipc")
     rows = 0
     with ipc.new_file(file, reader.schema, options=ipc.IpcWriteOptions(compression="zstd")) as writer:
@@ -84,7 +84,7 @@ def write_arrow(reader: BatchRows, file: BinaryIO) -> int:
 
 
 def write_csv(reader: BatchRows, file: BinaryIO) -> int:
-    """A line of names, and one a row; null is nothing, and what has parts is JSON."""
+    """Write a line of names, and one per row; null is empty, and nested values are JSON."""
     import csv  # noqa: PLC0415  see above
 
     untyped: Any = reader
@@ -98,9 +98,9 @@ def write_csv(reader: BatchRows, file: BinaryIO) -> int:
 
 
 def write_json_lines(reader: BatchRows, file: BinaryIO) -> int:
-    """An object a row: times and spans of time as ISO 8601, bytes as text, or ``0x…`` where they are none.
+    """Write one object per row: times and durations as ISO 8601, bytes as text, or ``0x…`` if they are not UTF-8.
 
-    What is no number is text, and a map an object where its keys are text or whole numbers. JSON is what it says.
+    NaN and infinities are text, and a map is an object if its keys are text or whole numbers. JSON values are embedded.
     """
     untyped: Any = reader
     names: list[str] = untyped.schema.names
@@ -121,7 +121,7 @@ class RowFormat:
     takes_equal_names: bool = False
     """Two columns of the same name both appear."""
     other_endings: tuple[str, ...] = ()
-    """Endings of file names that mean this format, beside its own name."""
+    """Further endings of file names for this format, beside its own name."""
 
 
 WRITERS: Final[Mapping[str, RowFormat]] = {
@@ -140,7 +140,7 @@ def format_of(path: Path) -> str | None:
 
 
 def writer_for(path: Path) -> Writer:
-    """Return the writer of the format that the file's name ends with; ConfigError if that is none."""
+    """Return the writer of the format that the file's name ends with; raise ConfigError for an unknown one."""
     name = format_of(path)
     if name is None:
         raise ConfigError(f"{str(path)!r:.120} says no format: name it {endings_text()}")
@@ -163,7 +163,7 @@ def _one_of(names: Iterable[str]) -> str:
 
 
 def cells_of(reader: BatchRows, *, parses_json: bool = False) -> Iterator[tuple[Any, ...]]:
-    """The values of each row. JSON is its text, or with ``parses_json`` what it says."""
+    """Yield the values of each row. JSON is its text, or with ``parses_json`` its value."""
     for batch in reader:
         untyped: Any = batch
         # By column and not by name: two columns of a query may have one name.
@@ -177,7 +177,7 @@ def _cells(column: Any, parses_json: bool) -> list[Any]:
         return json_values(column)
     types: Any = importlib.import_module("pyarrow.types")
     maps = [kind for kind in _types_in(column.type) if types.is_map(kind)]
-    # What JSON has as an object's names; others stay pairs.
+    # Valid names of a JSON object; other keys stay pairs.
     is_plain = maps and all(types.is_string(kind.key_type) or types.is_integer(kind.key_type) for kind in maps)
     cells = _python(column, "strict" if is_plain else None)
     if any(types.is_interval(kind) for kind in _types_in(column.type)):
@@ -195,15 +195,15 @@ def _python(column: Any, maps: str | None) -> list[Any]:
     try:
         cells: list[Any] = column.to_pylist(maps_as_pydicts=maps)
     except KeyError:
-        return _python(column, None)  # a name twice
+        return _python(column, None)  # a repeated name
     except (OverflowError, ValueError):
-        # A time behind the end of Python's calendar, as producers are free to give.
+        # A time beyond Python's calendar, which producers may set.
         cells = [_cell(scalar) for scalar in column]
     return cells
 
 
 def _cell(scalar: Any) -> Any:
-    """The value; of a time that has no date in Python its milliseconds, and of a date its days."""
+    """Return the value; for a time without a date in Python its milliseconds, and for a date its days."""
     try:
         return scalar.as_py()
     except (OverflowError, ValueError):
@@ -215,7 +215,7 @@ def _cell(scalar: Any) -> Any:
 
 
 def _with_durations(value: Any) -> Any:
-    """The value with texts in place of intervals, which are tuples of months, days and nanoseconds."""
+    """Return the value with texts in place of intervals, which are tuples of months, days and nanoseconds."""
     match value:
         case tuple() if hasattr(cast("object", value), "nanoseconds"):
             return _duration(*cast("tuple[int, int, int]", value))
@@ -228,7 +228,7 @@ def _with_durations(value: Any) -> Any:
 
 
 def _duration(months: int, days: int, nanoseconds: int) -> str:
-    """As ISO 8601 has it: ``P1M2DT3H4M5.5S``; each part has its own sign."""
+    """Format as ISO 8601, ``P1M2DT3H4M5.5S``; each part has its own sign."""
     minus, left = "-" * (nanoseconds < 0), abs(nanoseconds)
     hours, left = divmod(left, 3_600 * _NS)
     minutes, left = divmod(left, 60 * _NS)
@@ -241,7 +241,7 @@ def _duration(months: int, days: int, nanoseconds: int) -> str:
 
 
 def cell_text(value: Any, *, null: str) -> str:
-    """A value as a cell of a table or of CSV."""
+    """Format a value as a cell of a table or of CSV."""
     match value:
         case None:
             return null
@@ -269,11 +269,11 @@ def _plain(value: Any) -> Any:
 
 
 def json_line(row: Mapping[str, Any]) -> str:
-    """A row as a line of JSON, with the line's end."""
+    """Format a row as a line of JSON, with the line's end."""
     try:
         line = json.dumps(row, default=_plain, allow_nan=False)
     except ValueError:
-        # JSON has numbers alone; texts as Spark has them in its place.
+        # JSON has only finite numbers; others become Spark's texts.
         plain: Any = json.loads(json.dumps(row, default=_plain), parse_constant=str)
         line = json.dumps(plain)
     return line + "\n"
@@ -287,14 +287,14 @@ def _bytes_text(data: bytes) -> str:
 
 
 def _write(file: BinaryIO, data: bytes) -> None:
-    """All of it: an unbuffered file may take a part at a time."""
+    """Write all of it: an unbuffered file may take a part at a time."""
     left = memoryview(data)
     while left:
         left = left[file.write(left) :]
 
 
 class _Text:
-    """Text into a binary file, as the writer of CSV wants it."""
+    """Text into a binary file, for the writer of CSV."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -210,10 +210,10 @@ def chain_of(
     watermark: Watermark | None,
     begins: Callable[[], int | None] = lambda: None,
 ) -> Watermark | None:
-    """Return ``watermark`` behind the segments that join on to it and to each other.
+    """Return ``watermark`` advanced over the segments that adjoin it and each other.
 
-    Without one it begins with the first segment, or where ``begins`` says if that lies before.
-    Segments of other leader epochs than ``history`` has for their offsets hold what is no part of the log any more.
+    Without one it begins with the first segment, or at ``begins`` if that is earlier. Segments of other leader epochs
+    than ``history`` has for their offsets are no longer part of the log.
     """
     for segment in sorted(segments, key=lambda segment: (segment.start_offset, segment.end_offset)):
         if not agrees(segment, history):
@@ -237,7 +237,7 @@ def chain_of(
 
 
 def agrees(segment: RemoteLogSegmentMetadata, history: LeaderEpochs) -> bool:
-    """Return whether the segment was written by the leaders of this history, as far as that reaches back."""
+    """Return True if the segment was written by the leaders of this history, as far as that reaches back."""
     return not history or have_same_leaders(
         segment.segment_leader_epochs, history, segment.start_offset, segment.end_offset
     )

@@ -1,4 +1,4 @@
-"""What the consumer attaches to the command line: groups, for ``cat``."""
+"""The consumer's part of the command line: groups, for ``cat``."""
 
 from __future__ import annotations
 

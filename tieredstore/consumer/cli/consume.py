@@ -1,4 +1,4 @@
-"""What ``tieredstore cat --group`` reads: a topic's records as a member of a group of bucket and broker gets them."""
+"""The source of ``tieredstore cat --group``: a topic's records as a group member of bucket and broker gets them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ _POLL_S: Final = 0.5
 _MOST_ROWS: Final = 10_000
 _ANSWER_S: Final = 60.0
 _BEGINNING: Final = -2
-"""As librdkafka numbers the beginning of a log."""
+"""librdkafka's number of a log's beginning."""
 
 
 class ConsumedTopic:
-    """Reads a topic by a consumer of bucket and broker. What was written is committed.
+    """Reads a topic by a consumer of bucket and broker, and commits written records.
 
-    Offsets are stored only when the caller asks for the next records: what it could not write comes again.
+    Offsets are stored only when the caller asks for the next records: records that it could not write come again.
     """
 
+<<<<<<< HEAD
     def __init__(
         self,
         settings: Settings,
@@ -52,6 +53,10 @@ class ConsumedTopic:
         Partitions of which the group has committed nothing begin at ``start``. Unless it ``follows``, the read ends at
         the end of each partition.
         """
+=======
+    def __init__(self, request: GroupRead) -> None:
+        """Make a consumer; raise ConfigError for invalid settings. Does not connect yet."""
+>>>>>>> 934e9949 (consumer: plain words)
         self._kafka: Any = importlib.import_module("confluent_kafka")
         self._topic, self._start, self._follows, self._limit = topic, start, follows, how.get("limit")
         self._types, self._names = types_of(how, "bytes")(topic), how.get("columns", TOPIC_COLUMNS)
@@ -60,7 +65,7 @@ class ConsumedTopic:
         self._doing = f"consuming topic {topic!r}"
         self._is_assigned = False
         self._held_back: dict[TopicPartition, int] = {}
-        """Where each partition was said to wait for the outcome of a transaction."""
+        """The offsets at which partitions were reported as waiting for a transaction."""
         self._consumer = Consumer(
             {
                 "isolation.level": how.get("isolation"),
@@ -78,11 +83,11 @@ class ConsumedTopic:
         )
 
     def close(self) -> None:
-        """Commit what was written, and leave the group."""
+        """Commit written records, and leave the group."""
         self._consumer.close()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Records as they come; up to the limit, or until each partition was read to its end."""
+        """Yield records as they come; up to the limit, or until each partition was read to its end."""
         with faults.translate_errors(self._doing):
             self._join()
             left, begun = self._limit, time.monotonic()
@@ -113,7 +118,7 @@ class ConsumedTopic:
         return stats is not None and all(one["at_end"] for one in stats.values())
 
     def _tell_held_back(self) -> None:
-        """Say, once at each place, that the bucket goes on there with a transaction that is not decided in it."""
+        """Report, once for each place, that the bucket continues there with an undecided transaction."""
         for where, one in (self._consumer.tiered_stats() if self._is_assigned else {}).items():
             position, stored_end = one["position"], one["stored_end"]
             if one["phase"] != "waiting" or stored_end is None or position is None or position >= stored_end:
@@ -123,7 +128,7 @@ class ConsumedTopic:
                 tell_left_out([undecided(where, position, stored_end)])
 
     def _check_broker(self, begun: float) -> None:
-        """Tell of a broker that refuses, at once, and of one that does not answer, when there is nothing to go on."""
+        """Report a refusal of the broker at once, and a silent broker when there is nothing else to read."""
         error = self._trouble.final(self._doing)
         if error is not None:
             raise error
@@ -134,21 +139,32 @@ class ConsumedTopic:
         self._consumer.subscribe([self._topic], on_assign=self._on_assign)
 
     def _on_assign(self, consumer: Any, places: list[Any]) -> None:
-        """Start where the group was; and where it was nowhere yet, at the place that was asked for."""
+        """Start at the group's commits; without a commit at the requested place."""
         self._is_assigned = True
+<<<<<<< HEAD
         if self._start is None:
             return  # as the reset has it
         # Twice asked, here and by the consumer, since only the answer tells which ones are to be placed.
+=======
+        if self._request.start is None:
+            return  # the reset decides
+        # Requested twice, here and by the consumer, because only the answer shows which ones must be placed.
+>>>>>>> 934e9949 (consumer: plain words)
         known = consumer.committed(places, _ANSWER_S)
         placed = self._place_all([place.partition for place in known if place.offset < 0])
         offsets = {place.partition: place.offset for place in placed}
         for place in places:
-            # What is assigned by itself is this very list, whatever the group's protocol.
+            # The library assigns this very list, whatever the group's protocol.
             place.offset = offsets.get(place.partition, place.offset)
 
     def _place_all(self, partitions: Sequence[int]) -> list[Any]:
+<<<<<<< HEAD
         """These with the offsets to start at."""
         start = self._start
+=======
+        """Return these with their start offsets."""
+        start = self._request.start
+>>>>>>> 934e9949 (consumer: plain words)
         if isinstance(start, Last):
             return [self._place(number, self._before_end(number, start.count)) for number in partitions]
         if isinstance(start, int):
@@ -165,7 +181,7 @@ class ConsumedTopic:
         return max(first, end - count)
 
     def _span_of(self, number: int) -> tuple[int, int]:
-        """The first offset of a partition, and the one behind its last."""
+        """Return the first offset of a partition, and one more than its last."""
         span = self._consumer.get_watermark_offsets(self._place(number, 0), _ANSWER_S)
         if span is None:
             raise self._trouble.unavailable(self._doing, _ANSWER_S)
