@@ -36,7 +36,6 @@ class ConsumedTopic:
     Offsets are stored only when the caller asks for the next records: records that it could not write come again.
     """
 
-<<<<<<< HEAD
     def __init__(
         self,
         settings: Settings,
@@ -48,15 +47,11 @@ class ConsumedTopic:
         *,
         follows: bool,
     ) -> None:
-        """ConfigError for what cannot be used; nothing is connected to yet.
+        """Make a consumer; raise ConfigError for invalid settings. Does not connect yet.
 
-        Partitions of which the group has committed nothing begin at ``start``. Unless it ``follows``, the read ends at
-        the end of each partition.
+        Partitions without a commit of the group begin at ``start``. Unless it ``follows``, the read ends at the end of
+        each partition.
         """
-=======
-    def __init__(self, request: GroupRead) -> None:
-        """Make a consumer; raise ConfigError for invalid settings. Does not connect yet."""
->>>>>>> 934e9949 (consumer: plain words)
         self._kafka: Any = importlib.import_module("confluent_kafka")
         self._topic, self._start, self._follows, self._limit = topic, start, follows, how.get("limit")
         self._types, self._names = types_of(how, "bytes")(topic), how.get("columns", TOPIC_COLUMNS)
@@ -141,15 +136,9 @@ class ConsumedTopic:
     def _on_assign(self, consumer: Any, places: list[Any]) -> None:
         """Start at the group's commits; without a commit at the requested place."""
         self._is_assigned = True
-<<<<<<< HEAD
         if self._start is None:
             return  # as the reset has it
         # Twice asked, here and by the consumer, since only the answer tells which ones are to be placed.
-=======
-        if self._request.start is None:
-            return  # the reset decides
-        # Requested twice, here and by the consumer, because only the answer shows which ones must be placed.
->>>>>>> 934e9949 (consumer: plain words)
         known = consumer.committed(places, _ANSWER_S)
         placed = self._place_all([place.partition for place in known if place.offset < 0])
         offsets = {place.partition: place.offset for place in placed}
@@ -158,13 +147,8 @@ class ConsumedTopic:
             place.offset = offsets.get(place.partition, place.offset)
 
     def _place_all(self, partitions: Sequence[int]) -> list[Any]:
-<<<<<<< HEAD
         """These with the offsets to start at."""
         start = self._start
-=======
-        """Return these with their start offsets."""
-        start = self._request.start
->>>>>>> 934e9949 (consumer: plain words)
         if isinstance(start, Last):
             return [self._place(number, self._before_end(number, start.count)) for number in partitions]
         if isinstance(start, int):
