@@ -51,7 +51,7 @@ _RESERVED: Final = '; offset is a word of SQL: write "offset"'
 
 
 class QueryRows(ArrowStream):
-    """The rows of a query, as they are asked for, once. What ends them is an error of ours: the engine's cause."""
+    """The rows of a query, on demand, once. They end with an error of ours: the engine's cause."""
 
     def __init__(self, reader: pa.RecordBatchReader, cause_of: Callable[[Exception], TieredStoreError]) -> None:
         self.schema: Any = reader.schema
@@ -69,23 +69,23 @@ class QueryRows(ArrowStream):
             self._is_over = True
             raise
         except (pa.ArrowException, OSError, _DUCK.Error) as error:
-            # Of a stream that ends by an error Arrow makes an OSError or one of its own, as its number happens to be.
+            # Arrow turns a stream's error into an OSError or one of its own, depending on its number.
             self._error = self._cause_of(error)
             raise self._error from None
         return batch
 
     def reader(self) -> pa.RecordBatchReader:
-        """The same rows as a stream of pyarrow's; AlreadyClosedError where they were read, since it would have none."""
+        """Return the same rows as a stream of pyarrow; raise AlreadyClosedError if they were already read."""
         if self._is_over or self._error is not None:
             raise AlreadyClosedError("these rows of a query were read before; run it again")
         return super().reader()
 
 
 class QueryTables(Closing):
-    """One query's connection, with the topics that the query names as tables. For one thread; close it.
+    """One query's connection, with the topics in the query as tables. For one thread; close it.
 
-    All tables of a topic are of one moment. Nothing is read from variables of Python, nor installed by itself from the
-    network. SQL itself may read and write local files, and install extensions, unless ``is_sandboxed``.
+    All tables of a topic are of one moment. Python's variables are not read, and nothing is installed implicitly from
+    the network. SQL itself may read and write local files, and install extensions, unless ``is_sandboxed``.
     """
 
     def __init__(
@@ -97,9 +97,9 @@ class QueryTables(Closing):
         batches: BatchTables | None = None,
         is_sandboxed: bool = False,
     ) -> None:
-        """``types_of`` says what keys and values of a topic are, asked for those of the query; the options' else.
+        """Set up; ``types_of`` returns the types of a topic in the query, default those of the options.
 
-        ``batches`` are topics of batches: tables too, where no topic of the source has their name, and by the name
+        ``batches`` are topics of batches: tables too, unless a topic of the source has their name, and under the name
         ``topic$batches``.
         """
         self._batches = batches
@@ -115,11 +115,11 @@ class QueryTables(Closing):
             self._connection.execute(f"SET {setting}")
 
     def run(self, sql: str, *, batch_rows: int = 10_000) -> QueryRows:
-        """The rows of a query. ConfigError for what is wrong with it; errors of reading as they are met."""
+        """Return the rows of a query. Raise ConfigError for its faults; errors of reading are raised when met."""
         self._sql = sql
         _check_nesting(sql)
         if _SHOW_TABLES.fullmatch(sql):
-            # Of tables whose names differ in capitals alone DuckDB has one.
+            # DuckDB merges tables whose names differ in case only.
             return QueryRows(pa.table({"name": self._table_names()}).to_reader(), self._cause_of)
         try:
             self._attach(sql)
@@ -132,22 +132,22 @@ class QueryTables(Closing):
         except RecursionError:
             raise ConfigError("the query is nested too deep: make it flatter") from None
         except RuntimeError as error:
-            # DuckDB waits in Python's place, and drops the exception that a signal has raised there.
+            # While DuckDB waits, it drops the exception that a signal handler raises.
             if str(error) == "Query interrupted":
                 raise KeyboardInterrupt from None
             raise
         return QueryRows(reader, self._cause_of)
 
     def _cause_of(self, error: Exception) -> TieredStoreError:
-        """What an error of DuckDB, or of its stream, comes from: one of ours, or what is wrong with the query.
+        """Return the cause of an error of DuckDB, or of its stream: one of ours, or a fault of the query.
 
-        Raises the interruption where that is what it comes from.
+        Raise the interruption if that is the cause.
         """
         for table in self._tables_read():
             table.check_interruption()
             if table.error is not None:
                 return table.error
-        # A signal is raised wherever this thread is in Python, and on the way through C only words are left of it.
+        # A signal is raised anywhere in this thread's Python code; on the way through C only text remains of it.
         for kind in (Interrupted, KeyboardInterrupt):
             if f"\n{_name_of(kind)}" in str(error):
                 raise kind
@@ -156,7 +156,7 @@ class QueryTables(Closing):
         return self._refusal(str(error))
 
     def _refusal(self, text: str) -> TieredStoreError:
-        """What is wrong with the query, from what DuckDB says of it."""
+        """Return the query's fault by DuckDB's message."""
         if (missing := _NO_TABLE.search(text)) is not None:
             return self._absent(missing[1])
         first, *others = [line.strip() for line in text.split("\n")]
@@ -177,7 +177,7 @@ class QueryTables(Closing):
         return ConfigError(f"the query: {name} is a topic, which is read by FROM and its name alone")
 
     def close(self) -> None:
-        """Close the connection, and end what is read."""
+        """Close the connection, and end running reads."""
         self._connection.close()
         for table in self._tables_read():
             table.close()
@@ -205,7 +205,7 @@ class QueryTables(Closing):
                     self._register(name, parsed[0], TopicDataset(batches))
                     continue
             if parsed is None or topic is None:
-                continue  # DuckDB says so, if it has none either
+                continue  # DuckDB reports it, if it is not its own either
             table = self._table(topic)
             content: Any
             match parsed[1]:
@@ -218,27 +218,27 @@ class QueryTables(Closing):
             self._register(name, topic, content)
 
     def _register(self, name: str, topic: str, content: Any) -> None:
-        # Of two names that differ in capitals alone DuckDB would take the last one's table for both.
+        # DuckDB would use the last one's table for both names that differ in case only.
         check_distinct((self._registered.setdefault(name.lower(), topic), topic), "ask for one of them in a query")
         self._connection.register(name, content)
 
     def _table_names(self) -> list[str]:
-        """Those of all topics; one of batches has the ending where a topic of segments has its name."""
+        """Return the names of all topics; one of batches has the ending if a topic of segments has its name."""
         topics = self._topics()
         batches = () if self._batches is None else self._batches.names()
         return sorted((*topics, *(name + BATCHES if name in topics else name for name in batches)))
 
     def _names_in(self, sql: str) -> list[str]:
         if [one.type for one in self._connection.extract_statements(sql)] == [_DUCK.StatementType.MULTI]:
-            # As a PIVOT, which looks for its columns first; of such DuckDB tells no names.
+            # For example a PIVOT, which looks for its columns first; DuckDB returns no names of those.
             return tables_mentioned(sql, self._topics())
         try:
             names = set(self._connection.get_table_names(sql))
         except _DUCK.BinderException:
-            # It binds columns of tables that it does not know yet, and ``value.*`` can only be bound to one it knows.
+            # It binds columns of unknown tables, but ``value.*`` only to a known one.
             names = set(self._parse_names(sql))
         else:
-            # Of its own views it does not tell, and they must not answer in the place of a topic of that name.
+            # It does not return its own views, which must not hide a topic of that name.
             own = set(self._parse_names(sql)) - names
             names |= own & set(self._topics()) if own else own
         return sorted(names)
@@ -255,7 +255,7 @@ class QueryTables(Closing):
         return self._tables[topic]
 
     def _batch_table(self, topic: str) -> BatchTable | None:
-        """The table of a topic of batches; None if there is none of that name."""
+        """Return the table of a topic of batches, or None."""
         if topic not in self._batch_tables:
             if self._batches is None or not self._batches.has(topic):
                 return None
@@ -268,7 +268,7 @@ class QueryTables(Closing):
 
 
 def _stumbles_over_offset(refusal: str, sql: str) -> bool:
-    """Return whether the parser stopped at a bare ``offset``, or at the word right behind it."""
+    """Return True if DuckDB's refusal is about the word OFFSET, a keyword and a column of topics."""
     near = _NEAR.search(refusal)
     if near is None:
         return False
@@ -276,7 +276,7 @@ def _stumbles_over_offset(refusal: str, sql: str) -> bool:
 
 
 def _check_nesting(sql: str) -> None:
-    """ConfigError for brackets that lie too deep within each other: DuckDB's parser calls itself for each subquery."""
+    """Raise ConfigError for brackets nested too deep: DuckDB's parser recurses for each subquery."""
     depth = 0
     for match in _BRACKETS.finditer(sql):
         depth += 1 if match[0] in "([{" else -1 if match[0] in ")]}" else 0
@@ -285,5 +285,5 @@ def _check_nesting(sql: str) -> None:
 
 
 def _name_of(kind: type[BaseException]) -> str:
-    """As the last line of a traceback has it."""
+    """Return the name as in the last line of a traceback."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

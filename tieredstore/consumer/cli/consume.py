@@ -138,7 +138,7 @@ class ConsumedTopic:
         self._is_assigned = True
         if self._start is None:
             return  # as the reset has it
-        # Twice asked, here and by the consumer, since only the answer tells which ones are to be placed.
+        # Requested twice, here and by the consumer, because only the answer shows which ones must be placed.
         known = consumer.committed(places, _ANSWER_S)
         placed = self._place_all([place.partition for place in known if place.offset < 0])
         offsets = {place.partition: place.offset for place in placed}
@@ -147,7 +147,7 @@ class ConsumedTopic:
             place.offset = offsets.get(place.partition, place.offset)
 
     def _place_all(self, partitions: Sequence[int]) -> list[Any]:
-        """These with the offsets to start at."""
+        """Return these with their start offsets."""
         start = self._start
         if isinstance(start, Last):
             return [self._place(number, self._before_end(number, start.count)) for number in partitions]
