@@ -1,14 +1,22 @@
-"""The table of parsers: how each is made out of the settings, what it needs, and what Secor calls it."""
+"""The table of parsers: how each is made out of the settings, which of them are its own, and what Secor calls it.
+
+A new parser is its class and its row of ``PARSERS``. A setting of its own is a field of a group that the row names.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 
+import pydantic
+
+from tieredstore.config.fields import SettingsGroup
 from tieredstore.config.named_class import named_class
-from tieredstore.config.values import compiled
+from tieredstore.config.values import compiled, long, string
 from tieredstore.errors import ConfigError
+from tieredstore.pipelines.config import secor
+from tieredstore.pipelines.config.text_readers import matcher, path_prefix, read_name
 from tieredstore.pipelines.filing.directories import TimeDirectories, date_expression, escape, java_format
 from tieredstore.pipelines.filing.record_fields import AvroField, ProtobufField, ThriftField
 from tieredstore.pipelines.filing.schemas import Schemas
@@ -29,6 +37,73 @@ if TYPE_CHECKING:
     from tieredstore.values.thrift import Protocol
 
 _PATTERN: Final = "message.timestamp.input.pattern"
+_SPLIT_FIELD: Final = "message.split.field.name"
+
+
+class OffsetSettings(SettingsGroup):
+    """Of parsers that file by offset."""
+
+    offsets_per_partition: Annotated[int, long(1), secor.HONOURED] = pydantic.Field(
+        default=10000000, alias="secor.offsets.per.partition", description="Offsets of one `offset` directory."
+    )
+    offsets_prefix: Annotated[str, string("without /", path_prefix), secor.HONOURED] = pydantic.Field(
+        default="base_offset=",
+        alias="secor.offsets.prefix",
+        description="Prefix of `offset` directories; Secor's `offset=` hides the column `offset` of files.",
+    )
+
+
+class PatternSettings(SettingsGroup):
+    """Of parsers that find a time by a pattern."""
+
+    timestamp_pattern: Annotated[str, string("a date pattern of Java's, or a regular expression"), secor.HONOURED] = (
+        pydantic.Field(
+            default="",
+            alias=_PATTERN,
+            description="For `date`, the pattern of dates; for `regex`, an expression whose first group is the time.",
+        )
+    )
+
+
+class SplitSettings(SettingsGroup):
+    """Of parsers that file by a field."""
+
+    split_field: Annotated[str, string("a field"), secor.HONOURED] = pydantic.Field(
+        default="",
+        alias=_SPLIT_FIELD,
+        description="Field of `split-by-field` and `avro-split-by-field`.",
+    )
+    field_prefix: Annotated[str | None, string("without /", path_prefix), secor.HONOURED] = pydantic.Field(
+        default=None,
+        alias="partitioner.granularity.field.prefix",
+        description="Prefix of directories by a field; unset: the field's name and `=` (with `columns`, `by_` "
+        "first); empty: none, as in Secor's `split-by-field`.",
+    )
+
+
+class ThriftSettings(SettingsGroup):
+    """Of the parser ``thrift``."""
+
+    timestamp_id: Annotated[
+        str,
+        string("a field's id, or several with dots", matcher(r"[1-9]\d{0,4}(\.[1-9]\d{0,4}){0,15}")),
+        secor.HONOURED,
+    ] = pydantic.Field(
+        default="1",
+        alias="message.timestamp.id",
+        description="For `thrift`, the id of the field with the time, after the ids of its enclosing structs.",
+    )
+    thrift_protocol: Annotated[
+        str, string("binary, compact or Thrift's class", read_name(secor.THRIFT_PROTOCOLS)), secor.HONOURED
+    ] = pydantic.Field(
+        default="binary", alias="secor.thrift.protocol.class", description="Protocol of Thrift messages."
+    )
+    thrift_idl: Annotated[str, string("a file")] = pydantic.Field(
+        default="",
+        alias="thrift.idl",
+        description="IDL file with the structs of `secor.thrift.message.class.TOPIC`, to find "
+        "`message.timestamp.name`.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +113,12 @@ class ParserKind:
     make: Callable[[PipelineSettings, Schemas], Parser]
     secor: tuple[str, ...] = ()
     """Secor's classes that stand for it."""
+    settings: type[SettingsGroup] | None = None
+    """Its own settings. The name of a field is part of fingerprints: do not change it."""
+    needs: str = ""
+    """The property that it does not work without."""
     check_pattern: Callable[[str], object] | None = None
-    """Raises ConfigError for what is no pattern of its times; None if it needs none."""
+    """Raises ConfigError for what is no pattern of its times; such a parser has PatternSettings."""
     by_offset: bool = False
     by_field: bool = False
     by_time: bool = True
@@ -59,7 +138,7 @@ def _by_field(
     field: Callable[[PipelineSettings, Schemas, str], Field],
 ) -> Callable[[PipelineSettings, Schemas], Parser]:
     return lambda own, schemas: FieldParser(
-        field(own, schemas, own.filing.split_field),
+        field(own, schemas, own.of_parser(SplitSettings).split_field),
         _directories(own),
         EpochTime(field(own, schemas, own.filing.timestamp_name), own.filing.strict),
         field_prefix_of(own),
@@ -82,7 +161,8 @@ def _directories(own: PipelineSettings) -> TimeDirectories:
 
 
 def _offsets(own: PipelineSettings) -> OffsetParser:
-    return OffsetParser(own.filing.offsets_per_partition, own.filing.offsets_prefix)
+    offsets = own.of_parser(OffsetSettings)
+    return OffsetParser(offsets.offsets_per_partition, offsets.offsets_prefix)
 
 
 def _json(own: PipelineSettings, _: Schemas, name: str = "") -> JsonField:
@@ -94,14 +174,14 @@ def _avro(own: PipelineSettings, schemas: Schemas, name: str = "") -> AvroField:
 
 
 def _thrift(own: PipelineSettings, schemas: Schemas) -> ThriftField:
-    ids = tuple(map(int, own.filing.timestamp_id.split(".")))
-    return ThriftField(ids, cast("Protocol", own.filing.thrift_protocol), schemas)
+    thrift = own.of_parser(ThriftSettings)
+    ids = tuple(map(int, thrift.timestamp_id.split(".")))
+    return ThriftField(ids, cast("Protocol", thrift.thrift_protocol), schemas)
 
 
 def _date(own: PipelineSettings, schemas: Schemas) -> DateTime:
-    filing = own.filing
-    expression = date_expression(filing.timestamp_pattern, _PATTERN, is_strict=filing.strict)
-    return DateTime(_json(own, schemas), expression, filing.zone)
+    pattern, filing = own.of_parser(PatternSettings).timestamp_pattern, own.filing
+    return DateTime(_json(own, schemas), date_expression(pattern, _PATTERN, is_strict=filing.strict), filing.zone)
 
 
 def _check_expression(pattern: str) -> None:
@@ -114,9 +194,12 @@ def _check_expression(pattern: str) -> None:
 
 
 PARSERS: Final[Mapping[str, ParserKind]] = {
-    "offset": ParserKind(lambda own, _: _offsets(own), ("Offset",), by_offset=True, by_time=False),
+    "offset": ParserKind(lambda own, _: _offsets(own), ("Offset",), OffsetSettings, by_offset=True, by_time=False),
     "daily-offset": ParserKind(
-        lambda own, _: TimeParser(_directories(own), None, _offsets(own)), ("DailyOffset",), by_offset=True
+        lambda own, _: TimeParser(_directories(own), None, _offsets(own)),
+        ("DailyOffset",),
+        OffsetSettings,
+        by_offset=True,
     ),
     "kafka-timestamp": ParserKind(lambda own, _: TimeParser(_directories(own))),
     "json": ParserKind(_by_epoch(_json), ("Json",)),
@@ -124,12 +207,20 @@ PARSERS: Final[Mapping[str, ParserKind]] = {
         _by_time(lambda own, schemas: Iso8601Time(_json(own, schemas), own.filing.strict)), ("Iso8601",)
     ),
     "date": ParserKind(
-        _by_time(_date), ("Date", "PatternDate"), check_pattern=lambda pattern: date_expression(pattern, _PATTERN)
+        _by_time(_date),
+        ("Date", "PatternDate"),
+        PatternSettings,
+        _PATTERN,
+        check_pattern=lambda pattern: date_expression(pattern, _PATTERN),
     ),
     "regex": ParserKind(
-        _by_time(lambda own, _: RegexTime(own.filing.timestamp_pattern)), ("Regex",), check_pattern=_check_expression
+        _by_time(lambda own, _: RegexTime(own.of_parser(PatternSettings).timestamp_pattern)),
+        ("Regex",),
+        PatternSettings,
+        _PATTERN,
+        check_pattern=_check_expression,
     ),
-    "split-by-field": ParserKind(_by_field(_json), ("SplitByField",), by_field=True),
+    "split-by-field": ParserKind(_by_field(_json), ("SplitByField",), SplitSettings, _SPLIT_FIELD, by_field=True),
     "messagepack": ParserKind(_by_time(lambda own, _: MessagePackTime(own.filing.timestamp_name)), ("MessagePack",)),
     "avro": ParserKind(_by_epoch(_avro), ("Avro",), schemas="avro"),
     "avro-iso8601": ParserKind(
@@ -137,17 +228,24 @@ PARSERS: Final[Mapping[str, ParserKind]] = {
         ("AvroIso8601",),
         schemas="avro",
     ),
-    "avro-split-by-field": ParserKind(_by_field(_avro), ("AvroSplitByField",), by_field=True, schemas="avro"),
+    "avro-split-by-field": ParserKind(
+        _by_field(_avro), ("AvroSplitByField",), SplitSettings, _SPLIT_FIELD, by_field=True, schemas="avro"
+    ),
     "protobuf": ParserKind(
         _by_epoch(lambda own, schemas: ProtobufField(own.filing.field_path(), schemas)),
         ("Protobuf",),
         schemas="protobuf",
     ),
-    "thrift": ParserKind(_by_epoch(_thrift), ("Thrift",)),
+    "thrift": ParserKind(_by_epoch(_thrift), ("Thrift",), ThriftSettings),
 }
 
-OWN_PARSER: Final = ParserKind(lambda own, _: _own_parser(own.filing.parser))
+OWN_PARSER: Final = ParserKind(lambda own, _: _own_parser(own.filing.parser, dict(own.filing.parser_options)))
 """The row of a class of the user's own."""
+
+
+def parser_settings() -> tuple[type[SettingsGroup], ...]:
+    """Return the groups of settings of all rows, each once."""
+    return tuple(dict.fromkeys(kind.settings for kind in PARSERS.values() if kind.settings is not None))
 
 
 def kind_of(own: PipelineSettings) -> ParserKind:
@@ -155,10 +253,10 @@ def kind_of(own: PipelineSettings) -> ParserKind:
     return PARSERS.get(own.filing.parser, OWN_PARSER)
 
 
-def _own_parser(name: str) -> Parser:
+def _own_parser(name: str, options: Mapping[str, str]) -> Parser:
     words = "which names no Parser, as module:Class"
-    parser: Parser = named_class("secor.message.parser.class", name.replace(":", "."), Parser, words)()
-    return parser
+    own_class: type[Parser] = named_class("secor.message.parser.class", name.replace(":", "."), Parser, words)
+    return own_class.from_options(options)
 
 
 def parser_of(own: PipelineSettings, schemas: Schemas | None = None) -> Parser:
@@ -168,9 +266,10 @@ def parser_of(own: PipelineSettings, schemas: Schemas | None = None) -> Parser:
 
 def field_prefix_of(own: PipelineSettings) -> str:
     """Return what directories by a field begin with; unset, the field's name, but never that of a column of files."""
-    if own.filing.field_prefix is not None:
-        return own.filing.field_prefix
-    return f"{'' if own.columns == 'none' else 'by_'}{escape(own.filing.split_field)}="
+    split = own.of_parser(SplitSettings)
+    if split.field_prefix is not None:
+        return split.field_prefix
+    return f"{'' if own.columns == 'none' else 'by_'}{escape(split.split_field)}="
 
 
 def partition_names(own: PipelineSettings) -> dict[str, str]:
@@ -180,7 +279,7 @@ def partition_names(own: PipelineSettings) -> dict[str, str]:
         return {}
     settings = {
         "partitioner.granularity.field.prefix": field_prefix_of(own) if kind.by_field else "",
-        "secor.offsets.prefix": filing.offsets_prefix if kind.by_offset else "",
+        "secor.offsets.prefix": own.of_parser(OffsetSettings).offsets_prefix if kind.by_offset else "",
     }
     if kind.by_time:
         settings["partitioner.granularity.date.prefix"] = filing.date_prefix

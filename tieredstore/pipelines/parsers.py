@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
@@ -62,6 +62,16 @@ class Parser(ABC):
     columns: tuple[str, ...] = ("offset",)
     """What it looks at."""
 
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> Parser:
+        """Make a parser of the user's own, with what the settings ``parser.*`` give under their names without it.
+
+        By default it takes none. ConfigError for options that it does not know or cannot use.
+        """
+        for name in options:
+            raise ConfigError(f"parser.{name} is given, and {cls.__module__}:{cls.__qualname__} has no options")
+        return cls()
+
     @abstractmethod
     def file(self, records: pa.RecordBatch) -> Filed:
         """The directories of the records, without the topic's."""
@@ -79,8 +89,7 @@ class Parser(ABC):
 
 
 class MessageParser(Parser):
-    """Files message by message: what a parser of one's own may be, named by ``module:Class``, and made without
-    arguments."""
+    """Files message by message: the base of a parser of one's own, which settings name by ``module:Class``."""
 
     columns: tuple[str, ...] = ("offset", "timestamp", "key", "value")
 

@@ -24,7 +24,7 @@ from tieredstore.pipelines.files.text_format import Text
 from tieredstore.pipelines.filing.schemas import REGISTRY_NAMES
 from tieredstore.pipelines.format_table import format_of
 from tieredstore.pipelines.log.commit_log import CommitLog, LogState, Progress
-from tieredstore.pipelines.parser_table import field_prefix_of
+from tieredstore.pipelines.parser_table import OffsetSettings, ThriftSettings, field_prefix_of
 from tieredstore.pipelines.parsers import OffsetParser
 from tieredstore.pipelines.run.recipes import fingerprint_of, naming_of, recipe_of
 from tieredstore.pipelines.run.selection import selection_of
@@ -88,7 +88,7 @@ SAMPLE = {
 def test_what_secors_own_file_says_is_taken_and_what_has_no_effect_is_named(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         own = pipeline_of(**texts(SAMPLE)).own
-    assert own.filing.offsets_per_partition == 10_000_000
+    assert own.of_parser(OffsetSettings).offsets_per_partition == 10_000_000
     assert "secor.consumer.threads, zookeeper.session.timeout.ms" in caplog.text
 
 
@@ -101,7 +101,11 @@ def test_secors_files_for_production_run_once_what_is_refused_is_gone() -> None:
         assert f"{name} is refused: " in str(refused.value)
     taken = {name: text for name, text in sample.items() if name not in NOT_TAKEN}
     own = pipeline_of(**texts({**taken, "secor.compression.codec": "gzip"})).own
-    assert (own.filing.parser, own.format, own.filing.timestamp_id) == ("thrift", "sequencefile", "1")
+    assert (own.filing.parser, own.format, own.of_parser(ThriftSettings).timestamp_id) == (
+        "thrift",
+        "sequencefile",
+        "1",
+    )
     assert "not known" not in str(refused.value)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from tests.support.pipelines.secor_cases import load_cases, render_table
 from tests.support.reference.marks import renew_marked
 from tests.support.reference.settings_page import HEADER, render_row, shown_default
-from tieredstore.pipelines.config.secor import ALSO_CALLED, HONOURED_BEGINNINGS, OURS, REFUSED, WITHOUT_EFFECT
+from tieredstore.pipelines.config.secor import ALSO_CALLED, HONOURED, HONOURED_BEGINNINGS, REFUSED, WITHOUT_EFFECT
 from tieredstore.pipelines.config.settings import own_properties
 from tieredstore.pipelines.filing.schemas import OF_TOPICS
 
@@ -24,7 +24,7 @@ def settings_table() -> str:
 
 def honoured_names() -> str:
     """Return Secor's properties that mean here what they mean there."""
-    names = [name for name, _, _ in own_properties() if name not in OURS]
+    names = [name for name, info, _ in own_properties() if HONOURED in info.metadata]
     families = [f"{start}TOPIC" for start in OF_TOPICS if start.startswith("secor.")]
     return _listed(sorted([*names, *families, *HONOURED_BEGINNINGS, *map(_whole, ALSO_CALLED)]))
 

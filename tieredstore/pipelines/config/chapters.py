@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Annotated, Final
 from zoneinfo import ZoneInfo
@@ -15,6 +15,7 @@ from tieredstore.config.properties import shown_name
 from tieredstore.config.source import SettingProblem, SettingsReader
 from tieredstore.config.values import BOOLEAN, choice, compiled, integer, long, string
 from tieredstore.pipelines.config import secor
+from tieredstore.pipelines.config.text_readers import matcher, path_prefix, read_name
 from tieredstore.pipelines.parser_table import PARSERS
 
 if TYPE_CHECKING:
@@ -33,37 +34,6 @@ def _time_zone(text: str) -> str:
     return text
 
 
-def _path_prefix(text: str) -> str:
-    if "/" in text or text in {".", ".."}:
-        raise ValueError
-    return text
-
-
-def matcher(pattern: str) -> Callable[[str], str]:
-    """What takes a text that matches all of an expression."""
-
-    def parse(text: str) -> str:
-        if not re.fullmatch(pattern, text):
-            raise ValueError
-        return text
-
-    return parse
-
-
-def read_name(names: Mapping[str, str], *, own: bool = False) -> Callable[[str], str]:
-    """What reads a short name, or a class of Secor's that ``names`` has one for; with ``own`` also ``module:Class``."""
-    known = {**names, **{short: short for short in names.values()}}
-
-    def parse(text: str) -> str:
-        if own and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", text):
-            return text
-        if text not in known:
-            raise ValueError
-        return known[text]
-
-    return parse
-
-
 _PARSER_NAMES: Final = {name: name for name in PARSERS} | {
     f"{secor.PARSERS}{secors}{'' if secors == 'MessagePack' else 'Message'}Parser": name
     for name, kind in PARSERS.items()
@@ -72,48 +42,43 @@ _PARSER_NAMES: Final = {name: name for name in PARSERS} | {
 
 
 class FilingSettings(SettingsGroup):
-    """What records are filed by."""
+    """What records are filed by; settings of single parsers stand with their rows in ``parser_table``."""
+
+    parser_options: tuple[tuple[str, str], ...] = ()
+    """``parser.*`` for a parser of the user's own: pairs of name, without the beginning, and text."""
 
     parser: Annotated[
-        str, string("a short name, Secor's class, or module:Class", read_name(_PARSER_NAMES, own=True))
+        str, string("a short name, Secor's class, or module:Class", read_name(_PARSER_NAMES, own=True)), secor.HONOURED
     ] = Field(
         default="offset",
         alias="secor.message.parser.class",
-        description=f"What records are filed by: {', '.join(PARSERS)}.",
+        description=f"What records are filed by: {', '.join(PARSERS)}. Your own class gets the properties `parser.*`.",
     )
-    offsets_per_partition: Annotated[int, long(1)] = Field(
-        default=10000000, alias="secor.offsets.per.partition", description="Offsets of one `offset` directory."
-    )
-    offsets_prefix: Annotated[str, string("without /", _path_prefix)] = Field(
-        default="base_offset=",
-        alias="secor.offsets.prefix",
-        description="Prefix of `offset` directories; Secor's `offset=` hides the column `offset` of files.",
-    )
-    hours: Annotated[bool, BOOLEAN] = Field(
+    hours: Annotated[bool, BOOLEAN, secor.HONOURED] = Field(
         default=False, alias="partitioner.granularity.hour", description="Directories of hours within days."
     )
-    minutes: Annotated[bool, BOOLEAN] = Field(
+    minutes: Annotated[bool, BOOLEAN, secor.HONOURED] = Field(
         default=False, alias="partitioner.granularity.minute", description="Directories of minutes within hours."
     )
-    date_prefix: Annotated[str, string("without /", _path_prefix)] = Field(
+    date_prefix: Annotated[str, string("without /", path_prefix), secor.HONOURED] = Field(
         default="dt=", alias="partitioner.granularity.date.prefix", description="Prefix of directories of days."
     )
-    hour_prefix: Annotated[str, string("without /", _path_prefix)] = Field(
+    hour_prefix: Annotated[str, string("without /", path_prefix), secor.HONOURED] = Field(
         default="hr=", alias="partitioner.granularity.hour.prefix", description="Prefix of directories of hours."
     )
-    minute_prefix: Annotated[str, string("without /", _path_prefix)] = Field(
+    minute_prefix: Annotated[str, string("without /", path_prefix), secor.HONOURED] = Field(
         default="min=", alias="partitioner.granularity.minute.prefix", description="Prefix of directories of minutes."
     )
-    date_format: Annotated[str, string("a date pattern of Java's")] = Field(
+    date_format: Annotated[str, string("a date pattern of Java's"), secor.HONOURED] = Field(
         default="yyyy-MM-dd", alias="partitioner.granularity.date.format", description="Pattern of days."
     )
-    hour_format: Annotated[str, string("a date pattern of Java's")] = Field(
+    hour_format: Annotated[str, string("a date pattern of Java's"), secor.HONOURED] = Field(
         default="HH", alias="partitioner.granularity.hour.format", description="Pattern of hours."
     )
-    minute_format: Annotated[str, string("a date pattern of Java's")] = Field(
+    minute_format: Annotated[str, string("a date pattern of Java's"), secor.HONOURED] = Field(
         default="mm", alias="partitioner.granularity.minute.format", description="Pattern of minutes."
     )
-    zone: Annotated[str, string("a time zone", _time_zone)] = Field(
+    zone: Annotated[str, string("a time zone", _time_zone), secor.HONOURED] = Field(
         default="UTC", alias="secor.parser.timezone", description="Time zone of directories, and of `date`."
     )
     strict: Annotated[bool, BOOLEAN] = Field(
@@ -122,45 +87,13 @@ class FilingSettings(SettingsGroup):
         description="Treat as bad the messages that Secor files leniently: JSON that is not UTF-8 or has raw control "
         "characters, numbers as text with blanks or fractions, text after a date.",
     )
-    timestamp_name: Annotated[str, string("a field")] = Field(
+    timestamp_name: Annotated[str, string("a field"), secor.HONOURED] = Field(
         default="timestamp", alias="message.timestamp.name", description="Field with the time."
     )
-    timestamp_separator: Annotated[str, string("a text")] = Field(
+    timestamp_separator: Annotated[str, string("a text"), secor.HONOURED] = Field(
         default="",
         alias="message.timestamp.name.separator",
         description="Separator in names of nested fields; unset: a dot for messages with a schema.",
-    )
-    timestamp_pattern: Annotated[str, string("a date pattern of Java's, or a regular expression")] = Field(
-        default="",
-        alias="message.timestamp.input.pattern",
-        description="For `date`, the pattern of dates; for `regex`, an expression whose first group is the time.",
-    )
-    split_field: Annotated[str, string("a field")] = Field(
-        default="",
-        alias="message.split.field.name",
-        description="Field of `split-by-field` and `avro-split-by-field`.",
-    )
-    field_prefix: Annotated[str | None, string("without /", _path_prefix)] = Field(
-        default=None,
-        alias="partitioner.granularity.field.prefix",
-        description="Prefix of directories by a field; unset: the field's name and `=` (with `columns`, `by_` "
-        "first); empty: none, as in Secor's `split-by-field`.",
-    )
-    timestamp_id: Annotated[
-        str, string("a field's id, or several with dots", matcher(r"[1-9]\d{0,4}(\.[1-9]\d{0,4}){0,15}"))
-    ] = Field(
-        default="1",
-        alias="message.timestamp.id",
-        description="For `thrift`, the id of the field with the time, after the ids of its enclosing structs.",
-    )
-    thrift_protocol: Annotated[str, string("binary, compact or Thrift's class", read_name(secor.THRIFT_PROTOCOLS))] = (
-        Field(default="binary", alias="secor.thrift.protocol.class", description="Protocol of Thrift messages.")
-    )
-    thrift_idl: Annotated[str, string("a file")] = Field(
-        default="",
-        alias="thrift.idl",
-        description="IDL file with the structs of `secor.thrift.message.class.TOPIC`, to find "
-        "`message.timestamp.name`.",
     )
     descriptor_set: Annotated[str, string("a file")] = Field(
         default="",
@@ -202,15 +135,15 @@ class GroupSettings(SettingsGroup):
         description="Consumer group whose offsets new partitions start at; unset: "
         "`kafka.new.consumer.auto.offset.reset`.",
     )
-    group_storage: Annotated[str, choice("kafka", "zookeeper")] = Field(
+    group_storage: Annotated[str, choice("kafka", "zookeeper"), secor.HONOURED] = Field(
         default="kafka",
         alias="kafka.offsets.storage",
         description="Location of that group's offsets: Kafka, or ZooKeeper, as in Secor.",
     )
-    zookeeper: Annotated[str, string("host:port, several parted by commas")] = Field(
+    zookeeper: Annotated[str, string("host:port, several parted by commas"), secor.HONOURED] = Field(
         default="", alias="zookeeper.quorum", description="Servers of that ZooKeeper; not used otherwise."
     )
-    zookeeper_path: Annotated[str, string("a node's path", _node)] = Field(
+    zookeeper_path: Annotated[str, string("a node's path", _node), secor.HONOURED] = Field(
         default="",
         alias="kafka.zookeeper.path",
         description="Node above its `/consumers/GROUP/offsets/TOPIC/PARTITION`; unset or `/`: none.",
@@ -247,17 +180,17 @@ class NamingSettings(SettingsGroup):
         alias="name.offset",
         description="Offset in file names: the first of the file; or, as in Secor, the first of its window.",
     )
-    hashed: Annotated[bool, BOOLEAN] = Field(
+    hashed: Annotated[bool, BOOLEAN, secor.HONOURED] = Field(
         default=False,
         alias="secor.s3.prefix.md5hash",
         description="Begin keys with four digits of the MD5 of topic and directory, in any store.",
     )
-    alternative_root: Annotated[str, string("a path", _root)] = Field(
+    alternative_root: Annotated[str, string("a path", _root), secor.HONOURED] = Field(
         default="",
         alias="secor.s3.alternative.path",
         description="Replaces `output.key.prefix` for directories of later days; a slash is added.",
     )
-    alternative_since: Annotated[str, string("a day, as 2026-01-31", _day)] = Field(
+    alternative_since: Annotated[str, string("a day, as 2026-01-31", _day), secor.HONOURED] = Field(
         default="", alias="secor.s3.alter.path.date", description="First of these days; unset: none."
     )
 
@@ -266,7 +199,7 @@ class TableSettings(SettingsGroup):
     """Which table has the files."""
 
     hive_prefix: Annotated[
-        str, string("letters, digits and _, behind a database and a dot", matcher(r"(?a)(\w+\.)?\w*"))
+        str, string("letters, digits and _, behind a database and a dot", matcher(r"(?a)(\w+\.)?\w*")), secor.HONOURED
     ] = Field(
         default="",
         alias="hive.table.prefix",
@@ -334,12 +267,12 @@ def regex(text: str) -> str:
 class LimitSettings(SettingsGroup):
     """By which sizes, ages and numbers."""
 
-    max_file_bytes: Annotated[int, long(1)] = Field(
+    max_file_bytes: Annotated[int, long(1), secor.HONOURED] = Field(
         default=200000000,
         alias="secor.max.file.size.bytes",
         description="Bytes of the log of a window; a file ends at the record that reaches it.",
     )
-    max_file_age_s: Annotated[int, long(0)] = Field(
+    max_file_age_s: Annotated[int, long(0), secor.HONOURED] = Field(
         default=3600,
         alias="secor.max.file.age.seconds",
         description="Seconds from the first unwritten record until it is written.",
@@ -347,37 +280,37 @@ class LimitSettings(SettingsGroup):
     max_file_records: Annotated[int, long(0)] = Field(
         default=0, alias="max.file.records", description="Records at which a file ends; 0: no limit."
     )
-    minute_mark: Annotated[int, integer(0, 59)] = Field(
+    minute_mark: Annotated[int, integer(0, 59), secor.HONOURED] = Field(
         default=0,
         alias="secor.upload.minute_mark",
         description="Minute of each hour at which all records seen before are written.",
     )
-    minute_mark_filter: Annotated[str, string("a regular expression", regex)] = Field(
+    minute_mark_filter: Annotated[str, string("a regular expression", regex), secor.HONOURED] = Field(
         default="",
         alias="secor.kafka.upload_at_minute_mark.topic_filter",
         description="Topics with that minute; unset: none.",
     )
-    upload_on_shutdown: Annotated[bool, BOOLEAN] = Field(
+    upload_on_shutdown: Annotated[bool, BOOLEAN, secor.HONOURED] = Field(
         default=False,
         alias="secor.upload.on.shutdown",
         description="Write all records before a service stops.",
     )
-    is_deterministic: Annotated[bool, BOOLEAN] = Field(
+    is_deterministic: Annotated[bool, BOOLEAN, secor.HONOURED] = Field(
         default=False,
         alias="secor.upload.deterministic",
         description="End all files of a partition together, by the next two limits instead of size and minute.",
     )
-    max_payload_bytes: Annotated[int, long(0)] = Field(
+    max_payload_bytes: Annotated[int, long(0), secor.HONOURED] = Field(
         default=0,
         alias="secor.max.input.payload.size.bytes",
         description="Bytes of all values at which these files end; 0: no limit.",
     )
-    max_range_ms: Annotated[int, long(0)] = Field(
+    max_range_ms: Annotated[int, long(0), secor.HONOURED] = Field(
         default=0,
         alias="secor.max.file.timestamp.range.millis",
         description="Time span in ms of all records at which these files end; 0: no limit.",
     )
-    max_open_files: Annotated[int, long(-1)] = Field(
+    max_open_files: Annotated[int, long(-1), secor.HONOURED] = Field(
         default=-1,
         alias="secor.max.file.count",
         description="Maximum of open files of a window; beyond it the stalest ends. -1: no limit.",

@@ -82,14 +82,8 @@ REFUSED: Final[Mapping[str, str]] = {
 }
 """As above; the way out."""
 
-OURS: Final = frozenset(
-    {
-        "pipeline.name", "pipeline.finalize", "startingOffsets", "commit.to.group", "name.offset", "columns", "frame",
-        "max.file.records", "outage.seconds", "thrift.idl", "protobuf.descriptor.set",
-        "secor.parser.strict", "table", "table.iceberg.name", "table.iceberg.catalog",
-    }
-)  # fmt: skip
-"""Settings that Secor has not; it has all others."""
+HONOURED: Final = "a property of Secor's"
+"""Mark in the annotation of a setting: Secor has it under the same name. All others are ours alone."""
 
 HONOURED_BEGINNINGS: Final = ("hive.table.name.TOPIC", "schema.registry.*", "kafka.new.consumer.*")
 """Those whose ends others choose, beside schemas of topics."""

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import Field
 from pydantic.fields import FieldInfo
@@ -33,10 +33,9 @@ from tieredstore.pipelines.config.chapters import (
     catalog_properties,
     find_table_fault,
     hive_tables,
-    matcher,
-    read_name,
     regex,
 )
+from tieredstore.pipelines.config.text_readers import matcher, read_name
 from tieredstore.pipelines.filing.directories import java_format
 from tieredstore.pipelines.filing.schemas import (
     AVRO,
@@ -49,14 +48,22 @@ from tieredstore.pipelines.filing.schemas import (
     read_schemas,
 )
 from tieredstore.pipelines.format_table import FACTORIES, FORMATS
-from tieredstore.pipelines.parser_table import kind_of
+from tieredstore.pipelines.parser_table import (
+    OWN_PARSER,
+    PatternSettings,
+    ThriftSettings,
+    kind_of,
+    parser_settings,
+)
 
 _logger: Final = logging.getLogger(__name__)
+_GroupT = TypeVar("_GroupT", bound=SettingsGroup)
 
 _OUTPUT: Final = "output."
 _KAFKA: Final = "kafka."
 _SERVERS: Final = "bootstrap.servers"
 _CONSUMER: Final = "kafka.new.consumer."
+_PARSER: Final = "parser."
 _SOURCE: Final = ("storage.", "key.prefix", "chunk.size", "encryption.", "fetch.", "compression.", "rsm.config.")
 
 
@@ -77,38 +84,40 @@ class PipelineSettings(SettingsGroup):
     naming: NamingSettings = NamingSettings()
     table: TableSettings = TableSettings()
     limits: LimitSettings = LimitSettings()
+    parsers: tuple[SettingsGroup, ...] = tuple(group() for group in parser_settings())
+    """The settings of single parsers, as the rows of ``parser_table`` declare them."""
     schemas: str = ""
     """Of what the files say that settings name: no property of its own, and part of the fingerprint."""
 
     name: Annotated[str, string("letters, digits, ., _ and -", matcher(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"))] = Field(
         alias="pipeline.name", description="Name of the pipeline; its commit log is stored under it."
     )
-    generation: Annotated[int, integer(0, 999999999)] = Field(
+    generation: Annotated[int, integer(0, 999999999), secor.HONOURED] = Field(
         default=1,
         alias="secor.generation",
         description="Part of file names; generations run in parallel, each with its commit log.",
     )
-    topic_filter: Annotated[str, string("a regular expression", regex)] = Field(
+    topic_filter: Annotated[str, string("a regular expression", regex), secor.HONOURED] = Field(
         default=".*", alias="secor.kafka.topic_filter", description="Topics to read: the whole name matches."
     )
-    topic_list: Annotated[str, string("names parted by commas")] = Field(
+    topic_list: Annotated[str, string("names parted by commas"), secor.HONOURED] = Field(
         default="", alias="kafka.new.consumer.topic.list", description="Topics to read, by name."
     )
-    topic_blacklist: Annotated[str, string("a regular expression", regex)] = Field(
+    topic_blacklist: Annotated[str, string("a regular expression", regex), secor.HONOURED] = Field(
         default="", alias="secor.kafka.topic_blacklist", description="Topics to leave out."
     )
-    starting: Annotated[str, choice("earliest", "latest")] = Field(
+    starting: Annotated[str, choice("earliest", "latest"), secor.HONOURED] = Field(
         default="earliest",
         alias="kafka.new.consumer.auto.offset.reset",
         description="Where a new partition begins.",
     )
-    isolation: Annotated[str, choice("read_committed", "read_uncommitted")] = Field(
+    isolation: Annotated[str, choice("read_committed", "read_uncommitted"), secor.HONOURED] = Field(
         default=DEFAULT_ISOLATION,
         alias="kafka.new.consumer.isolation.level",
         description="Leave out records of open and aborted transactions, or not.",
     )
     format: Annotated[
-        str, string("a short name, Secor's class, or module:Class", read_name(_FORMAT_NAMES, own=True))
+        str, string("a short name, Secor's class, or module:Class", read_name(_FORMAT_NAMES, own=True)), secor.HONOURED
     ] = Field(
         default="parquet",
         alias="secor.file.reader.writer.factory",
@@ -125,11 +134,14 @@ class PipelineSettings(SettingsGroup):
             "none, gzip, zstd, snappy, deflate, lz4, bzip2 or Hadoop's class",
             read_name(_CODEC_NAMES),
         ),
+        secor.HONOURED,
     ] = Field(default="zstd", alias="secor.compression.codec", description="Compression of files; empty: none.")
-    extension: Annotated[str, string("begins with a dot", matcher(r"\.[A-Za-z0-9._-]{1,40}"))] = Field(
+    extension: Annotated[str, string("begins with a dot", matcher(r"\.[A-Za-z0-9._-]{1,40}")), secor.HONOURED] = Field(
         default="", alias="secor.file.extension", description="Extension of files; unset: by format and codec."
     )
-    delimiter: Annotated[str, string("a text; \\n, \\t, \\r, \\s, \\f and \\uXXXX are escapes", _delimiter)] = Field(
+    delimiter: Annotated[
+        str, string("a text; \\n, \\t, \\r, \\s, \\f and \\uXXXX are escapes", _delimiter), secor.HONOURED
+    ] = Field(
         default="\\n",
         alias="secor.file.writer.Delimiter",
         description="Delimiter after each value in text files; empty: none.",
@@ -139,7 +151,7 @@ class PipelineSettings(SettingsGroup):
         alias="outage.seconds",
         description="Seconds that a service waits for an unavailable store or broker; then it ends with exit code 75.",
     )
-    max_bad_messages: Annotated[int, long(-1)] = Field(
+    max_bad_messages: Annotated[int, long(-1), secor.HONOURED] = Field(
         default=1000,
         alias="secor.consumer.max_bad_messages",
         description="Maximum of bad messages in a batch; with more, nothing of it appears. -1: no limit.",
@@ -149,7 +161,7 @@ class PipelineSettings(SettingsGroup):
         alias="pipeline.finalize",
         description="Finalize directories whose time is over in each run: they get `_SUCCESS`.",
     )
-    finalizer_delay_s: Annotated[int, long(0)] = Field(
+    finalizer_delay_s: Annotated[int, long(0), secor.HONOURED] = Field(
         default=3600,
         alias="partitioner.finalizer.delay.seconds",
         description="Seconds after a directory's time, by the times of records, until it is finalized.",
@@ -157,6 +169,7 @@ class PipelineSettings(SettingsGroup):
     transformer: Annotated[
         str,
         string("module:Class, module:function or Secor's own", read_name(secor.TRANSFORMERS, own=True)),
+        secor.HONOURED,
     ] = Field(
         default="",
         alias="secor.message.transformer.class",
@@ -167,9 +180,13 @@ class PipelineSettings(SettingsGroup):
         alias="frame",
         description="Function that transforms the records as a DataFrame, on Spark alone.",
     )
-    local_path: Annotated[str, string("a folder")] = Field(
+    local_path: Annotated[str, string("a folder"), secor.HONOURED] = Field(
         default="", alias="secor.local.path", description="Folder for files before they are uploaded."
     )
+
+    def of_parser(self, group: type[_GroupT]) -> _GroupT:
+        """Return the settings that a row of ``parser_table`` declares."""
+        return next(one for one in self.parsers if isinstance(one, group))
 
 
 CHAPTERS: Final[Mapping[str, type[SettingsGroup]]] = {
@@ -183,7 +200,8 @@ CHAPTERS: Final[Mapping[str, type[SettingsGroup]]] = {
 
 def own_properties() -> Iterator[tuple[str, FieldInfo, Kind]]:
     """Name, field and kind of each property of a pipeline's own."""
-    groups: tuple[type[SettingsGroup], ...] = (PipelineSettings, *CHAPTERS.values())
+    filing, *others = CHAPTERS.values()
+    groups: tuple[type[SettingsGroup], ...] = (PipelineSettings, filing, *parser_settings(), *others)
     for group in groups:
         yield from property_fields(group)
 
@@ -208,16 +226,23 @@ def _broken_rules(own: PipelineSettings) -> Iterator[tuple[str, str]]:
 
 
 def _broken_parser(own: PipelineSettings) -> Iterator[tuple[str, str]]:
-    kind, filing, name = kind_of(own), own.filing, "message.timestamp.input.pattern"
-    if kind.check_pattern is not None and not filing.timestamp_pattern:
-        yield name, f"is missing; the parser {filing.parser} needs it"
+    kind, filing = kind_of(own), own.filing
+    given = {
+        info.alias
+        for group in own.parsers
+        for field, info in type(group).model_fields.items()
+        if field in group.model_fields_set
+    }
+    if kind.needs and kind.needs not in given:
+        yield kind.needs, f"is missing; the parser {filing.parser} needs it"
     elif kind.check_pattern is not None:
         try:
-            kind.check_pattern(filing.timestamp_pattern)
+            kind.check_pattern(own.of_parser(PatternSettings).timestamp_pattern)
         except ConfigError as error:
-            yield name, str(error).removeprefix(f"{name} ")
-    if kind.by_field and not filing.split_field:
-        yield "message.split.field.name", f"is missing; the parser {filing.parser} needs it"
+            yield kind.needs, str(error).removeprefix(f"{kind.needs} ")
+    if kind is not OWN_PARSER:
+        for name, _ in filing.parser_options:
+            yield f"{_PARSER}{name}", f"is for a parser of your own, and the parser is {filing.parser}: leave it out"
 
 
 def _broken_files(own: PipelineSettings) -> Iterator[tuple[str, str]]:
@@ -300,7 +325,7 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
     own = implied | {name: text for name, text in rest.items() if name in own_names}
     reader = SettingsReader(OwnProperties(source, "", own), base_dir or Path())
     tables = hive_tables(rest, reader)
-    prefixes = (HIVE_TABLE, CATALOG, *OF_TOPICS, REGISTRY)
+    prefixes = (HIVE_TABLE, CATALOG, _PARSER, *OF_TOPICS, REGISTRY)
     client = _sort_out(
         {
             name: text
@@ -310,7 +335,8 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
         own_names | REGISTRY_NAMES,
         reader,
     )
-    settings = _read_settings(reader)
+    options = {name.removeprefix(_PARSER): text for name, text in rest.items() if name.startswith(_PARSER)}
+    settings = _read_settings(reader, options)
     _check_groups(settings, client, source)
     schemas = _schemas(rest, settings, base_dir or Path(), source)
     settings = settings.model_copy(update={"schemas": schemas.digest})
@@ -334,9 +360,12 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
     )
 
 
-def _read_settings(reader: SettingsReader) -> PipelineSettings:
-    chapters = {name: reader.read(group) for name, group in CHAPTERS.items()}
-    own = reader.read(PipelineSettings, fields={name: one for name, one in chapters.items() if one is not None})
+def _read_settings(reader: SettingsReader, parser_options: Mapping[str, str]) -> PipelineSettings:
+    chapters = {name: reader.read(group) for name, group in CHAPTERS.items() if group is not FilingSettings}
+    chapters["filing"] = reader.read(FilingSettings, fields={"parser_options": tuple(sorted(parser_options.items()))})
+    fields: dict[str, object] = {name: one for name, one in chapters.items() if one is not None}
+    fields["parsers"] = tuple(one for group in parser_settings() if (one := reader.read(group)) is not None)
+    own = reader.read(PipelineSettings, fields=fields)
     # Rules of settings that are wrong by themselves would say the same twice.
     for name, why in _broken_rules(own) if own is not None and not reader.problems else ():
         reader.note(name, why)
@@ -367,7 +396,7 @@ def _schemas(rest: Mapping[str, str], own: PipelineSettings, base_dir: Path, sou
         wanted,
         base_dir,
         descriptor_set=filing.descriptor_set,
-        idl=filing.thrift_idl,
+        idl=own.of_parser(ThriftSettings).thrift_idl,
         time_path=filing.field_path(),
     )
     if "avro" in decoded and not schemas.avro and schemas.registry is None:

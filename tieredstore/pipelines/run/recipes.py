@@ -16,7 +16,7 @@ from tieredstore.pipelines.config.settings import CHAPTERS, Pipeline, PipelineSe
 from tieredstore.pipelines.filing.directories import java_format
 from tieredstore.pipelines.filing.naming import ByDate, Naming, Places
 from tieredstore.pipelines.format_table import FORMATS, format_of
-from tieredstore.pipelines.parser_table import parser_of, partition_names
+from tieredstore.pipelines.parser_table import OffsetSettings, parser_of, partition_names
 from tieredstore.pipelines.run.window_writing import InputLimits, Recipe
 from tieredstore.pipelines.transforming import Transforming
 
@@ -56,7 +56,7 @@ def _check_names(pipeline: Pipeline) -> None:
         if setting is None:
             continue
         words = f"files of {own.format} have a column {column}, and directories have that name too: give {setting} "
-        if setting != "secor.offsets.prefix" or "offsets_prefix" not in own.filing.model_fields_set:
+        if setting != "secor.offsets.prefix" or "offsets_prefix" not in own.of_parser(OffsetSettings).model_fields_set:
             raise ConfigError(f"{words}another one")
         _warn_once(f"{words}another one, unless it is Secor's that is wanted: Spark and DuckDB read the directory's")
 
@@ -105,11 +105,13 @@ def fingerprint_of(own: PipelineSettings) -> str:
 
     What is as by default is left out, so that a setting that comes with another version changes no fingerprint.
     """
-    groups: list[SettingsGroup] = [own, *(getattr(own, name) for name in _DECISIVE)]
+    groups: list[SettingsGroup] = [own, *(getattr(own, name) for name in _DECISIVE), *own.parsers]
     decisive = {
         name: value
         for group in groups
         for name, value in group
-        if name not in CHAPTERS and name not in _NOT_OF_FILES and value != type(group).model_fields[name].default
+        if name not in {*CHAPTERS, "parsers"}
+        and name not in _NOT_OF_FILES
+        and value != type(group).model_fields[name].default
     }
     return hashlib.sha256(json.dumps([_VERSION, decisive], sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,39 @@
+"""Readers of the texts of pipelines' settings; each raises ValueError for a text that it does not accept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+
+def path_prefix(text: str) -> str:
+    """Return what a directory's name can begin with."""
+    if "/" in text or text in {".", ".."}:
+        raise ValueError
+    return text
+
+
+def matcher(pattern: str) -> Callable[[str], str]:
+    """Return a reader of texts that match all of an expression."""
+
+    def parse(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError
+        return text
+
+    return parse
+
+
+def read_name(names: Mapping[str, str], *, own: bool = False) -> Callable[[str], str]:
+    """Return a reader of short names, and of Secor's classes that ``names`` has one for; ``own`` adds
+    ``module:Class``."""
+    known = {**names, **{short: short for short in names.values()}}
+
+    def parse(text: str) -> str:
+        if own and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", text):
+            return text
+        if text not in known:
+            raise ValueError
+        return known[text]
+
+    return parse
