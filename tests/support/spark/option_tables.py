@@ -36,7 +36,7 @@ def _rows(options: Sequence[Option[object]]) -> Iterator[str]:
         yield from ("| option | meaning |", "|---|---|")
         yield from (f"| `{option.name}` | {option.doc} |" for option in options)
         return
-    yield from ("| option | | default | meaning | other than Spark's Kafka source |", "|---|---|---|---|---|")
+    yield from ("| option | | default | meaning | different from Spark's Kafka source |", "|---|---|---|---|---|")
     for option in options:
         cells = f"`{option.name}`", option.query, option.shown, option.doc, option.kafka
         yield f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in cells)}|"

@@ -104,21 +104,21 @@ _KIND: Final = FindingKind
 _DAMAGE, _MISSING, _GAP, _NOTICE = Severity.DAMAGE, Severity.MISSING, Severity.GAP, Severity.NOTICE
 
 _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
-    _KIND.MANIFEST_DAMAGED: KindFacts(_DAMAGE, "nobody can read the segment", COPY_AGAIN),
+    _KIND.MANIFEST_DAMAGED: KindFacts(_DAMAGE, "the segment cannot be read", COPY_AGAIN),
     _KIND.MANIFEST_REFUSED: KindFacts(
         _DAMAGE,
-        "readers refuse the segment: the manifest is that of another one, or breaks a rule of the settings",
+        "readers refuse the segment: the manifest belongs to another one, or breaks a rule of the settings",
         COPY_AGAIN,
     ),
     _KIND.METADATA_UNUSABLE: KindFacts(
         _DAMAGE,
-        "all can be read, but offsets and times of the segment are worked out from its log, at a few requests each",
+        "readable, but readers work out the segment's offsets and times from its log, at a few requests each",
         "compare with an older version of the manifest; readers do without this part",
     ),
     _KIND.METADATA_ABSENT: KindFacts(
         _NOTICE,
-        "some writers leave this part out; offsets and times are worked out from the log",
-        "nothing; what lies between this segment and the next is told from level index on",
+        "some writers leave this part out; readers work out offsets and times from the log",
+        "nothing; level index checks for a gap before the next segment",
     ),
     _KIND.EPOCHS_CONTRADICT: KindFacts(
         _DAMAGE,
@@ -126,59 +126,59 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
         "compare with an older version of the manifest",
     ),
     _KIND.NUMBERS_CONTRADICT: KindFacts(
-        _DAMAGE, "one number of the manifest is wrong; what it leads to cannot be read", COPY_AGAIN
+        _DAMAGE, "one number of the manifest is wrong; the bytes that it points to cannot be read", COPY_AGAIN
     ),
-    _KIND.LOG_MISSING: KindFacts(_DAMAGE, "the segment's records are gone; reading fails", COPY_AGAIN),
+    _KIND.LOG_MISSING: KindFacts(_DAMAGE, "the segment's records are lost; reading fails", COPY_AGAIN),
     _KIND.INDEXES_MISSING: KindFacts(
         _DAMAGE, "look-ups by offset and time fail, and brokers serve nothing of the segment", COPY_AGAIN
     ),
-    _KIND.LOG_SIZE: KindFacts(_DAMAGE, "records at the end, or all behind a place, cannot be read", COPY_AGAIN),
+    _KIND.LOG_SIZE: KindFacts(_DAMAGE, "records at the end, or from some place on, cannot be read", COPY_AGAIN),
     _KIND.INDEXES_SIZE: KindFacts(
         _DAMAGE, "some of the indexes cannot be read; brokers serve nothing of the segment", COPY_AGAIN
     ),
     _KIND.UNCOMMITTED: KindFacts(
         _NOTICE,
-        "no reader sees it: a copy that is under way, or what a broken one or a deletion left",
+        "no reader sees it: a copy in progress, or the remains of a failed copy or a deletion",
         "leave it to gc, unless the records are in no other segment",
     ),
     _KIND.FOREIGN_DIGITS: KindFacts(
         _MISSING,
-        "the key has other digits than ASCII's, of a JVM's locale: readers of other locales look for another key",
+        "the key has non-ASCII digits of a JVM's locale: readers in other locales look for another key",
         "give the three objects their ASCII keys, the manifest last",
     ),
     _KIND.GAP: KindFacts(
         _GAP,
-        "readers of these offsets stop with DataLossError, or skip them, as they were told to",
-        "copy what is missing while a broker has it",
+        "readers of these offsets stop with DataLossError, or skip them if they are set to",
+        "copy the missing segment while a broker has it",
     ),
     _KIND.OVERLAP: KindFacts(
-        _NOTICE, "two leaders copied some offsets; leader epochs settle who is read", "nothing: it is Kafka's way"
+        _NOTICE, "two leaders copied some offsets; leader epochs decide which copy is read", "nothing: Kafka does this"
     ),
     _KIND.COPIED_TWICE: KindFacts(
-        _NOTICE, "the same offsets are stored twice, which costs room alone", "delete one of them by its segment id"
+        _NOTICE, "the same offsets are stored twice, which only costs space", "delete one of them by its segment id"
     ),
     _KIND.LEFT_BEHIND: KindFacts(
         _GAP,
-        "these offsets are only in a segment of a leader epoch that the log left behind: no reader is given them",
+        "these offsets are only in a segment of an abandoned leader epoch: readers do not get them",
         "an unclean election lost them; fetch reads the segment itself",
     ),
     _KIND.LEFT_BEHIND_COVERED: KindFacts(
         _NOTICE,
-        "the segment is of a leader epoch that the log left behind; readers take the newer one",
+        "the segment is of an abandoned leader epoch; readers take the newer one",
         "nothing; brokers delete it with its epoch",
     ),
     _KIND.RECREATED_TOPIC: KindFacts(
         _NOTICE,
-        "segments of several topics of one name; readers take the latest, or ask for --topic-id",
-        "delete the segments of the older topic when nobody needs them",
+        "segments of several topics with one name; readers take the latest, or the one of --topic-id",
+        "delete the segments of the older topic once they are not needed",
     ),
     _KIND.UNKNOWN_KEY: KindFacts(
-        _DAMAGE, "nobody without the key pair can read the segment", "put the pair on the ring (keys list names it)"
+        _DAMAGE, "the segment cannot be read without the key pair", "put the pair on the ring (keys list names it)"
     ),
     _KIND.WRONG_KEY: KindFacts(
         _DAMAGE,
         "the pair of this id does not open the data key: another pair, or a damaged data key",
-        "find the pair that was in use then, or an older version of the manifest",
+        "find the pair that was used then, or an older version of the manifest",
     ),
     _KIND.INDEXES_DAMAGED: KindFacts(
         _DAMAGE, "an index does not open; brokers serve nothing of the segment", COPY_AGAIN
@@ -192,12 +192,12 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     ),
     _KIND.PRODUCER_SNAPSHOT: KindFacts(
         _DAMAGE,
-        "readers of committed records fail, or do not know what is open; so does a broker that builds on it",
+        "readers of committed records fail, or miss open transactions; so does a broker that loads it",
         COPY_AGAIN,
     ),
     _KIND.LEADER_EPOCH_INDEX: KindFacts(
         _DAMAGE,
-        "which segments make up the log may be told wrong; a broker that rebuilds its epochs fails",
+        "readers may choose the wrong segments; a broker that rebuilds its epochs fails",
         COPY_AGAIN,
     ),
     _KIND.END_OFFSET: KindFacts(
@@ -206,47 +206,47 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
         "compare with an older version of the manifest, or copy the segment again",
     ),
     _KIND.ENDS_EARLY: KindFacts(
-        _NOTICE, "the last records end before the segment does, as where compaction took some", "nothing"
+        _NOTICE, "the last records end before the segment does, for example after compaction", "nothing"
     ),
     _KIND.CHUNK_DAMAGED: KindFacts(_DAMAGE, "the records of the chunk cannot be read", COPY_AGAIN),
     _KIND.BATCH_CRC: KindFacts(
         _DAMAGE, "the batch's CRC does not hold: readers fail there, or leave the batch out", COPY_AGAIN
     ),
     _KIND.BATCH_STRUCTURE: KindFacts(
-        _DAMAGE, "there is no whole batch where one must be: nothing behind it can be read in order", COPY_AGAIN
+        _DAMAGE, "a batch is not whole: later batches cannot be read in order", COPY_AGAIN
     ),
     _KIND.BATCH_OFFSETS: KindFacts(
-        _DAMAGE, "the batch's offsets are not its own: readers fail there, or get records twice or not", COPY_AGAIN
+        _DAMAGE, "the batch's offsets are wrong: readers fail there, or get records twice or not at all", COPY_AGAIN
     ),
     _KIND.BATCH_EPOCH: KindFacts(
-        _DAMAGE, "the batch's leader epoch is not the one that was in force: readers show a wrong epoch", COPY_AGAIN
+        _DAMAGE, "the batch's leader epoch was not in force: readers show a wrong epoch", COPY_AGAIN
     ),
     _KIND.MAX_TIMESTAMP: KindFacts(
         _DAMAGE,
-        "the manifest's greatest timestamp is not that of the records: look-ups by time pass the segment over, and "
-        "retention takes it too early or too late",
+        "the manifest's greatest timestamp is not that of the records: look-ups by time skip the segment, and "
+        "retention deletes it too early or too late",
         "compare with an older version of the manifest",
     ),
     _KIND.TRAILING_ZEROS: KindFacts(
         _NOTICE,
         "the log ends in zeros, as a preallocated one does; readers stop there, and fail if the manifest claims more",
-        "nothing, if this is all that is told of the segment",
+        "nothing, if this is the segment's only finding",
     ),
     _KIND.NOT_IN_BUCKET: KindFacts(
-        _MISSING, "the brokers list the segment and fail those who read it", "restore it, or let retention pass it"
+        _MISSING, "the brokers list the segment, and their consumers fail there", "restore it, or let retention pass it"
     ),
     _KIND.UNKNOWN_TO_BROKERS: KindFacts(
         _NOTICE,
-        "the brokers do not list the segment: their consumers are not given it, and no retention deletes it",
-        "keep it if it was copied without a broker; else it is what a deletion left",
+        "the brokers do not list the segment: their consumers do not get it, and retention does not delete it",
+        "keep it if it was copied without a broker; else a deletion has left it",
     ),
     _KIND.BROKERS_DIFFER: KindFacts(
         _DAMAGE, "the brokers' metadata and the manifest contradict each other", "find out who is right, at level data"
     ),
     _KIND.BROKERS_RECORD: KindFacts(
-        _DAMAGE, "a record of the metadata topic is none of Kafka's; a broker would stop at it", "look at that offset"
+        _DAMAGE, "a record of the metadata topic is not Kafka's; a broker would stop at it", "look at that offset"
     ),
-    _KIND.MANY_MORE: KindFacts(_DAMAGE, "one object has more findings than are listed", "as for those that are listed"),
+    _KIND.MANY_MORE: KindFacts(_DAMAGE, "one object has more findings than are listed", "as for the listed ones"),
 }
 
 

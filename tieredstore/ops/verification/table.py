@@ -22,7 +22,7 @@ def table_of_kinds() -> str:
         f" {kind.facts.advice.replace(COPY_AGAIN, '*copy again*')} |"
         for kind in FindingKind
     ]
-    head = ["| kind | severity | what it means for readers | what to do |", "|---|---|---|---|"]
+    head = ["| kind | severity | meaning for readers | advice |", "|---|---|---|---|"]
     return "\n".join([f"*Copy again* means: {COPY_AGAIN}.", "", *head, *rows, ""])
 
 

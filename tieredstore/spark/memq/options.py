@@ -44,40 +44,38 @@ _START_OFFSETS: Final = Option[Places | None](
     '`{"orders":{"0":512,"1":-2}}`, all read partitions (-2 the earliest, -1 the end)',
 )  # fmt: skip
 _START_TIME: Final = Option[Places | None](
-    "startingTimestamp", at_time, None, "ms: from the first batch on that was notified then or later"
+    "startingTimestamp", at_time, None, "ms: start at the first batch notified then or later"
 )
 _END_OFFSETS: Final = Option[Places | None](
     "endingOffsets", at_offsets, None, "`latest`, or as above; batches", query="batch"
 )
 _END_TIME: Final = Option[Places | None](
-    "endingTimestamp", at_time, None, "ms: before the first batch that was notified then or later; batches",
+    "endingTimestamp", at_time, None, "ms: end before the first batch notified then or later; batches",
     query="batch",
 )  # fmt: skip
 _MAX_BATCHES: Final = Option[int | None](
     "maxBatchesPerTrigger", whole(1), None,
-    "what a trigger of a stream takes, of all read partitions in turn; one batch at least, 100,000 at most",
+    "maximum batches per trigger of a stream, from all read partitions in turn; 1 to 100,000",
     query="stream",
 )  # fmt: skip
 _MAX_BYTES: Final = Option[int | None]("maxBytesPerTrigger", size, None, "the same in stored bytes", query="stream")
 COLUMNS: Final = Option[frozenset[str] | None](
-    "columns", columns_among(MEMQ_ROWS.columns), None, "which columns; all but headers"
+    "columns", columns_among(MEMQ_ROWS.columns), None, "which columns; without it all except headers"
 )
 _FAIL_ON_DATA_LOSS: Final = Option(
     "failOnDataLoss", boolean, True,
-    "`false`: what retention has freed and objects that are not there are logged and passed over",
+    "`false`: log and skip missing objects, and batches that retention has freed",
 )  # fmt: skip
 _MAX_SPLIT_BYTES: Final = Option("maxSplitBytes", size, DEFAULT_SPLIT_BYTES, "stored bytes of a task (64 MiB)")
-_MIN_PARTITIONS: Final = Option[int | None](
-    "minPartitions", whole(1, MAX_INT32), None, "how many tasks there are at least"
-)
+_MIN_PARTITIONS: Final = Option[int | None]("minPartitions", whole(1, MAX_INT32), None, "minimum number of tasks")
 _OUT_OF_RANGE: Final = Option[OutOfRange](
     "timestampOutOfRange", choice("fail", "null"), "fail",
-    "`fail` (the default): a record whose time Spark's timestamps cannot hold, which are microseconds of 64 bits (the "
-    "years -290308 to 294247), ends the query; `null`: its `timestamp` is null",
+    "`fail` (the default): a record whose time does not fit Spark's timestamps (the years -290308 to 294247) ends the "
+    "query; `null`: its `timestamp` is null",
 )  # fmt: skip
 _SORT_BY_KEY: Final = Option(
     "sortByKey", boolean, False,
-    "a task's rows by key, those without first, equal ones in the queue's order; the task holds them all",
+    "sort a task's rows by key, nulls first; the task holds them all in memory",
 )  # fmt: skip
 _DELIVERY: Final = Option(
     "delivery", choice("at-least-once", "effectively-once"), "at-least-once",
@@ -85,8 +83,8 @@ _DELIVERY: Final = Option(
 )  # fmt: skip
 _DISCOVER: Final = Option(
     "discover", choice("queue", "listing"), "queue",
-    "`queue`, or `listing` where the queue is gone, for batches: all objects under the topic's path, orphans too, in "
-    "the order of the times in their keys; `startingTimestamp` and `endingTimestamp` go by these",
+    "`queue`, or `listing` if the queue is lost, for batches: all objects under the topic's path, orphans too, in the "
+    "order of the times in their keys, which `startingTimestamp` and `endingTimestamp` then use",
 )  # fmt: skip
 
 _BATCH_ONLY: Final = (_END_OFFSETS, _END_TIME)

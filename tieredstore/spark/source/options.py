@@ -56,8 +56,8 @@ _NO_TIMES_UNDER_0: Final = "times under 0 are an error"
 
 SETTINGS: Final = Option[str | None](
     "settings", settings_name, None,
-    "a settings file: an absolute path, or a name that is looked for in the working directory and then among the "
-    "files that Spark ships (`--files`). Each process reads it for itself, so that what is in it never travels",
+    "a settings file: an absolute path, or a name in the working directory or among the files that Spark ships "
+    "(`--files`). Each process reads it itself, so its contents never travel",
 )  # fmt: skip
 
 _SUBSCRIBE: Final = Option[tuple[str, ...] | None]("subscribe", topics, None, "topics, separated by commas")
@@ -70,7 +70,7 @@ _ASSIGN: Final = Option[tuple[TopicPartition, ...] | None](
 )
 _TOPIC_IDS: Final = Option[Mapping[str, Uuid]](
     "topicIds", topic_ids, {},
-    'which incarnation of a topic that was created again, as `{"topicA":"<topic id>"}`', kafka="ours",
+    'which life of a topic that was created again, as `{"topicA":"<topic id>"}`', kafka="ours",
 )  # fmt: skip
 
 _STARTS: Final[Sides] = (
@@ -88,11 +88,11 @@ _STARTS: Final[Sides] = (
 _ENDS: Final[Sides] = (
     Option(
         "endingTimestamp", at_time, None, "one such time for all partitions", query="batch",
-        kafka="refused by a stream, where Spark takes no notice of it",
+        kafka="refused by a stream; Spark ignores it there",
     ),
     Option(
         "endingOffsetsByTimestamp", at_times, None,
-        "such times for the end, which is the log's where there is no such record", query="batch",
+        "such times for the end; without such a record, the end of the log", query="batch",
         kafka=_NO_TIMES_UNDER_0,
     ),
     Option(
@@ -102,14 +102,14 @@ _ENDS: Final[Sides] = (
 )  # fmt: skip
 _STRATEGY: Final = Option[Literal["error", "latest"]](
     "startingOffsetsByTimestampStrategy", choice("error", "latest"), "error",
-    "a start at a time without record is an error, or the end of the log (`latest`)", shown="`error`",
+    "whether a start time without a record is an error, or the end of the log (`latest`)", shown="`error`",
 )  # fmt: skip
 
 INCLUDE_HEADERS: Final = Option[bool | None]("includeHeaders", boolean, None, "a column `headers`", shown="`false`")
 _COLUMNS: Final = Option[frozenset[str] | None](
     "columns", columns_among(KAFKA_ROWS.columns), None,
-    f"some of {', '.join(f'`{name}`' for name in KAFKA_ROWS.columns)}, separated by commas; always in this order. What "
-    "is left out is not decoded", shown="all but headers",
+    f"some of {', '.join(f'`{name}`' for name in KAFKA_ROWS.columns)}, separated by commas; always in this order. "
+    "Other columns are not decoded", shown="all but headers",
     kafka="ours; Spark does not tell a Python source which columns a query uses",
 )  # fmt: skip
 _LEVELS: Final[Parse[Isolation]] = choice("read_committed", "read_uncommitted")
@@ -120,37 +120,37 @@ _ISOLATION: Final = Option[Isolation | None](
 )  # fmt: skip
 _ISOLATION_OF_KAFKA: Final = Option[Isolation | None]("kafka.isolation.level", _LEVELS, None, "as isolationLevel")
 _FAIL_ON_DATA_LOSS: Final = Option(
-    "failOnDataLoss", boolean, True, "offsets that are not there are an error that names them, or a warning",
+    "failOnDataLoss", boolean, True, "whether missing offsets are an error that names them, or a warning",
     shown="`true`",
 )  # fmt: skip
 _MIN_PARTITIONS: Final = Option[int | None](
-    "minPartitions", whole(1, MAX_INT32), None, "tasks at least, if there is enough to divide",
-    kafka="tasks are cut by bytes, and not only where there are fewer topic partitions",
+    "minPartitions", whole(1, MAX_INT32), None, "minimum number of tasks, if there is enough to divide",
+    kafka="tasks are always cut by bytes",
 )  # fmt: skip
-_MAX_RECORDS: Final = Option[int | None]("maxRecordsPerPartition", whole(1), None, "offsets of a task at most")
+_MAX_RECORDS: Final = Option[int | None]("maxRecordsPerPartition", whole(1), None, "maximum offsets per task")
 _FILTER_PUSHDOWN: Final = Option(
     "filterPushdown", boolean, False,
-    "leave out what the query's filters exclude, where Spark's conf allows it: for a DataFrame that is used once, see "
-    "[above](#narrow-what-is-read)", shown="`false`", query="batch", kafka="ours",
+    "do not fetch records that the query's filters exclude, if Spark's conf allows it: for a DataFrame used once, see "
+    "[above](#read-less)", shown="`false`", query="batch", kafka="ours",
 )  # fmt: skip
 _MAX_SPLIT_BYTES: Final = Option(
     "maxSplitBytes", size, DEFAULT_SPLIT_BYTES,
-    "bytes of a log that a task reads at most, if its batches allow it; sizes as `67108864`, `64m`, `1g`",
+    "maximum bytes of a log per task, if its batches allow it; sizes as `67108864`, `64m`, `1g`",
     shown="`64m`", kafka="ours",
 )  # fmt: skip
 _MAX_OFFSETS: Final = Option[int | None](
-    "maxOffsetsPerTrigger", whole(1), None, "offsets of a batch at most", query="stream", kafka="0 is an error"
+    "maxOffsetsPerTrigger", whole(1), None, "maximum offsets per batch", query="stream", kafka="0 is an error"
 )
 _MIN_OFFSETS: Final = Option[int | None](
     "minOffsetsPerTrigger", whole(1), None,
-    "a batch waits for so many offsets; not more than `maxOffsetsPerTrigger`", query="stream", kafka="0 is an error",
+    "a batch waits for this many offsets; at most `maxOffsetsPerTrigger`", query="stream", kafka="0 is an error",
 )  # fmt: skip
 _MAX_DELAY: Final = Option(
-    "maxTriggerDelay", interval_ms, DEFAULT_DELAY_MS, "and not longer than this: `500ms`, `30s`, `15m`, `1h`, `1d`",
+    "maxTriggerDelay", interval_ms, DEFAULT_DELAY_MS, "and no longer than this: `500ms`, `30s`, `15m`, `1h`, `1d`",
     shown="`15m`", query="stream",
 )  # fmt: skip
 _MAX_BYTES: Final = Option[int | None](
-    "maxBytesPerTrigger", size, None, "bytes of the logs of a batch at most, about; sizes as above", query="stream",
+    "maxBytesPerTrigger", size, None, "approximate maximum bytes of logs per batch; sizes as above", query="stream",
     kafka="ours",
 )  # fmt: skip
 
@@ -162,7 +162,7 @@ _TRIGGERS: Final[tuple[Option[object], ...]] = (_MAX_OFFSETS, _MIN_OFFSETS, _MAX
 OPTIONS: Final[Mapping[str, Sequence[Option[object]]]] = {
     "Which topics": (*_SELECTIONS, _TOPIC_IDS),
     "Where reading starts and ends": (*reversed(_STARTS), *reversed(_ENDS), _STRATEGY),
-    "What is read, and how": (
+    "What to read, and how": (
         INCLUDE_HEADERS, _COLUMNS, _ISOLATION, _FAIL_ON_DATA_LOSS, _MIN_PARTITIONS, _MAX_RECORDS, _FILTER_PUSHDOWN,
         _MAX_SPLIT_BYTES, *_TRIGGERS,
     ),
