@@ -73,7 +73,8 @@ def test_the_function_over_a_frame_filters_and_adds_columns(spark: SparkSession)
 
 def run_all(page: Path, names: dict[str, Any], places: Mapping[str, str]) -> int:
     """Run the Spark programs of a page, keep their output in ``shown``, and count the first one's records."""
-    shown, counts = io.StringIO(), []
+    shown = io.StringIO()
+    counts: list[int] = []
     with contextlib.redirect_stdout(shown):
         for code in (code for code in blocks(page, "python") if "spark" in code):
             exec(compile(with_places(code, places), f"<{page.name}>", "exec"), names)
