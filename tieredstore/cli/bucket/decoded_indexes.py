@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Final, TypeAlias
 
 import typer
 
-from tieredstore.cli.terminal.output import JsonValue, column_name, iso_utc
+from tieredstore.cli.terminal.output import JsonValue, column_name, iso_utc, leader_epoch_rows
 from tieredstore.cli.terminal.rows import Field, Row, field
 from tieredstore.cli.terminal.tables import number, word
 from tieredstore.kafka.checkpoints import parse_leader_epochs, parse_producer_snapshot
@@ -39,11 +39,6 @@ def row_of(entries: Sequence[Entry]) -> Row[Entry]:
     return Row(*(declare(rank, name) for rank, name in enumerate(entries[0] if entries else ())))
 
 
-def leader_epoch_rows(epochs: Iterable[tuple[int, int]]) -> list[JsonValue]:
-    """Leader epochs for scripts."""
-    return [{"epoch": epoch, "start_offset": start} for epoch, start in epochs]
-
-
 def decode_rows(kind: IndexType, content: bytes, base_offset: int) -> list[Entry]:
     """The entries of one index of the segment at ``base_offset``; BatchCorruptError if they do not hold together."""
     return _DECODERS[kind](content, base_offset)
@@ -70,7 +65,7 @@ def _producers(content: bytes, _base_offset: int) -> list[Entry]:
 
 
 def _leader_epochs(content: bytes, _base_offset: int) -> list[Entry]:
-    return [{"epoch": epoch, "start_offset": start} for epoch, start in parse_leader_epochs(content)]
+    return leader_epoch_rows(parse_leader_epochs(content))
 
 
 def _transactions(content: bytes, base_offset: int) -> list[Entry]:

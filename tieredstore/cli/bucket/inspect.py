@@ -13,13 +13,14 @@ from tieredstore.api.rows import index_type
 from tieredstore.catalog import StoredSegment
 from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.cli.app.options import Address, Output, Store
-from tieredstore.cli.bucket.decoded_indexes import IndexName, decode_rows, leader_epoch_rows, row_of
+from tieredstore.cli.bucket.decoded_indexes import IndexName, decode_rows, row_of
 from tieredstore.cli.terminal.output import (
     JsonValue,
     complain,
     human_ratio,
     human_time,
     iso_utc,
+    leader_epoch_rows,
     print_json_line,
     print_lines,
     print_table,

@@ -14,7 +14,6 @@ import typer
 
 from tieredstore.api.rows import Partition, Segment, Topic
 from tieredstore.cli.app.options import Cluster, FromTo, Output, Store, Topics, parse_option
-from tieredstore.cli.bucket.decoded_indexes import leader_epoch_rows
 from tieredstore.cli.terminal.output import (
     JsonValue,
     complain,
@@ -23,6 +22,7 @@ from tieredstore.cli.terminal.output import (
     human_ratio,
     human_time,
     iso_utc,
+    leader_epoch_rows,
     print_json_line,
     print_table,
     ratio_of,

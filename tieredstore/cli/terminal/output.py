@@ -81,6 +81,11 @@ def iso_utc(timestamp_ms: int | None) -> str | None:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{ms:03d}Z"
 
 
+def leader_epoch_rows(epochs: Iterable[tuple[int, int]]) -> list[dict[str, JsonValue]]:
+    """Leader epochs and their first offsets, for scripts."""
+    return [{"epoch": epoch, "start_offset": start} for epoch, start in epochs]
+
+
 def ratio_of(original: int, stored: int) -> float | None:
     """How many bytes of log one stored byte holds, those of indexes and manifest counted; None if nothing is stored."""
     return round(original / stored, 4) if stored else None
