@@ -299,6 +299,12 @@ class FromTo(Group):
         """Where it begins; ConfigError, which names the option, for what is no place."""
         return parse_option("--from", self.start)
 
+    def check_order(self) -> None:
+        """ConfigError for a window that ends before it begins."""
+        start, stop = self.first, self.end
+        if isinstance(start, int) and isinstance(stop, int) and start > stop:
+            raise ConfigError(f"there are no offsets from {start} up to {stop}: the window ends before it begins")
+
     @property
     def end(self) -> int | AtTime | None:
         """Where it ends, which is out."""

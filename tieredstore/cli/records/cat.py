@@ -91,7 +91,9 @@ def cat(
     Example: tieredstore cat -c store.properties orders -o orders-files
     """
     sink = _Sink.parse(topic.topic, output)
-    _check_window(window, last)
+    if last is not None and window.start is not None:
+        raise ConfigError("--last and --from exclude each other: give one of them")
+    window.check_order()
     if follow and (window.stop is not None or sink.target.path is not None):
         raise ConfigError(f"--follow has no end: leave {'-o' if window.stop is None else '--to'} out, or --follow")
     if sink.target.is_folder and (grep is not None or output.count is not None):
@@ -247,15 +249,6 @@ def _write_folder(
         if written
         else f"{folder} has all records{lost}"
     )
-
-
-def _check_window(window: FromTo, last: int | None) -> None:
-    """ConfigError for a window that no log has."""
-    start, stop = window.first, window.end
-    if last is not None and start is not None:
-        raise ConfigError("--last and --from exclude each other: give one of them")
-    if isinstance(start, int) and isinstance(stop, int) and start > stop:
-        raise ConfigError(f"there are no offsets from {start} up to {stop}: the window ends before it begins")
 
 
 def _tell_numbers(window: FromTo) -> None:

@@ -184,12 +184,10 @@ def backfill(
     from tieredstore.pipelines.config.settings import load_pipeline, with_generation
 
     pipeline = with_generation(load_pipeline(file), generation)
-    start, stop = window.first, window.end
-    if isinstance(start, int) and isinstance(stop, int) and start > stop:
-        raise ConfigError(f"there are no offsets from {start} up to {stop}: the window ends before it begins")
+    window.check_order()
     from tieredstore.pipelines.upkeep.record_sources import Selected
 
-    selected = Selected(topic, start, stop, parse_partitions(partitions))
+    selected = Selected(topic, window.first, window.end, parse_partitions(partitions))
     with ExitStack() as stack:
         from tieredstore.pipelines.run.stores import open_parts
         from tieredstore.pipelines.upkeep.backfill import Backfill

@@ -47,12 +47,12 @@ def show_topics(topics: Topics, chosen: Sequence[Topic], output: Output, *, with
 def show_costs(topics: Topics, chosen: Sequence[Topic], price_file: Path, output: Output) -> None:
     """Show what topics cost a month beside Kafka, the dearest first."""
     prices, now_ms = read_prices(price_file), time.time_ns() // 1_000_000
-    rows: list[_Costs] = []
+    rows: list[tuple[_QueueState, TopicFacts, TopicCost]] = []
     for topic in chosen:
         facts = topic_facts(topics, topic, now_ms)
         cost = topic_cost(facts, prices, now_ms, topics.batches.batch_bytes)
-        rows.append(_Costs(_QueueState.of(topics, topic), facts, cost))
-    rows.sort(key=lambda row: (-row.cost.batches, row.state.topic.name))
+        rows.append((_QueueState.of(topics, topic), facts, cost))
+    rows.sort(key=lambda row: (-row[2].batches, row[0].topic.name))
     assumed: list[JsonValue] = [*topic_assumptions(prices)]
     sources: dict[str, JsonValue] = {
         "currency": prices.currency, "prices": prices.name, "as_of": prices.as_of, "assumptions": assumed
@@ -130,15 +130,6 @@ _GROUP: Final[Row[_GroupState]] = Row(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Costs:
-    """A topic and what it costs."""
-
-    state: _QueueState
-    facts: TopicFacts
-    cost: TopicCost
-
-
 _FACTS: Final[Row[TopicFacts]] = Row(
     field("stored_batches", lambda facts: facts.batches),
     field("stored_size", lambda facts: facts.stored_size, number("STORED", rank=3), human_bytes),
@@ -157,8 +148,8 @@ _COST: Final[Row[TopicCost]] = Row(
     field("kafka_cost", lambda of: of.kafka, number("KAFKA"), human_amount, digits=6),
     field("saved_share", lambda of: of.saved_share, number("SAVED", rank=1), "{:.0%}".format, digits=6),
 )
-_COSTS: Final[Row[_Costs]] = Row(
-    _TOPIC.in_json("topic").of(lambda row: row.state),
-    _FACTS.of(lambda row: row.facts),
-    _COST.of(lambda row: row.cost),
+_COSTS: Final[Row[tuple[_QueueState, TopicFacts, TopicCost]]] = Row(
+    _TOPIC.in_json("topic").of(lambda row: row[0]),
+    _FACTS.of(lambda row: row[1]),
+    _COST.of(lambda row: row[2]),
 )
