@@ -61,16 +61,16 @@ from reprlib import Repr
 from typing import ClassVar, Final
 
 LONGEST_SENTENCE: Final = 4000
-"""Characters that an error's sentence has at most, whatever went into it."""
+"""The most characters of an error's sentence, whatever went into it."""
 
 _SHORT: Final = Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 
 
 def excerpt(foreign: object, most: int = 120) -> str:
-    """A text of others (a manifest's, a store's, a broker's, a setting's) as a message shows it.
+    """Shorten a foreign text (a manifest's, a store's, a broker's, a setting's) for a message.
 
-    Of one that is longer than ``most`` characters (40 or more) its beginning, its end and how long it is: so many.
+    A text longer than ``most`` characters (40 or more) becomes its beginning, its end and its length.
     """
     text = str(foreign)
     if len(text) <= most:
@@ -82,8 +82,10 @@ def excerpt(foreign: object, most: int = 120) -> str:
 
 
 def quoted(foreign: object, most: int = 60) -> str:
-    """A value of others in quotes, cut as :func:`excerpt` cuts; of what is neither text nor bytes so much of its
-    ``repr`` as is shown is made, however much is in it."""
+    """Quote a foreign value, shortened as by :func:`excerpt`.
+
+    For values that are neither text nor bytes only the shown part of the ``repr`` is made, however large the value is.
+    """
     if isinstance(foreign, bytes):
         foreign = foreign.decode("utf-8", "replace")
     return repr(excerpt(foreign, most)) if isinstance(foreign, str) else _SHORT.repr(foreign)
@@ -93,11 +95,11 @@ class TieredStoreError(Exception):
     """Root of all errors of this library."""
 
     def __init__(self, *words: object) -> None:
-        # Whoever makes a sentence cuts what others wrote, so that it reads well. Here none is ever endless.
+        # Callers shorten foreign texts, for readability. This is the last limit.
         super().__init__(*(excerpt(word, LONGEST_SENTENCE) if isinstance(word, str) else word for word in words))
 
     retryable: ClassVar[bool] = False
-    """True when the same call may succeed later without anybody changing anything."""
+    """True if the same call may succeed later without any change."""
 
     exit_code: ClassVar[int] = 1
     """The exit code of the command line for this class of errors."""
@@ -110,7 +112,7 @@ class ConfigError(TieredStoreError, ValueError):
 
 
 class EncryptionError(TieredStoreError):
-    """The keys that data is encrypted with: missing, wrong, or held by a service that refuses them."""
+    """The keys of encrypted data are missing, wrong, or held by a service that refuses them."""
 
 
 class KeyRingError(EncryptionError, ConfigError):
@@ -120,10 +122,10 @@ class KeyRingError(EncryptionError, ConfigError):
 
 
 class WrongKeyError(KeyRingError):
-    """The pair that a manifest names is on the ring and does not open the data key: it is another pair of that id.
+    """The pair that a manifest names is on the ring but does not open the data key: it is another pair of that id.
 
-    A damaged data key in a manifest looks the same: nothing in the format tells the two apart. Hence the exit code of
-    what cannot be read.
+    A damaged data key in a manifest looks the same: nothing in the format distinguishes them. So the exit code is that
+    of unreadable data.
     """
 
     exit_code = 4
@@ -152,7 +154,7 @@ class SegmentTooLargeError(TieredStoreError):
 
 
 class ResourceNotFoundError(TieredStoreError):
-    """What was asked for is absent (and not damaged, and not out of reach)."""
+    """The requested thing is absent (and not damaged, and not unreachable)."""
 
     exit_code = 3
 
@@ -174,7 +176,7 @@ class ObjectNotFoundError(ResourceNotFoundError):
 
 
 class PreparedGoneError(ResourceNotFoundError):
-    """What was prepared to become an object is no more in the store, and nothing has the object's key."""
+    """A prepared object is no longer in the store, and no object has its key."""
 
 
 class SchemaNotFoundError(ResourceNotFoundError):
@@ -182,11 +184,11 @@ class SchemaNotFoundError(ResourceNotFoundError):
 
 
 class DataLossError(ResourceNotFoundError):
-    """Offsets that were asked for and that no segment holds, though later ones are there."""
+    """Requested offsets are in no segment, although later ones exist."""
 
 
 class CorruptDataError(TieredStoreError):
-    """Bytes are there, and they are not what was written."""
+    """Bytes exist, but differ from those written."""
 
     exit_code = 4
 
@@ -208,7 +210,7 @@ class BatchCorruptError(CorruptDataError):
 
 
 class CommitLogCorruptError(CorruptDataError):
-    """The commit log of a pipeline has entries that are missing, or are not what was written."""
+    """The commit log of a pipeline has missing or changed entries."""
 
 
 class UnknownKeyError(EncryptionError):
@@ -218,25 +220,25 @@ class UnknownKeyError(EncryptionError):
 
 
 class InvalidValueError(TieredStoreError):
-    """A message's key or value is not what it is to be read as: text, JSON of a schema, Avro. Its bytes are whole."""
+    """A message's key or value does not match its type: text, JSON of a schema, Avro. Its bytes are intact."""
 
     exit_code = 4
 
 
 class SegmentAlreadyExistsError(TieredStoreError):
-    """A manifest stands already under this segment id; nothing was written."""
+    """A manifest exists already under this segment id; nothing was written."""
 
     exit_code = 5
 
 
 class FencedError(TieredStoreError):
-    """Another one has taken over, a member of the group or a process of the pipeline: nothing was committed."""
+    """Another member of the group, or another process of the pipeline, has taken over: nothing was committed."""
 
     exit_code = 5
 
 
 class AlreadyClosedError(TieredStoreError):
-    """What is asked was closed before, or while it was asked: a manager, a tail, the threads that did the work."""
+    """The object was closed before or during the call: a manager, a tail, the threads that did the work."""
 
 
 class KeyServiceError(EncryptionError):
@@ -274,7 +276,7 @@ class BrokerUnavailableError(BrokerError):
 
 
 class PartlyDoneError(TieredStoreError):
-    """Some items of a tool failed, and the others are done: ``totals`` says how many, and which failed first."""
+    """Some items of a tool failed, and the others are done: ``totals`` has the counts, and the first failures."""
 
     exit_code = 6
 
@@ -284,7 +286,7 @@ class PartlyDoneError(TieredStoreError):
 
 
 class RegistryError(TieredStoreError):
-    """The schema registry refused or failed a request, or what is at its address is none."""
+    """The schema registry refused or failed a request, or the server at its address is not a registry."""
 
     exit_code = 6
 
@@ -294,7 +296,7 @@ class RegistryDeniedError(RegistryError):
 
 
 class RegistryUnavailableError(RegistryError):
-    """The registry did not answer in time, or has trouble of its own. The same call may succeed later."""
+    """The registry did not answer in time, or has a server error. The same call may succeed later."""
 
     retryable = True
     exit_code = 75
@@ -307,11 +309,11 @@ class StoreError(TieredStoreError):
 
 
 class RangeNotSatisfiableError(StoreError):
-    """A range that does not lie wholly inside the object."""
+    """A range that is not wholly inside the object."""
 
 
 class PreconditionFailedError(StoreError):
-    """``if_absent`` found an object, or the etag was another one (or the object is gone)."""
+    """``if_absent`` found an object, or the etag differs (or the object is absent)."""
 
     exit_code = 5
 
@@ -327,7 +329,7 @@ class AccessDeniedError(StoreError):
 
 
 class StoreUnavailableError(StoreError):
-    """A passing failure: throttling, a time-out, a lost connection. The same call may succeed later."""
+    """A transient failure: throttling, a timeout, a lost connection. The same call may succeed later."""
 
     retryable = True
     exit_code = 75

@@ -1,4 +1,4 @@
-"""How this package was installed: what attaches to it, and the command that installs more of it."""
+"""How this package was installed: its plug-ins, and the command that installs more of it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _NAME: Final = "tieredstore"
 
 
 def install_command(extra: str) -> str:
-    """The command that adds ``extra`` to an installation which was made like this one.
+    """Return the command that adds ``extra`` to this kind of installation.
 
-    ``pip install '.[s3]'`` in the clone that it came from, ``pip install 'tieredstore[s3]'`` where an index had it.
+    ``pip install '.[s3]'`` in the clone that it came from, ``pip install 'tieredstore[s3]'`` from an index.
     """
     return f"pip install {_requirement(extra)}"
 
@@ -27,7 +27,7 @@ def _requirement(extra: str) -> str:
     from importlib import metadata  # noqa: PLC0415  fifty modules that few processes need
 
     try:
-        # What pip writes down beside a package that came from no index (PEP 610).
+        # pip's record of a package that came from no index (PEP 610).
         recorded = metadata.distribution(_NAME).read_text("direct_url.json")
     except metadata.PackageNotFoundError:
         return _of_folder(Path(__file__).resolve().parent.parent, extra)
@@ -46,13 +46,13 @@ def _requirement(extra: str) -> str:
 
 
 def _of_folder(folder: Path, extra: str) -> str:
-    # As one types it where one stands in the clone.
+    # As typed inside the clone.
     place = "." if folder == Path.cwd() else str(folder)
     return shlex.quote(f"{place}[{extra}]")
 
 
 def _shown(url: str) -> str:
-    """The URL without a password or a signature; a user like ``git`` belongs to the address."""
+    """Return the URL without a password or a signature; a user like ``git`` belongs to the address."""
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     netloc = f"{'…' if ':' in user else user}{at}{host}"
@@ -60,9 +60,9 @@ def _shown(url: str) -> str:
 
 
 def load_attached(points: Iterable[EntryPoint]) -> list[Any]:
-    """Load what entry points name, in the order of their names.
+    """Load the objects of entry points, in the order of their names.
 
-    A wing whose folder is absent is skipped; any other failure to import is raised as it is.
+    A wing whose folder is absent is skipped; any other import error is raised unchanged.
     """
     parts: list[Any] = []
     for point in sorted(points, key=lambda point: point.name):

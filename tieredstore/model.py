@@ -23,7 +23,7 @@ Isolation: TypeAlias = Literal["read_uncommitted", "read_committed"]
 """Kafka's ``isolation.level``."""
 
 DEFAULT_ISOLATION: Final[Isolation] = "read_committed"
-"""What every reader does unless it is asked for another: nothing is given that a transaction may still take back."""
+"""The default of every reader: records that a transaction may still abort are not returned."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -36,7 +36,7 @@ class AtTime:
 
     @classmethod
     def of(cls, moment: datetime) -> Self:
-        """A moment with its time zone; ConfigError for one without."""
+        """Convert a moment with its time zone; raise ConfigError for one without."""
         if moment.tzinfo is None:
             raise ConfigError(f"the time {moment.isoformat()} has no time zone")
         return cls(-((_EPOCH - moment) // timedelta(milliseconds=1)))
@@ -44,14 +44,14 @@ class AtTime:
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """The offset from which on ``count`` records are left up to the end."""
+    """The offset from which ``count`` records remain up to the end."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Earliest:
-    """The first offset that there is."""
+    """The first offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Latest:
 
 
 Place: TypeAlias = int | AtTime | Last | Earliest | Latest
-"""Where reading a partition starts or ends, before its log is known; a number is an offset."""
+"""The start or end of a read of a partition, before its log is known; a number is an offset."""
 
 Places: TypeAlias = Place | Mapping[TopicPartition, Place]
 """One place for all partitions, or one for each."""
@@ -82,7 +82,7 @@ class Uuid:
 
     @classmethod
     def parse(cls, text: str) -> Uuid:
-        """The uuid of 22 characters of URL-safe base64; ConfigError for anything else."""
+        """Parse 22 characters of URL-safe base64; raise ConfigError for anything else."""
         try:
             raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
@@ -94,25 +94,25 @@ class Uuid:
 
     @classmethod
     def spelled(cls, text: str) -> Uuid | None:
-        """The uuid that Kafka writes as ``text``; None if there is none.
+        """Return the uuid that Kafka writes as ``text``, or None.
 
-        Base64 has several spellings of the same 16 bytes, and :meth:`parse` takes them all.
+        Base64 has several spellings of the same 16 bytes, and :meth:`parse` accepts them all.
         """
-        # What 22 characters hold beyond 16 bytes stands in the last one, and is 0 in Kafka's spelling.
+        # The last of 22 characters has spare bits, which are 0 in Kafka's spelling.
         if _SPELLED(text) is None:
             return None
         return cls(binascii.a2b_base64(text.encode("ascii").translate(_TO_STANDARD) + b"=="))
 
     @classmethod
     def random(cls) -> Uuid:
-        """A random (version 4) uuid whose text does not start with ``-``, as Kafka's ``randomUuid``."""
+        """Make a random (version 4) uuid whose text does not start with ``-``, like Kafka's ``randomUuid``."""
         while True:
             raw = bytearray(os.urandom(16))
             # Version 4, and the variant of RFC 9562.
             raw[6] = raw[6] & 0x0F | 0x40
             raw[8] = raw[8] & 0x3F | 0x80
             uuid = cls(bytes(raw))
-            # Kafka's rule, for a name that begins with a dash looks like an option to every command.
+            # Kafka's rule, because a name with a leading dash looks like an option.
             if not str(uuid).startswith("-"):
                 return uuid
 
@@ -125,9 +125,9 @@ class Uuid:
 
 @dataclass(frozen=True, slots=True)
 class TopicId:
-    """A topic's id as evidence of which topic it is.
+    """A topic's id as evidence of its incarnation.
 
-    Kafka's own id is real. One that a layout derives from the topic's name is a key: it proves nothing.
+    Kafka's own id is real. An id that a layout derives from the topic's name is a key: it proves nothing.
     """
 
     value: Uuid
@@ -135,11 +135,11 @@ class TopicId:
 
     @classmethod
     def of(cls, value: Uuid, derived: Uuid | None) -> TopicId:
-        """An id that is real unless it is ``derived``, which the layout makes of the topic's name."""
+        """Wrap an id; it is real unless it is ``derived``, which the layout makes of the topic's name."""
         return cls(value, is_real=value != derived)
 
     def contradicts(self, other: TopicId) -> bool:
-        """Return whether the two are of different topics for certain."""
+        """Return True if the two are certainly of different topics."""
         return self.is_real and other.is_real and self.value != other.value
 
 
@@ -157,23 +157,23 @@ class TopicIdPartition:
 
 @dataclass(frozen=True, slots=True, order=True)
 class RemoteLogSegmentId:
-    """One attempt to copy one segment: every attempt has an ``id`` of its own."""
+    """One attempt to copy one segment: every attempt has its own ``id``."""
 
     topic_id_partition: TopicIdPartition
     id: Uuid
 
     def __hash__(self) -> int:
-        # No two segments have one id, and catalogs ask for the hashes of a hundred thousand: by one call each.
+        # Ids are unique, and catalogs compute a hundred thousand hashes: one call for each.
         return hash(self.id.bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogSegmentMetadata:
-    """Which segment (Kafka's class of this name).
+    """The metadata of a segment (Kafka's class of this name).
 
-    ``end_offset``, ``max_timestamp_ms``, ``broker_id`` and ``event_timestamp_ms`` are -1 where they are not known.
-    ``segment_leader_epochs`` are ``(epoch, start offset)`` pairs in ascending order of epochs.
-    ``txn_idx_empty`` is None for brokers before Kafka 4.0, which do not write it.
+    ``end_offset``, ``max_timestamp_ms``, ``broker_id`` and ``event_timestamp_ms`` are -1 if unknown.
+    ``segment_leader_epochs`` are ``(epoch, start offset)`` pairs in ascending order of epochs. ``txn_idx_empty`` is
+    None for brokers before Kafka 4.0, which do not write it.
     """
 
     remote_log_segment_id: RemoteLogSegmentId
@@ -201,7 +201,7 @@ class RemoteLogSegmentMetadata:
 
 
 class _PositionalReader(io.RawIOBase):
-    """Reads an open file from positions of its own: several read the same descriptor and do not disturb each other."""
+    """Reads an open file at its own position: several read the same descriptor independently."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.name = str(path)
@@ -230,25 +230,24 @@ class _PositionalReader(io.RawIOBase):
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A file that somebody holds open: it can be read as long as it is held, whatever becomes of its name.
+    """A file held open: it can be read while it is held, even if its name disappears.
 
-    ``path`` is what it was opened by. Closing it is for its owner, when nobody reads any more. Safe from several
-    threads.
+    ``path`` is the name it was opened by. Its owner closes it after the last read. Safe from several threads.
     """
 
     path: Path
     descriptor: int
 
     def open(self, mode: str = "rb") -> BinaryIO:
-        """A reader with a position of its own; closing it leaves the descriptor open."""
+        """Return a reader with its own position; closing it leaves the descriptor open."""
         if mode != "rb":
             raise ValueError(f"an open file can be read again, not opened as {mode!r}")
         return cast("BinaryIO", io.BufferedReader(_PositionalReader(self.path, self.descriptor)))
 
     def read_bytes(self) -> bytes:
-        """All of it."""
+        """Read all of it."""
         size = os.fstat(self.descriptor).st_size
-        # Nearly always in one go: of small files a reader costs more than what is read.
+        # Usually one call: for small files a reader object costs more than the read.
         content = os.pread(self.descriptor, size + 1, 0)
         if len(content) == size:
             return content
@@ -314,8 +313,8 @@ GivenProperties: TypeAlias = Mapping[str, SettingValue]
 
 
 def human_bytes(count: int) -> str:
-    """``count`` bytes for a person: ``1.5 MiB``."""
-    # Above GiB units do not change: nobody should have to convert to compare two lines.
+    """Format ``count`` bytes for a person: ``1.5 MiB``."""
+    # Above GiB units do not change, so that two lines compare without conversion.
     size = float(count)
     for unit in ("B", "KiB", "MiB"):
         if abs(size) < 1024:
@@ -328,23 +327,23 @@ _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 
 
 def can_be_topic(name: str) -> bool:
-    """Return whether Kafka allows a topic of this name."""
+    """Return True if Kafka allows a topic of this name."""
     return _TOPIC_NAME.fullmatch(name) is not None and name not in {".", ".."}
 
 
 _DAY: Final = re.compile(r"(?:19|20)\d{6}", re.ASCII)
 _SECONDS_OF_CENTURIES: Final = range(946_684_800, 4_102_444_800)  # the years 2000 to 2099
 _BEYOND_LOGS: Final = 10**12
-"""No log is so long, at a hundred thousand records a second for a hundred days; milliseconds since 1970 are more."""
+"""No log is this long, at a hundred thousand records a second for a hundred days; milliseconds since 1970 are more."""
 _WAY_TO_WRITE_A_TIME: Final = "a time is written 2026-01-31T08:00:00Z, or @ and the milliseconds since 1970"
 _NAMED: Final = 3
 
 
 def check_offset(offset: int, ends: Mapping[str, int] | None = None) -> None:
-    """Refuse an offset that was probably meant for a time, or is beyond the end of all these logs.
+    """Refuse an offset that was probably meant as a time, or is beyond the end of all these logs.
 
     ``ends`` are the logs by name, each with one more than its last offset. Raise ConfigError with the way to write a
-    time: what deletes up to such an offset deletes everything, and what reads from it reads nothing.
+    time: a deletion up to such an offset would delete everything, and a read from it nothing.
     """
     if offset >= _BEYOND_LOGS:
         raise ConfigError(f"{offset} is no offset of a log; {hint_of_number(offset) or _WAY_TO_WRITE_A_TIME}")
@@ -357,7 +356,7 @@ def check_offset(offset: int, ends: Mapping[str, int] | None = None) -> None:
 
 
 def hint_of_number(offset: int) -> str | None:
-    """Return what an offset that looks like a time may be, and how that is written; None for other numbers."""
+    """Return the time that a number may mean, and its spelling as a time; None for other numbers."""
     if _DAY.fullmatch(str(offset)):
         try:
             return f"a day is written {datetime.strptime(str(offset), '%Y%m%d').replace(tzinfo=UTC):%Y-%m-%d}"

@@ -36,7 +36,7 @@ __all__ = ["scan"]
 
 _logger: Final = logging.getLogger(__name__)
 
-# What type stubs say of datasets and of expressions is partial.
+# The type stubs of datasets and of expressions are partial.
 _pl: Final[Any] = pl
 
 _BINARY: Final = Binary()
@@ -53,13 +53,12 @@ def scan(
     client: Mapping[str, str] | None = None,
     parallelism: int | None = None,
 ) -> pl.LazyFrame:
-    """A topic as a lazy frame, read anew by each ``collect``, as the topic is then. One of batches is
-    ``orders$batches``.
+    """Return a topic as a lazy frame, read again by each ``collect``. A topic of batches is ``orders$batches``.
 
-    Columns that a query does not use are not decoded, and what its predicates exclude by partition, offset and time is
-    not fetched. ``settings`` are those of the store, their file, properties, or a manager that is open, and has to
-    stay so; else one is opened for each ``collect``. The others are as in ``read_topic``. What is wrong with a read is
-    an error of Polars that has ours as text. Options are keywords: a caller names the few that it sets.
+    Unused columns are not decoded, and records excluded by predicates on partition, offset and time are not fetched.
+    ``settings`` are the store's, their file, properties, or an open manager, which must stay open; otherwise one is
+    opened for each ``collect``. The other parameters are as in ``read_topic``. An error of a read is an error of Polars
+    that contains ours as text.
     """
     check_topic(topic)
     check_client(client)
@@ -69,7 +68,7 @@ def scan(
     def batches(
         with_columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, batch_size: int | None
     ) -> Iterator[pl.DataFrame]:
-        del batch_size  # those that there are are of a few MiB
+        del batch_size  # the existing ones have a few MiB
         manager, is_own = manager_of(settings)
         with manager if is_own else nullcontext():
             yield from _frames(*_table(manager, topic, options), with_columns, predicate, n_rows)
@@ -80,7 +79,7 @@ def scan(
 
 
 def frame_of(rows: pa.Table | pa.RecordBatch) -> pl.DataFrame:
-    """A frame of these rows. JSON is text in it: no expression of Polars takes what it knows by name alone."""
+    """Return a frame of these rows. JSON is text in it: Polars' expressions support no extension types."""
     frame: pl.DataFrame = _pl.from_arrow(rows)
     untyped: Any = rows
     names = [column.name for column in untyped.schema if is_json(column.type)]
@@ -102,7 +101,7 @@ def _frames(
     with closing(table.scan(columns, pruning)) as read:
         for batch in read:
             frame: Any = frame_of(batch)
-            # What was pruned by is at most as narrow as this.
+            # The condition pushed down is at most this narrow.
             frame = frame if predicate is None else frame.filter(predicate)
             frame = frame.select(wanted)
             if left is not None:
@@ -116,7 +115,7 @@ def _frames(
 def _table(
     manager: RemoteStorageManager, topic: str, options: TableOptions
 ) -> tuple[TopicTable | BatchTable, Sequence[str]]:
-    """The table of a topic, and the names of its columns."""
+    """Return the table of a topic, and the names of its columns."""
     if not topic.endswith(BATCHES):
         return TopicTable(manager, topic, options), TOPIC_COLUMNS
     batches = batches_beside(manager.store, manager.settings)
@@ -128,15 +127,14 @@ def _table(
 
 
 def arrow_condition(predicate: pl.Expr) -> Any:
-    """An expression of Arrow that holds wherever the predicate does; None where nothing of it is understood.
+    """Return an expression of Arrow that holds wherever the predicate does; None if no part of it is understood.
 
-    Polars tells what is in an expression by its JSON, whose form may change from one version to the next: what is not
-    as it is known here narrows nothing.
+    Polars exports an expression as JSON, whose form may change between versions: unknown parts narrow nothing.
     """
     untyped: Any = predicate
     try:
         return _necessary(json.loads(untyped.meta.serialize(format="json")))
-    except Exception:  # whatever it is, it costs time and no row
+    except Exception:  # any failure costs time and no row
         _logger.debug("the predicate of Polars is not understood", exc_info=True)
         return None
 
@@ -159,7 +157,7 @@ _BETWEEN: Final = {"Both": ("GtEq", "LtEq"), "Left": ("GtEq", "Lt"), "Right": ("
 
 
 def _necessary(node: Any) -> Any:
-    """What has to hold where the node does: of AND the parts that are understood, of OR both or none."""
+    """Return a condition that must hold where the node does: of AND the known parts, of OR both or none."""
     match node:
         case {"BinaryExpr": {"left": left, "op": "And" | "LogicalAnd", "right": right}}:
             parts = [part for part in (_necessary(left), _necessary(right)) if part is not None]
@@ -172,7 +170,7 @@ def _necessary(node: Any) -> Any:
 
 
 def _exact(node: Any) -> Any:
-    """The same in Arrow; None where it is not known to be the same."""
+    """Return the same condition in Arrow; None if it is not known to be the same."""
     match node:
         case {"BinaryExpr": {"left": {"Column": str(name)}, "op": str(op), "right": {"Literal": literal}}}:
             return _comparison(name, op, literal)
@@ -217,7 +215,7 @@ def _comparison(name: str, op: str, literal: Any) -> Any:
 
 
 def _scalar(name: str, literal: Any) -> Any:
-    """The literal as a value of the column's type; None where it is of another one."""
+    """Return the literal as a value of the column's type; None if it is of another one."""
     match name, literal:
         case (
             "offset" | "partition",
@@ -231,7 +229,7 @@ def _scalar(name: str, literal: Any) -> Any:
 
 
 def _among(name: str, literal: Any) -> Any:
-    """One of a list of numbers, which stands there as a stream of Arrow's."""
+    """Return a condition for one of a list of numbers, which the JSON contains as an Arrow stream."""
     match name, literal:
         case "offset" | "partition", {"Scalar": {"List": octets}}:
             table = pa.ipc.open_stream(io.BytesIO(bytes(octets))).read_all()

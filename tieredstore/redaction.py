@@ -1,4 +1,4 @@
-"""What no message repeats: credentials and queries of URLs, wherever a text that others wrote holds one."""
+"""Redaction of foreign texts: credentials and queries of URLs never reach a message."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 from typing import Final
 
 _USER: Final = re.compile(r"//[^\s'\"]*@|\b[A-Za-z][\w+.-]*:[^\s'\"]*@")
-"""From ``//``, or from what stands before the first colon, up to the last ``@``: passwords hold slashes too."""
+"""From ``//``, or from the text before the first colon, up to the last ``@``: passwords may contain slashes."""
 _QUERY: Final = re.compile(r"\?[^\s'\")]+")
-"""Queries hold signatures."""
+"""Queries may contain signatures."""
 
 
 def redacted(text: object) -> str:
-    """``text`` for a message, with ``…`` for the credentials and the queries of its URLs."""
+    """Return ``text`` for a message, with ``…`` for the credentials and the queries of its URLs."""
     return _QUERY.sub("?…", _USER.sub(_shown, str(text)))
 
 

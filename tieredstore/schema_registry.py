@@ -1,7 +1,7 @@
-"""Schemas of messages, from a registry that speaks Confluent's protocol. Needs ``tieredstore[avro]``.
+"""Schemas of messages, from a registry with Confluent's protocol. Needs ``tieredstore[avro]``.
 
-https://docs.confluent.io/platform/current/schema-registry/develop/api.html: two requests of it, one by a schema's id
-and one by its subject. What stands under an id never changes, so that each is asked for once.
+https://docs.confluent.io/platform/current/schema-registry/develop/api.html: two of its requests, one by a schema's id
+and one by its subject. The schema of an id never changes, so each is requested once.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _PIECE: Final = 64 * 1024
 _MAX_ANSWER_BYTES: Final = 8 << 20
 _MAX_REFERENCES: Final = 200
 _MAX_SCHEMA_BYTES: Final = 8 << 20
-"""Of a schema with all that it refers to."""
+"""The limit of a schema including its references."""
 
 _KEPT: Final = 1_000
 _REFUSED_S: Final = 60.0
-"""For so long an id without a schema, or with one that cannot be read, is not asked for again: messages have the same
-one by the thousand.
+"""The time for which an id without a readable schema is not requested again: thousands of messages have the same
+one.
 """
 
 _ACCEPT: Final = "application/vnd.schemaregistry.v1+json, application/json"
@@ -63,7 +63,7 @@ _Kept = TypeVar("_Kept")
 
 @dataclass(frozen=True, slots=True)
 class RegistrySettings:
-    """Where a registry is, at one of several addresses, and who asks."""
+    """The addresses of a registry, and the credentials."""
 
     urls: tuple[str, ...]
     user_info: str | None = field(default=None, repr=False)
@@ -73,9 +73,9 @@ class RegistrySettings:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> RegistrySettings:
-        """Of a client's properties, under Confluent's names, with ``schema.registry.`` before them or without.
+        """Read a client's properties, under Confluent's names, with ``schema.registry.`` before them or without.
 
-        ConfigError for names that there are not, and without an address.
+        Raise ConfigError for unknown names, and without an address.
         """
         given = {name.removeprefix(_OPTIONAL_PREFIX): text.strip() for name, text in properties.items()}
         unknown = sorted(set(given) - {"url", *_NAMES})
@@ -105,14 +105,14 @@ class RegistrySettings:
 
 
 class SchemaRegistry:
-    """Gives the schemas of a registry: as a ``lookup`` of :class:`~tieredstore.values.Avro`, and by subject.
+    """The schemas of a registry: as a ``lookup`` of :class:`~tieredstore.values.Avro`, and by subject.
 
-    Safe from several threads, picklable, and open again in a forked child. Tries again what may pass, for a minute at
-    most. RegistryUnavailableError if it still does not answer, RegistryDeniedError for credentials that it refuses.
+    Safe from several threads, picklable, and reopened in a forked child. Retries transient errors for at most a minute.
+    Raise RegistryUnavailableError if it still does not answer, RegistryDeniedError for refused credentials.
     """
 
     def __init__(self, url: str | None = None, properties: Mapping[str, str] | None = None) -> None:
-        """``url`` is the address, or several with commas; or ``schema.registry.url`` in ``properties``."""
+        """Set up; ``url`` is the address, or several with commas; or ``schema.registry.url`` in ``properties``."""
         named = dict(properties or {})
         if url is not None:
             named = {name: text for name, text in named.items() if name not in (_URL, "url")} | {_URL: url}
@@ -125,7 +125,7 @@ class SchemaRegistry:
         return f"SchemaRegistry({', '.join(self.settings.urls)})"
 
     def __call__(self, number: int) -> AvroSchema:
-        """The schema of this id. SchemaNotFoundError if there is none; ConfigError for one that cannot be read.
+        """Return the schema of this id. Raise SchemaNotFoundError if there is none; ConfigError for an unreadable one.
 
         Either is remembered for a minute.
         """
@@ -144,7 +144,7 @@ class SchemaRegistry:
         return schema
 
     def latest(self, subject: str) -> AvroSchema:
-        """The latest schema of a subject, as it is now: ``orders-value`` is that of the values of ``orders``."""
+        """Return the present latest schema of a subject: ``orders-value`` is that of the values of ``orders``."""
         return self._schema(f"/subjects/{quote(subject, safe='')}/versions/latest", f"the subject {excerpt(subject)}")
 
     def close(self) -> None:
@@ -158,7 +158,7 @@ class SchemaRegistry:
         self.close()
 
     def _schema(self, path: str, what: str) -> AvroSchema:
-        # One for the schema and all that it refers to: a slow registry would make hours of them.
+        # One for the schema and all its references: a slow registry would turn them into hours.
         deadline = RETRY_POLICY.deadline()
         answer = self._get(path, what, deadline)
         kind = answer.get("schemaType") or "AVRO"
@@ -172,7 +172,7 @@ class SchemaRegistry:
     def _add_references(
         self, answer: _Answer, what: str, reading: _References, above: tuple[tuple[str, int], ...]
     ) -> None:
-        """The schemas that this one refers to, each behind those that it refers to itself."""
+        """Collect the schemas that this one refers to, each after its own references."""
         for place in _places(answer, what):
             if place in reading.texts:
                 continue
@@ -192,7 +192,7 @@ class SchemaRegistry:
         return RETRY_POLICY.call(f"asking the schema registry for {what}", asked, deadline=deadline)
 
     def _asked(self, path: str, what: str, attempt: Attempt) -> _Answer:
-        # Another address at each try.
+        # Another address at each attempt.
         url = self.settings.urls[(attempt.number - 1) % len(self.settings.urls)]
         try:
             with (
@@ -201,7 +201,7 @@ class SchemaRegistry:
             ):
                 status, body = response.status_code, read_body(response)
         except (requests.RequestException, StoreError) as error:
-            # Not raised from it: a traceback would show the library's own, with all that it was given.
+            # Not chained: a traceback would show the library's arguments.
             raise _no_answer(url, error) from None
         _check_status(status, url, what)
         return _parsed(body, url)
@@ -209,7 +209,7 @@ class SchemaRegistry:
 
 @dataclass(slots=True)
 class _References:
-    """What one schema refers to, as far as it is read: bounded in number, bytes and time."""
+    """The references of one schema read so far, limited in number, bytes and time."""
 
     what: str
     deadline: Deadline
@@ -217,7 +217,7 @@ class _References:
     texts: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
 
     def count(self, characters: int) -> None:
-        """ConfigError once all of the texts together are too long."""
+        """Raise ConfigError if all texts together are too long."""
         self.characters += characters
         if self.characters > _MAX_SCHEMA_BYTES:
             raise ConfigError(
@@ -227,7 +227,7 @@ class _References:
 
 
 def _places(answer: _Answer, what: str) -> Iterator[tuple[str, int]]:
-    """Subjects and versions that an answer refers to."""
+    """Yield subjects and versions that an answer refers to."""
     try:
         listed: Any = answer.get("references") or ()
         for reference in listed:
@@ -251,7 +251,7 @@ def _session(settings: RegistrySettings) -> requests.Session:
         session.headers["Authorization"] = f"Basic {b64encode(settings.user_info.encode()).decode()}"
     if settings.ca_location is not None:
         session.verify = settings.ca_location
-        # A bundle that the environment names would win over the one that is set.
+        # The environment's bundle would override the configured one.
         session.trust_env = False
     session.cert = settings.certificate
     return session
@@ -262,7 +262,7 @@ def _close(session: requests.Session) -> None:
 
 
 def _without_user(urls: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
-    """The addresses alone, and who asks, if one of them says so."""
+    """Return the addresses alone, and the credentials if one of them contains any."""
     plain: list[str] = []
     user_info: str | None = None
     for url in urls:
@@ -276,7 +276,7 @@ def _without_user(urls: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
 
 
 def _parts_of(url: str) -> SplitResult | None:
-    """None for what is no address."""
+    """Split an address; None for an invalid one."""
     try:
         parts = urlsplit(url)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -286,7 +286,7 @@ def _parts_of(url: str) -> SplitResult | None:
 
 
 def read_body(response: requests.Response) -> bytes:
-    """Return the body. RegistryError if it has more bytes than a schema may."""
+    """Return the body. Raise RegistryError if it is larger than any schema."""
     pieces: list[bytes] = []
     size = 0
     for piece in response.iter_content(_PIECE):

@@ -32,11 +32,11 @@ __all__ = [
 
 
 def register(spark: SparkSession) -> None:
-    """Make the formats ``tieredstore``, ``memq`` and those of other wings known to a session.
+    """Register the formats ``tieredstore``, ``memq`` and those of other wings in a session.
 
-    Spark finds them by itself where the package is installed from a wheel; not from an editable install, nor on some
-    clusters. Either way the Python of Spark's workers, which ``PYSPARK_PYTHON`` names before the session begins, has to
-    be one with ``tieredstore[spark]``: ConfigError where it is not.
+    Spark finds them by itself if the package is installed from a wheel, but not from an editable install, or on some
+    clusters. In either case the Python of Spark's workers, which ``PYSPARK_PYTHON`` names before the session begins,
+    must have ``tieredstore[spark]``: ConfigError if it does not.
     """
     from tieredstore.config.installed import attached_parts  # noqa: PLC0415  as below
     from tieredstore.spark.source.workers import check_worker_python  # noqa: PLC0415
@@ -47,10 +47,11 @@ def register(spark: SparkSession) -> None:
 
 
 def read(spark: SparkSession, source: StoreLike, topic: str, **options: str) -> DataFrame:
-    """A topic as a DataFrame, with the columns of Spark's Kafka source.
+    """Return a topic as a DataFrame, with the columns of Spark's Kafka source.
 
-    ``source`` names the store in any way that people have it, a bucket too, whose broker is read where the bucket
-    ends. ``options`` are those of ``spark.read.format("tieredstore")``, which this is with the store's filled in.
+    ``source`` is the store in any form that :func:`tieredstore.open` takes; a bucket's broker is read after the
+    bucket's end. ``options`` are those of ``spark.read.format("tieredstore")``, which this calls with the store's
+    options filled in.
     """
     from tieredstore.spark.source.store_source import store_source  # noqa: PLC0415  as below
 
@@ -64,7 +65,7 @@ def read(spark: SparkSession, source: StoreLike, topic: str, **options: str) -> 
 
 
 def __getattr__(name: str) -> object:
-    # Spark imports this package wherever it looks for data sources: what only some need is imported when they do.
+    # Spark imports this package in every search for data sources, so rarely needed modules are imported on first use.
     if name in ("decode_batches", "decode_segments"):
         from tieredstore.spark.source import udf  # noqa: PLC0415
 

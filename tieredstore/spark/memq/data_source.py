@@ -1,4 +1,4 @@
-"""The data source ``memq``. Imports little: Spark imports this wherever a data source is looked up."""
+"""The data source ``memq``. Imports little: Spark imports this in every search for a data source."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MemqDataSource(DataSource):
         return "memq"
 
     def schema(self) -> StructType:
-        """The columns asked for."""
+        """Return the requested columns."""
         from tieredstore.spark.memq.options import COLUMNS  # noqa: PLC0415
         from tieredstore.spark.source.options import columns_of  # noqa: PLC0415
         from tieredstore.spark.source.rows import MEMQ_ROWS, RowShape  # noqa: PLC0415
@@ -39,21 +39,21 @@ class MemqDataSource(DataSource):
             return RowShape(columns_of(self.options, COLUMNS, MEMQ_ROWS.columns), MEMQ_ROWS).schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads a batch."""
+        """Return the reader of a batch."""
         from tieredstore.spark.memq.tasks import MemqReader  # noqa: PLC0415
 
         with one_sentence():
             return MemqReader(self._options(schema, streaming=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Reads a stream."""
+        """Return the reader of a stream."""
         from tieredstore.spark.memq.stream import MemqStreamReader  # noqa: PLC0415
 
         with one_sentence():
             return MemqStreamReader(self._options(schema, streaming=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Writes a batch, behind what is there."""
+        """Return the writer of a batch, which appends."""
         from tieredstore.spark.memq.options import parse_sink_options  # noqa: PLC0415
         from tieredstore.spark.memq.sink import MemqWriter  # noqa: PLC0415
 
@@ -63,7 +63,7 @@ class MemqDataSource(DataSource):
             return MemqWriter(*parse_sink_options(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Writes a stream; in the output modes append and update, whose rows are records alike."""
+        """Return the writer of a stream; in the output modes append and update, whose rows are both records."""
         from tieredstore.spark.memq.options import parse_sink_options  # noqa: PLC0415
         from tieredstore.spark.memq.sink import MemqStreamWriter  # noqa: PLC0415
 

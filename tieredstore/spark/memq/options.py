@@ -1,4 +1,4 @@
-"""The options of the format memq, read and checked before any store is asked."""
+"""The options of the format memq, read and checked before any request."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ _READING: Final[tuple[Option[object], ...]] = (
     _MAX_SPLIT_BYTES, _MIN_PARTITIONS, _OUT_OF_RANGE, _SORT_BY_KEY, _DELIVERY, _DISCOVER,
 )  # fmt: skip
 OPTIONS: Final[tuple[Option[object], ...]] = (SETTINGS, _TOPIC, *_READING)
-"""All options but the settings of the store, in the order of ``docs/how-to/batches.md``."""
+"""All options except the store's settings, in the order of ``docs/how-to/batches.md``."""
 
 _NOT_OURS: Final = {
     "path": "the format has no path: name the topic with topic, and the store by settings",
@@ -106,7 +106,7 @@ _NOT_OURS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class TopicOptions:
-    """What the options of one query say; frozen and picklable. ``starting`` and ``ending`` are of the one topic."""
+    """The options of one query; frozen and picklable. ``starting`` and ``ending`` are of the one topic."""
 
     topic: str
     store: StoreSource
@@ -125,7 +125,7 @@ class TopicOptions:
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> TopicOptions:
-    """The options of a query that reads; ConfigError, one sentence that names the option."""
+    """Parse the options of a reading query; raise ConfigError, one sentence that names the option."""
     texts = OptionTexts(options)
     topic, store = _topic_and_store(options, texts, OPTIONS)
     by_listing = texts.get(_DISCOVER) == "listing"
@@ -158,9 +158,9 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> TopicOption
 
 
 def parse_sink_options(options: Mapping[str, str]) -> tuple[str, StoreSource]:
-    """Topic and store of a query that writes; ConfigError for options that are for reading."""
+    """Parse topic and store of a writing query; raise ConfigError for reading options."""
     texts = OptionTexts(options)
-    # A stream's writer is given what belongs to the query too.
+    # A stream's writer also gets the query's own options.
     given = {name: text for name, text in options.items() if name.lower() not in ("checkpointlocation", "path")}
     if reading := texts.names_given(_READING):
         raise ConfigError(
@@ -191,6 +191,6 @@ def _of_topic(places: Places, topic: str) -> Places:
         others = sorted({name for name, _ in places} - {topic})
         if others:
             raise ConfigError(f"startingOffsets or endingOffsets names {others[0]}, and the option topic says {topic}")
-    elif not isinstance(places, Earliest | Latest | AtTime):  # no option of this format makes another
+    elif not isinstance(places, Earliest | Latest | AtTime):  # no option of this format gives another
         raise ConfigError("offsets are given as earliest, latest, JSON or a time")
     return places

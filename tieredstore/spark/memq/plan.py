@@ -1,4 +1,4 @@
-"""What a query reads: batches by the queue, or by a listing, and tasks that are cut by bytes at Messages."""
+"""The plan of a query: batches by the queue, or by a listing, and tasks cut by bytes at Messages."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ _logger: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """One batch to read, ``size`` bytes: all of it, or the Messages ``first`` up to ``stop`` (half-open). ``queued`` is
-    what the queue tells of it; None for one that was listed."""
+    """One batch to read, ``size`` bytes: all of it, or the Messages ``first`` up to ``stop`` (half-open). ``queued``
+    is its entry in the queue; None for a listed one.
+    """
 
     key: str
     size: int
@@ -34,18 +35,18 @@ class PlannedBatch:
 
     @property
     def partition(self) -> int | None:
-        """Its read partition, if the queue tells of it."""
+        """Its read partition, if the queue has it."""
         return None if self.queued is None else self.queued.partition
 
 
 def topics_of(source: StoreSource) -> Topics:
-    """The topics of the store that the options name, by the connections that this process has."""
+    """Return the topics of the options' store, over this process's connections."""
     manager = manager_of(source)
     return topics_in_store(manager.store, manager.settings)
 
 
 def offset_of(log: BatchLog, partition: int, places: Places) -> int:
-    """The offset in a read partition that the options mean; ConfigError where they say nothing of it."""
+    """Return the offset in a read partition by the options; raise ConfigError if they do not cover it."""
     queue, topic = log.queue, log.topic.name
     place: Place | None = places.get((topic, partition)) if isinstance(places, Mapping) else places
     match place:
@@ -66,8 +67,9 @@ def offset_of(log: BatchLog, partition: int, places: Places) -> int:
 def batches_from(
     log: BatchLog, partition: int, offset: int, end: int | None, *, fail_on_data_loss: bool
 ) -> Iterator[PlannedBatch]:
-    """The batches of a read partition from ``offset`` up to ``end`` (half-open; None: to where nothing comes); behind
-    what retention has freed, if that is accepted."""
+    """Yield the batches of a read partition from ``offset`` up to ``end`` (half-open; None: to the queue's end);
+    after the ones that retention has freed, if that is accepted.
+    """
     if end is not None and offset >= end:
         return iter(())
     start = log.queue.start(partition)
@@ -81,7 +83,7 @@ def batches_from(
 
 
 def plan_batches(options: TopicOptions) -> Sequence[PlannedBatch]:
-    """What a batch query reads, resolved now."""
+    """Return the batches of a batch query, resolved now."""
     topics = topics_of(options.store)
     if options.by_listing:
         return list_batches(topics, options)
@@ -97,11 +99,11 @@ def plan_batches(options: TopicOptions) -> Sequence[PlannedBatch]:
 
 
 def list_batches(topics: Topics, options: TopicOptions) -> Sequence[PlannedBatch]:
-    """The objects of the topic, by the time in their keys: all that lie there, orphans too."""
+    """List the objects of the topic, by the time in their keys: all of them, including orphans."""
     try:
         topic = topics.get(options.topic)
     except TopicNotFoundError:
-        # What told of the topic may be gone with its queue: then it lies where new ones would.
+        # The topic's configuration may be gone with its queue: then look where new objects would be.
         settings = topics.settings
         path = check_path(f"{settings.key_prefix}{settings.section(BatchSettings).cluster}/topics/{options.topic}")
         topic = Topic(options.topic, 1, path, settings.section(BatchSettings).hashing)
@@ -121,7 +123,7 @@ def _time_of(spec: Places) -> int | None:
 def admit(
     batches: Mapping[int, Iterator[PlannedBatch]], max_batches: int | None, max_bytes: int | None
 ) -> list[PlannedBatch]:
-    """What one trigger takes: batches of all partitions in turn until a limit is reached, one at least."""
+    """Return the batches of one trigger: of all partitions in turn until a limit is reached, at least one."""
     taken: list[PlannedBatch] = []
     total, waiting = 0, dict(batches)
     while waiting:
@@ -145,8 +147,9 @@ def tasks_of(
     min_tasks: int | None,
     index_of: Callable[[PlannedBatch], BatchIndex],
 ) -> list[tuple[PlannedBatch, ...]]:
-    """Which batches, or Messages of them, each task reads, in their order: a task has one read partition, and at most
-    ``max_bytes`` unless a Message has more. ``index_of`` is asked for batches that have to be cut alone."""
+    """Return the batches, or parts of them, of each task, in order: one read partition, and at most ``max_bytes``
+    unless a Message has more. ``index_of`` is called only for batches that must be cut.
+    """
     total = sum(batch.size for batch in batches)
     if min_tasks is not None:
         max_bytes = max(1, min(max_bytes, total // min_tasks))
@@ -179,7 +182,7 @@ def _splits(
 
 
 def index_in(topics: Topics, batch: PlannedBatch) -> BatchIndex:
-    """The index of a batch, by one small read, or by two or three where nobody tells how long it is."""
+    """Read the index of a batch, by one small request, or two or three if its length is unknown."""
     store, queued = topics.store, batch.queued
     if queued is not None:
         return BatchIndex(

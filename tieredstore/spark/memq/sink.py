@@ -1,6 +1,7 @@
 """Queries that write to a topic of batches: tasks store objects, the driver notifies of each epoch once.
 
-Beside ``data_source``, which Spark imports wherever a data source is looked up, and which imports it for such queries.
+Apart from ``data_source``, which Spark imports in every search for a data source, and which imports it for such
+queries.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ if TYPE_CHECKING:
 
 
 COLUMNS: Final = ("key", "value", "headers", "timestamp", "messageId")
-"""What a row may have; ``value`` it must."""
+"""The possible columns of a row; ``value`` is required."""
 
-# What Spark sets for the tasks of a stream's micro-batch; both outlast a restart.
+# Spark sets it for the tasks of a stream's micro-batch; it survives a restart.
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 
 
 @dataclass(frozen=True)
 class EpochMessage(WriterCommitMessage):
-    """What a task has stored, for the driver."""
+    """A task's stored batches, for the driver."""
 
     query: str
     epoch: int
@@ -46,7 +47,7 @@ class EpochMessage(WriterCommitMessage):
 
 
 class _TopicWriter:
-    """What both writers are: rows into a topic. Pickled to the tasks."""
+    """The common part of both writers: rows into a topic. Pickled to the tasks."""
 
     def __init__(self, topic: str, store: StoreSource, schema: StructType) -> None:
         _check_schema(schema)
@@ -62,7 +63,7 @@ class _TopicWriter:
                     _add(batches, batch)
                 return EpochMessage(query, epoch, task, batches.finish())
             except BaseException:
-                # Nobody will be told of them: Spark tries the task again, or gives up.
+                # They will never be notified: Spark retries the task, or gives up.
                 batches.discard()
                 raise
 
@@ -96,17 +97,17 @@ class MemqWriter(_TopicWriter, DataSourceArrowWriter):
         self._query = f"{BATCH_QUERY}{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[Any]) -> EpochMessage:
-        """One task."""
+        """Run one task."""
         with one_sentence():
             return self._write(iterator, self._query, 0, _task_number())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Notify of all that the tasks have stored."""
+        """Notify of all batches of the tasks."""
         with one_sentence():
             self._commit(messages, 0)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete what the tasks have stored, unless it may have been notified."""
+        """Delete the tasks' batches, unless they may have been notified."""
         with one_sentence():
             self._abort(messages, 0)
 
@@ -115,7 +116,7 @@ class MemqStreamWriter(_TopicWriter, DataSourceStreamArrowWriter):
     """Writes the rows of a stream: each epoch is notified once, however often it is run."""
 
     def write(self, iterator: Iterator[Any]) -> EpochMessage:
-        """One task of an epoch."""
+        """Run one task of an epoch."""
         with one_sentence():
             query, epoch = _property(_QUERY_ID), _property(_BATCH_ID)
             return self._write(iterator, query, int(epoch), _task_number())
@@ -126,7 +127,7 @@ class MemqStreamWriter(_TopicWriter, DataSourceStreamArrowWriter):
             self._commit(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Delete what the tasks have stored, unless the epoch is recorded with it."""
+        """Delete the tasks' batches, unless the epoch is recorded with them."""
         with one_sentence():
             self._abort(messages, batchId)
 

@@ -1,7 +1,7 @@
-"""The stream reader of a topic of batches: what came since, as much of it as a trigger may take.
+"""The stream reader of a topic of batches: new batches, as many as a trigger may take.
 
-A checkpoint has ``{"version": 1, "topic": "orders", "offsets": {"0": 512, "1": 256}}``, the offset that comes next of
-each read partition; the first batch has ``initialOffsets`` too, since Spark asks again where that one began. Beside
+A checkpoint has ``{"version": 1, "topic": "orders", "offsets": {"0": 512, "1": 256}}``, the next offset of each read
+partition; the first batch has ``initialOffsets`` too, because Spark asks again where it began. Apart from
 ``data_source``, which imports it for streams alone.
 """
 
@@ -44,8 +44,9 @@ _Offset = Annotated[int, Strict(), Field(ge=0)]
 
 
 class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a topic from trigger to trigger. One process beside the driver plans; where nothing came it looks again a
-    second later at the earliest. ``clock`` gives seconds that only ever go up."""
+    """Reads a topic from trigger to trigger. One process beside the driver plans; without news it looks again at the
+    earliest a second later. ``clock`` returns monotonic seconds.
+    """
 
     def __init__(self, options: TopicOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._options = options
@@ -59,7 +60,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return MemqStreamReader, (self._options,)
 
     def initialOffset(self) -> Json:  # noqa: N802 - Spark's name, as the others are
-        """Where a new stream begins."""
+        """Return the start of a new stream."""
         with one_sentence():
             log = self._open()
             partitions = range(log.queue.partitions)
@@ -67,13 +68,13 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._json(begins) | {_INITIAL: _texts(begins)}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What stands for the limits of the options; the engine hands it back."""
+        """Return a placeholder for the limits of the options; the engine passes it back."""
         if self._options.max_bytes is not None:
             return ReadMaxBytes(self._options.max_bytes)
         return ReadMaxRows(self._options.max_batches or MAX_OFFSET)
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
-        """Where the batch that begins at ``start`` ends; ``start`` itself if there is nothing (yet) to read."""
+        """Return the end of the batch that begins at ``start``; ``start`` itself if there is nothing to read yet."""
         with one_sentence():
             if self._clock() < self._quiet_until_s:
                 return start
@@ -88,7 +89,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     offsets[batch.queued.partition] = batch.queued.offset + 1
             end = self._json(offsets)
             if start.get(_INITIAL) == start.get("offsets"):
-                end[_INITIAL] = _texts(begun)  # the first batch keeps where it began
+                end[_INITIAL] = _texts(begun)  # the first batch keeps its start
             self._planned = start, end, planned
             return end
 
@@ -99,7 +100,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._target = {partition: queue.end(partition) for partition in range(queue.partitions)}
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """The tasks of a batch: of one that was just planned, or one to be read again."""
+        """Return the tasks of a batch: one just planned, or one to be read again."""
         with one_sentence():
             if self._planned is not None and self._planned[:2] == (start, end):
                 return plan_tasks(self._options, self._planned[2])
@@ -112,14 +113,14 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return plan_tasks(self._options, batches)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
+        """Yield the rows of one task."""
         return each_in_one_sentence(read_task(partition, self._options))
 
     def commit(self, end: Json) -> None:
-        """Nothing to do: what was read is in Spark's checkpoint and nowhere else."""
+        """Do nothing: the progress is in Spark's checkpoint alone."""
 
     def stop(self) -> None:
-        """Let the queue go."""
+        """Release the queue."""
         if self._log is not None:
             self._log.close()
             self._log = None
@@ -127,7 +128,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _open(self) -> BatchLog:
         topics = topics_of(self._options.store)
         topic = topics.get(self._options.topic)
-        # Asked anew each time, since read partitions may be added: a queue in the store is nothing but a name.
+        # Opened again each time, because read partitions may be added: a queue in the store is only a name.
         if self._log is None or self._log.topic != topic:
             self.stop()
             self._log = BatchLog(topics, topic)
@@ -156,7 +157,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return admit(walks, min(most or _MOST_BATCHES, _MOST_BATCHES), size)
 
     def _from(self, partition: int, offset: int | None, stop: int | None) -> Iterator[PlannedBatch]:
-        """The batches from there on; one that was added begins at its start."""
+        """Yield the batches from there on; an added partition begins at its start."""
         log = self._open()
         begin = log.queue.start(partition) if offset is None else offset
         return batches_from(log, partition, begin, stop, fail_on_data_loss=self._options.fail_on_data_loss)
@@ -174,7 +175,7 @@ def _texts(offsets: Mapping[int, int]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Checkpoint:
-    """What a checkpoint has: the offset that comes next of each read partition, and where the first batch began."""
+    """The content of a checkpoint: the next offset of each read partition, and the start of the first batch."""
 
     version: Literal[1]
     topic: str
@@ -186,7 +187,7 @@ _CHECKPOINT: Final = TypeAdapter(_Checkpoint)
 
 
 def _read_checkpoint(document: Json, topic: str) -> _Checkpoint:
-    """ConfigError for what another source, or topic, left there."""
+    """Parse a checkpoint; raise ConfigError for one of another source, or topic."""
     try:
         checkpoint = _CHECKPOINT.validate_python(document)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""What one Spark task reads of a topic of batches."""
+"""One Spark task that reads a topic of batches."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class MemqTask(InputPartition):
 
 
 def plan_tasks(options: TopicOptions, batches: Sequence[PlannedBatch] | None = None) -> list[InputPartition]:
-    """The tasks of a query: of these batches, or of those that a batch query's options select."""
+    """Return the tasks of a query: of these batches, or of those that a batch query's options select."""
     topics = topics_of(options.store)
     selected = plan_batches(options) if batches is None else batches
     cut = tasks_of(
@@ -66,10 +66,11 @@ def _loss(batch: PlannedBatch, options: TopicOptions) -> DataLossError:
 
 
 def read_task(task: InputPartition, options: TopicOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, in batches of Arrow without empty ones. Memory holds a few of its objects, all of its rows
-    with ``sortByKey``."""
+    """Yield the rows of a task; no batch of Arrow is empty. Memory holds a few of its objects, all of its rows with
+    ``sortByKey``.
+    """
     spare_modules()
-    # Spark makes up a partition of its own where there are none.
+    # Spark adds its own partition if there are none.
     if not isinstance(task, MemqTask):
         return iter(())
     reading = _Reading(options)
@@ -77,7 +78,7 @@ def read_task(task: InputPartition, options: TopicOptions) -> Iterator[pa.Record
 
 
 class _Reading:
-    """One task, as it goes along."""
+    """One running task."""
 
     def __init__(self, options: TopicOptions) -> None:
         self._options = options
@@ -89,12 +90,12 @@ class _Reading:
         self._decoder = BatchDecoder(columns, max_expanded_bytes=self._topics.batches.max_expanded_bytes)
 
     def rows(self, task: MemqTask) -> Iterator[pa.RecordBatch]:
-        """In the order of the queue."""
+        """Yield the rows in the order of the queue."""
         for batch, records in self._records(task):
             yield self._convert(batch, records)
 
     def sort(self, task: MemqTask) -> Iterator[pa.RecordBatch]:
-        """By key, those without one first; equal keys in the order of the queue."""
+        """Yield the rows by key, those without one first; equal keys in the order of the queue."""
         tables: list[pa.Table] = []
         for place, (batch, records) in enumerate(self._records(task)):
             rows = pa.Table.from_batches([self._convert(batch, records)])
@@ -140,7 +141,7 @@ class _Reading:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _fetch(self, batch: PlannedBatch) -> tuple[BatchIndex, bytes]:
-        """The index, and the bytes of the Messages to read."""
+        """Return the index, and the bytes of the Messages to read."""
         store = self._topics.store
         if batch.stop is not None:
             index = index_in(self._topics, batch)
@@ -178,16 +179,16 @@ class _Reading:
 
 
 class MemqReader(DataSourceReader):
-    """Reads what the options select, resolved once beside the driver."""
+    """Reads the batches that the options select, resolved once beside the driver."""
 
     def __init__(self, options: TopicOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Resolve the offsets, and cut what lies between them into tasks."""
+        """Resolve the offsets, and cut the range into tasks."""
         with one_sentence():
             return plan_tasks(self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
+        """Yield the rows of one task."""
         return each_in_one_sentence(read_task(partition, self._options))

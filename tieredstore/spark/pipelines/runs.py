@@ -1,4 +1,4 @@
-"""Pipelines under way in a session: their queries, how they end, what ended them; and a service of them."""
+"""Running pipelines of a session: their queries, ends and errors; and a service of them."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ _TRIGGER: Final = "1 second"
 _KEEPER_S: Final = 5
 _LOOK_S: Final = 0.5
 _CLOSING_S: Final = 1.0
-"""Of the time for draining, what is left for closing."""
+"""The part of the draining time that is reserved for closing."""
 
 _STARTED: Final = "started"
 _QUERIES: Final = "queries"
 _BEAT_S: Final = 900.0
-"""A mark waits for as long as a store is asked again and again."""
+"""The interval of marks, as long as the retries of a store."""
 
 
 class PipelineRun:
-    """One pipeline at work as a streaming query of a session; to be closed once that has ended.
+    """One pipeline as a streaming query of a session; close it after the query has ended.
 
-    ``checkpoint`` is a folder for Spark's notes, one of this machine's own by default: they may be lost, or old.
-    ``once`` ends the query when all that there is now is written. ``take_over`` is a generation that it seals and goes
-    on behind, unless that is done. An error of the settings is raised here, of ``once`` also topics that are named and
-    nowhere; a store or broker that is away is waited for.
+    ``checkpoint`` is a folder for Spark's notes, by default a local one: they may be lost, or old. ``once`` ends the
+    query when everything present now is written. ``take_over`` is a generation that it seals and continues, unless that
+    is done. Errors of the settings are raised here, with ``once`` also for named topics that exist nowhere; an
+    unreachable store or broker is waited for.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class PipelineRun:
         take_over: int | None = None,
         health: Health | None = None,
     ) -> None:
-        """``health`` is told what is waited for, from the start on."""
+        """Start the query; ``health`` learns what it waits for, from the start on."""
         self._spark, self._is_up = spark, 0
         self._file = str(Path(file).absolute())
         pipeline = load_pipeline(self._file)
@@ -98,26 +98,26 @@ class PipelineRun:
             self._opened = opened.pop_all()
 
     def counts(self) -> tuple[str, int, Counts]:
-        """The pipeline's name and generation, and what it has done."""
+        """The pipeline's name and generation, and its counters."""
         return self.own.name, self.own.generation, replace(self._sink.counts, up=self._is_up)
 
     def tell(self, health: Health) -> None:
-        """Whether it writes, or waits for something."""
+        """Report if it writes, or waits for something."""
         if (reason := self._sink.waits_for) is not None:
             health.fails(self.name, f"it waits: {reason}")
         else:
             health.holds(self.name)
 
     def failure(self) -> BaseException | None:
-        """What has ended the query; None if it goes on or has ended well."""
+        """The error that ended the query; None if it runs or has ended well."""
         return None if self.query.isActive else self._sink.failure or _failure_of(self.query)
 
     def has_ended(self, within_s: int) -> bool:
-        """Wait for the query's end, for so long at most."""
+        """Wait for the query's end, at most for this long."""
         return _has_ended(self.query, within_s)
 
     def mark(self, *, idle_s: float = 60.0) -> None:
-        """Note in the log that all is published, where nothing was written for a while.
+        """Record in the log that all is published, if nothing was written for a while.
 
         Another driver that has taken over is noticed here at the latest, and ends the query.
         """
@@ -131,9 +131,9 @@ class PipelineRun:
         self._is_up = int(self.query.isActive)
 
     def drain(self, deadline: Deadline) -> None:
-        """Let the batch that is under way end, then the query; the rest is written too if the settings say so.
+        """Let the running batch end, then the query; write the rest too if the settings say so.
 
-        What is not done by the deadline is done by the next run. An error that the rest ends with is raised.
+        The next run does the work left at the deadline. An error of the rest is raised.
         """
         if not self._sink.stop(deadline):
             _logger.error("%s: its batch did not end in time; the next run writes it", self.name)
@@ -153,7 +153,7 @@ class PipelineRun:
         self._sink.mark_published(idle_s=0)
 
     def close(self) -> None:
-        """Close what the driver has open; a query that still runs is stopped."""
+        """Close the driver's resources; stop a running query."""
         self.query.stop()
         self._opened.close()
 
@@ -178,7 +178,7 @@ class PipelineRun:
 
 
 class _CountedRuns:
-    """The runs of this process, whose counts are among its metrics for as long as there are any."""
+    """The runs of this process, whose counters are among its metrics while there are any."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -186,13 +186,13 @@ class _CountedRuns:
         self._collector: CountsCollector | None = None
 
     def add(self, run: PipelineRun) -> None:
-        """One more."""
+        """Add a run."""
         with self._lock:
             self._runs.append(run)
             self._collector = self._collector or CountsCollector(self._counts)
 
     def remove(self, run: PipelineRun) -> None:
-        """It has ended."""
+        """Remove an ended run."""
         with self._lock:
             self._runs.remove(run)
             if not self._runs and self._collector is not None:
@@ -211,12 +211,12 @@ def start_pipelines(
 ) -> list[StreamingQuery]:
     """Start the pipeline of each file of properties as a streaming query of the session.
 
-    The queries go on until they are stopped, or with ``once`` until all that there is now is written. Each record is
-    in the output once, whatever is killed and however often this is called: the commit log in the output says how far
-    a pipeline is. ``checkpoint`` is a folder for Spark's own notes, which may be lost or old; without it they lie in a
-    folder of the driver that goes with the query. ``awaitTermination`` raises what ends a query. What they do is among
-    the metrics of this process while they are under way. ResourceNotFoundError, with ``once``, for a topic that is
-    named and nowhere.
+    The queries run until they are stopped, or with ``once`` until everything present now is written. Each record is in
+    the output once, whatever is killed and however often this is called: the commit log in the output has a pipeline's
+    progress. ``checkpoint`` is a folder for Spark's own notes, which may be lost or old; by default a folder of the
+    driver that is removed with the query. ``awaitTermination`` raises the error that ends a query. Running queries are
+    among the metrics of this process. Raise ResourceNotFoundError, with ``once``, for a named topic that exists
+    nowhere.
     """
     if not files:
         raise ConfigError("no pipeline is named: give start_pipelines their files of properties")
@@ -262,13 +262,13 @@ def _has_ended(query: StreamingQuery, within_s: float) -> bool:
 
 
 def _failure_of(query: StreamingQuery) -> BaseException | None:
-    """What a query ended with outside of the driver: an error of ours that the planning process had, or Spark's."""
+    """Return the error of a query outside of the driver: one of ours from the planning process, or Spark's."""
     error = query.exception()
     return None if error is None else error_within(error) or error
 
 
 def session(threads: int | None, conf: Mapping[str, str]) -> SparkSession:
-    """A session by Spark's own settings; on this machine, with so many threads, where these name no master."""
+    """Make a session by Spark's own settings; a local one, with this many threads, if these name no master."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("tieredstore pipeline")
     for name, value in {"spark.ui.showConsoleProgress": "false", **conf}.items():
@@ -287,10 +287,10 @@ def pipeline_service(
     listen: tuple[str, int] | None = None,
     take_over: int | None = None,
 ) -> Service:
-    """A service that runs pipelines until it is stopped, or one of them ends with an error.
+    """Make a service that runs pipelines until it is stopped, or one of them ends with an error.
 
-    ``take_over`` is the generation of each that it goes on behind. ``listen`` is where it answers ``/metrics``,
-    ``/healthz`` and ``/readyz``: ready while none of them waits.
+    ``take_over`` is the generation of each that it continues. ``listen`` is its address for ``/metrics``, ``/healthz``
+    and ``/readyz``: ready while none of them waits.
     """
     health = Health({_STARTED: "not all of the pipelines are started yet"})
 
@@ -317,7 +317,7 @@ def pipeline_service(
 
 
 def _watch(runs: Sequence[PipelineRun], stop: Stop, health: Health) -> None:
-    """Until a stop is asked for, or one of them ends: none of them should."""
+    """Wait until a stop is requested, or one of them ends: none of them should."""
     while not stop.wait(_LOOK_S):
         health.beat(_QUERIES, within_s=_BEAT_S)
         for run in runs:

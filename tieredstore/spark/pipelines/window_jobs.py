@@ -1,8 +1,8 @@
-"""Jobs of Spark's that write windows: one task for each, and what they report.
+"""Spark jobs that write windows: one task for each, and their reports.
 
-With ``frame`` records become rows of Spark's, a function of the user's changes these, and what comes out is filed by
-windows. A task reads whole windows, and the frame is narrow, so that what comes out of it in one task is all of a
-window, in its order. Who breaks that is told before anything is committed.
+With ``frame``, records become Spark rows, a user's function changes these, and its result is written by windows. A task
+reads whole windows, and the frame is narrow, so that one task returns all of a window, in its order. A violation is
+reported before anything is committed.
 """
 
 from __future__ import annotations
@@ -51,25 +51,25 @@ class WindowJobs:
     """Prepares windows by tasks of a session, through the frame of the settings if they name one."""
 
     def __init__(self, spark: SparkSession, file: str, own: PipelineSettings, store: ObjectStore) -> None:
-        """``file`` has the settings, for the tasks."""
+        """Set up; ``file`` has the settings, for the tasks."""
         self._spark, self._store = spark, store
         self._file, self._fingerprint = file, fingerprint_of(own)
         self._frame: Callable[[DataFrame], DataFrame] | None = frame_function(own.frame) if own.frame else None
 
     @property
     def is_framed(self) -> bool:
-        """Whether records pass the frame of the settings."""
+        """True if records pass the frame of the settings."""
         return self._frame is not None
 
     def write_one(self, window: Window, splits: tuple[WindowSplit, ...]) -> Written:
-        """One window that is read from these."""
+        """Write one window that is read from these."""
         batch = self.write([WindowTask(window, splits)])
         batch.check()
         (written,) = batch.written
         return written
 
     def write(self, tasks: Sequence[WindowTask]) -> Batch:
-        """The windows of tasks as far as they can be read; with a frame all of them, or none."""
+        """Write the readable windows of tasks; with a frame all of them, or none."""
         if self._frame is not None:
             framed = FrameJob(self._file, self._fingerprint, tuple(tasks))
             rows, read = framed.rows(self._numbers(tasks), self._frame)
@@ -90,7 +90,7 @@ class WindowJobs:
             raise
 
     def _numbers(self, tasks: Sequence[WindowTask]) -> DataFrame:
-        """A row for each task, in as many tasks of Spark's."""
+        """Return a row for each task, in as many Spark tasks."""
         return self._spark.range(0, len(tasks), 1, len(tasks))
 
     def _run(self, tasks: Sequence[WindowTask]) -> list[Written | Failed]:
@@ -98,7 +98,7 @@ class WindowJobs:
         return self._outcomes(self._numbers(tasks).mapInArrow(job.run, SCHEMA))
 
     def _outcomes(self, job: DataFrame) -> list[Written | Failed]:
-        """What the tasks of a job report, once it has run; the gravest error of theirs."""
+        """Run a job and return its tasks' results; raise their most serious error."""
         try:
             reports: list[Report] = [unpack(row[REPORT]) for row in job.collect()]
         except PySparkException as error:
@@ -114,7 +114,7 @@ class WindowJobs:
                 errors.append(error)
         if errors:
             self._discard(outcomes)
-            # One that no waiting mends says more than those that it might.
+            # A permanent error is more informative than a transient one.
             raise min(errors, key=lambda error: error.retryable)
         return outcomes
 
@@ -129,7 +129,7 @@ RECORDS: Final = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
     "headers array<struct<key: string, value: binary>>"
 )
-"""What the function is given: the columns of Spark's Kafka source."""
+"""The function's input: the columns of Spark's Kafka source."""
 
 _MICROSECONDS: Final = pa.schema(
     [field.with_type(pa.timestamp("us", "UTC")) if field.name == "timestamp" else field for field in ENVELOPE]
@@ -147,7 +147,9 @@ class FrameJob:
     def rows(
         self, numbers: DataFrame, frame: Callable[[DataFrame], object]
     ) -> tuple[DataFrame, Callable[[], list[int]]]:
-        """Reports as a DataFrame, out of one of numbers; and, once that has run, how many records each window had."""
+        """Return reports as a DataFrame, from one of numbers; and, after its run, the number of records of each
+        window.
+        """
         observed = Observation()
         records = numbers.mapInArrow(self.read, RECORDS).observe(observed, *map(_count_of, self.tasks))
         framed = frame(records)
@@ -165,7 +167,7 @@ class FrameJob:
         return of_all([task.window for task in self.tasks], written, read, store)
 
     def read(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
-        """The records of each window whose number comes, whole windows one after the other."""
+        """Yield the records of each window whose number comes, whole windows one after the other."""
         spare_modules()
         for batch in batches:
             numbers: list[int] = batch.column(0).to_pylist()
@@ -176,7 +178,7 @@ class FrameJob:
                     yield rows.cast(_MICROSECONDS)
 
     def write(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
-        """A report for each run of rows of one window."""
+        """Yield a report for each run of rows of one window."""
         spare_modules()
         for number, pieces in groupby(self._pieces(batches), key=lambda one: one[0]):
             report = pack(self._report(self.tasks[number].window, (rows for _, rows in pieces)))
@@ -193,7 +195,7 @@ class FrameJob:
         return Report((written, dict(sorted(reasons.items())[:SHOWN_REASONS])))
 
     def _pieces(self, batches: _Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Rows by the numbers of their windows, in the order in which they come."""
+        """Yield rows by the numbers of their windows, in the order in which they come."""
         known = _Windows([task.window for task in self.tasks])
         for batch in batches:
             if not batch.num_rows:
@@ -220,7 +222,7 @@ def _count_of(task: WindowTask) -> Column:
 
 
 class _Windows:
-    """Tells of which window a record is."""
+    """Finds the window of a record."""
 
     def __init__(self, windows: Sequence[Window]) -> None:
         self._windows = windows
@@ -231,7 +233,7 @@ class _Windows:
             starts.sort()
 
     def number(self, topic: str, partition: int, offset: int | None) -> int:
-        """Its number among those of the job; InvalidValueError for a record of none."""
+        """Return its number among those of the job; raise InvalidValueError for a record of none."""
         starts = self._of.get((topic, partition), [])
         at = bisect_right(starts, (offset, len(self._windows))) - 1 if offset is not None else -1
         if offset is None or at < 0 or offset >= self._windows[starts[at][1]].stop:
@@ -258,9 +260,10 @@ def _ascending(window: Window, first: pa.RecordBatch, rest: Iterator[pa.RecordBa
 def of_all(
     windows: Sequence[Window], written: Sequence[Written], read: Sequence[int], store: ObjectStore
 ) -> list[Written]:
-    """What was written of each of the windows, with what the frame left out; ``read`` is how many records each had.
+    """Return the results of all windows, with the records that the frame left out; ``read`` is the number of records of
+    each.
 
-    InvalidValueError for a window that came out of several tasks, or in pieces: what was prepared is discarded.
+    Raise InvalidValueError for a window from several tasks, or in pieces: the prepared files are discarded.
     """
     by_start: defaultdict[tuple[str, int, int], list[Written]] = defaultdict(list)
     for one in written:

@@ -1,4 +1,4 @@
-"""What windows of a pipeline are due, and what they are read from: as the stream of windows asks for it."""
+"""The due windows of a pipeline, and their sources, as the stream of windows asks for them."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _SIZES_HOLD_S: Final = 60.0
-"""For so long what windows read before is not looked up again."""
+"""The time for which the sizes of earlier windows are not looked up again."""
 
 
 class Planning:
-    """How far the pipeline is, and the windows that come next."""
+    """The progress of the pipeline, and its next windows."""
 
     def __init__(
         self,
@@ -49,16 +49,18 @@ class Planning:
         self._positions: dict[TopicPartition, Progress] | None = None
         self._fixed: LogSnapshot | None = None
         self._last: tuple[Json, list[WindowTask]] | None = None
-        """Where the last planned batch ends, and its windows."""
+        """The end of the last planned batch, and its windows."""
 
     def fix(self) -> None:
-        """Plan all that there is now, and nothing else; what is written first, of which another process may do more."""
+        """Plan everything present now, and nothing later; read first what is written, to which another process may
+        add.
+        """
         if self._positions is None:
             self._positions = dict(self._read_log())
         self._fixed = self._planner.snapshot()
 
     def next(self, start: Json) -> Json:
-        """The offset behind the windows that are due; ``start`` if there are none, or if nothing can be looked up."""
+        """Return the offset after the due windows; ``start`` if there are none, or if nothing can be looked up."""
         try:
             windows = self._due(start)
         except TieredStoreError as error:
@@ -70,15 +72,15 @@ class Planning:
         return _offset(windows) if windows else start
 
     def tasks(self, end: Json) -> list[WindowTask]:
-        """What the windows of a batch are read from."""
+        """Return the sources of a batch's windows."""
         if self._last is not None and self._last[0] == end:
             return self._last[1]
-        # A batch that is repeated after a start: what of it is committed is perhaps not even there any more.
+        # Of a batch repeated after a restart, committed windows may no longer exist in the source.
         windows = unwritten([Window(*one) for one in end["windows"]], self._read_log())
         return self._tasks_of(self._planner.snapshot(), windows)
 
     def pack_tasks(self, end: Json) -> list[bytes]:
-        """Those as they go to the processes that run them."""
+        """Return the tasks packed for the processes that run them."""
         return [pack(task) for task in self.tasks(end)]
 
     def _due(self, start: Json) -> list[Window]:
@@ -89,7 +91,9 @@ class Planning:
         return windows
 
     def _positions_at(self, start: Json) -> dict[TopicPartition, Progress]:
-        """Spark asks for what comes next once a batch is done, so that its windows are written."""
+        """Return the progress at ``start``: Spark asks for the next batch after one is done, so its windows are
+        written.
+        """
         if self._positions is None:
             self._positions = dict(self._read_log())
         elif self._last is not None and self._last[0] == start:
@@ -104,7 +108,7 @@ class Planning:
         return self._positions
 
     def _learn_sizes(self, positions: dict[TopicPartition, Progress], tasks: Sequence[WindowTask]) -> None:
-        """How much windows read is in the commit log, and matters where a backlog is cut by it."""
+        """Read the sizes of earlier windows from the commit log: they matter where a backlog is cut by size."""
         counts = Counter((task.window.topic, task.window.partition) for task in tasks)
         behind = [where for where, count in counts.items() if count > 1]
         is_old = self._clock() - self._read_s >= _SIZES_HOLD_S
@@ -122,7 +126,7 @@ class Planning:
 
 
 def planning_of(file: str, opened: ExitStack, clock: Callable[[], float]) -> Planning:
-    """The planning of a file's pipeline, with all that it needs opened on ``opened``."""
+    """Make the planning of a file's pipeline, with its resources on ``opened``."""
     pipeline = load_pipeline(locate(file))
     parts = opened.enter_context(open_parts(pipeline))
     planner = Planner(pipeline, parts.source, clock=clock)
@@ -139,9 +143,9 @@ def planning_of(file: str, opened: ExitStack, clock: Callable[[], float]) -> Pla
 def whole_plan(
     pipeline: Pipeline, parts: Parts, positions: Mapping[TopicPartition, Progress]
 ) -> tuple[WindowTask, ...] | None:
-    """All that there is now, beyond what is written up to ``positions``; None where that is more than one batch.
+    """Plan everything present now, beyond the written ``positions``; None if that is more than one batch.
 
-    Also None where it cannot be planned: whoever plans for Spark has the same error, and says so.
+    Also None if it cannot be planned: Spark's planning process meets the same error, and reports it.
     """
     try:
         with closing(Planner(pipeline, parts.source)) as planner:
@@ -157,11 +161,11 @@ def whole_plan(
 
 
 def give_plan(tasks: Sequence[WindowTask]) -> GivenPlan:
-    """A whole plan as the source of windows is given it."""
+    """Pack a whole plan for the source of windows."""
     return GivenPlan(_offset([task.window for task in tasks]), tuple(pack(task) for task in tasks))
 
 
 def _offset(windows: Sequence[Window]) -> Json:
-    """The windows field by field. Offsets in checkpoints of earlier versions have no leader epochs."""
+    """Return the windows field by field. Offsets in checkpoints of earlier versions have no leader epochs."""
     rows = [[one.topic, one.topic_id, one.partition, one.start, one.stop, one.leader_epoch] for one in windows]
     return {"version": 1, "windows": rows}

@@ -1,6 +1,6 @@
 """The driver's part of a batch: a job that writes its windows, the commit, and the publication.
 
-Of a run that ends the first batch is prepared while Spark still starts its stream.
+For a run that ends, the first batch is prepared while Spark still starts its stream.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _logger: Final = logging.getLogger(__name__)
 _FINALIZE_S: Final = 60.0
 _MEASURE_S: Final = 60.0
 _MEASURE_AGAIN_S: Final = 5.0
-"""Where nothing could be seen: what is back is told of soon."""
+"""After a failed measure: a recovery is noticed soon."""
 
 _ALONE_S: Final = 60.0
 
@@ -54,7 +54,7 @@ _OUTPUT: Final = "output"
 
 
 class _Away:
-    """Which sides gave no answer when they were last looked at, while nothing was to be written."""
+    """The sides that did not answer the last time, while nothing had to be written."""
 
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
@@ -62,7 +62,7 @@ class _Away:
 
     @property
     def reason(self) -> str | None:
-        """What is said of one of them; None if all answer. From any thread, as ``waiting_s``."""
+        """The reason of one of them; None if all answer. From any thread, like ``waiting_s``."""
         return next(iter(list(self._reasons.values())), None)
 
     @property
@@ -79,10 +79,10 @@ class _Away:
 
 
 class WindowSink:
-    """What ``foreachBatch`` calls. Batches come one after the other, on threads of Spark's.
+    """The function of ``foreachBatch``. Batches come one after the other, on Spark's threads.
 
-    Spark's word that a batch is done counts for nothing, nor does its word that it is new: the commit log says what of
-    it is written. A store that is away is waited for.
+    Spark's claims that a batch is done, or new, do not count: the commit log shows which of its windows are written. An
+    unreachable store is waited for.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class WindowSink:
         *,
         tell: Callable[[str], None] | None = None,
     ) -> None:
-        """``tell`` is told what it waits for at its start, in sentences."""
+        """Set up; ``tell`` gets sentences about waits at the start."""
         self._spark, self._runner, self._jobs, self._outage, self._tell = spark, runner, jobs, outage, tell
         self._lock = threading.Lock()
         """Held while a batch is written: the driver is for one thread."""
@@ -104,26 +104,26 @@ class WindowSink:
         self._finalizes = runner.finalizes
         self._ahead: AheadBatch | None = None
         self.failure: BaseException | None = None
-        """What ended the query, if it happened here."""
+        """The error that ended the query, if it occurred here."""
 
     @property
     def driver(self) -> Driver:
-        """Who commits."""
+        """The driver, which commits."""
         return self._runner.driver
 
     @property
     def counts(self) -> Counts:
-        """What was done, and how it is at this moment."""
+        """The counters, and the present state."""
         waiting_s = max(self._outage.waiting_s, self._away.waiting_s)
         return replace(self._runner.counts, outages=self._outage.count, waiting_seconds=waiting_s)
 
     @property
     def waits_for(self) -> str | None:
-        """What is away, as the last failure says; None if nothing is."""
+        """The unreachable part, by the last failure; None if there is none."""
         return self._outage.reason if self._outage.is_on else self._away.reason
 
     def begin(self) -> None:
-        """Take over from any driver before this one, and finish what that one had committed.
+        """Take over from any earlier driver, and finish its committed windows.
 
         Until output and source have answered, a stop has nothing to wait for.
         """
@@ -137,9 +137,9 @@ class WindowSink:
             self._patiently(self._runner.begin)
 
     def check_topics(self, *, ends: bool) -> None:
-        """Judge topics that are named and nowhere, at the start: a run that ``ends`` would end well without them.
+        """Judge named topics that exist nowhere, at the start: a run that ``ends`` would end well without them.
 
-        ResourceNotFoundError then; one that goes on has a warning: they may be made later.
+        Raise ResourceNotFoundError for such a run; warn for one that continues: they may be created later.
         """
         try:
             self._patiently(lambda: self._runner.check_topics(self._runner.look()))
@@ -169,18 +169,18 @@ class WindowSink:
                 raise
 
     def write_ahead(self, tasks: Sequence[WindowTask], group: str) -> None:
-        """Begin with the windows of the batch that Spark will ask for first, as jobs of its query's group."""
+        """Begin with the windows of Spark's first batch, as jobs of its query's group."""
         if tasks and not tasks[0].window.is_mark and not self._jobs.is_framed:
             self._ahead = AheadBatch(self._spark, group, tasks, self._jobs.write, self.driver.store)
 
     def close(self) -> None:
-        """Discard what was written ahead, and nobody asked for."""
+        """Discard windows written ahead that were not used."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             ahead.close()
 
     def stop(self, deadline: Deadline) -> bool:
-        """Take no more batches, and wait for the one that is under way; whether it has ended by then."""
+        """Take no more batches, and wait for the running one; return True if it has ended by then."""
         self._stopping.set()
         if not self._lock.acquire(timeout=max(0.0, deadline.remaining_s())):
             return False
@@ -192,10 +192,9 @@ class WindowSink:
         self._stopping.clear()
 
     def mark_published(self, *, idle_s: float) -> None:
-        """Write down that all is published, once nothing was written for so long; FencedError if another driver is
-        there.
+        """Record that all is published, after this idle time; raise FencedError if there is another driver.
 
-        That is looked for now and then, also where there is nothing to write down.
+        That is checked from time to time, even if there is nothing to record.
         """
         if time.monotonic() - self._wrote_at < idle_s or not self._lock.acquire(blocking=False):
             return
@@ -215,9 +214,9 @@ class WindowSink:
             self._lock.release()
 
     def measure(self) -> None:
-        """Count now and then what is not written, unless a batch is under way.
+        """Count unwritten records from time to time, unless a batch is running.
 
-        What the planner waits for, in its own process, is noticed by that.
+        This also notices what the planner, in its own process, waits for.
         """
         if self._lock.acquire(blocking=False):
             try:
@@ -242,7 +241,7 @@ class WindowSink:
         try:
             self._runner.measure()
         except TieredStoreError as error:
-            # Whoever plans judges it.
+            # The planner judges it.
             _logger.info("how much is not written is not known: %s", error)
             if error.retryable:
                 self._away.note_failure(_SOURCE, error)
@@ -256,7 +255,7 @@ class WindowSink:
             raise AlreadyClosedError("the pipeline is stopping: this batch is written by the next run")
 
     def _patiently(self, work: Callable[[], _Outcome]) -> _Outcome:
-        """What the work gives; where store or broker are away, later."""
+        """Return the result of the work; if store or broker are unreachable, retry."""
         while True:
             try:
                 if self._outage.is_on:
@@ -274,7 +273,7 @@ class WindowSink:
                 return outcome
 
     def _write_rest(self, tasks: Sequence[WindowTask]) -> bool:
-        """Write what of the windows is not written; False if nothing is left."""
+        """Write unwritten windows; return False if none is left."""
         by_end = {(task.window.topic, task.window.partition, task.window.stop): task for task in tasks}
         rest = [
             by_end[window.topic, window.partition, window.stop].between(window.start, window.stop)
@@ -293,11 +292,11 @@ class WindowSink:
 
 _CLOSING_S: Final = 10.0
 _CANCELLING_S: Final = 0.2
-"""Between two tries: Spark forgets a cancellation of a group that has no job yet."""
+"""Between two attempts: Spark forgets a cancellation of a group without a job."""
 
 
 class AheadBatch:
-    """Windows under way on a thread of their own, as jobs of the group ``group``. Taken once, or closed."""
+    """Windows being written on a separate thread, as jobs of the group ``group``. Taken once, or closed."""
 
     def __init__(
         self,
@@ -317,9 +316,9 @@ class AheadBatch:
         self._thread.start()
 
     def take(self, tasks: Sequence[WindowTask]) -> Batch | None:
-        """What was written, if it is these windows; None, and all of it is discarded, if it is not.
+        """Return the result if it has these windows; otherwise discard it all and return None.
 
-        Waits for the job, as Spark's own jobs are waited for: what stops the query ends it. Raises its error.
+        Waits for the job as for Spark's own jobs: stopping the query ends it. Raises its error.
         """
         if [task.window for task in tasks] != [task.window for task in self._tasks]:
             self.close()
@@ -331,7 +330,7 @@ class AheadBatch:
         return self._written
 
     def close(self) -> None:
-        """End the job, and discard what it prepared, unless it was taken. One that ends later discards it itself."""
+        """End the job, and discard its files, unless it was taken. A job that ends later discards them itself."""
         self._is_unwanted = True
         give_up_at = time.monotonic() + _CLOSING_S
         with ExitStack() as stack:

@@ -1,7 +1,7 @@
-"""What a task of a pipeline does: it reads its windows, files their records and prepares uploads.
+"""A task of a pipeline: it reads its windows, sorts their records into files and prepares uploads.
 
-No record passes the JVM. What comes back to the driver is a report for each window: what was written, or the error of
-ours that kept it from that, which the driver judges; any other error is Spark's to try again.
+No record passes the JVM. The driver gets a report for each window: the result, or an error of ours, which the driver
+judges; Spark retries any other error.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from tieredstore.spark.source.workers import spare_modules
 if TYPE_CHECKING:
     from tieredstore.reading.plan import WindowSplit
 
-_pickle: Final[Any] = CPickleSerializer()  # of which the library gives no types
+_pickle: Final[Any] = CPickleSerializer()  # the library has no types
 
 REPORT: Final = "report"
 SCHEMA: Final = f"{REPORT} binary"
 SHOWN_REASONS: Final = 10
-"""Of a window's bad messages: all of them are counted, and lie in its quarantine."""
+"""The most reasons shown of a window's bad messages: all are counted, and in its quarantine."""
 
 _OURS: Final = re.compile(r"tieredstore\.errors\.(\w+): (.*)")
 
@@ -50,22 +50,21 @@ _Batches: TypeAlias = Iterable[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True)
 class WindowTask:
-    """A window and what it is read from. Picklable."""
+    """A window and its sources. Picklable."""
 
     window: Window
     splits: tuple[WindowSplit, ...]
 
     def between(self, start: int, stop: int) -> WindowTask:
-        """A part of the window; what splits give beside it is passed over."""
+        """Return a part of the window; other records of its splits are skipped."""
         return WindowTask(replace(self.window, start=start, stop=stop), self.splits)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The windows of a batch, for the tasks of one job; each is told its number by a row. Picklable.
+    """The windows of a batch, for the tasks of one job; a row gives each its number. Picklable.
 
-    The settings lie in a file that each process reads for itself, so that no secret travels; ``fingerprint`` is that
-    of the driver's.
+    Each process reads the settings from a file, so that no secret travels; ``fingerprint`` is that of the driver's.
     """
 
     file: str
@@ -73,7 +72,7 @@ class Job:
     tasks: tuple[WindowTask, ...]
 
     def run(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
-        """A report for each number."""
+        """Yield a report for each number."""
         spare_modules()
         for batch in batches:
             numbers: list[int] = batch.column(0).to_pylist()
@@ -92,16 +91,16 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of a window: it was written, or an error kept it from that. Picklable."""
+    """The outcome of a window: a result, or an error. Picklable."""
 
     written: Written | None = None
     error: tuple[str, str] | None = None
     window: Window | None = None
-    """The one that an error is about, where that is known, and behind which of its records it came."""
+    """The window of an error, if known, and the record after which it occurred."""
     reached: int = -1
 
     def outcome(self) -> Written | Failed:
-        """What is committed of it; any error but of lost or damaged records is raised."""
+        """Return the committed outcome; raise any error except lost or damaged records."""
         if self.written is not None:
             return self.written
         error = error_named(*(self.error or ("TieredStoreError", "a task gave no report")))
@@ -111,7 +110,7 @@ class Report:
 
 
 def error_named(name: str, sentence: str) -> TieredStoreError:
-    """An error of ours that another process had."""
+    """Make an error of ours again that another process had."""
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, TieredStoreError):
         return kind(sentence)
@@ -119,24 +118,24 @@ def error_named(name: str, sentence: str) -> TieredStoreError:
 
 
 def error_within(error: BaseException) -> TieredStoreError | None:
-    """The error of ours that a worker had, as Spark's error quotes it; None if it quotes none."""
+    """Return a worker's error of ours that Spark's error quotes, or None."""
     ours = _OURS.search(str(error))
     return error_named(ours[1], ours[2]) if ours else None
 
 
 def pack(value: object) -> bytes:
-    """A value for another process of the same application, as Spark itself packs them."""
+    """Pack a value for another process of the same application, as Spark itself does."""
     data: bytes = _pickle.dumps(value)
     return data
 
 
 def unpack(data: bytes | bytearray) -> Any:
-    """What :func:`packed` made."""
+    """Invert :func:`pack`."""
     return _pickle.loads(bytes(data))
 
 
 def locate(file: str) -> Path:
-    """A file of settings: where the driver has it, or among those that Spark ships."""
+    """Find a file of settings: at the driver's path, or among the files that Spark ships."""
     path = Path(file)
     if path.exists():
         return path
@@ -153,7 +152,7 @@ def locate(file: str) -> Path:
 
 @dataclass(slots=True)
 class OpenPipeline:
-    """What a process keeps open from one window to the next."""
+    """A process's open resources, kept from one window to the next."""
 
     pipeline: Pipeline
     recipe: Recipe
@@ -170,18 +169,18 @@ class OpenPipeline:
             records.close()
 
     def records(self, task: WindowTask) -> Generator[pa.RecordBatch]:
-        """Those of its window."""
+        """Yield the records of its window."""
         for split in task.splits:
             for batch in self.reader.read_split(split):
                 if (rest := _cut_records(batch, task.window.start, task.window.stop)) is not None:
                     yield rest
                 if int64_values(batch, "offset")[-1] >= task.window.stop - 1:
-                    # What lies behind the window may be damaged.
+                    # Records after the window may be damaged.
                     return
 
 
 def _cut_records(batch: pa.RecordBatch, start: int, stop: int) -> pa.RecordBatch | None:
-    """The records of the offsets ``start`` up to ``stop``; None if there are none."""
+    """Return the records of the offsets ``start`` up to ``stop``; None if there are none."""
     offsets = int64_values(batch, "offset")
     if offsets[0] >= start and offsets[-1] < stop:
         return batch
@@ -195,14 +194,14 @@ def _close_all(opened: dict[tuple[str, str], OpenPipeline]) -> None:
     opened.clear()
 
 
-# Spark's daemon forks its workers: what a parent has open is not a child's to use, nor to close.
+# Spark's daemon forks its workers: a child must neither use nor close its parent's resources.
 _pipelines: Final = PerProcess[dict[tuple[str, str], OpenPipeline]](
     partial(dict[tuple[str, str], OpenPipeline]), _close_all
 )
 
 
 def open_kept(file: str, fingerprint: str) -> OpenPipeline:
-    """The pipeline of a file, as this process keeps it open."""
+    """Return the pipeline of a file, kept open in this process."""
     kept = _pipelines.get()
     one = kept.get((file, fingerprint))
     if one is None:

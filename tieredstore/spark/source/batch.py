@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class BatchReader(DataSourceReader):
-    """Reads what the options select."""
+    """Reads the records that the options select."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -51,7 +51,7 @@ class BatchReader(DataSourceReader):
             return self._plan()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
+        """Yield the rows of one task."""
         return each_in_one_sentence(read_task(partition, self._options))
 
     def _plan(self) -> list[InputPartition]:
@@ -68,11 +68,11 @@ class BatchReader(DataSourceReader):
         return plan_tasks(open_source(), snapshot, windows, options, since_ms=since)
 
     def _split_bytes(self, snapshot: LogSnapshot, windows: Mapping[TopicPartition, OffsetWindow]) -> int:  # noqa: ARG002  for others
-        """How much of a log one task reads at most."""
+        """Return the most bytes of a log that one task reads."""
         return self._options.max_split_bytes
 
     def _narrow(self, windows: dict[TopicPartition, OffsetWindow]) -> dict[TopicPartition, OffsetWindow]:
-        """What Spark's filters leave of the windows."""
+        """Apply Spark's filters to the windows."""
         bounds = self._bounds
         if bounds is None:
             return windows
@@ -80,14 +80,14 @@ class BatchReader(DataSourceReader):
 
 
 class PushdownBatchReader(BatchReader):
-    """A batch reader that leaves out what Spark's filters exclude; Spark still looks at every row that it gives.
+    """A batch reader that leaves out records excluded by Spark's filters; Spark still checks every row.
 
-    Apart, because Spark refuses readers with ``pushFilters`` unless it is told to use them, and asked for by an option:
-    Spark keeps the tasks of a DataFrame's latest filters, and reads these for its other uses too.
+    Separate, because Spark refuses readers with ``pushFilters`` unless configured, and because it is an option: Spark
+    keeps the tasks of a DataFrame's latest filters, and reads these for its other uses too.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Keep what the filters say of topics, partitions, offsets and times; all are Spark's to check as well."""
+        """Keep filters on topics, partitions, offsets and times; Spark checks all of them as well."""
         self._bounds = bounds_of(filters)
         return filters
 
@@ -100,12 +100,12 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What may hold a row that the filters let through: no narrower than that, and Spark looks at each row again.
+    """Bounds that include every row that the filters let through: at least those, and Spark checks each row again.
 
-    ``topics`` and ``partitions`` are None where any will do, and topics begin with all ``beginnings``. Numbers of
-    partitions are also ``first_partition`` up to ``stop_partition``, and offsets ``first_offset`` up to
-    ``stop_offset`` (both half-open). ``since_ms`` leaves out what holds only earlier records; there is no bound on
-    later ones, since records need not be in the order of time.
+    ``topics`` and ``partitions`` are None for any, and topics have all ``beginnings``. Numbers of partitions are also
+    ``first_partition`` up to ``stop_partition``, and offsets ``first_offset`` up to ``stop_offset`` (both half-open).
+    ``since_ms`` leaves out parts with only earlier records; later ones have no bound, because records need not be in
+    the order of time.
     """
 
     topics: frozenset[str] | None = None
@@ -118,7 +118,7 @@ class Bounds:
     since_ms: int | None = None
 
     def __and__(self, other: Bounds) -> Bounds:
-        """What both leave."""
+        """Intersect both."""
         return Bounds(
             topics=_both(self.topics, other.topics),
             beginnings=self.beginnings + other.beginnings,
@@ -131,14 +131,16 @@ class Bounds:
         )
 
     def admits(self, topic: str, partition: int) -> bool:
-        """Whether a partition may have such rows."""
+        """Return True if a partition may have such rows."""
         named = self.partitions is None or partition in self.partitions
         of_topic = self.topics is None or topic in self.topics
         begun = all(topic.startswith(beginning) for beginning in self.beginnings)
         return of_topic and begun and named and self.first_partition <= partition < self.stop_partition
 
     def window(self, start: int, stop: int) -> tuple[int, int]:
-        """What of the offsets ``start`` up to ``stop`` (half-open) may have such rows; nothing is at ``start``."""
+        """Return the part of ``start`` up to ``stop`` (half-open) that may have such rows; empty at ``start`` if
+        none.
+        """
         first, last = max(start, self.first_offset), min(stop, self.stop_offset)
         return (first, last) if first < last else (start, start)
 
@@ -150,8 +152,8 @@ def _both(one: frozenset[_Value] | None, other: frozenset[_Value] | None) -> fro
 
 
 def bounds_of(filters: Iterable[Filter]) -> Bounds:
-    """What all ``filters`` together leave; one that is not of topic, partition, offset or timestamp is skipped."""
-    # Spark applies every filter again: one that is not understood costs time, and no row.
+    """Combine all ``filters``; ignore those on other columns than topic, partition, offset or timestamp."""
+    # Spark applies every filter again: an unknown one costs time, and no row.
     bounds = Bounds()
     for one in filters:
         match one:
@@ -175,14 +177,14 @@ def bounds_of(filters: Iterable[Filter]) -> Bounds:
 
 
 def _among(column: str, values: Sequence[object]) -> Bounds:
-    """Rows that have one of ``values``; none of ours is ever null, so that a null finds nothing."""
+    """Bound rows with one of ``values``; our columns are never null, so a null matches nothing."""
     match column:
         case "topic" if topics := _all(values, str):
             return Bounds(topics=frozenset(topics))
         case "partition" if numbers := _all(values, int):
             return Bounds(partitions=frozenset(numbers))
         case "offset" if numbers := _all(values, int):
-            # One window, although the values may lie far apart: rows between them are left out by Spark.
+            # One window, although the values may be far apart: Spark drops the rows between them.
             return Bounds(first_offset=min(numbers), stop_offset=max(numbers) + 1)
         case "timestamp" if times := _all(values, datetime):
             return _from(column, min(times, key=_microseconds), beyond=False)
@@ -191,21 +193,21 @@ def _among(column: str, values: Sequence[object]) -> Bounds:
 
 
 def _from(column: str, value: object, *, beyond: bool) -> Bounds:
-    """Rows that have ``value`` or more, or only more."""
+    """Bound rows with ``value`` or more, or only more."""
     match column, value:
         case "partition", int():
             return Bounds(first_partition=value + beyond)
         case "offset", int():
             return Bounds(first_offset=value + beyond)
         case "timestamp", datetime():
-            # Records have whole milliseconds: the first one that is not before, or that is after, the microsecond.
+            # Records have whole milliseconds: the first one at or after, or only after, the microsecond.
             return Bounds(since_ms=-(-(_microseconds(value) + beyond) // 1000))
         case _:
             return Bounds()
 
 
 def _upto(column: str, value: object, *, beyond: bool) -> Bounds:
-    """Rows that have less than ``value``, or also ``value`` itself."""
+    """Bound rows with less than ``value``, or also ``value`` itself."""
     match column, value:
         case "partition", int():
             return Bounds(stop_partition=value + beyond)
@@ -216,13 +218,13 @@ def _upto(column: str, value: object, *, beyond: bool) -> Bounds:
 
 
 def _all(values: Sequence[object], kind: type[_Value]) -> list[_Value]:
-    """The values that are not null, if all are of this kind; else, and if there are none, an empty list."""
+    """Return the values that are not null, if all are of this kind; else, and if there are none, an empty list."""
     known = [value for value in values if value is not None]
     of_kind = [value for value in known if isinstance(value, kind)]
     return of_kind if len(of_kind) == len(known) else []
 
 
 def _microseconds(moment: datetime) -> int:
-    """Since 1970, exactly. Spark hands over an instant with its zone; one without is in UTC."""
+    """Return the microseconds since 1970. Spark passes an instant with its zone; one without is in UTC."""
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return (aware - _EPOCH) // timedelta(microseconds=1)

@@ -1,4 +1,4 @@
-"""The data source ``tieredstore``. Imports little: Spark imports this wherever a data source is looked up."""
+"""The data source ``tieredstore``. Imports little: Spark imports this in every search for a data source."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TieredStoreDataSource(DataSource):
         return "tieredstore"
 
     def schema(self) -> StructType:
-        """That of Spark's Kafka source, or the columns asked for."""
+        """Return the schema of Spark's Kafka source, or the requested columns."""
         from tieredstore.spark.source.options import columns_of  # noqa: PLC0415
         from tieredstore.spark.source.rows import RowShape  # noqa: PLC0415
 
@@ -37,7 +37,7 @@ class TieredStoreDataSource(DataSource):
             return RowShape(columns_of(self.options)).schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads a batch."""
+        """Return the reader of a batch."""
         from tieredstore.spark.source.batch import BatchReader, PushdownBatchReader  # noqa: PLC0415
 
         with one_sentence():
@@ -46,18 +46,18 @@ class TieredStoreDataSource(DataSource):
             return PushdownBatchReader(options) if pushes else BatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Reads a stream."""
+        """Return the reader of a stream."""
         from tieredstore.spark.source.streaming import StreamReader  # noqa: PLC0415
 
         with one_sentence():
             return StreamReader(self._options(schema, streaming=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002  Spark's signature
-        """There is none."""
+        """Refuse: this format does not write."""
         self._refuse_to_write()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802  Spark's name
-        """There is none."""
+        """Refuse: this format does not write."""
         self._refuse_to_write()
 
     def _refuse_to_write(self) -> NoReturn:
@@ -80,6 +80,8 @@ class TieredStoreDataSource(DataSource):
 
 
 def is_pushing_down() -> bool:
-    """Whether this is the worker that Spark pushes filters down in, which it starts only where its conf allows that."""
+    """Return True in the worker that Spark pushes filters down in, which it starts only if its configuration allows
+    that.
+    """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return _PUSHDOWN_WORKER in sys.modules or getattr(main, "name", None) == _PUSHDOWN_WORKER

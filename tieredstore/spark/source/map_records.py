@@ -1,4 +1,4 @@
-"""Functions over records that run in the task which fetches and decodes them: the JVM meets their results only."""
+"""Functions over records that run in the task that fetches and decodes them: the JVM gets only their results."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 _MIB: Final = 1024 * 1024
 _TASK_BYTES: Final = 64 * _MIB, 256 * _MIB
-"""What a task reads of a log if nobody says how much: not less than the first for the sake of more tasks, and not more
-than the second. A task costs Spark some 10 ms of processor time, and nothing of its records reaches the JVM."""
+"""The default bytes of a log per task: at least the first, even for more tasks, and at most the second. A task costs
+Spark some 10 ms of processor time, and none of its records reaches the JVM.
+"""
 
 _TASKS_A_CORE: Final = 2
 
@@ -39,18 +40,17 @@ _numbers: Final = itertools.count(1)
 def map_records(
     spark: SparkSession, function: RecordFunction, schema: StructType | pa.Schema | str, **options: object
 ) -> DataFrame:
-    """What ``function`` makes of the records of each task, as a DataFrame of ``schema``.
+    """Apply ``function`` to the records of each task; return a DataFrame of ``schema``.
 
-    ``options`` are those of the source, ``subscribe`` and all the others; booleans and numbers may be given as such,
-    and None leaves one out.
-    The function runs in the Python process that fetches and decodes: it is called once a task, with an iterator of
-    Arrow batches that have the source's columns (the option ``columns`` chooses), and only what it yields reaches the
-    JVM. Losses, isolation and the seam between bucket and broker are the source's; nothing is planned before an action.
-    A task that is tried again gives the function the same records. Tasks are cut as the source's, but may read 256 MiB
-    where that leaves two for each core, unless ``maxSplitBytes`` says how much.
+    ``options`` are those of the source; booleans and numbers are allowed, and None leaves one out. The function runs in
+    the Python process that fetches and decodes: it is called once per task, with an iterator of Arrow batches with the
+    source's columns (the option ``columns`` selects), and only its results reach the JVM. Losses, isolation and the
+    seam between bucket and broker are the source's; nothing is planned before an action. A retried task passes the same
+    records. Tasks are cut as in the source, but may read 256 MiB if that leaves two for each core, unless
+    ``maxSplitBytes`` is given.
 
-    The function travels to the tasks as Spark's user functions do (cloudpickle); a ``schema`` is Spark's, Arrow's or in
-    Spark's words (``"n long, total double"``). ConfigError for options that cannot be; a function that yields other
+    The function travels to the tasks like Spark's user functions (cloudpickle); a ``schema`` is Spark's, Arrow's or in
+    Spark's words (``"n long, total double"``). Raise ConfigError for invalid options; a function that yields other
     columns than the schema's fails its task with a sentence that names them.
     """
     _check_arguments(spark, function)
@@ -58,14 +58,14 @@ def map_records(
     texts = {name: _option_text(value) for name, value in options.items() if value is not None}
     with one_sentence():
         _check_options(parse_options(texts, streaming=False))
-    # A name of its own, since Spark makes plans again by the name of their source.
+    # A unique name, because Spark rebuilds plans by the name of their source.
     source = source_class(mapped, f"{TieredStoreDataSource.name()}_map_{next(_numbers)}", _cores(spark))
     spark.dataSource.register(source)
     return spark.read.format(source.name()).options(**texts).load()
 
 
 def source_class(mapped: MappedRows, name: str, cores: int | None) -> type[TieredStoreDataSource]:
-    """A data source whose rows are the function's; Spark pickles it, and the function in it, by value."""
+    """Return a data source whose rows are the function's; Spark pickles it, with the function, by value."""
 
     class MappedRecords(TieredStoreDataSource):
         @classmethod
@@ -82,15 +82,15 @@ def source_class(mapped: MappedRows, name: str, cores: int | None) -> type[Tiere
                 options = _check_options(parse_options(self.options, streaming=False))
                 return MappedReader(options, mapped, None if is_sized else cores)
 
-    # By value: a class of this module would be looked up by its name, which nobody finds inside of a function.
+    # By value: a class of this module would be looked up by its name, which does not exist at module level.
     MappedRecords.__module__ = "__main__"
     return MappedRecords
 
 
 class MappedReader(BatchReader):
-    """Plans as the source does, and gives what a function makes of each task's records.
+    """Plans like the source, and yields the function's results for each task's records.
 
-    With ``cores`` tasks are larger than the source's where there is enough for all of them.
+    With ``cores`` tasks are larger than the source's if there is enough for all of them.
     """
 
     def __init__(self, options: SourceOptions, mapped: MappedRows, cores: int | None = None) -> None:
@@ -106,13 +106,13 @@ class MappedReader(BatchReader):
         return max(least, min(most, total // (_TASKS_A_CORE * self._cores)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The function's rows for one task."""
+        """Yield the function's rows for one task."""
         return apply_function(read_task(partition, self._options), self._mapped)
 
 
 def _check_options(options: SourceOptions) -> SourceOptions:
     if options.filter_pushdown:
-        # Spark's filters are of the function's columns, which are not the records'.
+        # Spark's filters are on the function's columns, not on the records'.
         raise ConfigError(
             "the option filterPushdown has no meaning for map_records: filter in the function, or by offsets"
         )
@@ -127,7 +127,7 @@ def _check_arguments(spark: object, function: object) -> None:
 
 
 def _cores(spark: SparkSession) -> int | None:
-    """How many tasks the cluster runs at once, as far as a driver knows it; a client of Spark Connect does not."""
+    """Return the cluster's parallel tasks, as far as a driver knows; a client of Spark Connect does not."""
     try:
         return int(spark.sparkContext.defaultParallelism)
     except PySparkException:

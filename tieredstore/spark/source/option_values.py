@@ -1,4 +1,4 @@
-"""Options of a query: how one is declared, and the values that its text stands for.
+"""Options of a query: their declaration, and the values of their texts.
 
 In the JSON, and in the precedence, of Spark's Kafka source.
 """
@@ -18,7 +18,7 @@ from tieredstore.model import AtTime, Earliest, Latest, Place, Places, TopicPart
 
 _MAX_SHOWN: Final = 80
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
-# No more digits than Java's long has, so that int() is not given a text of any length.
+# No more digits than Java's long has, so that int() never gets a longer text.
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _MEASURE: Final = re.compile(r"([0-9]{1,19})\s*([a-z]*)", re.ASCII)
 
@@ -36,28 +36,28 @@ _Value_co = TypeVar("_Value_co", covariant=True)
 _Word = TypeVar("_Word", bound=str)
 
 Parse: TypeAlias = Callable[[str, str], _Value]
-"""Makes a value of an option's name and its trimmed text; ConfigError, which tells both, for a text that is none."""
+"""Parses an option's trimmed text; raises ConfigError with name and text if it is invalid."""
 
 
-@dataclass(frozen=True)  # with slots Python 3.11 cannot make one of Option[...]
+@dataclass(frozen=True)  # with slots Python 3.11 cannot subscript Option[...]
 class Option(Generic[_Value_co]):
-    """One option of a source. The tables of the docs are made of these, too."""
+    """One option of a source. The tables of the docs use these, too."""
 
     name: str
     parse: Parse[_Value_co]
     default: _Value_co
-    """The value where it is left out."""
+    """The value if it is left out."""
     doc: str
     shown: str = ""
-    """The default, as the docs tell it."""
+    """The default, as the docs show it."""
     query: Literal["both", "batch", "stream"] = "both"
-    """The kind of query that it is for."""
+    """The kind of query that has it."""
     kafka: str = ""
-    """What is other than in Spark's Kafka source."""
+    """The difference from Spark's Kafka source."""
 
 
 class OptionTexts:
-    """The options of one query, found by name without regard to case, as Spark's are; errors name them as declared."""
+    """The options of one query, found by name in any case, like Spark's; errors name them as declared."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._texts = {name.lower(): text.strip() for name, text in options.items()}
@@ -66,24 +66,24 @@ class OptionTexts:
         return option.name.lower() in self._texts
 
     def get(self, option: Option[_Value]) -> _Value:
-        """The value of an option; ConfigError for a text that it cannot have."""
+        """Return the value of an option; raise ConfigError for an invalid text."""
         text = self._texts.get(option.name.lower())
         return option.default if text is None else option.parse(option.name, text)
 
     def names_given(self, options: Sequence[Option[object]]) -> list[str]:
-        """The names of those that are given, as declared."""
+        """Return the names of the given ones, as declared."""
         return [option.name for option in options if option in self]
 
 
 def boolean(name: str, text: str) -> bool:
-    """``true`` or ``false`` in any case."""
+    """Parse ``true`` or ``false`` in any case."""
     if text.lower() not in ("true", "false"):
         raise wrong(name, text, "true or false")
     return text.lower() == "true"
 
 
 def choice(*allowed: _Word) -> Parse[_Word]:
-    """One of a few lower-case words, written in any case."""
+    """Parse one of a few lower-case words, in any case."""
 
     def parse(name: str, text: str) -> _Word:
         for word in allowed:
@@ -95,7 +95,7 @@ def choice(*allowed: _Word) -> Parse[_Word]:
 
 
 def whole(low: int, high: int = MAX_INT64) -> Parse[int]:
-    """A whole number in ``low..high`` (both in)."""
+    """Parse a whole number in ``low..high`` (inclusive)."""
     expected = f"a whole number of {low} or more" + (f", up to {high}" if high < MAX_INT64 else "")
 
     def parse(name: str, text: str) -> int:
@@ -107,7 +107,7 @@ def whole(low: int, high: int = MAX_INT64) -> Parse[int]:
 
 
 def size(name: str, text: str) -> int:
-    """Bytes, at least one, as Spark writes sizes: ``67108864``, ``64m``, ``1gb``."""
+    """Parse bytes, at least one, in Spark's notation: ``67108864``, ``64m``, ``1gb``."""
     measured = _measure(text, _BYTES)
     if not 1 <= measured <= MAX_INT64:
         raise wrong(name, text, "a size of one byte or more such as 67108864, 64m or 1g")
@@ -115,7 +115,7 @@ def size(name: str, text: str) -> int:
 
 
 def interval_ms(name: str, text: str) -> int:
-    """Milliseconds of a time as Spark writes it: ``500ms``, ``10s``, ``15m``; without a unit it is milliseconds."""
+    """Parse milliseconds in Spark's notation: ``500ms``, ``10s``, ``15m``; without a unit it is milliseconds."""
     measured = _measure(text, _MICROSECONDS)
     if not 0 <= measured // 1000 <= MAX_INT64:
         raise wrong(name, text, "a time such as 500ms, 30s, 15m, 1h or 1d")
@@ -123,20 +123,20 @@ def interval_ms(name: str, text: str) -> int:
 
 
 def _measure(text: str, units: Mapping[str, int]) -> int:
-    """How much it is in the smallest unit; -1 for what is no measure."""
+    """Return the amount in the smallest unit; -1 if invalid."""
     measure = _MEASURE.fullmatch(text.lower())
     return int(measure[1]) * units[measure[2]] if measure and measure[2] in units else -1
 
 
 def settings_name(name: str, text: str) -> str:
-    """The name of a settings file."""
+    """Parse the name of a settings file."""
     if not text:
         raise wrong(name, text, "the name of a settings file")
     return text
 
 
 def topics(name: str, text: str) -> tuple[str, ...]:
-    """Names of topics, separated by commas; one named twice counts once."""
+    """Parse names of topics, separated by commas; repeated ones count once."""
     names = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     if not names:
         raise wrong(name, text, "one topic at least, or several separated by commas")
@@ -146,7 +146,7 @@ def topics(name: str, text: str) -> tuple[str, ...]:
 
 
 def partitions(name: str, text: str) -> tuple[TopicPartition, ...]:
-    """Partitions as ``{"topicA":[0,1]}``, in ascending order; one named twice counts once."""
+    """Parse partitions as ``{"topicA":[0,1]}``, in ascending order; repeated ones count once."""
     example = '{"topicA":[0,1],"topicB":[0]}'
     named: set[TopicPartition] = set()
     for topic, numbers in _of_topics(name, text, f"JSON such as {example}").items():
@@ -160,7 +160,7 @@ def partitions(name: str, text: str) -> tuple[TopicPartition, ...]:
 
 
 def topic_ids(name: str, text: str) -> Mapping[str, Uuid]:
-    """An id for each topic, as ``{"topicA":"AAAAAAAAQACAAAAAAAAAAA"}``."""
+    """Parse an id for each topic, as ``{"topicA":"AAAAAAAAQACAAAAAAAAAAA"}``."""
     expected = 'JSON such as {"topicA":"AAAAAAAAQACAAAAAAAAAAA"}'
     ids: dict[str, Uuid] = {}
     for topic, value in _of_topics(name, text, expected).items():
@@ -174,7 +174,7 @@ def topic_ids(name: str, text: str) -> Mapping[str, Uuid]:
 
 
 def columns_among(every: Sequence[str]) -> Parse[frozenset[str]]:
-    """Some of ``every`` column, written in any case."""
+    """Parse some of ``every`` column, in any case."""
     known = {name.lower(): name for name in every}
 
     def parse(name: str, text: str) -> frozenset[str]:
@@ -187,7 +187,7 @@ def columns_among(every: Sequence[str]) -> Parse[frozenset[str]]:
 
 
 def wrong(name: str, text: str, expected: str) -> ConfigError:
-    """The error for an option whose text is not what is expected."""
+    """Return the error for an option with an unexpected text."""
     return ConfigError(f"the option {name} is {_cut(text)}; expected is {expected}")
 
 
@@ -204,11 +204,11 @@ def _check_topic(name: str, topic: str) -> None:
 
 
 def _of_topics(name: str, text: str, expected: str) -> dict[str, object]:
-    """A JSON object with a value for each topic."""
+    """Parse a JSON object with a value for each topic."""
     try:
         value = json.loads(text, object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError):
-        # The latter by brackets in brackets, some thousand deep.
+        # The latter from brackets nested some thousand deep.
         value = None
     if not isinstance(value, dict):
         raise wrong(name, text, f"{expected}, each name once")
@@ -219,7 +219,7 @@ def _of_topics(name: str, text: str, expected: str) -> dict[str, object]:
 
 
 def _of_partitions(name: str, text: str, low: int, example: str) -> dict[TopicPartition, int]:
-    """A number of ``low`` or more for each partition, as ``{"topicA":{"0":23}}``."""
+    """Parse a number of ``low`` or more for each partition, as ``{"topicA":{"0":23}}``."""
     chosen: dict[TopicPartition, int] = {}
     expected = f"JSON such as {example}"
     for topic, numbers in _of_topics(name, text, expected).items():
@@ -236,7 +236,7 @@ def _of_partitions(name: str, text: str, low: int, example: str) -> dict[TopicPa
 
 
 def _whole_of(name: str, what: str, number: object, low: int, high: int) -> int:
-    """A number of JSON, or a text of one, which Spark takes as well."""
+    """Return a JSON number, or the number in a text, which Spark accepts too."""
     if isinstance(number, str) and _WHOLE.fullmatch(number):
         number = int(number)
     # True is an int in Python, and no number in JSON.
@@ -247,7 +247,7 @@ def _whole_of(name: str, what: str, number: object, low: int, high: int) -> int:
 
 
 def _without_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    # JSON lets a name come twice, and the last one would win: of two offsets for a partition one is a mistake.
+    # JSON allows repeated names, and the last one would win: of two offsets for a partition one is a mistake.
     fields = dict(pairs)
     if len(fields) < len(pairs):
         raise ValueError
@@ -256,24 +256,24 @@ def _without_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 _EARLIEST: Final = -2
 _ENDS: Final[Mapping[int, Place]] = {_EARLIEST: Earliest(), -1: Latest()}
-"""What stands for the ends of the log among the offsets of an option."""
+"""The numbers of the log's ends among an option's offsets."""
 
 _OFFSETS_EXAMPLE: Final = '{"topicA":{"0":23,"1":-2}}'
 _TIMES_EXAMPLE: Final = '{"topicA":{"0":1735689600000,"1":1735689600000}}'
 
 
 def at_time(name: str, text: str) -> Places:
-    """One time for all partitions, in milliseconds."""
+    """Parse one time for all partitions, in milliseconds."""
     return AtTime(whole(0)(name, text))
 
 
 def at_times(name: str, text: str) -> Places:
-    """A time for each partition."""
+    """Parse a time for each partition."""
     return {where: AtTime(time) for where, time in _of_partitions(name, text, 0, _TIMES_EXAMPLE).items()}
 
 
 def at_offsets(name: str, text: str) -> Places:
-    """``earliest``, ``latest``, or an offset for each partition."""
+    """Parse ``earliest``, ``latest``, or an offset for each partition."""
     if text.lower() in ("earliest", "latest"):
         return Earliest() if text.lower() == "earliest" else Latest()
     if not text.startswith("{"):
@@ -283,12 +283,13 @@ def at_offsets(name: str, text: str) -> Places:
 
 
 Sides: TypeAlias = Sequence[Option[Places | None]]
-"""The options that say where one side of a window is. The first one that is given counts, as in Spark's Kafka source;
-the others are not looked at."""
+"""The options for one side of a window. As in Spark's Kafka source, the first given one counts, and the others are
+ignored.
+"""
 
 
 def starting_places(texts: OptionTexts, options: Sides, *, streaming: bool) -> Places:
-    """Where reading starts; ConfigError for a batch that would start at the end."""
+    """Return the start; raise ConfigError for a batch that would start at the end."""
     places = _places(texts, options, Latest() if streaming else Earliest())
     if streaming:
         return places
@@ -299,7 +300,7 @@ def starting_places(texts: OptionTexts, options: Sides, *, streaming: bool) -> P
 
 
 def ending_places(texts: OptionTexts, options: Sides) -> Places:
-    """Where a batch ends; ConfigError for one that would end where the log begins."""
+    """Return a batch's end; raise ConfigError for one that would end at the log's beginning."""
     places = _places(texts, options, Latest())
     if isinstance(places, Earliest):
         raise ConfigError("the option endingOffsets is earliest, before which there is nothing to read; leave it out")
@@ -313,7 +314,7 @@ def _places(texts: OptionTexts, options: Sides, default: Places) -> Places:
 
 
 def check_pair(starting: Places, ending: Places) -> None:
-    """ConfigError where both name partitions and these differ, or where one starts after its end."""
+    """Raise ConfigError if both name partitions and these differ, or if one starts after its end."""
     match starting, ending:
         case Mapping(), Mapping() if _are_times(starting) == _are_times(ending):
             suffix = "ByTimestamp" if _are_times(starting) else ""
@@ -337,7 +338,7 @@ def _check_numbers(
         raise ConfigError(f"{one} names {topic}-{partition} and {other} does not: both must name the same partitions")
     for (topic, partition), place in first.items():
         start, end = _number(place), _number(last[topic, partition])
-        # What earliest and latest stand for only the log tells.
+        # Only the log has the offsets of earliest and latest.
         if start is not None and end is not None and end < start:
             raise ConfigError(
                 f"{topic}-{partition} would start at {start} ({start_name}), after its end at {end} ({end_name})"
@@ -379,16 +380,16 @@ _SPELLINGS: Final = re.compile(
 
 
 def java_pattern(name: str, pattern: str) -> str:
-    """The expression of Python's ``re`` that matches the topics that Java's ``pattern`` does, by whole name.
+    """Translate Java's ``pattern`` to an expression of Python's ``re`` that matches the same whole names.
 
-    ConfigError for an empty one, and for one that cannot be read.
+    Raise ConfigError for an empty or invalid one.
     """
     if not pattern:
         raise ConfigError(f"the option {name} is empty; it must match the whole name of a topic, as topic-.*")
     translated = _SPELLINGS.sub(_translate, pattern)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", FutureWarning)  # sets of sets, which mean something in Java alone
+            warnings.simplefilter("error", FutureWarning)  # nested sets, which only Java supports
             re.compile(translated)
     except (re.error, FutureWarning, OverflowError, RecursionError) as error:
         reason = "it has sets of sets" if isinstance(error, FutureWarning) else str(error)

@@ -1,6 +1,6 @@
-"""The options of a query, read and checked before any store is asked.
+"""The options of a query, read and checked before any request.
 
-There are those of Spark's Kafka source, ours, and the settings of the store.
+They are those of Spark's Kafka source, ours, and the settings of the store.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from tieredstore.spark.source.trigger_limits import DEFAULT_DELAY_MS, TriggerLim
 _logger: Final = logging.getLogger(__name__)
 
 DEFAULT_SPLIT_BYTES: Final = 64 * 1024 * 1024
-"""The most that a task reads of a log."""
+"""The most bytes of a log that a task reads."""
 
 _NO_TIMES_UNDER_0: Final = "times under 0 are an error"
 
@@ -155,7 +155,7 @@ _MAX_BYTES: Final = Option[int | None](
 )  # fmt: skip
 
 _SELECTIONS: Final[tuple[Option[object], ...]] = (_SUBSCRIBE, _PATTERN, _ASSIGN)
-"""Of these exactly one is given."""
+"""Exactly one of these is required."""
 
 _TRIGGERS: Final[tuple[Option[object], ...]] = (_MAX_OFFSETS, _MIN_OFFSETS, _MAX_DELAY, _MAX_BYTES)
 
@@ -168,7 +168,7 @@ OPTIONS: Final[Mapping[str, Sequence[Option[object]]]] = {
     ),
     "The store": (SETTINGS,),
 }  # fmt: skip
-"""All options but those of the store and those that begin with ``kafka.``, by headings of ``docs/how-to/spark.md``."""
+"""All options except the store's and those that begin with ``kafka.``, by headings of ``docs/how-to/spark.md``."""
 
 _NAMES: Final = tuple(option.name for options in OPTIONS.values() for option in options)
 
@@ -178,7 +178,7 @@ WITHOUT_MEANING: Final = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
 )
-"""Options of Spark's Kafka source that nothing here looks at; a warning says so."""
+"""Options of Spark's Kafka source without effect here; a warning names them."""
 
 _NOT_OURS: Final = {
     "path": "the source has no path: name topics with subscribe, subscribePattern or assign, and the store by settings",
@@ -196,15 +196,15 @@ REFUSED_OF_KAFKA: Final = {
     "kafka.key.deserializer": "keys are bytes; decode them in the query",
     "kafka.value.deserializer": "values are bytes; decode them in the query",
 }
-"""Refused by Spark's Kafka source too."""
+"""Spark's Kafka source refuses them too."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What the options of one query say; frozen and picklable, and its repr shows no secret.
+    """The options of one query; frozen and picklable, and its repr shows no secret.
 
-    ``kafka`` are the properties of the client without ``kafka.``, None for the bucket alone; ``topic_ids`` tell which
-    incarnation of a topic is meant. Limits are None where there is none.
+    ``kafka`` are the properties of the client without ``kafka.``, None for the bucket alone; ``topic_ids`` choose a
+    topic's incarnation. Limits are None if absent.
     """
 
     selection: Selection
@@ -225,9 +225,9 @@ class SourceOptions:
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Read the options of a batch or of a stream, whatever the case of their names.
+    """Parse the options of a batch or of a stream, with names in any case.
 
-    Raises ConfigError, one sentence that names the option; warns once of options that change nothing here.
+    Raise ConfigError, one sentence that names the option; warn once of options without effect.
     """
     properties = store_properties(options)
     texts = OptionTexts(options)
@@ -262,10 +262,10 @@ def columns_of(
     wanted: Option[frozenset[str] | None] = _COLUMNS,
     every: Sequence[str] = KAFKA_ROWS.columns,
 ) -> tuple[str, ...]:
-    """The columns that the options ``wanted`` and ``includeHeaders`` ask for, of ``every`` column and in that order.
+    """Return the columns by the options ``wanted`` and ``includeHeaders``, of ``every`` column and in that order.
 
-    ``includeHeaders`` adds the headers to any columns. ConfigError for unknown columns, and for headers that are
-    asked for by the one and refused by the other.
+    ``includeHeaders`` adds the headers to any columns. Raise ConfigError for unknown columns, and for headers that one
+    option requests and the other refuses.
     """
     texts = OptionTexts(options)
     headers, chosen = texts.get(INCLUDE_HEADERS), texts.get(wanted)
@@ -279,7 +279,7 @@ def columns_of(
 def check_kind_of_query(
     texts: OptionTexts, batch_only: Sequence[Option[object]], stream_only: Sequence[Option[object]], *, streaming: bool
 ) -> None:
-    """ConfigError for a stream that is to end, and a warning for a batch with options of streams."""
+    """Raise ConfigError for a stream with an end, and warn for a batch with options of streams."""
     if streaming and (ends := texts.names_given(batch_only)):
         raise ConfigError(f"the option {ends[0]} is for batches: a stream has no end; stop it by trigger(availableNow)")
     if not streaming:
@@ -323,7 +323,7 @@ def _topic_ids(texts: OptionTexts, selection: Selection) -> Mapping[str, Uuid]:
         case Assign(partitions=assigned):
             selected = {topic for topic, _ in assigned}
         case _:
-            # What a pattern selects is known only when the topics are listed.
+            # A pattern's selection is known only after listing the topics.
             selected = set(ids)
     if surplus := sorted(set(ids) - selected):
         raise ConfigError(f"the option topicIds names {', '.join(surplus)}, which is not among the topics to read")
@@ -335,7 +335,7 @@ def _kafka(options: Mapping[str, str]) -> tuple[tuple[str, str], ...] | None:
     for name, way_out in REFUSED_OF_KAFKA.items():
         if name in given:
             raise ConfigError(f"the option {name} is not supported: {way_out}")
-    given.pop(_ISOLATION_OF_KAFKA.name, None)  # it has been read: the client gets the level that was decided on
+    given.pop(_ISOLATION_OF_KAFKA.name, None)  # already read: the client gets the decided level
     if given and not given.get(BOOTSTRAP_SERVERS, "").strip():
         others = [name for name in given if name != BOOTSTRAP_SERVERS]
         which = f"{BOOTSTRAP_SERVERS} is missing beside {others[0]}" if others else f"{BOOTSTRAP_SERVERS} is empty"
@@ -349,10 +349,11 @@ def store_properties(
     also: Sequence[str] = (BOOTSTRAP_SERVERS, _ISOLATION_OF_KAFKA.name),
     not_ours: Mapping[str, str] = _NOT_OURS,
 ) -> dict[str, str]:
-    """The settings of the store among the options, without prefix. ConfigError for an option that does not exist: for
-    one that is neither of ``own`` nor a setting; ``also`` are others that may be meant, ``not_ours`` tells why not.
+    """Return the settings of the store among the options, without prefix.
 
-    Spark hands over names in lower case; the ids of key pairs get theirs back from ``encryption.key.pairs``.
+    Raise ConfigError for an unknown option: neither of ``own`` nor a setting; ``also`` are others that may be meant,
+    ``not_ours`` gives reasons. Spark passes names in lower case; the ids of key pairs get theirs back from
+    ``encryption.key.pairs``.
     """
     given = {name.lower(): text for name, text in options.items()}
     known = {name.lower() for name in own}
@@ -372,14 +373,14 @@ def store_properties(
 
 
 def warn_of(names: list[str], why: str) -> None:
-    """One warning for all ``names``, if there are any."""
+    """Warn once of all ``names``, if there are any."""
     if names:
         _logger.warning("the options %s %s", ", ".join(names), why)
 
 
 def _is_setting(name: str, open_names: bool) -> bool:
     if open_names and name.startswith("storage."):
-        return True  # of a user's own store class; the settings as a whole tell whether it may be
+        return True  # of a user's own store class; the settings as a whole decide
     return is_core_name(name) or name.startswith(tuple(FAMILIES)) or pair_id(name) is not None
 
 

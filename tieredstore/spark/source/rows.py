@@ -1,6 +1,6 @@
-"""The rows of the sources: their schemas, and their Arrow shape over decoded records without copying values.
+"""The rows of the sources: their schemas, and their Arrow form over decoded records without copying values.
 
-Or what a user's function makes of records, in the task that decodes them.
+Or the results of a user's function over records, in the task that decodes them.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructF
 """The type of a record's headers."""
 
 OutOfRange: TypeAlias = Literal["fail", "null"]
-"""What becomes of a record's time that Spark's timestamps, microseconds of 64 bits, do not hold."""
+"""The policy for a record's time beyond Spark's timestamps, microseconds of 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """The columns of a source in their order, and which of them the decoder has, under which names.
+    """The columns of a source in their order, and the decoder's names of those that it provides.
 
-    Those ``of_batch`` are the same in all rows of a batch, and told by the caller; ``counted`` is decoded where nothing
-    else is asked for, for the number of rows.
+    Columns ``of_batch`` are the same in all rows of a batch, and given by the caller; ``counted`` is decoded for the
+    number of rows if no other column is requested.
     """
 
     types: Mapping[str, DataType]
@@ -50,11 +50,11 @@ class RowLayout:
     counted: str
     decoder_names: Mapping[str, str] = field(default_factory=dict[str, str])
     out_of_range_way: str = ""
-    """What the error says of a time that Spark cannot hold, where there is an option for it."""
+    """The error's advice about a time that Spark cannot hold, if there is an option for it."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All columns; ``headers`` is there when it is asked for."""
+        """All columns; ``headers`` only if requested."""
         return tuple(self.types)
 
 
@@ -92,10 +92,10 @@ MEMQ_ROWS: Final = RowLayout(
     decoder_names={"messageId": "message_id"},
     out_of_range_way=", or read it as null (timestampOutOfRange=null)",
 )
-"""Those of a topic of batches."""
+"""The columns of a topic of batches."""
 
 COLUMNS: Final = tuple(name for name in KAFKA_ROWS.columns if name != "headers")
-"""What a query of a topic gives if nobody says which."""
+"""The default columns of a topic's query."""
 
 _ZERO: Final = scalar_of(0, pa.int32())
 _THOUSAND: Final = scalar_of(1000, pa.int64())
@@ -104,7 +104,7 @@ _MOST_MS: Final = ((1 << 63) - 1) // 1000
 
 
 class RowShape:
-    """Turns decoded records into rows of ``columns``, in their order. For one thread; not to be pickled."""
+    """Converts decoded records into rows of ``columns``, in their order. For one thread; not to be pickled."""
 
     def __init__(
         self, columns: Sequence[str], layout: RowLayout = KAFKA_ROWS, *, out_of_range: OutOfRange = "fail"
@@ -120,13 +120,13 @@ class RowShape:
 
     @property
     def decoder_columns(self) -> tuple[str, ...]:
-        """What has to be decoded: at least one column, for the number of rows."""
+        """The columns to decode: at least one, for the number of rows."""
         names = self._layout.decoder_names
         wanted = (names.get(name, name) for name in self.columns if name not in self._layout.of_batch)
         return tuple(wanted) or (self._layout.counted,)
 
     def convert(self, records: pa.RecordBatch, *of_batch: str | int | None) -> pa.RecordBatch:
-        """The rows of ``records``, which have at least ``decoder_columns``; keys and values are not copied.
+        """Return the rows of ``records``, which have at least ``decoder_columns``; keys and values are not copied.
 
         ``of_batch`` are the values of the layout's columns of that name.
         """
@@ -153,7 +153,7 @@ class RowShape:
                 return column
 
     def _microseconds(self, milliseconds: pa.Array, kind: pa.DataType) -> pa.Array:
-        """As Spark's Kafka source: a record without timestamp (-1) is a millisecond before 1970."""
+        """As in Spark's Kafka source, a record without timestamp (-1) is a millisecond before 1970."""
         if self._out_of_range == "null":
             holds = pc.and_(pc.less_equal(milliseconds, _MOST_MS), pc.greater_equal(milliseconds, -_MOST_MS))
             milliseconds = pc.if_else(holds, milliseconds, pa.scalar(None, milliseconds.type))
@@ -167,7 +167,7 @@ class RowShape:
             ) from error
 
     def _repeat(self, name: str, value: str | int | None, count: int) -> pa.Array:
-        """``value`` in every row: a slice of one array that grows with the largest batch."""
+        """Repeat ``value`` in every row: a slice of one array that grows with the largest batch."""
         known, constants = self._constants.get(name, (None, None))
         if constants is None or known != value or len(constants) < count:
             constants = repeat_value(value, count, self.arrow_schema.field(name).type)
@@ -176,7 +176,7 @@ class RowShape:
 
 
 def _spark_headers(headers: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Null for a record without headers, as Spark's Kafka source gives it; keys and values are not copied."""
+    """Return null for a record without headers, like Spark's Kafka source; keys and values are not copied."""
     assert isinstance(headers, pa.ListArray)
     assert isinstance(kind, pa.ListType)
     pairs, struct = headers.values, kind.value_type
@@ -184,25 +184,25 @@ def _spark_headers(headers: pa.Array, kind: pa.DataType) -> pa.Array:
     is_null = pc.fill_null(pc.equal(pc.list_value_length(headers), _ZERO), _TRUE)
     fields = [struct.field(0), struct.field(1)]
     typed = pa.StructArray.from_arrays([pairs.field(0), pairs.field(1)], fields=fields)
-    # A mask needs offsets that begin where their memory does, which those of a slice do not.
+    # A mask needs offsets that begin where their memory does, unlike those of a slice.
     offsets = pc.add(headers.offsets, _ZERO) if headers.offset else headers.offsets
     return pa.ListArray.from_arrays(offsets, typed, type=kind, mask=is_null)
 
 
 RecordFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""Takes the records of a task, batch by batch, and gives rows of its own."""
+"""Takes the records of a task, batch by batch, and returns rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class MappedRows:
-    """A function over records, and the schema of what it yields. Travels to the tasks as Spark's functions do."""
+    """A function over records, and the schema of its rows. Travels to the tasks like Spark's functions."""
 
     function: RecordFunction
     schema: StructType
 
 
 def schema_of(schema: StructType | pa.Schema | str) -> StructType:
-    """The schema as Spark has it; ConfigError for what is none."""
+    """Convert to Spark's schema; raise ConfigError if it is invalid."""
     match schema:
         case StructType():
             return schema
@@ -218,14 +218,14 @@ def schema_of(schema: StructType | pa.Schema | str) -> StructType:
 
 
 def apply_function(rows: Iterator[pa.RecordBatch], mapped: MappedRows | None) -> Iterator[pa.RecordBatch]:
-    """The rows, or what a function makes of them, of exactly the types that Spark wants.
+    """Yield the rows, or the function's results, with exactly the types that Spark wants.
 
-    An error of ours in ``rows`` is one sentence; one of the function's own has no frame of ours in its traceback.
+    An error of ours in ``rows`` is one sentence; the function's own has no frame of ours in its traceback.
     """
     if mapped is None:
         return each_in_one_sentence(rows)
     result = _Result(rows)
-    # map() and chain() are not Python's: they leave no frame, neither of the call nor of what it gives.
+    # map() and chain() are C code: they leave no frame, neither of the call nor of its results.
     results = chain(map(mapped.function, (each_in_one_sentence(result.records()),)), (_ENDED,))
     return map(_Shape(mapped.schema).of, chain.from_iterable(map(result.rows, results)))
 
@@ -234,9 +234,9 @@ _ENDED: Final = object()
 
 
 class _Result:
-    """What the function gave, checked to be rows of all records.
+    """The function's results, checked to cover all records.
 
-    One that ended by StopIteration gave nothing, as if it was done. One may catch an error of the records, too.
+    StopIteration from the function would look like its end. The function may catch an error of the records, too.
     """
 
     def __init__(self, records: Iterator[pa.RecordBatch]) -> None:
@@ -245,7 +245,7 @@ class _Result:
         self._is_given = False
 
     def records(self) -> Iterator[pa.RecordBatch]:
-        """What the function gets."""
+        """Yield the function's input."""
         try:
             yield from self._records
         except TieredStoreError as error:
@@ -253,7 +253,7 @@ class _Result:
             raise
 
     def rows(self, result: object) -> Iterator[object]:
-        """The rows; ConfigError for what has none."""
+        """Yield the rows; raise ConfigError for a result without any."""
         with one_sentence():
             if result is not _ENDED:
                 self._is_given = True
@@ -280,7 +280,7 @@ class _Shape:
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
 
     def of(self, batch: object) -> pa.RecordBatch:
-        """The batch as Spark takes it; ConfigError for other columns, or values that are not of their types."""
+        """Convert the batch for Spark; raise ConfigError for other columns, or values of other types."""
         with one_sentence():
             if not isinstance(batch, pa.RecordBatch):
                 raise ConfigError(f"the function yields {type(batch).__name__}, and has to yield pyarrow.RecordBatch")

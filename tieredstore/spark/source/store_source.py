@@ -1,4 +1,4 @@
-"""Where the settings of the store come from: a file, options, or both; and the stores that a process has open.
+"""The origin of the store's settings: a file, options, or both; and the open stores of a process.
 
 The source travels to the tasks, the values in the file do not: each process reads it for itself.
 """
@@ -39,7 +39,7 @@ class StoreSource:
 
     @classmethod
     def from_options(cls, settings_file: str | None, properties: Mapping[str, str]) -> StoreSource:
-        """What the option ``settings`` and those of the store name; ConfigError if they name none."""
+        """Make it of the option ``settings`` and the store's options; raise ConfigError without either."""
         if settings_file is None and "storage.backend.class" not in properties:
             raise ConfigError(
                 "nothing names the store: give the option settings, a settings file, or storage.backend.class with the "
@@ -48,7 +48,7 @@ class StoreSource:
         return cls(settings_file, tuple(sorted(properties.items())))
 
     def load(self) -> Settings:
-        """The settings, read now and in this process; ConfigError for what is missing or wrong.
+        """Load the settings now, in this process; raise ConfigError for missing or invalid ones.
 
         The file, and each path among the properties, is absolute, or is looked for in the working directory and then
         among the files that Spark ships. Paths inside the file start from its folder.
@@ -71,11 +71,11 @@ class StoreSource:
 
 
 def store_source(source: StoreLike | StoreSource) -> StoreSource:
-    """What names a store, in any way that people have it, as it travels to tasks; ConfigError for what names none."""
+    """Return a source that can travel to tasks, from any form that names a store; raise ConfigError for others."""
     if isinstance(source, StoreSource):
         return source
     if isinstance(source, str) and "://" not in source and not Path(source).is_dir():
-        return StoreSource(source, ())  # a file that may be among those that Spark ships
+        return StoreSource(source, ())  # possibly a file that Spark ships
     found = find_store(source)
     named = named_store_of(source) if isinstance(found, Settings) else found
     if named is None:
@@ -91,7 +91,7 @@ def _locate(name: str, text: str) -> str:
 
 
 def _find(text: str) -> Path | None:
-    """Where a file or folder is; None if it is nowhere."""
+    """Find a file or folder; None if it is nowhere."""
     candidates = itertools.chain([Path(text)], (folder / text for folder in _shipped_files()))
     return next((path for path in candidates if _is_there(path)), None)
 
@@ -100,18 +100,18 @@ def _is_there(path: Path) -> bool:
     try:
         return path.exists()
     except OSError:
-        return True  # and out of reach: who opens it says why
+        return True  # but not accessible: opening it raises the reason
 
 
 def _shipped_files() -> list[Path]:
     try:
         return [Path(SparkFiles.getRootDirectory())]
     except (AssertionError, RuntimeError):
-        return []  # no session is running in this process
+        return []  # this process has no running session
 
 
 _KEPT: Final = 4
-"""Stores of one process; one more closes the one that was not asked for longest."""
+"""Open stores of one process; one more closes the least recently used."""
 
 
 def _close_all(managers: OrderedDict[StoreSource, RemoteStorageManager]) -> None:
@@ -119,12 +119,12 @@ def _close_all(managers: OrderedDict[StoreSource, RemoteStorageManager]) -> None
         managers.popitem()[1].close()
 
 
-# Spark's daemon forks its workers: what a parent has open is not a child's to use, nor to close.
+# Spark's daemon forks its workers: a child must neither use nor close its parent's resources.
 _managers: Final = PerProcess[OrderedDict["StoreSource", RemoteStorageManager]](OrderedDict, _close_all)
 
 
 def manager_of(source: StoreSource) -> RemoteStorageManager:
-    """The manager of this process for a store, made on first use; not to be closed by who asks.
+    """Return this process's manager of a store, made on first use; the caller must not close it.
 
     For the one thread that runs a task. Settings are read in the process itself, so that no secret of a file travels.
     """

@@ -1,16 +1,16 @@
-"""The stream reader: what there is at each trigger, what is read of it, and what is done about data loss.
+"""The stream reader: the state at each trigger, the part to read, and the treatment of data loss.
 
-Apart from ``data_source``, its one importer, since Spark imports that wherever a data source is looked up.
+Apart from ``data_source``, its one importer, because Spark imports that in every search for a data source.
 
-A checkpoint says in JSON how far a stream has read, with the topics' ids, so that a topic that was created again is
-noticed, and with the leader epochs of what was read, so that an election is noticed that cut a log below::
+A checkpoint has the progress of a stream in JSON, with the topics' ids, to notice a re-created topic, and with the
+leader epochs of the last records, to notice an election that truncated a log below::
 
     {"version": 2, "offsets": {"orders": {"0": 17, "1": 4}}, "topicIds": {"orders": "VGVzdFRvcGljSWRlbnRpZg"},
      "epochs": {"orders": {"0": 5}}}
 
-Version 1 has no epochs: none is known then.
-The first batch has ``initialOffsets`` as well, of the same shape. Spark keeps where a batch ends, and asks again where
-the first one begins if that has to be read once more; by then ``latest`` or a time could mean another offset.
+Version 1 has no epochs: none is known then. The first batch has ``initialOffsets`` as well, in the same form. Spark
+keeps a batch's end, and asks again for the start of the first one to repeat it; by then ``latest`` or a time could mean
+another offset.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ if TYPE_CHECKING:
     from tieredstore.reading.log_snapshot import LogSnapshot
 
 OnLoss = Callable[[Loss], None]
-"""Told of data loss; it raises if the stream has to end with it."""
+"""Called with data loss; it raises if the stream must end."""
 
 Answers = Mapping[TopicPartition, "EpochEnd"]
-"""What the broker says of the ends of the epochs of positions."""
+"""The broker's ends of the epochs of positions."""
 
 _VERSION: Final = 2
 _EPOCHS: Final = "epochs"
@@ -81,7 +81,7 @@ _INITIAL: Final = "initialOffsets"
 
 
 def _partition_of(text: str) -> int:
-    """The one spelling that each number has, and no more digits than the greatest."""
+    """Parse the one spelling of each number, with no more digits than the greatest."""
     if not _PARTITION.fullmatch(text):
         raise ValueError("a partition's number is expected")
     return int(text)
@@ -100,13 +100,13 @@ _Numbers: TypeAlias = dict[str, dict[_Partition, Annotated[int, Strict(), Field(
 
 
 _ABSENT: Final[_Numbers] = {}
-"""A field that is not there; as defaults are, it is not validated."""
+"""An absent field; like defaults, it is not validated."""
 
 
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class _Stored:
-    """What a checkpoint keeps, of all versions."""
+    """The content of a checkpoint, of all versions."""
 
     version: Annotated[int, Strict(), Field(ge=1, le=_VERSION)]
     offsets: _Numbers
@@ -121,10 +121,10 @@ _NO_ANSWERS: Final[Answers] = {}
 
 @dataclass(frozen=True, slots=True)
 class StreamOffsets:
-    """The next offset to read of each partition, and the ids of their topics: of each that is in ``offsets``.
+    """The next offset to read of each partition, and the id of each topic in ``offsets``.
 
-    ``initial`` is where the stream began, as long as one batch at the most has been read; None later. ``epochs`` are
-    the leader epochs of what was read before the offsets, as far as they are known.
+    ``initial`` is the stream's start, while at most one batch has been read; None later. ``epochs`` are the known
+    leader epochs of the records before the offsets.
     """
 
     offsets: Mapping[TopicPartition, int]
@@ -134,14 +134,14 @@ class StreamOffsets:
 
     @classmethod
     def at(cls, offsets: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogBounds]) -> StreamOffsets:
-        """These offsets in these logs."""
+        """Make it of these offsets in these logs."""
         known = {where: logs[where].epoch_before(offset) for where, offset in offsets.items()}
         epochs = {where: epoch for where, epoch in known.items() if epoch is not None}
         return cls(dict(offsets), {where[0]: logs[where].topic_id for where in offsets}, epochs=epochs)
 
     @classmethod
     def from_json(cls, value: object) -> StreamOffsets:
-        """What :meth:`to_json` made; ConfigError for anything else, such as what another source left."""
+        """Invert :meth:`to_json`; raise ConfigError for anything else, such as another source's checkpoint."""
         try:
             stored = _STORED.validate_python(value)
         except ValidationError as error:
@@ -158,34 +158,34 @@ class StreamOffsets:
         return cls(offsets, stored.topicIds, initial, epochs)
 
     def to_json(self) -> dict[str, object]:
-        """The same text for the same offsets, however they were found: Spark compares texts to see what is new."""
+        """Return the same text for the same offsets, however they were found: Spark compares texts to detect news."""
         ids = {topic: str(topic_id) for topic, topic_id in sorted(self.topic_ids.items())}
         fields: dict[str, object] = {"version": _VERSION, "offsets": _by_topic(self.offsets), "topicIds": ids}
         fields |= {_EPOCHS: _by_topic(self.epochs)}
         return fields if self.initial is None else fields | {_INITIAL: _by_topic(self.initial)}
 
     def as_initial(self) -> StreamOffsets:
-        """The same, where a stream begins."""
+        """Return the same as a stream's start."""
         return replace(self, initial=self.offsets)
 
     def is_at(self, other: StreamOffsets) -> bool:
-        """Whether a stream that stands at the one has nothing to read up to the other."""
+        """Return True if a stream at this position has nothing to read up to the other."""
         return self.offsets == other.offsets and self.topic_ids == other.topic_ids
 
     def with_ends(self, ends: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogBounds]) -> StreamOffsets:
-        """Moved on to ``ends``, which are in ``logs``.
+        """Advance to ``ends`` in ``logs``.
 
-        Partitions without an end stay as they are, those too that are gone: if one comes back it goes on where it
-        was. Of a topic that was created again nothing stays.
+        Partitions without an end are unchanged, including absent ones: if one comes back, it continues where it was. A
+        re-created topic's old state is dropped.
         """
         moved = StreamOffsets.at(ends, logs)
         derived, now = _derived_ids(logs), moved.topic_ids
         stay = {where: at for where, at in self.offsets.items() if self._has_id(where[0], now, derived)}
         kept = {topic: self.topic_ids[topic] for topic, _ in stay}
-        # A real id tells later whether the topic was created again, so a derived one never takes its place.
+        # A real id reveals a re-created topic later, so a derived one never replaces it.
         ids = {**kept, **{topic: own for topic, own in now.items() if topic not in kept or own != derived.get(topic)}}
-        # The first batch ends here, and keeps where it began; from the second on nobody asks for that again.
-        # Where nothing was read what is known stays, so that equal offsets are the same text.
+        # The first batch ends here, and keeps its start; after the second that is not needed. If nothing was read the
+        # known state stays, so that equal offsets are the same text.
         is_same = {where for where, at in stay.items() if moved.offsets.get(where, at) == at}
         epochs = {**moved.epochs, **{where: epoch for where, epoch in self.epochs.items() if where in is_same}}
         epochs = {where: epoch for where, epoch in epochs.items() if where not in is_same or where in self.epochs}
@@ -194,7 +194,7 @@ class StreamOffsets:
 
     @property
     def positions(self) -> dict[TopicPartition, Position]:
-        """The offsets with their epochs."""
+        """Return the offsets with their epochs."""
         return {where: Position(offset, self.epochs.get(where)) for where, offset in self.offsets.items()}
 
     def begins(
@@ -204,11 +204,10 @@ class StreamOffsets:
         answers: Answers = _NO_ANSWERS,
         stale: Collection[TopicPartition] = (),
     ) -> dict[TopicPartition, int]:
-        """Where reading each of ``logs`` goes on, between its earliest offset and its end.
+        """Return the next offset of each of ``logs``, between its earliest offset and its end.
 
-        Partitions that are new here begin at their earliest offset, and so do those of a topic that was created again.
-        Of what cannot be read any more ``on_loss`` is told, and of what an election took back after it was read. Of
-        those that are ``stale`` nothing is read yet.
+        New partitions begin at their earliest offset, and so do those of a re-created topic. ``on_loss`` gets
+        unreadable offsets, and those that an election removed after they were read. ``stale`` ones are not read yet.
         """
         self._tell_of_gone(logs, on_loss)
         self._tell_of_other_ids(logs, on_loss)
@@ -225,14 +224,14 @@ class StreamOffsets:
         on_loss: OnLoss,
         answers: Answers = _NO_ANSWERS,
     ) -> Windows:
-        """What to read of ``logs`` from here to ``end``; of what they do not have any more ``on_loss`` is told.
+        """Return the part of ``logs`` from here to ``end``; ``on_loss`` gets offsets that no longer exist.
 
-        The logs may be later ones than those that ``end`` was found in: a batch that is read again after a restart.
+        The logs may be later than those in which ``end`` was found: for a batch repeated after a restart.
         """
         if self.is_at(end):
             return {}
         if end.initial is not None:
-            # The epochs where it ended are no earlier than those where it began.
+            # The epochs at its end are no earlier than those at its start.
             begun = StreamOffsets(end.initial, end.topic_ids, epochs=end.epochs)
             return begun.windows_to(replace(end, initial=None), logs, on_loss)
         windows: Windows = {}
@@ -257,7 +256,7 @@ class StreamOffsets:
         return _agree(ids.get(topic, own), own, derived.get(topic))
 
     def _known(self, where: TopicPartition, topic_id: Uuid, derived: Uuid | None) -> int | None:
-        """How far this life of the topic was read; None if it was not."""
+        """Return the progress in this incarnation of the topic; None if it was not read."""
         own = self.topic_ids.get(where[0])
         return self.offsets.get(where) if own is not None and _agree(own, topic_id, derived) else None
 
@@ -268,8 +267,8 @@ class StreamOffsets:
     def _begin(self, where: TopicPartition, log: LogBounds, on_loss: OnLoss, answer: EpochEnd | None) -> int:
         known = self._known(where, log.topic_id, log.derived_id)
         if known is None:
-            # A partition that was added to a topic begins at 0; if not, retention was faster than the stream.
-            # A topic that was created again is told of elsewhere, once for all of its partitions.
+            # A partition added to a topic begins at 0; if not, retention was faster than the stream. A re-created topic
+            # is reported elsewhere, once for all of its partitions.
             if log.earliest and _agree(self.topic_ids.get(where[0], log.topic_id), log.topic_id, log.derived_id):
                 on_loss(BeginsLate(where, log.earliest))
             return log.earliest
@@ -301,7 +300,7 @@ def _derived_ids(logs: Mapping[TopicPartition, LogBounds]) -> dict[str, Uuid | N
 
 
 def _agree(one: Uuid, other: Uuid, derived: Uuid | None) -> bool:
-    """Return whether two ids may be of one life of their topic."""
+    """Return True if two ids may be of one incarnation of their topic."""
     return not TopicId.of(one, derived).contradicts(TopicId.of(other, derived))
 
 
@@ -325,7 +324,7 @@ def _by_partition(offsets: _Numbers) -> dict[TopicPartition, int]:
 _logger: Final = logging.getLogger(__name__)
 
 _FRESH_S: Final = 1.0
-"""Without a trigger interval Spark asks a hundred times a second for what is new, and a listing costs money."""
+"""Without a trigger interval Spark asks a hundred times a second for news, and a listing costs money."""
 
 Json = dict[str, object]
 
@@ -333,8 +332,8 @@ Json = dict[str, object]
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the selected partitions from trigger to trigger.
 
-    One process beside the driver plans; tasks get this object as well, and only read with it. The bucket is listed
-    once a second at the most. ``clock`` gives seconds that only ever go up.
+    One process beside the driver plans; tasks get this object as well, and only read with it. The bucket is listed at
+    most once a second. ``clock`` returns monotonic seconds.
     """
 
     def __init__(self, options: SourceOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -351,7 +350,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamReader, (self._options,)
 
     def initialOffset(self) -> Json:  # noqa: N802 - Spark's name, as the others are
-        """Where a new stream begins, by ``startingOffsets`` and its kin."""
+        """Return the start of a new stream, by ``startingOffsets`` and its variants."""
         with one_sentence():
             snapshot = self._logs.current()
             if self._target is not None:
@@ -365,16 +364,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return StreamOffsets.at(begins, snapshot.logs).as_initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What stands for the limits of the options; the engine hands it back with each trigger that has limits."""
+        """Return a placeholder for the limits of the options; the engine passes it back with each trigger with
+        limits.
+        """
         return self._limits.as_read_limit()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
-        """Where the batch that begins at ``start`` ends; ``start`` itself if there is nothing (yet) to read."""
+        """Return the end of the batch that begins at ``start``; ``start`` itself if there is nothing to read yet."""
         with one_sentence():
             return self._latest(start, limit)
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802
-        """The ends of all logs as they were last seen, for the query's progress; asks nobody."""
+        """Return the last known ends of all logs, for the query's progress; makes no request."""
         last = self._logs.last
         return None if last is None else _ends(last).to_json()
 
@@ -387,23 +388,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._target = _ends(snapshot)
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """The tasks of a batch: of one that :meth:`latestOffset` has just found, or one to be read again."""
+        """Return the tasks of a batch: one that :meth:`latestOffset` has just found, or one to be repeated."""
         with one_sentence():
-            # That by which the batch's end was chosen: a newer one costs a listing and tells nothing more of it.
+            # The snapshot that chose the batch's end: a newer one costs a listing without a use.
             snapshot = self._logs.last or self._logs.current()
             first, last = StreamOffsets.from_json(start), StreamOffsets.from_json(end)
             windows = first.windows_to(last, snapshot.logs, self._losses.accept, self._logs.epoch_ends(first.positions))
             return plan_tasks(manager_of(self._options.store), snapshot, windows, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
+        """Yield the rows of one task."""
         return each_in_one_sentence(read_task(partition, self._options))
 
     def commit(self, end: Json) -> None:
-        """Nothing to do: what was read is in Spark's checkpoint and nowhere else."""
+        """Do nothing: the progress is in Spark's checkpoint alone."""
 
     def stop(self) -> None:
-        """Close the connection to the broker, and forget what was seen."""
+        """Close the connection to the broker, and drop cached state."""
         self._logs.close()
 
     def _latest(self, start: Json, limit: ReadLimit) -> Json:
@@ -415,17 +416,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         windows = self._within_reach(snapshot, begins)
         limits = self._limits.under(limit)
         waiting = sum(stop - first for first, stop in windows.values())
-        # A run up to a target reads what there is, and nobody brings more.
+        # A run up to a target reads what is present, and nothing more will come.
         if self._target is None and self._delay.has_to_wait(limits, waiting):
             return start
         reached = read.with_ends(limits.admit(windows, snapshot.bytes_between), snapshot.logs)
         return start if reached.is_at(read) else reached.to_json()
 
     def _look_for_absent(self, snapshot: LogSnapshot, read: StreamOffsets, *, ends: bool) -> None:
-        """At the start, judge what is named and neither there nor in the checkpoint: perhaps a misspelt name.
+        """At the start, judge named topics that neither exist nor are in the checkpoint: perhaps a misspelt name.
 
-        A run that ends would end well, without any of its rows; one that goes on waits: topics may be made later. What
-        the checkpoint has and is not there any more is a loss, and judged as one.
+        A run that ends would succeed without any of its rows; one that continues waits, because topics may be created
+        later. A topic in the checkpoint that no longer exists is a loss, and judged as one.
         """
         if self._has_looked:
             return
@@ -439,7 +440,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._has_looked = True
 
     def _within_reach(self, snapshot: LogSnapshot, begins: Mapping[TopicPartition, int]) -> Windows:
-        """From where to where there is something to read, of the partitions that this run reads."""
+        """Return the readable range of the partitions that this run reads."""
         target, windows = self._target, Windows()
         for where, begin in begins.items():
             log = snapshot.logs[where]
@@ -452,7 +453,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _but(selection: Selection, known: Collection[TopicPartition]) -> Selection:
-    """What ``selection`` names beside the ``known``."""
+    """Return the part of ``selection`` beyond the ``known`` partitions."""
     match selection:
         case Subscribe(topics=topics):
             known_topics = {topic for topic, _ in known}

@@ -1,4 +1,4 @@
-"""What one Spark task reads: a split of the bucket, or of the broker's log."""
+"""One Spark task: a split of the bucket, or of the broker's log."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def plan_tasks(
     *,
     since_ms: int | None = None,
 ) -> list[InputPartition]:
-    """The tasks that read the windows, each offset in exactly one, cut by the options ``maxSplitBytes`` and its kin.
+    """Return the tasks that read the windows, each offset in exactly one, cut by ``maxSplitBytes`` and related options.
 
-    DataLossError by ``failOnDataLoss`` for offsets that neither bucket nor broker has.
+    Raise DataLossError by ``failOnDataLoss`` for offsets that exist nowhere.
     """
     limits = SplitLimits(options.max_split_bytes, options.max_records_per_partition, options.min_partitions, since_ms)
     splits = plan_windows(source, snapshot, windows, query_of(options), limits)
@@ -51,19 +51,19 @@ def plan_tasks(
 
 
 def read_task(task: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, in batches of Arrow without empty ones; a task that is neither of ours has none.
+    """Yield the rows of a task; no batch of Arrow is empty. A task of neither kind has none.
 
-    Memory is bounded by the settings of the store and the size of a batch, not by that of the task. DataLossError where
-    retention passed by since the planning, unless ``failOnDataLoss`` is false: that is logged then.
+    The settings of the store and the size of a batch bound memory, not the size of the task. Raise DataLossError for
+    records deleted since planning, unless ``failOnDataLoss`` is false: then it is logged.
     """
     spare_modules()
-    # Spark makes up a partition of its own where there are none.
+    # Spark adds its own partition if there are none.
     return _rows(task.split, options) if isinstance(task, SplitTask) else iter(())
 
 
 def _rows(split: WindowSplit, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     shape = RowShape(options.columns)
-    # The settings of the store are read only where a split is of the bucket, or the broker has deleted it by now.
+    # The store's settings are read only for a split of the bucket, or if the broker has deleted it by now.
     open_source = partial(manager_of, options.store)
     with TopicReader(open_source, query_of(options), ReadSettings(columns=shape.decoder_columns)) as reader:
         for records in reader.read_split(split):
@@ -84,7 +84,7 @@ _OPTIONS: Final = QueryWords(
 
 
 def query_of(options: SourceOptions) -> LogQuery:
-    """What the options ask of bucket and broker; ConfigError for a time-out that is none."""
+    """Return the query of bucket and broker by the options; raise ConfigError for an invalid timeout."""
     return LogQuery(
         options.selection,
         isolation=options.isolation,

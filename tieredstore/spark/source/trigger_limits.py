@@ -1,4 +1,4 @@
-"""How much of what there is a trigger takes, and whether it waits for more."""
+"""The share of a trigger, and its wait for more."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tieredstore.model import TopicPartition
 from tieredstore.partitions.log import OffsetWindow
 
 Windows = dict[TopicPartition, OffsetWindow]
-"""What to read of each partition."""
+"""The offsets to read of each partition."""
 
 DEFAULT_DELAY_MS: Final = 15 * 60 * 1000
-"""The ``maxTriggerDelay`` of a limit that comes without one."""
+"""The ``maxTriggerDelay`` of a limit without one."""
 
 BytesBetween = Callable[[TopicPartition, int, int], int]
-"""The size of a partition's offsets (half-open), about; it never falls when the range grows."""
+"""The approximate size of a partition's offsets (half-open); it never falls when the range grows."""
 
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
-    """The limits of one trigger; None where there is none. Offsets count, also those that hold no record."""
+    """The limits of one trigger; None if absent. Offsets count, even those without a record."""
 
     max_offsets: int | None = None
     max_bytes: int | None = None
@@ -34,9 +34,9 @@ class TriggerLimits:
     max_delay_ms: int = DEFAULT_DELAY_MS
 
     def as_read_limit(self) -> ReadLimit:
-        """The engine's word for these limits; it has none for several at once, and the first one stands for all.
+        """Return the engine's form of these limits; it has none for several at once, and the first one represents all.
 
-        No limit is as many rows as there can be: ``ReadAllAvailable`` is left to ``Trigger.Once``, see :func:`is_once`.
+        No limit is as many rows as possible: ``ReadAllAvailable`` is left to ``Trigger.Once``, see :func:`is_once`.
         """
         if self.max_offsets is not None:
             return ReadMaxRows(self.max_offsets)
@@ -47,9 +47,9 @@ class TriggerLimits:
         return ReadMaxRows(MAX_OFFSET)
 
     def under(self, limit: ReadLimit) -> TriggerLimits:
-        """The limits of a trigger for which the engine says ``limit``: these where it hands back their own word.
+        """Return the limits of a trigger with the engine's ``limit``: these if it passes their own form back.
 
-        ConfigError for a limit that means nothing to logs.
+        Raise ConfigError for a limit without a meaning for logs.
         """
         if limit == self.as_read_limit():
             return self
@@ -66,10 +66,11 @@ class TriggerLimits:
                 raise ConfigError(f"a topic cannot be read by {type(limit).__name__}: it has offsets and bytes")
 
     def admit(self, windows: Windows, bytes_between: BytesBetween) -> dict[TopicPartition, int]:
-        """Where reading each of ``windows`` ends this time.
+        """Return the end of each of ``windows`` for this trigger.
 
-        Each gets a share of the limit in proportion to what it has, and one offset at least: a small partition waits
-        for no great one, and the stream always gets on. So more is read than the limit only if it is less than that.
+        Each gets a share of the limit in proportion to its size, and at least one offset: a small partition does not
+        wait for a large one, and the stream always progresses. So more than the limit is read only if the limit is less
+        than that.
         """
         ends = {where: stop for where, (_, stop) in windows.items()}
         if self.max_offsets is not None:
@@ -77,7 +78,7 @@ class TriggerLimits:
             for where, share in shares(waiting, self.max_offsets).items():
                 ends[where] = windows[where][0] + share
         if self.max_bytes is not None:
-            # Within what the limit of offsets has left: both hold at once.
+            # Within the remaining limit of offsets: both apply at once.
             ends = _within_bytes(
                 {where: (windows[where][0], ends[where]) for where in ends}, self.max_bytes, bytes_between
             )
@@ -85,19 +86,19 @@ class TriggerLimits:
 
 
 def is_once(limit: ReadLimit) -> bool:
-    """Whether the trigger of ``limit`` is ``Trigger.Once``, for which the engine says its own limit and not ours.
+    """Return True if the trigger of ``limit`` is ``Trigger.Once``, for which the engine passes its own limit, not ours.
 
-    It tells a source nothing else of that trigger.
+    It gives a source no other sign of that trigger.
     """
     return isinstance(limit, ReadAllAvailable)
 
 
 def shares(waiting: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
-    """``limit``, or all there is, split in proportion to what is ``waiting``: at least 1, and at least 1 is given."""
+    """Split ``limit``, or everything waiting, in proportion to ``waiting``: at least 1 each."""
     if sum(waiting.values()) <= limit:
         return dict(waiting)
     rest = dict(waiting)
-    # What these get beyond their share is taken from the others, of which more may fall below one by that.
+    # Their excess is taken from the others, more of which may then fall below one.
     while small := _below_one(rest, limit):
         limit -= len(small)
         for where in small:
@@ -106,26 +107,25 @@ def shares(waiting: Mapping[TopicPartition, int], limit: int) -> dict[TopicParti
 
 
 def _below_one(waiting: Mapping[TopicPartition, int], limit: int) -> list[TopicPartition]:
-    """Those whose share of the limit is less than one offset."""
+    """Return those whose share of the limit is less than one offset."""
     total = sum(waiting.values())
     return [where for where, size in waiting.items() if size * limit < total]
 
 
 def _in_proportion(waiting: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
-    """All of ``limit``; what the division leaves over goes to those that lose most by it."""
+    """Divide all of ``limit``; remainders go to those that lose most."""
     total = sum(waiting.values())
     parts = {where: divmod(limit * size, total) for where, size in waiting.items()}
     left = limit - sum(whole for whole, _ in parts.values())
-    # By name where they are equal, so that the same windows always get the same ends.
+    # By name if equal, so that the same windows always get the same ends.
     favoured = set(sorted(parts, key=lambda where: (-parts[where][1], where))[:left])
     return {where: whole + (where in favoured) for where, (whole, _) in parts.items()}
 
 
 class TriggerDelay:
-    """Lets a trigger wait for ``min_offsets``, and not for longer than ``max_delay_ms`` after the one before.
+    """Lets a trigger wait for ``min_offsets``, at most ``max_delay_ms`` after the one before.
 
-    The first trigger with something to read does not wait. ``clock`` gives seconds that only ever go up. Not
-    thread-safe.
+    The first trigger with something to read does not wait. ``clock`` returns monotonic seconds. Not thread-safe.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -133,9 +133,9 @@ class TriggerDelay:
         self._last: float | None = None
 
     def has_to_wait(self, limits: TriggerLimits, waiting: int) -> bool:
-        """Whether ``waiting`` offsets are too few yet; if they are not, this is the trigger to wait after.
+        """Return True if ``waiting`` offsets are too few yet; otherwise this is the trigger to wait after.
 
-        Nothing is no trigger: what comes once the delay has passed is read at once.
+        Nothing is no trigger: records that come after the delay are read at once.
         """
         if not waiting:
             return False
@@ -159,9 +159,9 @@ def _within_bytes(windows: Windows, limit: int, bytes_between: BytesBetween) -> 
 
 
 def _last_within(where: TopicPartition, window: tuple[int, int], limit: int, bytes_between: BytesBetween) -> int:
-    """The greatest end in ``window`` with at most ``limit`` bytes before it, one offset on at least."""
+    """Return the greatest end in ``window`` with at most ``limit`` bytes before it, at least one offset on."""
     start, stop = window
-    # By halves: a size is arithmetic on segments that are known, and does not fall as the range grows.
+    # By bisection: a size is arithmetic on known segments, and does not fall as the range grows.
     fits, ahead = min(start + 1, stop), stop
     while fits < ahead:
         middle = (fits + ahead + 1) // 2

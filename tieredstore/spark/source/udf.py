@@ -1,4 +1,4 @@
-"""Decoding for those who bring their own bytes, or know which segments they want."""
+"""Decoding of the caller's own bytes, or of named segments."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
     from tieredstore.remote.stores import StoreLike
 
-# What its type stubs say of Arrow's functions is partial.
+# The type stubs of Arrow's functions are partial.
 
 _arrow_udf: Final[Callable[..., Callable[[Column | str], Column]]] = getattr(functions, "arrow_udf")  # noqa: B009  Spark tells no types of it
 
 RECORD_COLUMNS: Final = tuple(name for name in COLUMNS if name not in ("topic", "partition"))
-"""What record batches tell of a record by themselves, but for its headers."""
+"""The columns that record batches alone provide, except headers."""
 
 _Batches: TypeAlias = Iterator[pa.RecordBatch]
 
@@ -59,24 +59,24 @@ def decode_segments(
     function: RecordFunction | None = None,
     schema: StructType | pa.Schema | str | None = None,
 ) -> DataFrame:
-    """A row for each record of the segments in ``df``, with ``columns`` (``headers`` may be one of them).
+    """Return a row for each record of the segments in ``df``, with ``columns`` (``headers`` may be one of them).
 
-    With a ``function`` it is what that makes of the records, as a DataFrame of ``schema``, as in ``map_records``: it
-    runs in the task that decodes, and the JVM meets its rows alone.
+    With a ``function``, return its results over the records as a DataFrame of ``schema``, as in ``map_records``: it
+    runs in the task that decodes, and the JVM gets only its rows.
 
-    ``df`` has either the bytes of logs in a binary column ``content``, as ``spark.read.format("binaryFile")`` gives
-    them; topic and partition are told by a column ``path`` that ends as a broker's does
-    (``<topic>-<partition>/<base offset>.log``), and null without. Or it names segments of the store that ``source``
-    names: in a text column ``segment`` by the path of their objects, or in ``topic``,
-    ``topic_id``, ``partition``, ``base_offset`` and ``segment_id``, as ``tieredstore ls -p all --json`` gives them.
+    ``df`` has either the bytes of logs in a binary column ``content``, as from ``spark.read.format("binaryFile")``;
+    topic and partition come from a column ``path`` that ends as a broker's does (``<topic>-<partition>/<base
+    offset>.log``), and are null without it. Or it names segments of the store of ``source``: in a text column
+    ``segment`` by the path of their objects, or in ``topic``, ``topic_id``, ``partition``, ``base_offset`` and
+    ``segment_id``, as in ``tieredstore ls -p all --json``.
 
-    ``isolation`` is ``read_committed`` by default for segments of a store. A log alone does not tell which of its
-    transactions were aborted, so that its bytes can be read by ``read_uncommitted`` only. A task holds one batch of
-    ``df`` and a few MiB; each log or segment is decoded by one task, so have as many partitions as tasks are wanted.
-    ConfigError for what cannot be; tasks fail with BatchCorruptError, SegmentNotFoundError or what else is wrong with a
-    segment, which they name. Rows are in the order of ``df``, those of a segment by offset.
+    ``isolation`` is ``read_committed`` by default for segments of a store. A log alone does not show which of its
+    transactions were aborted, so its bytes can be read by ``read_uncommitted`` only. A task holds one batch of ``df``
+    and a few MiB; one task decodes each log or segment, so have as many partitions as wanted tasks. Raise ConfigError
+    for invalid arguments; tasks fail with BatchCorruptError, SegmentNotFoundError or another error that names the
+    segment. Rows are in the order of ``df``, those of a segment by offset.
 
-    Six parameters, all but ``df`` by name: each is a choice of its own that a user leaves out as a rule.
+    Six parameters, all except ``df`` by name: each is an independent option.
     """
     shape = RowShape(columns)
     mapped = _map_with(function, schema)
@@ -95,7 +95,7 @@ def decode_segments(
             f"{', '.join(PARTS)}; there are {', '.join(df.columns)}"
         )
     store = store_source(source)
-    store.load()  # what is wrong with it is better said here than by a task
+    store.load()  # reports its faults here rather than in a task
     reading = ReadSettings(columns=shape.decoder_columns, isolation=isolation or DEFAULT_ISOLATION)
     return df.mapInArrow(_segment_task(store, shape.columns, reading, by_path, mapped), result)
 
@@ -103,12 +103,11 @@ def decode_segments(
 def decode_batches(
     col: Column | str, *, columns: Sequence[str] = RECORD_COLUMNS, on_corrupt: OnCorrupt = "fail"
 ) -> Column:
-    """An array of the records in ``col``, a binary column of whole record batches one after the other.
+    """Return an array of the records in ``col``, a binary column of consecutive whole record batches.
 
     Each record is a struct of ``columns`` (``headers`` may be one of them), in the order of the log: control records
     are left out, those of aborted transactions are not. Null stays null, no bytes are an empty array. A damaged batch
-    fails the task with BatchCorruptError, or with ``on_corrupt="null"`` its row has null. Offsets ascend within a
-    value.
+    fails the task with BatchCorruptError, or with ``on_corrupt="null"`` its row is null. Offsets ascend within a value.
     """
     if on_corrupt not in ("fail", "null"):
         raise ConfigError(f"on_corrupt is {on_corrupt!r}; it must be fail or null")
@@ -150,7 +149,7 @@ def _array_task(columns: tuple[str, ...], on_corrupt: OnCorrupt) -> Callable[[It
     def decode_batches(arrays: Iterator[pa.Array]) -> Iterator[pa.Array]:
         return each_in_one_sentence(BatchArrays(RowShape(columns), on_corrupt, _place).convert(arrays))
 
-    # Spark tells by them what kind of function it is.
+    # Spark recognizes the kind of function by them.
     decode_batches.__annotations__.update({"arrays": Iterator[pa.Array], "return": Iterator[pa.Array]})
     return decode_batches
 
@@ -167,16 +166,16 @@ def _has(schema: StructType, name: str, kind: object) -> bool:
 OnCorrupt: TypeAlias = Literal["fail", "null"]
 
 _ENOUGH_BYTES: Final = 4 * 1024 * 1024
-"""Decoded bytes after which the values so far are given."""
+"""Decoded bytes after which the values so far are yielded."""
 
 _MOST_BYTES: Final = 1024 * 1024 * 1024
-"""What one value may decode to: Spark holds it in one piece, of 2 GiB at most."""
+"""The limit of one decoded value: Spark holds it in one piece, of at most 2 GiB."""
 
 
 class BatchArrays:
     """Decodes binary arrays, each value of whole record batches, to arrays of lists of records. For one thread.
 
-    ``place`` says where a row is, for errors. A null stays one.
+    ``place`` names a row, for errors. A null stays null.
     """
 
     def __init__(self, shape: RowShape, on_corrupt: OnCorrupt, place: Callable[[int], str]) -> None:
@@ -187,7 +186,7 @@ class BatchArrays:
         self._row = 0
 
     def convert(self, arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:
-        """As many lists as there are values, in arrays of a few MiB; more only where one value decodes to more."""
+        """Yield as many lists as there are values, in arrays of a few MiB; more only if one value decodes to more."""
         for array in arrays:
             decoded: list[pa.RecordBatch] = []
             counts: list[int | None] = []
@@ -219,7 +218,7 @@ class BatchArrays:
         collected: list[pa.RecordBatch] = []
         left = _MOST_BYTES
         for batch in self._decoder.decode([content]):
-            # Counted while it decodes: a few stored bytes may stand for very many.
+            # Counted during decoding: a few stored bytes may expand to very many.
             left -= _size([batch])
             if left < 0:
                 raise ConfigError(
@@ -264,7 +263,7 @@ _BASE_OFFSET_SIZE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class LogName:
-    """What a log's path says; None of each where it is not ``<topic>-<partition>/<base offset>.log``."""
+    """The parts of a log's path; None each if it is not ``<topic>-<partition>/<base offset>.log``."""
 
     path: str | None = None
     topic: str | None = None
@@ -273,7 +272,7 @@ class LogName:
 
     @classmethod
     def of(cls, path: str | None) -> LogName:
-        """The parts of the path of a broker's file."""
+        """Parse the path of a broker's file."""
         name = None if path is None else _PATH_OF_BROKER.search(path)
         if name is None or int(name[2]) > MAX_INT32:
             return cls(path)
@@ -284,7 +283,7 @@ class LogName:
 
 
 def rows_of_logs(batches: Iterable[pa.RecordBatch], shape: RowShape) -> Iterator[pa.RecordBatch]:
-    """The rows of all records; a null log has none. BatchCorruptError names the log's path."""
+    """Yield the rows of all records; a null log has none. BatchCorruptError names the log's path."""
     decoder = RecordDecoder(shape.decoder_columns)
     for batch in batches:
         for content, name in _logs(batch):
@@ -297,7 +296,7 @@ def rows_of_logs(batches: Iterable[pa.RecordBatch], shape: RowShape) -> Iterator
 
 
 def _logs(batch: pa.RecordBatch) -> Iterator[tuple[memoryview, LogName]]:
-    """The logs of one batch, not copied."""
+    """Yield the logs of one batch, not copied."""
     contents = batch.column(CONTENT)
     paths = batch.column(LOG_PATH) if LOG_PATH in batch.schema.names else [None] * len(contents)
     for content, path in zip(contents, paths, strict=True):
@@ -307,11 +306,11 @@ def _logs(batch: pa.RecordBatch) -> Iterator[tuple[memoryview, LogName]]:
 
 
 def _check_beginning(name: LogName, content: memoryview) -> None:
-    """A log under another one's name would give rows under another partition's."""
+    """Refuse a log under another one's name: its rows would have another partition."""
     if name.base_offset is None or len(content) < _BASE_OFFSET_SIZE:
         return
     first = int.from_bytes(content[:_BASE_OFFSET_SIZE], "big", signed=True)
-    # It may well begin later: compaction takes a log's first records and leaves its name.
+    # It may begin later: compaction removes a log's first records and keeps its name.
     if first < name.base_offset:
         raise BatchCorruptError(
             f"its first record batch begins at offset {first}, before the {name.base_offset} of its name"
@@ -322,14 +321,16 @@ PATH: Final = "segment"
 """The column with the path of a segment's objects."""
 
 PARTS: Final = ("topic", "topic_id", "partition", "base_offset", "segment_id")
-"""The columns that name a segment instead, as ``tieredstore ls -p all --json`` does."""
+"""The columns that name a segment instead, as in ``tieredstore ls -p all --json``."""
 
 _PATH_PARTS: Final = 3
 _LINEAGES: Final = 16
 
 
 def segment_keys(batches: Iterable[pa.RecordBatch], by_path: bool, prefix: str = "") -> Iterator[ObjectKey]:
-    """What the rows name; ConfigError for one that names no segment. ``prefix`` is that of the store's keys."""
+    """Yield the segments of the rows; raise ConfigError for a row without one. ``prefix`` is that of the store's
+    keys.
+    """
     for batch in batches:
         if by_path:
             yield from (key_of_path(path, prefix) for path in batch.column(PATH).to_pylist())
@@ -339,9 +340,9 @@ def segment_keys(batches: Iterable[pa.RecordBatch], by_path: bool, prefix: str =
 
 
 def key_of_path(path: str | None, prefix: str = "") -> ObjectKey:
-    """The segment of a path ``<topic>-<topicId>/<partition>/<start offset>-<segmentId>``, with or without a suffix.
+    """Parse a path ``<topic>-<topicId>/<partition>/<start offset>-<segmentId>``, with or without a suffix.
 
-    Folders may stand before it: then it is that of an object, with the key ``prefix``.
+    Folders may precede it: then it is an object's path, with the key ``prefix``.
     """
     parts = (path or "").split("/")
     if len(parts) > _PATH_PARTS:
@@ -366,16 +367,16 @@ def _key_of_parts(parts: Sequence[Any]) -> ObjectKey:
     where = TopicIdPartition(Uuid.parse(named["topic_id"]), named["topic"], int(named["partition"]))
     segment_id = RemoteLogSegmentId(where, Uuid.parse(named["segment_id"]))
     start_offset = int(named["base_offset"])
-    main_path(segment_id, start_offset)  # says what cannot be
+    main_path(segment_id, start_offset)  # raises if it is invalid
     return ObjectKey(segment_id, start_offset, Suffix.MANIFEST)
 
 
 class StoredSegments:
     """Reads single segments. For one thread.
 
-    With ``read_uncommitted`` a segment's records are all in its log: requests for its manifest and its chunks. With
-    ``read_committed`` the outcome of its transactions may be in later segments: its partition is listed, once for the
-    segments of a partition that follow each other.
+    With ``read_uncommitted`` all of a segment's records are in its log: requests for its manifest and its chunks. With
+    ``read_committed`` the outcome of its transactions may be in later segments: its partition is listed, once for
+    adjacent segments of a partition.
     """
 
     def __init__(self, source: SegmentSource, settings: ReadSettings) -> None:
@@ -384,7 +385,7 @@ class StoredSegments:
         self._lineage = lru_cache(_LINEAGES)(self._load_lineage)
 
     def rows(self, keys: Iterable[ObjectKey], shape: RowShape) -> Iterator[pa.RecordBatch]:
-        """The rows of the segments, one after the other; errors name the segment."""
+        """Yield the rows of the segments, one after the other; errors name the segment."""
         for key in keys:
             where = key.segment_id.topic_id_partition
             with self.read(key) as read:
@@ -392,11 +393,10 @@ class StoredSegments:
                     yield shape.convert(records, where.topic, where.partition)
 
     def read(self, key: ObjectKey) -> PartitionRead:
-        """The records of one segment. SegmentNotFoundError if it has no manifest.
+        """Read one segment. Raise SegmentNotFoundError if it has no manifest.
 
-        With ``read_committed`` the read ends where the first undecided transaction begins, as a consumer's would;
-        ConfigError for a segment with offsets of a leader epoch that the log left behind, since nothing tells what
-        became of their transactions.
+        With ``read_committed`` the read ends at the first undecided transaction, like a consumer's. Raise ConfigError
+        for a segment with offsets of an abandoned leader epoch, because the outcome of their transactions is unknown.
         """
         segment = self._load(key)
         stop = segment.end_offset + 1

@@ -1,12 +1,12 @@
-"""The Python processes in which Spark looks sources up, plans and runs tasks, one piece of work after the other.
+"""The Python processes in which Spark looks up sources, plans and runs tasks, one after the other.
 
-The JVM starts them, for planning beside the driver as well as for tasks: what ``PYSPARK_PYTHON`` named when the session
-began, or else the first ``python3`` on the path, which is not the driver's own where that is of an environment that is
-not activated.
+The JVM starts them, for planning beside the driver as well as for tasks: the one in ``PYSPARK_PYTHON`` when the session
+began, or else the first ``python3`` on the path, which differs from the driver's own if its environment is not
+activated.
 
-Spark shows a Python worker's exception with its traceback, below which a user has to look for what is wrong. An error
-of ours says it in one sentence, so the traceback is left out; any other exception keeps it. Nobody sets logging up in
-these processes, so that Python writes warnings as bare sentences between Spark's own lines; they get a logger's name.
+Spark shows a Python worker's exception with its traceback, above the actual reason. An error of ours is one sentence,
+so the traceback is left out; any other exception keeps it. Logging is not configured in these processes, so Python
+writes warnings as bare sentences between Spark's own lines; they get a logger's name here.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ _WAY_OUT: Final = (
 
 
 def is_worker() -> bool:
-    """Whether Spark has started this process for work in Python."""
+    """Return True if Spark has started this process for work in Python."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return str(getattr(main, "name", "")).startswith("pyspark.") or TaskContext.get() is not None
 
 
 def spare_modules() -> None:
-    """As a piece of work of Spark's begins: have the garbage collector pass over what its process keeps of the last.
+    """Exclude existing objects from garbage collection, at the beginning of a piece of Spark's work.
 
-    PySpark collects garbage after each of them. With all modules of PySpark, pandas and Arrow to look at that takes
-    70 ms, half as long as reading 64 MiB of a log. What there is when the second one in a process begins is not looked
-    at any more; by then everything has been imported. Nothing is done in other processes.
+    PySpark collects garbage after each piece. With all modules of PySpark, pandas and Arrow that takes 70 ms, half as
+    long as reading 64 MiB of a log. Objects that exist when the second piece in a process begins are excluded; by then
+    everything has been imported. Nothing is done in other processes.
     """
     if is_worker() and next(_turns) == 2:
         gc.freeze()
 
 
 def check_worker_python(spark: SparkSession) -> None:
-    """ConfigError if the workers of a session run a Python on this machine that lacks this package.
+    """Raise ConfigError if the workers of a session run a local Python that lacks this package.
 
-    Asks an interpreter only where it is another one than this process's. A session of Spark Connect has its workers
-    elsewhere, and is not checked.
+    Runs an interpreter only if it differs from this process's. A session of Spark Connect has its workers elsewhere,
+    and is not checked.
     """
     from pyspark.errors import PySparkAttributeError  # noqa: PLC0415  as in spark/__init__.py
 
@@ -78,30 +78,30 @@ def check_worker_python(spark: SparkSession) -> None:
     if Path(path).absolute().parent == Path(sys.executable).absolute().parent:
         return
     try:
-        # Not of anybody else's choosing: what Spark is about to run itself.
+        # The same command that Spark is about to run itself.
         answer = subprocess.run(  # noqa: S603
             [path, "-c", _PROBE], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
         )
     except (OSError, subprocess.SubprocessError):
-        return  # no Python, or one that has other troubles: Spark says which
+        return  # no Python, or another problem: Spark reports it
     if missing := answer.stdout.split():
         raise ConfigError(f"Spark's workers run {path}, which has no {' and no '.join(missing)}: {_WAY_OUT}")
 
 
 _HIDE: Final = "SPARK_HIDE_TRACEBACK"
-"""PySpark's workers look at it when they write an exception down: ``spark.sql.execution.pyspark.udf.hideTraceback``."""
+"""PySpark's workers read it when they write an exception: ``spark.sql.execution.pyspark.udf.hideTraceback``."""
 
 _LINE: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s", "%y/%m/%d %H:%M:%S"
-"""Format and time of a log line, as Spark's own are."""
+"""Format and time of a log line, like Spark's own."""
 
 _Item = TypeVar("_Item")
 
 
 @contextmanager
 def one_sentence() -> Generator[None, None, None]:
-    """Spark shows an error of ours that leaves this block as its class and its sentence.
+    """Let Spark show an error of ours that leaves this block as its class and its sentence.
 
-    The setting is that of a worker process, which ends with the error; a driver, which goes on, would hand it to the
+    The setting is that of a worker process, which ends with the error; a driver, which continues, would pass it to the
     workers of its next session. From here on a worker writes warnings with the names of their loggers.
     """
     _name_loggers()
@@ -114,7 +114,7 @@ def one_sentence() -> Generator[None, None, None]:
 
 
 def each_in_one_sentence(items: Iterator[_Item]) -> Iterator[_Item]:
-    """The items; an error of ours on the way is shown as :func:`one_sentence` does."""
+    """Yield the items; an error of ours on the way is shown as by :func:`one_sentence`."""
     with one_sentence():
         yield from items
 
