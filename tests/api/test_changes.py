@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 import tieredstore as ts
+from tests.support.cli.cli_process import tieredstore
 from tests.support.paths import GOLDEN
+from tieredstore.api import uploading
 from tieredstore.api.outcomes import Totals
 from tieredstore.errors import ConfigError, PartlyDoneError
+from tieredstore.kafka.logdir import discover
 
 
 def content(root: Path) -> dict[str, bytes]:
@@ -144,3 +147,33 @@ def test_a_mirror_is_completed_by_a_second_run(bucket: ts.Bucket, tmp_path: Path
     assert (again.kept, again.done) == (5, 0)
     with ts.open(target) as other:
         assert [one.segment_id for one in other.segments("txn")] == [one.segment_id for one in bucket.segments("txn")]
+
+
+def test_a_mirror_named_by_its_place_has_the_settings_of_its_source(
+    bucket: ts.Bucket, root: Path, tmp_path: Path
+) -> None:
+    source, target, plain = (tmp_path / name for name in ("source.properties", "target", "plain.properties"))
+    for name in ("source", "target", "plain"):
+        (tmp_path / name).mkdir()
+    source.write_text("storage.backend.class=filesystem\nstorage.root=source\ncompression.enabled=true\n")
+    plain.write_text("storage.backend.class=filesystem\nstorage.root=plain\n")
+    with ts.open(source, chunk_size=1 << 20) as opened:
+        bucket.mirror(opened)
+        ids = [one.segment_id for one in opened.segments("txn")]
+        assert ids != [one.segment_id for one in bucket.segments("txn")]
+        opened.mirror(str(target.as_uri()))
+        opened.mirror(target)
+        opened.mirror(plain)
+        assert not (set(ids) & {one.segment_id for one in ts.open(plain).segments("txn")})
+    with ts.open(target) as other:
+        assert [one.segment_id for one in other.segments("txn")] == ids
+    with ts.open(bucket.settings) as read, pytest.raises(ConfigError, match="give the target's settings too"):
+        read.mirror(str(target))
+
+
+def test_a_disk_is_looked_through_once(root: Path, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Path] = []
+    monkeypatch.setattr(uploading, "discover", lambda path: looked.append(path) or discover(path))
+    done = tieredstore("upload", "--store", root, disk, "--json").clean()
+    assert done.lines[-1]["summary"]["done"] == 5
+    assert looked == [disk]

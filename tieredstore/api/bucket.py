@@ -22,12 +22,13 @@ from tieredstore.process.lifetime import Lifetime
 from tieredstore.process.parallel import READERS
 from tieredstore.process.per_process import PerProcess
 from tieredstore.redaction import redacted
-from tieredstore.remote.stores import NamedStore, url_of
+from tieredstore.remote.stores import NamedStore, target_settings, url_of
 
 if TYPE_CHECKING:
     from tieredstore.api.exporting import OnFile
     from tieredstore.api.reading import ReadOptions
     from tieredstore.api.reads import Read
+    from tieredstore.api.uploading import DiskSegments
     from tieredstore.api.verifying import Finding, Level, Verification
     from tieredstore.config import Settings
     from tieredstore.ops.bucket import Bucket as OpenBucket
@@ -321,6 +322,7 @@ class Bucket(Closing):
         broker_id: int | None = None,
         dry_run: bool = False,
         on_outcome: OnOutcome = None,
+        on_found: Callable[[DiskSegments], object] | None = None,
         on_progress: Callable[[int], object] | None = None,
         **which: Unpack[Which],
     ) -> Totals:
@@ -329,12 +331,14 @@ class Bucket(Closing):
         ``log_dir`` is a log directory, a partition's folder or one ``.log`` file; ``topics`` are some of its topics, by
         name or glob. ``topic_id`` and ``broker_id`` stand in for those of ``partition.metadata`` and
         ``meta.properties``. A segment counts once its manifest stands, so that a run that was killed is completed by
-        the next. What fails does not keep the others: PartlyDoneError at the end. ``on_progress`` is called with bytes
-        of logs as they are sent, on any thread.
+        the next. What fails does not keep the others: PartlyDoneError at the end. ``on_found`` is called with what is
+        on the disk, before any request, and ``on_progress`` with bytes of logs as they are sent, on any thread.
         """
         from tieredstore.api.uploading import find_segments, upload_segments  # noqa: PLC0415
 
         segments = find_segments(Path(log_dir), topics, which.get("partitions"), which.get("topic_id"))
+        if on_found is not None:
+            on_found(segments)
         outcomes = upload_segments(
             self, segments, broker_id=broker_id, dry_run=dry_run, parallel=which.get("parallel", 1),
             on_progress=on_progress or int,
@@ -354,18 +358,17 @@ class Bucket(Closing):
     ) -> Totals:
         """Copy segments to another bucket, under the same ids; what is there is not sent again.
 
-        Segments are written anew, under new ids, where the target's settings say another chunk size, compression or
-        encryption. ``decrypt`` lets the target have plain copies of what is encrypted; with ``read_back`` each object
-        is read back and compared before its manifest is written.
+        A URL or a folder as ``target`` has this bucket's settings. Segments are written anew, under new ids, where the
+        target's say another chunk size, compression or encryption. ``decrypt`` lets the target have plain copies of
+        what is encrypted; with ``read_back`` each object is read back and compared before its manifest is written.
         """
         from tieredstore.ops.copies.copying import BucketCopy  # noqa: PLC0415
-        from tieredstore.remote.stores import settings_of  # noqa: PLC0415
 
         source, scopes = self._bucket(), _scopes(topics, which)
         source.refuse_raw("mirror", "its objects are the broker's files; upload() stores them from a disk")
 
         def outcomes() -> Generator[Outcome]:
-            with Bucket(settings_of(target)) as other:
+            with Bucket(target_settings(target, self.named)) as other:
                 into = other.opened()
                 into.refuse_raw("mirror", "its objects are the broker's files; upload() stores them from a disk")
                 copy = BucketCopy(

@@ -57,6 +57,8 @@ class NamedStore:
     file: Path | None
     properties: tuple[tuple[str, str], ...]
     source: str
+    elsewhere: tuple[tuple[str, str], ...] = ()
+    """The properties without those of a URL that was given for the store."""
 
     def load(self) -> Settings:
         """Load the settings now; raise ConfigError with all of their faults."""
@@ -65,6 +67,11 @@ class NamedStore:
     def load_uploader(self) -> UploaderSettings:
         """Load the settings ``uploader.*`` of the same file; raise ConfigError with all of their faults."""
         return uploader_settings_from(self._read(), base_dir=self._folder(), source=self.source)
+
+    def at(self, store: str) -> NamedStore:
+        """Return the same settings for another store, as ``store=`` of :func:`settings_of` does."""
+        texts = {} if self.file is None else read_properties(self.file)
+        return _named(self.file, texts, store, dict(self.elsewhere), source=None if self.file is None else self.source)
 
     def _read(self) -> Properties:
         given = dict(self.properties)
@@ -116,6 +123,19 @@ def find_store(
             return _as_they_are(source.settings, store, extra)
         case _:
             raise ConfigError(f"source is of the type {type(source).__name__}; give {_KINDS}")
+
+
+def target_settings(target: StoreLike, source: NamedStore | None) -> Settings:
+    """Return the settings of a mirror: of a URL or a folder those of its source, for that store.
+
+    Settings files, mappings and what was opened say it all themselves. Raise ConfigError if nothing names the source.
+    """
+    text = os.fspath(target) if isinstance(target, str | os.PathLike) else None
+    if text is None or _is_settings_file(text):
+        return settings_of(target)
+    if source is None:
+        raise ConfigError("the source was opened by settings that were read: give the target's settings too")
+    return source.at(text).load()
 
 
 def named_store_of(source: object) -> NamedStore | None:
@@ -197,12 +217,18 @@ def _named(
     if file is None:
         prefix = own_properties(texts, label).prefix
         given = {**texts, **{prefix + name: text for name, text in given.items()}}
+    elsewhere = tuple(given.items())
     if store is not None:
         # The meaning of a URL depends on other settings: those of the file's properties that affect it are added.
         own = {**own_properties(texts, label).texts, **given} if file is not None else given
         properties, label = properties_with(_url(store), own, source=source)
         given |= {name: text for name, text in properties.items() if own.get(name) != text}
-    return NamedStore(file, tuple(given.items()), label)
+    return NamedStore(file, tuple(given.items()), label, elsewhere)
+
+
+def _is_settings_file(text: str) -> bool:
+    path = None if "://" in text or "\0" in text else _local_path(text)
+    return path is not None and (path.suffix == ".properties" or path.is_file())
 
 
 def _url(store: str) -> str:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket, Which
     from tieredstore.config import Settings
     from tieredstore.model import AtTime
+    from tieredstore.remote.stores import NamedStore
 
 _RANGE: Final = re.compile(r"(\d{1,10})(?:-(\d{1,10}))?", re.ASCII)
 _MOST_PARTITIONS: Final = 100_000
@@ -99,18 +100,23 @@ class Store(Group):
 
     def read_settings(self) -> Settings:
         """The settings of the file, of the URL, or of the file for the URL's store; ConfigError without both."""
+        return self.resolve()[0]
+
+    def resolve(self) -> tuple[Settings, NamedStore | None]:
+        """Return the same settings, and where they come from."""
         if not self.is_given:
             raise ConfigError("no store is named: give --settings FILE (-c) or --store URL")
-        from tieredstore.remote.stores import settings_of
+        from tieredstore.remote.stores import resolve_store
 
-        return settings_of(self.settings, store=self.url)
+        return resolve_store(self.settings, store=self.url)
 
     @contextlib.contextmanager
     def open(self, cluster: Cluster | None = None) -> Generator[Bucket]:
         """The bucket, closed again at the end."""
         from tieredstore.api.bucket import Bucket
 
-        with Bucket(self.read_settings(), None if cluster is None else cluster.client()) as bucket:
+        settings, named = self.resolve()
+        with Bucket(settings, None if cluster is None else cluster.client(), named) as bucket:
             yield bucket
 
 

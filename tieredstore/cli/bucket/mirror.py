@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -56,22 +55,16 @@ def mirror(
     Example: tieredstore mirror -c store.properties s3://backup/kafka/ --dry-run
     """
     from tieredstore.api.bucket import Bucket
+    from tieredstore.remote.stores import target_settings
 
-    source, into = (_limit_rate(settings, rate) for settings in (store.read_settings(), _settings_of(target, store)))
+    settings, named = store.resolve()
+    source, into = (_limit_rate(one, rate) for one in (settings, target_settings(target, named)))
     with Bucket(source) as bucket:
         copy = partial(
             bucket.mirror, into, *topics.names, decrypt=decrypt, read_back=not no_read_back, dry_run=dry_run,
             **topics.which(work),
         )  # fmt: skip
         tell_all(lambda tell: copy(on_outcome=tell), Teller(_WORDS, output.as_json, is_plan=dry_run))
-
-
-def _settings_of(target: str, store: Store) -> Settings:
-    """Those of the target's file; of a URL or a folder the source's, with that in place of its store."""
-    from tieredstore.remote.stores import settings_of
-
-    is_file = Path(target).suffix == ".properties" or Path(target).is_file()
-    return settings_of(target) if is_file else settings_of(store.settings, store=target)
 
 
 def _limit_rate(settings: Settings, rate: str | None) -> Settings:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -17,6 +18,9 @@ from tieredstore.cli.terminal.output import human_rate, human_ratio, print_json_
 from tieredstore.cli.terminal.progress import Bar, progress, tell_if_stopped
 from tieredstore.kafka.logdir import PARTITION_METADATA, PartitionFileMissingError
 from tieredstore.model import human_bytes
+
+if TYPE_CHECKING:
+    from tieredstore.api.uploading import DiskSegments
 
 
 def upload(
@@ -41,20 +45,25 @@ def upload(
 
     Example: tieredstore upload -c store.properties /var/lib/kafka/data --dry-run
     """
-    from tieredstore.api.uploading import find_segments
+    with store.open() as bucket, contextlib.ExitStack() as shown:
+        teller = _Teller(_WORDS, output.as_json, is_plan=dry_run)
 
-    which = topics.which(work, of_all=True)
-    wanted = find_segments(directory, topics.names, which.get("partitions"), which.get("topic_id"))
-    with store.open() as bucket:
-        teller = _Teller(_WORDS, output.as_json, is_plan=dry_run, expected=len(wanted.found))
-        with tell_if_stopped(teller.stopped), progress("upload", wanted.size) as teller.bar:
-            totals, failure = totals_of(
-                lambda: bucket.upload(
-                    directory, *topics.names, broker_id=broker_id, dry_run=dry_run, on_outcome=teller.tell,
-                    on_progress=teller.bar.advance, **which,
-                )
-            )  # fmt: skip
-            teller.end_repetition()
+        def begin(wanted: DiskSegments) -> None:
+            teller.expected = len(wanted.found)
+            shown.enter_context(tell_if_stopped(teller.stopped))
+            teller.bar = shown.enter_context(progress("upload", wanted.size))
+
+        def advance(size: int) -> None:
+            teller.bar.advance(size)
+
+        totals, failure = totals_of(
+            lambda: bucket.upload(
+                directory, *topics.names, broker_id=broker_id, dry_run=dry_run, on_outcome=teller.tell,
+                on_found=begin, on_progress=advance, **topics.which(work, of_all=True),
+            )
+        )  # fmt: skip
+        teller.end_repetition()
+        shown.close()
         finish(teller, totals, failure, [])
 
 
