@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tieredstore.api.positions import GivenPlace as Place
     from tieredstore.api.reading import ReadOptions
     from tieredstore.api.reads import Record
-    from tieredstore.api.rows import Check, KeyUse, Partition, Usage
+    from tieredstore.api.rows import KeyUse, Partition, Usage
     from tieredstore.api.scopes import Partitions
     from tieredstore.api.tables import Table
     from tieredstore.api.verifying import Finding, Level, Verification
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         TopicIdPartition,
         Uuid,
     )
+    from tieredstore.ops.doctor.checkup import Check
     from tieredstore.ops.garbage.holds import LegalHold
     from tieredstore.remote.fetch.stream import SegmentStream
     from tieredstore.remote.stores import StoreLike
@@ -94,7 +95,7 @@ def __getattr__(name: str) -> object:  # noqa: C901  a table
             from tieredstore.api import reading as module  # noqa: PLC0415
         case "Record":
             from tieredstore.api import reads as module  # noqa: PLC0415
-        case "Check" | "KeyUse" | "Partition" | "Usage":
+        case "KeyUse" | "Partition" | "Usage":
             from tieredstore.api import rows as module  # noqa: PLC0415
         case "Partitions":
             from tieredstore.api import scopes as module  # noqa: PLC0415
@@ -102,6 +103,8 @@ def __getattr__(name: str) -> object:  # noqa: C901  a table
             from tieredstore.api import tables as module  # noqa: PLC0415
         case "Finding" | "Level" | "Verification":
             from tieredstore.api import verifying as module  # noqa: PLC0415
+        case "Check":
+            from tieredstore.ops.doctor import checkup as module  # noqa: PLC0415
         case "LegalHold":
             from tieredstore.ops.garbage import holds as module  # noqa: PLC0415
         case "Message":

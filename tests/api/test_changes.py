@@ -14,7 +14,7 @@ from tests.support.paths import GOLDEN
 from tieredstore.api import uploading
 from tieredstore.api.outcomes import Totals
 from tieredstore.errors import ConfigError, PartlyDoneError
-from tieredstore.kafka.logdir import discover
+from tieredstore.kafka.logdir import Discovery, discover
 
 
 def content(root: Path) -> dict[str, bytes]:
@@ -137,6 +137,26 @@ def test_a_rotation_takes_every_segment_and_the_old_pair_is_needed_no_more(tmp_p
         assert bucket.read(bucket.topics()[0].name).to_arrow().num_rows > 0
 
 
+def test_a_pair_is_needed_by_what_may_be_committed_under_it(tmp_path: Path) -> None:
+    case = tmp_path / "case"
+    shutil.copytree(GOLDEN / "08-keyring", case)
+    with ts.open(case / "rsm.properties") as bucket:
+        bucket.rotate_keys().apply()
+        manifest = next(case.rglob("*.rsm-manifest"))
+        whole = manifest.read_bytes()
+        for left in (b"{", None):
+            if left is None:
+                manifest.unlink()
+            else:
+                manifest.write_bytes(left)
+            needs: list[object] = []
+            (use,) = bucket.keys("key1", on_need=needs.append)
+            assert (use.key_id, use.segments, use.may_need, use.oldest_time) == ("key1", 0, 1, None)
+            assert len(needs) == 2  # readers' caches too, which make no row
+        manifest.write_bytes(whole)
+        assert bucket.keys("key1") == []
+
+
 def test_a_mirror_is_completed_by_a_second_run(bucket: ts.Bucket, tmp_path: Path) -> None:
     target = tmp_path / "mirror"
     target.mkdir()
@@ -173,7 +193,12 @@ def test_a_mirror_named_by_its_place_has_the_settings_of_its_source(
 
 def test_a_disk_is_looked_through_once(root: Path, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[Path] = []
-    monkeypatch.setattr(uploading, "discover", lambda path: looked.append(path) or discover(path))
+
+    def look(path: Path) -> Discovery:
+        looked.append(path)
+        return discover(path)
+
+    monkeypatch.setattr(uploading, "discover", look)
     done = tieredstore("upload", "--store", root, disk, "--json").clean()
     assert done.lines[-1]["summary"]["done"] == 5
     assert looked == [disk]

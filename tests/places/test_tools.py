@@ -87,19 +87,19 @@ def test_commands_read_the_raw_layout_or_refuse_it(raw: Path) -> None:
 
 def test_doctor_looks_at_every_place_and_at_what_is_recorded_there(places: Path) -> None:
     checks = list(checked(load_settings(places), write=True))
-    assert {check.outcome for check in checks if check.subject not in ("versions", "keys")} == {Verdict.GOOD}
+    assert {check.outcome for check in checks if check.check not in ("versions", "keys")} == {Verdict.GOOD}
     for subject in ("store", "read", "clock", "rules", "write", "conditions", "delete"):
-        named = ["private" in check.sentence for check in checks if check.subject == subject]
+        named = ["private" in check.detail for check in checks if check.check == subject]
         assert (subject, sorted(set(named))) == (subject, [False, True])
     (places.parent / "private").rename(places.parent / "elsewhere")
     broken = [check for check in checked(load_settings(places)) if check.outcome is Verdict.BAD]
-    assert ["private" in check.sentence for check in broken] == [True]
+    assert ["private" in check.detail for check in broken] == [True]
     (places.parent / "elsewhere").rename(places.parent / "private")
     # Who does not say how the keys are made finds nothing, and is told why.
     lines = places.read_text().splitlines(keepends=True)
     places.write_text("".join(line for line in lines if not line.startswith("endpoint.")))
     (wrong,) = [check for check in checked(load_settings(places)) if check.outcome is Verdict.BAD]
-    assert (wrong.subject, "entropy" in wrong.sentence) == ("layout", True)
+    assert (wrong.check, "entropy" in wrong.detail) == ("layout", True)
 
 
 def costs(file: Path) -> tuple[dict[str, dict[str, int]], dict[str, int]]:

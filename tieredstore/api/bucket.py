@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Literal, TypedDict, Unpack
 from tieredstore.api import outcomes as found
 from tieredstore.api.outcomes import OnOutcome, Outcome, Plan, Totals, run
 from tieredstore.api.positions import GivenPlace, duration_of, place_of
-from tieredstore.api.rows import Check, KeyUse, Segment, Topic, Usage, segment_of, time_of
+from tieredstore.api.rows import KeyUse, Segment, Topic, Usage, segment_of
 from tieredstore.api.scopes import Partitions, Scopes, TopicIdLike, check_names, is_glob, topic_id_of
-from tieredstore.api.tables import Table
+from tieredstore.api.tables import Table, told
 from tieredstore.errors import ConfigError
 from tieredstore.model import AtTime, IndexType, RemoteLogSegmentMetadata, Uuid
 from tieredstore.process.closing import Closer, Closing
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from tieredstore.config import Settings
     from tieredstore.ops.bucket import Bucket as OpenBucket
     from tieredstore.ops.cost.prices import PriceFile
+    from tieredstore.ops.doctor.checkup import Check
     from tieredstore.ops.garbage.holds import LegalHold
+    from tieredstore.ops.keys.use import KeyNeed
     from tieredstore.ops.listing import ListedSegment
     from tieredstore.remote import RemoteStorageManager
     from tieredstore.remote.fetch.stream import SegmentStream
@@ -119,7 +121,7 @@ class Bucket(Closing):
             raise ConfigError(
                 "until compares with a broker: open the bucket with broker=, and leave start and stop out"
             )
-        listed = _each_told(self._listed(scopes, first, last), on_segment, self)
+        listed = told(self._listed(scopes, first, last), self._teller(on_segment))
         return sum_up(self, listed, moment, scopes.partitions)
 
     def each_segment(
@@ -252,26 +254,23 @@ class Bucket(Closing):
             _scopes(topics, which), place_of("start", start), place_of("stop", stop), manifests=not listing,
             ordered=False, parallel=which.get("parallel", READERS),
         )  # fmt: skip
-        return add_up(_each_told(listed, on_segment, self), UsageBy(by), known, self.settings)
+        return add_up(told(listed, self._teller(on_segment)), UsageBy(by), known, self.settings)
 
-    def keys(self, key_id: str | None = None, *, on_segment: OnSegment = None) -> Table[KeyUse]:
-        """What each key pair encrypts, the quarantine too; of ``key_id`` alone, and no row if nothing needs it.
+    def keys(
+        self,
+        key_id: str | None = None,
+        *,
+        on_segment: OnSegment = None,
+        on_need: Callable[[KeyNeed], object] | None = None,
+    ) -> Table[KeyUse]:
+        """What each key pair encrypts, the quarantine too; of ``key_id`` alone, and no row if nothing stored needs it.
 
-        ``on_segment`` is called with each segment that was looked at.
+        ``on_segment`` is called with each segment that was looked at, ``on_need`` with each thing that needs the pair
+        ``key_id`` or may need it: readers too, who keep manifests for a while after a rotation.
         """
-        from tieredstore.catalog.listing import Scope  # noqa: PLC0415
-        from tieredstore.ops.keys.use import key_totals  # noqa: PLC0415
-        from tieredstore.ops.listing import list_encrypted, load_stream  # noqa: PLC0415
+        from tieredstore.api.key_pairs import count_uses  # noqa: PLC0415
 
-        opened = self._bucket()
-        listed = list_encrypted(opened.store, opened.prefix, Scope())
-        loaded = load_stream(opened.store, listed, rules=opened.manifest_rules)
-        totals = key_totals(_each_told(loaded, on_segment, self))
-        return Table(
-            KeyUse(own, one.segments, one.size, one.stored_size, time_of(one.oldest_ms), time_of(one.newest_ms))
-            for own, one in sorted(totals.items(), key=lambda row: row[0] or "")
-            if key_id in (None, own)
-        )
+        return count_uses(self._bucket(), key_id, self._teller(on_segment), on_need or _ignore)
 
     def verify(
         self,
@@ -303,15 +302,15 @@ class Bucket(Closing):
         opened.refuse_raw("verify", "it has neither manifests nor the indexes that would be held against each other")
         return verify_segments(opened, scopes, depth, client=self.broker, on_finding=on_finding, on_segment=on_segment)
 
-    def doctor(self, *, write: bool = False) -> Table[Check]:
-        """Look at settings, keys, store, clock, rules and caches; ``write`` puts and removes a few small objects."""
+    def doctor(self, *, write: bool = False, on_check: Callable[[Check], object] | None = None) -> Table[Check]:
+        """Look at settings, keys, store, clock, rules and caches; ``write`` puts and removes a few small objects.
+
+        ``on_check`` is called with each check as it is made.
+        """
         from tieredstore.ops.doctor.checkup import checked  # noqa: PLC0415
 
         self._life.check()
-        return Table(
-            Check(one.subject, one.outcome.value, one.sentence, one.figures)
-            for one in checked(self.settings, write=write)
-        )
+        return Table(told(checked(self.settings, write=write), on_check or _ignore))
 
     # ---- what it takes in
 
@@ -436,7 +435,7 @@ class Bucket(Closing):
 
         Data and indexes stay as they are. ConfigError without encryption.
         """
-        from tieredstore.api.rotating import rotate_segments  # noqa: PLC0415
+        from tieredstore.api.key_pairs import rotate_segments  # noqa: PLC0415
 
         scopes, opened = _scopes(topics, which), self._bucket()
         parallel = which.get("parallel", READERS)
@@ -554,6 +553,9 @@ class Bucket(Closing):
         self._life.check()
         return self._handles.get().bucket
 
+    def _teller(self, on_segment: OnSegment) -> Callable[[ListedSegment], object]:
+        return _ignore if on_segment is None else lambda one: on_segment(segment_of(one, self))
+
     def _listed(
         self,
         scopes: Scopes,
@@ -591,8 +593,5 @@ def _scopes(topics: Sequence[str], which: Which) -> Scopes:
     return Scopes(topics, which.get("partitions"), which.get("topic_id"))
 
 
-def _each_told(listed: Iterator[ListedSegment], tell: OnSegment, files: Bucket) -> Iterator[ListedSegment]:
-    for one in listed:
-        if tell is not None:
-            tell(segment_of(one, files))
-        yield one
+def _ignore(_: object) -> None:
+    """Tell nobody."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -212,7 +211,11 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class KeyUse:
-    """What is encrypted by a key pair; ``key_id`` None is what is stored in plain."""
+    """What is encrypted by a key pair; ``key_id`` None is what is stored in plain.
+
+    ``may_need`` counts what may need the pair beside its segments, where one pair is asked for: damaged manifests, and
+    copies without a manifest or an end, which may be committed under it yet.
+    """
 
     key_id: str | None
     segments: int
@@ -220,16 +223,7 @@ class KeyUse:
     stored_size: int
     oldest_time: datetime | None
     newest_time: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that the doctor looked at: ``ok``, ``warn``, ``bad`` or ``skipped``, and what is the case."""
-
-    check: str
-    outcome: str
-    detail: str
-    figures: Mapping[str, float] = field(default_factory=dict[str, float])
+    may_need: int = 0
 
 
 _KAFKAS_NAMES: Final = {

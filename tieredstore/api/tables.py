@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Final, TypeVar, cast
@@ -18,6 +18,13 @@ RowT = TypeVar("RowT")
 
 _SHOWN: Final = 20
 """Rows of a notebook's table; the rest is counted."""
+
+
+def told(items: Iterable[RowT], tell: Callable[[RowT], object]) -> Iterator[RowT]:
+    """Yield each item, once ``tell`` has been called with it."""
+    for one in items:
+        tell(one)
+        yield one
 
 
 class Table(list[RowT]):

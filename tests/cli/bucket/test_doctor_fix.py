@@ -49,7 +49,7 @@ def rules(settings: Path) -> list[tuple[str, str]]:
 def test_rules_are_shown_and_the_dangerous_ones_named(settings: Path) -> None:
     assert rules(settings)[:3] == [
         ("bad", "the rule eats deletes objects after 30 days: segments are lost by it"),
-        ("good", "the bucket has the rule eats: Expiration (Days 30), under everything"),
+        ("ok", "the bucket has the rule eats: Expiration (Days 30), under everything"),
         ("warn", "no rule aborts unfinished uploads, which cost and are in no listing: tieredstore doctor --fix"),
     ]
 
@@ -70,7 +70,7 @@ def test_a_rule_is_added_once_and_a_plan_adds_none(settings: Path, service: S3Ru
     assert "after 3 days already" in again.text
     assert service.text == after
     name = added["name"]
-    assert ("good", f"the rule {name} aborts unfinished uploads after 3 days") in rules(settings)
+    assert ("ok", f"the rule {name} aborts unfinished uploads after 3 days") in rules(settings)
 
 
 def test_days_that_are_too_few_are_refused(settings: Path, service: S3Rules) -> None:
@@ -96,7 +96,7 @@ def test_a_folder_has_none(tmp_path: Path) -> None:
     for more in ((), ("--yes",)):
         done = fix(settings, *more)
         assert (done.code, "is a folder, and has no lifecycle rules" in done.text) == (6, True)
-    assert rules(settings) == [("good", "no rule of the bucket takes segments away")]
+    assert rules(settings) == [("ok", "no rule of the bucket takes segments away")]
 
 
 def test_doctor_says_whether_unfinished_uploads_end(settings: Path, service: S3Rules) -> None:
@@ -104,7 +104,7 @@ def test_doctor_says_whether_unfinished_uploads_end(settings: Path, service: S3R
     rule = f"<Rule><Status>Enabled</Status><Filter/>{aborting}</AbortIncompleteMultipartUpload></Rule>"
     texts = {
         "": ("warn", "tieredstore doctor --fix"),
-        f"<LifecycleConfiguration>{rule}</LifecycleConfiguration>": ("good", "aborts unfinished uploads after 1 days"),
+        f"<LifecycleConfiguration>{rule}</LifecycleConfiguration>": ("ok", "aborts unfinished uploads after 1 days"),
         "<Other></Other>": ("skipped", "was not told"),
     }
     for service.text, (outcome, words) in texts.items():

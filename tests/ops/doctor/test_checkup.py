@@ -29,7 +29,7 @@ from tieredstore.ops.doctor.checkup import Check, Verdict, checked, racing
 def by_subject(checks: Iterator[Check]) -> dict[str, list[Check]]:
     subjects: dict[str, list[Check]] = {}
     for check in checks:
-        subjects.setdefault(check.subject, []).append(check)
+        subjects.setdefault(check.check, []).append(check)
     return subjects
 
 
@@ -54,8 +54,8 @@ def test_a_bucket_that_is_well_is_green_and_left_as_it_was(settings: Path, tmp_p
     assert sorted(tmp_path.rglob("*")) == before
     assert set(checks["read"][0].figures) == {"get_ms"}
     # What was read is said, so that nobody takes it for a look at the segments.
-    assert checks["read"][0].sentence.startswith("1 of 3 manifests read in ")
-    assert "no segment was checked" in checks["read"][0].sentence
+    assert checks["read"][0].detail.startswith("1 of 3 manifests read in ")
+    assert "no segment was checked" in checks["read"][0].detail
 
 
 def test_nothing_is_written_unless_asked_for(settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,17 +64,17 @@ def test_nothing_is_written_unless_asked_for(settings: Path, tmp_path: Path, mon
     assert [check.outcome for check in checks["write"]] == [Verdict.SKIPPED]
     assert "conditions" not in checks
     # An empty bucket may be the wrong one.
-    assert (checks["store"][0].outcome, "key.prefix" in checks["store"][0].sentence) == (Verdict.WARN, True)
+    assert (checks["store"][0].outcome, "key.prefix" in checks["store"][0].detail) == (Verdict.WARN, True)
 
 
 def test_keys_that_fit_and_keys_that_others_may_read(settings: Path, tmp_path: Path) -> None:
     settings.write_text(settings.read_text() + tieredstore("keys", "new", "k", "-d", tmp_path, "--bits", 2048).text)
     (good,) = of(settings)["keys"]
-    assert (good.outcome, good.sentence) == (Verdict.GOOD, "1 key pair, k active: it opens what it wraps")
+    assert (good.outcome, good.detail) == (Verdict.GOOD, "1 key pair, k active: it opens what it wraps")
     (tmp_path / "k.private.pem").chmod(0o644)
     _, open_to_all = of(settings)["keys"]
     assert open_to_all.outcome is Verdict.WARN
-    assert "mode 0644): chmod 600" in open_to_all.sentence
+    assert "mode 0644): chmod 600" in open_to_all.detail
     (tmp_path / "k.private.pem").write_text("nothing")
     checks = of(settings)
     assert (checks["keys"][0].outcome, checks["keys"][0].exit_code) == (Verdict.BAD, 2)
@@ -132,8 +132,8 @@ def test_conditions_that_do_not_hold_are_found(settings: Path, monkeypatch: pyte
     patch_store(monkeypatch, Careless(honest=False))
     broken = of(settings, write=True)["conditions"]
     assert {check.outcome for check in broken} == {Verdict.BAD}
-    assert "replaced an object" in broken[0].sentence
-    assert any("writers on condition that nothing is there 8 won" in check.sentence for check in broken)
+    assert "replaced an object" in broken[0].detail
+    assert any("writers on condition that nothing is there 8 won" in check.detail for check in broken)
     patch_store(monkeypatch, Careless(honest=True))
     assert [check.outcome for check in of(settings, write=True)["conditions"]] == [Verdict.WARN]
 
@@ -146,7 +146,7 @@ def test_who_may_read_and_not_write_is_told(settings: Path, monkeypatch: pytest.
     refusing = ScriptedStore(MemoryObjectStore()).on("put", do=AccessDeniedError("writes are not allowed"))
     patch_store(monkeypatch, refusing)
     (write,) = of(settings, write=True)["write"]
-    assert (write.outcome, write.exit_code, write.sentence) == (Verdict.BAD, 6, "writes are not allowed")
+    assert (write.outcome, write.exit_code, write.detail) == (Verdict.BAD, 6, "writes are not allowed")
 
 
 def test_a_cache_folder_that_cannot_be_used_and_a_full_disk(

@@ -14,7 +14,7 @@ from tieredstore.cli.terminal.output import print_json_line, print_lines
 from tieredstore.cli.terminal.progress import tell_if_stopped
 from tieredstore.cli.terminal.rows import Row, field
 from tieredstore.errors import ConfigError
-from tieredstore.ops.doctor.checkup import Check, Verdict, checked
+from tieredstore.ops.doctor.checkup import Check, Verdict
 from tieredstore.ops.garbage.lifecycle import DEFAULT_DAYS
 
 
@@ -53,19 +53,20 @@ def doctor(
             plan = bucket.abort_rule(days=days or DEFAULT_DAYS)
             carry_out(plan, _WORDS, yes=apply.yes, as_json=output.as_json)
         return
-    counts: Counter[Verdict] = Counter()
-    exit_code = 0
-    with tell_if_stopped(lambda: f"{counts.total()} checks were made"):
-        for check in checked(store.read_settings(), write=write):
-            counts[check.outcome] += 1
-            exit_code = exit_code or check.exit_code
-            if output.as_json:
-                print_json_line(_CHECK.json(check))
-            else:
-                print_lines([f"{check.outcome.value:<7} {check.subject:<11} {check.sentence}"])
+    counts: Counter[str] = Counter()
+
+    def tell(check: Check) -> None:
+        counts[check.outcome] += 1
+        if output.as_json:
+            print_json_line(_CHECK.json(check))
+        else:
+            print_lines([f"{check.outcome:<7} {check.check:<11} {check.detail}"])
+
+    with store.open() as bucket, tell_if_stopped(lambda: f"{counts.total()} checks were made"):
+        checks = bucket.doctor(write=write, on_check=tell)
     if output.as_json:
-        print_json_line({"summary": {outcome.name.lower(): counts[outcome] for outcome in Verdict}})
-    if exit_code:
+        print_json_line({"summary": {outcome: counts[outcome] for outcome in Verdict}})
+    if exit_code := next((check.exit_code for check in checks if check.exit_code), 0):
         raise typer.Exit(exit_code)
 
 
@@ -83,8 +84,8 @@ _WORDS: Final = Words(
     has_sizes=False,
 )
 _CHECK: Final[Row[Check]] = Row(
-    field("check", lambda check: check.subject),
-    field("outcome", lambda check: check.outcome.name.lower()),
-    field("detail", lambda check: check.sentence),
+    field("check", lambda check: check.check),
+    field("outcome", lambda check: check.outcome),
+    field("detail", lambda check: check.detail),
     field("figures", lambda check: {name: round(value, 1) for name, value in check.figures.items()}),
 )

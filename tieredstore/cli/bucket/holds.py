@@ -9,7 +9,7 @@ import typer
 from tieredstore.api.outcomes import Outcome
 from tieredstore.cli.app.options import Apply, FromTo, Json, Store, Topics
 from tieredstore.cli.app.outcomes import Words, carry_out
-from tieredstore.cli.terminal.output import complain, print_json_line, print_lines
+from tieredstore.cli.terminal.output import complain, print_lines
 from tieredstore.cli.terminal.rows import Row, column, field
 from tieredstore.cli.terminal.tables import text
 from tieredstore.errors import ConfigError, ObjectNotFoundError
@@ -67,12 +67,7 @@ def list_all(store: Store, output: Json) -> None:
     """
     with store.open() as bucket:
         found = bucket.holds()
-    if output.as_json:
-        for one in found:
-            print_json_line(_HOLD.json(one))
-        print_json_line({"summary": {"holds": len(found)}})
-        return
-    _HOLD.show(found, as_json=False, empty="no holds found")
+    _HOLD.show(found, as_json=output.as_json, empty="no holds found", summary={"holds": len(found)})
 
 
 @app.command()

@@ -13,7 +13,6 @@ import typer
 
 from tieredstore.api.outcomes import Outcome
 from tieredstore.api.rows import KeyUse
-from tieredstore.catalog.listing import Scope
 from tieredstore.cli.app.options import Apply, Json, Output, SettingsFile, Store, Topics, Work
 from tieredstore.cli.app.outcomes import Words, carry_out
 from tieredstore.cli.terminal.output import (
@@ -26,7 +25,7 @@ from tieredstore.cli.terminal.output import (
     print_json_line,
     print_lines,
 )
-from tieredstore.cli.terminal.progress import counting, each_counted
+from tieredstore.cli.terminal.progress import counting
 from tieredstore.cli.terminal.rows import Row, column, field
 from tieredstore.cli.terminal.tables import moment, number, text, word
 from tieredstore.config import load_settings
@@ -42,8 +41,7 @@ from tieredstore.model import AtTime, human_bytes
 from tieredstore.ops.keys.pairs import KeyPairFiles, generate_key_pair, passphrase_from
 from tieredstore.ops.keys.sealing import KmsKey, seal_pair
 from tieredstore.ops.keys.settings import add_key_pair, folder_of_pairs, list_pairs
-from tieredstore.ops.keys.use import KeyNeed, NeedReason, cached_until_ms, needs_of
-from tieredstore.ops.listing import list_encrypted, load_stream
+from tieredstore.ops.keys.use import KeyNeed, NeedReason, cached_until_ms
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -163,13 +161,8 @@ def list_keys(
         with counting("reading", "manifests") as advance:
             rows = bucket.keys(on_segment=lambda _: advance())
         row = _key_row(bucket.settings.encryption)
-    if output.as_json:
-        for each in rows:
-            print_json_line(row.json(each))
-        sums = {name: sum(getattr(each, name) for each in rows) for name in ("segments", "size", "stored_size")}
-        print_json_line({"summary": sums})
-    else:
-        row.show(rows, as_json=False, empty="no segments found", wide=output.wide)
+    sums = {name: sum(getattr(each, name) for each in rows) for name in ("segments", "size", "stored_size")}
+    row.show(rows, as_json=output.as_json, empty="no segments found", summary=sums, wide=output.wide)
 
 
 @app.command()
@@ -262,25 +255,24 @@ def _as_properties(lines: Mapping[str, str]) -> str:
 def _check(bucket: Bucket, key_id: str, *, as_json: bool) -> None:
     """Print what needs a pair. typer.Exit with 5 while something does; ResourceNotFoundError without any segment."""
     reasons: Counter[NeedReason] = Counter()
-    opened, encryption = bucket.opened(), bucket.settings.encryption
-    listed = 0
+    encryption, listed = bucket.settings.encryption, 0
+
+    def tell(need: KeyNeed) -> None:
+        reasons[need.reason] += 1
+        if as_json:
+            print_json_line(_NEED.json(need))
+        else:
+            detail = f"  {need.detail}" if need.reason is NeedReason.CACHED else ""
+            print_lines([f"{need.reason.value:12} {need.name}{detail}"])
+
     with counting("reading", "manifests") as advance:
 
-        def count() -> None:
+        def count(_: object) -> None:
             nonlocal listed
             listed += 1
             advance()
 
-        objects = list_encrypted(opened.store, opened.prefix, Scope())
-        loaded = each_counted(load_stream(opened.store, objects, rules=opened.manifest_rules), count)
-        cached_ms = bucket.settings.fetch.manifest_cache.retention_ms
-        for need in needs_of(opened.store, opened.prefix, loaded, key_id, cached_ms=cached_ms):
-            reasons[need.reason] += 1
-            if as_json:
-                print_json_line(_NEED.json(need))
-            else:
-                detail = f"  {need.detail}" if need.reason is NeedReason.CACHED else ""
-                print_lines([f"{need.reason.value:12} {need.name}{detail}"])
+        bucket.keys(key_id, on_segment=count, on_need=tell)
     is_active = encryption is not None and encryption.key_pair_id == key_id
     if as_json:
         counts = {reason.value: reasons[reason] for reason in NeedReason}

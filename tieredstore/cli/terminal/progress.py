@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from time import monotonic
 from types import ModuleType
-from typing import Final, TypeVar
+from typing import Final
 
 from tieredstore.cli.terminal.output import complain, human_count
 from tieredstore.process.interruption import Interrupted, at_sudden_end
@@ -23,7 +23,6 @@ class Bar:
 
 
 _LINE_EVERY_S: Final = 10.0
-_Item = TypeVar("_Item")
 
 
 @contextlib.contextmanager
@@ -44,13 +43,6 @@ def counting(what: str, unit: str) -> Generator[Callable[[], None], None, None]:
             complain(f"{what}: {human_count(done)} {unit} so far")
 
     yield advance
-
-
-def each_counted(items: Iterable[_Item], advance: Callable[[], None]) -> Iterator[_Item]:
-    """``items``, each of them counted as it is taken."""
-    for item in items:
-        advance()
-        yield item
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import stat
 import statistics
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -91,7 +91,7 @@ _MOST_LOOKED_AT: Final = 1000
 _LITTLE_DISK: Final = 0.05
 
 
-class Verdict(enum.Enum):
+class Verdict(enum.StrEnum):
     """The result of a check; the value is the word that is shown."""
 
     GOOD = "ok"
@@ -104,14 +104,15 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The subject of a check, and the finding as a sentence."""
+    """One thing that the doctor looked at: ``ok``, ``warn``, ``bad`` or ``skipped``, and what is the case."""
 
-    subject: str
+    check: str
     outcome: Verdict
-    sentence: str
-    figures: dict[str, float] = field(default_factory=dict[str, float])
+    detail: str
+    figures: Mapping[str, float] = field(default_factory=dict[str, float])
     """Milliseconds and counts by name, for scripts."""
     exit_code: int = 0
+    """That of the error, where one was met."""
 
 
 def checked(settings: Settings, *, write: bool = False) -> Iterator[Check]:
@@ -184,8 +185,8 @@ def _of_store(settings: Settings, *, write: bool) -> Iterator[Check]:
             named = f"{place.prefix!r} of {place.store.identity}"
             for check in _guarded("store", partial(_of_place, place, write=write)):
                 # Name the place, unless the sentence itself does.
-                is_named = place.store.identity in check.sentence
-                yield check if is_named else replace(check, sentence=f"{named}: {check.sentence}")
+                is_named = place.store.identity in check.detail
+                yield check if is_named else replace(check, detail=f"{named}: {check.detail}")
 
 
 def _of_place(place: Place, *, write: bool) -> Iterator[Check]:

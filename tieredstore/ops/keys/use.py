@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -13,18 +13,17 @@ from tieredstore.errors import CorruptDataError, ObjectNotFoundError
 from tieredstore.ops.listing import ListedSegment, SegmentTotals
 
 
-def key_totals(listed: Iterable[ListedSegment]) -> Mapping[str | None, SegmentTotals]:
-    """Sum the segments by the pair that wraps their data keys; None for unencrypted ones.
+def each_counted(listed: Iterable[ListedSegment], totals: dict[str | None, SegmentTotals]) -> Iterator[ListedSegment]:
+    """Add each segment to the sums of the pair that wraps its data key; None for unencrypted ones.
 
     Segments with a damaged or missing manifest are not counted: their pair is unknown.
     """
-    totals: dict[str | None, SegmentTotals] = {}
     for segment in listed:
         if isinstance(segment.loaded, StoredSegment):
             encryption = segment.loaded.manifest.encryption
             key_id = None if encryption is None else encryption.key_id
             totals.setdefault(key_id, SegmentTotals()).add(segment.loaded)
-    return totals
+        yield segment
 
 
 class NeedReason(enum.StrEnum):

@@ -1,4 +1,4 @@
-"""Data keys of segments, wrapped by another key pair.
+"""Key pairs: what is encrypted by each, what needs one, and how segments are taken to another.
 
 It lies apart from the bucket, which imports it once it is asked for: it needs the key ring.
 """
@@ -9,16 +9,49 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
 from tieredstore.api.outcomes import Outcome, of_rotation
+from tieredstore.api.rows import KeyUse, time_of
+from tieredstore.api.tables import Table, told
+from tieredstore.catalog.listing import Scope
 from tieredstore.errors import ConfigError
 from tieredstore.ops import steps
 from tieredstore.ops.keys.rotation import Rotation
-from tieredstore.ops.keys.use import note_rotated
-from tieredstore.ops.listing import list_encrypted
+from tieredstore.ops.keys.use import KeyNeed, NeedReason, each_counted, needs_of, note_rotated
+from tieredstore.ops.listing import ListedSegment, SegmentTotals, list_encrypted, load_stream
 from tieredstore.remote.key_ring import key_ring_of
 
 if TYPE_CHECKING:
     from tieredstore.api.scopes import Scopes
     from tieredstore.ops.bucket import Bucket as OpenBucket
+
+
+def count_uses(
+    opened: OpenBucket,
+    key_id: str | None,
+    on_listed: Callable[[ListedSegment], object],
+    on_need: Callable[[KeyNeed], object],
+) -> Table[KeyUse]:
+    """Return the uses of all pairs, or that of ``key_id`` alone; ``on_need`` is called with each thing that needs it.
+
+    A need that nothing stored has, as of a reader's cache, makes no row.
+    """
+    totals: dict[str | None, SegmentTotals] = {}
+    listed = list_encrypted(opened.store, opened.prefix, Scope())
+    loaded = each_counted(load_stream(opened.store, listed, rules=opened.manifest_rules), totals)
+    if key_id is None:
+        for one in loaded:
+            on_listed(one)
+        return Table(_row(own, sums) for own, sums in sorted(totals.items(), key=lambda row: row[0] or ""))
+    may_need, cached_ms = 0, opened.settings.fetch.manifest_cache.retention_ms
+    for need in needs_of(opened.store, opened.prefix, told(loaded, on_listed), key_id, cached_ms=cached_ms):
+        may_need += need.reason not in (NeedReason.WRAPPED, NeedReason.CACHED)
+        on_need(need)
+    used = _row(key_id, totals.get(key_id, SegmentTotals()), may_need)
+    return Table([used] if used.segments or may_need else [])
+
+
+def _row(key_id: str | None, sums: SegmentTotals, may_need: int = 0) -> KeyUse:
+    times = time_of(sums.oldest_ms), time_of(sums.newest_ms)
+    return KeyUse(key_id, sums.segments, sums.size, sums.stored_size, *times, may_need)
 
 
 def rotate_segments(opened: OpenBucket, scopes: Scopes, parallel: int) -> Callable[[bool], Generator[Outcome]]:
