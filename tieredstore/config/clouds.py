@@ -1,6 +1,6 @@
 """Settings of the clouds' object stores: ``storage.s3.*``, ``storage.gcs.*``, ``storage.azure.*``.
 
-They lie apart from ``storage`` so that a store which is a folder does not build them.
+Separate from ``storage`` so that a folder as the store does not build them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class S3Settings(SettingsGroup):
         alias="storage.s3.path.style.access.enabled",
         description="Bucket in the path (true) or in the host name (false); unset, the SDK decides.",
     )
-    # From the least part that S3 takes to the longest array that a JVM allocates.
+    # From the smallest part that S3 accepts to the longest array that a JVM allocates.
     part_size: Annotated[int, integer(5242880, 2147483639)] = Field(
         default=26214400,
         alias="storage.s3.multipart.upload.part.size",
@@ -131,7 +131,7 @@ class GcsSettings(SettingsGroup):
     endpoint_url: Annotated[str | None, URL] = Field(
         default=None, alias="storage.gcs.endpoint.url", description="Endpoint of a server other than Google's."
     )
-    # Google takes requests of a resumable upload in multiples of 256 KiB alone.
+    # Google accepts requests of a resumable upload only in multiples of 256 KiB.
     part_size: Annotated[int, multiple(262144)] = Field(
         default=26214400,
         alias="storage.gcs.resumable.upload.chunk.size",
@@ -238,4 +238,4 @@ class AzureSettings(SettingsGroup):
 
 
 CLOUD_GROUPS: Final[tuple[type[SettingsGroup], ...]] = (S3Settings, AwsCredentials, GcsSettings, AzureSettings)
-"""All of them."""
+"""Every group of a cloud."""

@@ -1,4 +1,4 @@
-"""Which properties change something here: one table, read by the loader and by the reference."""
+"""The effect of each property here: one table, read by the loader and by the reference."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Effect(enum.Enum):
-    """What a property does here; the value is the reference's word for it."""
+    """The effect of a property here; the value is the reference's word for it."""
 
     IN_EFFECT = "in effect"
     WITHOUT_EFFECT = "accepted without effect"
@@ -22,16 +22,16 @@ WITHOUT_EFFECT: Final = (
     "fetch.indexes.cache.thread.pool.size",
     "fetch.chunk.cache.thread.pool.size",
 )
-"""Known and accepted, but nothing here looks at them. A name, or a beginning and ``*``."""
+"""Names, or prefixes ending in ``*``, that are accepted but not used here."""
 
 REFUSED: Final = ("storage.aws.credentials.provider.class",)
-"""Accepting these would take another identity, or another meaning, in silence."""
+"""Accepting these would silently use another identity or change the meaning."""
 
 
 def effect_of(name: str) -> Effect:
-    """What the property ``name`` (without prefix) does here."""
+    """Return the effect of the property ``name`` (without prefix) here."""
     if name in REFUSED:
         return Effect.REFUSED
-    # A star stands for a whole family, whose names the plugin does not fix.
+    # A star covers a family whose names the plugin does not fix.
     matching = any(name == row or (row.endswith("*") and name.startswith(row[:-1])) for row in WITHOUT_EFFECT)
     return Effect.WITHOUT_EFFECT if matching else Effect.IN_EFFECT

@@ -25,7 +25,7 @@ _OF_PAIR: Final = re.compile(
 
 
 def _key_id(text: str) -> str:
-    # The manifest joins key id and wrapped key by a colon.
+    # The manifest separates key id and wrapped key by a colon.
     if not text.strip() or ":" in text:
         raise ValueError
     return text
@@ -38,7 +38,7 @@ def _some_name(text: str) -> str:
 
 
 class EncryptionProperties(SettingsGroup):
-    """The properties of the key ring that do not name a key pair."""
+    """Properties of the key ring that do not name a key pair."""
 
     enabled: Annotated[bool, BOOLEAN] = Field(
         default=False,
@@ -81,9 +81,9 @@ class EncryptionProperties(SettingsGroup):
 
 
 class KeyPairSettings(SettingsGroup):
-    """Where the keys of one pair come from; the properties' names start with ``encryption.key.pairs.<id>.``.
+    """The sources of one key pair; the properties' names start with ``encryption.key.pairs.<id>.``.
 
-    Of the private key exactly one of file, variable and descriptor is set; only names stand here, never a key.
+    Exactly one of file, variable and descriptor is set for the private key; only names are held here, never a key.
     """
 
     id: str
@@ -171,7 +171,7 @@ class KeyPairSettings(SettingsGroup):
 
 
 class EncryptionSettings(SettingsGroup):
-    """The key ring: all its pairs, the id of the one that wraps new data keys, whether all segments need one."""
+    """The key ring: all its pairs, the id that wraps new data keys, and whether every segment needs one."""
 
     key_pair_id: str
     key_pairs: tuple[KeyPairSettings, ...]
@@ -179,17 +179,17 @@ class EncryptionSettings(SettingsGroup):
 
 
 def pair_id(name: str) -> str | None:
-    """The key pair that a property ``encryption.key.pairs.<id>.public.key.file`` and its kin are about, or None."""
+    """Return the key pair that a property like ``encryption.key.pairs.<id>.public.key.file`` belongs to, or None."""
     match = _OF_PAIR.fullmatch(name)
     return match[1] if match else None
 
 
 def read_encryption(reader: SettingsReader) -> EncryptionSettings | None:
-    """The key ring, or None without encryption or after noting what is wrong."""
+    """Return the key ring; None without encryption, or after noting problems."""
     ring = reader.read(EncryptionProperties)
     if ring is None or not ring.enabled or ring.key_pair_id is None:
         return None
-    # An id that was forgotten in the list, most likely; otherwise it would show only when a segment of it is read.
+    # Most likely an id missing from the list; without this check it would show only when one of its segments is read.
     for name in reader.values:
         if (key_id := pair_id(name)) is not None and key_id not in ring.ids:
             reader.note(name, f"belongs to a key pair that {PAIRS} does not list")

@@ -1,4 +1,4 @@
-"""The settings of places: ``endpoint.*``, where a topic's segments lie and in which layout."""
+"""Settings of places (``endpoint.*``): the store and layout of a topic's segments."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ PLUGIN: Final = "plugin"
 PINTEREST: Final = "pinterest"
 
 MOST_BITS: Final = 16
-"""A listing over all topics asks for each of the folders that the bits make; Pinterest's uploader allows 128."""
+"""A listing over all topics visits each of the 2**bits folders; Pinterest's uploader allows 128."""
 
 _RULE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _STORAGE: Final = "storage."
 
 
 def check_pattern(text: str) -> None:
-    """ValueError for what is no regular expression, or empty."""
+    """Raise ValueError if ``text`` is empty or not a regular expression."""
     try:
         compiled(text)
     except ValueError as error:
@@ -57,9 +57,9 @@ PATTERNS: Final[Kind] = words("regular expressions, separated by commas", check_
 
 
 class EndpointRule(SettingsGroup):
-    """One of ``endpoint.rules``: topics that one of the patterns matches wholly lie elsewhere.
+    """One of ``endpoint.rules``: the place of topics whose whole name matches one of the patterns.
 
-    ``storage`` are the properties of the store that are other ones there, as pairs of name and text.
+    ``storage`` holds the store's properties that differ there, as pairs of name and text.
     """
 
     name: str = ""
@@ -77,7 +77,7 @@ class EndpointRule(SettingsGroup):
     storage: tuple[tuple[str, SecretStr], ...] = ()
 
     def holds(self, topic: str) -> bool:
-        """Whether the topic lies there."""
+        """Return True if the rule covers the topic."""
         return any(re.fullmatch(pattern, topic) for pattern in self.topics)
 
     @model_validator(mode="after")
@@ -90,7 +90,7 @@ class EndpointRule(SettingsGroup):
 
 
 class EndpointSettings(SettingsGroup):
-    """Where topics lie: ``rules`` are tried in their order, and what none is of lies in the settings' own store.
+    """The places of topics: ``rules`` are tried in order; other topics are in the settings' own store.
 
     ``texts`` are all properties of the store, from which those of other stores are made; relative paths in them start
     from ``base_dir``.
@@ -130,12 +130,12 @@ class EndpointSettings(SettingsGroup):
 
     @property
     def is_raw(self) -> bool:
-        """Whether segments lie as Pinterest's uploader stores them."""
+        """True if segments are stored as Pinterest's uploader stores them."""
         return PINTEREST in (self.layout, self.uploader_layout)
 
     @property
     def is_default(self) -> bool:
-        """Whether everything lies in one store, under the plugin's keys."""
+        """True if everything is in one store, under the plugin's keys."""
         return not (self.rules or self.provider_class or self.entropy_bits or self.is_raw)
 
     @model_validator(mode="after")
@@ -152,7 +152,7 @@ class EndpointSettings(SettingsGroup):
 
 
 def read_endpoint(reader: SettingsReader) -> EndpointSettings | None:
-    """The settings of places; None after noting what is wrong with them."""
+    """Return the settings of places; None after noting problems."""
     settings = reader.read(EndpointSettings)
     if settings is None:
         return None
@@ -171,7 +171,7 @@ def read_endpoint(reader: SettingsReader) -> EndpointSettings | None:
 
 
 def rule_of(name: str) -> tuple[str, str] | None:
-    """The rule that a property is of and its name within the rule; None for any other property."""
+    """Return the rule that a property belongs to and its name within the rule; None for any other property."""
     rest = name.removeprefix(f"{RULES}.")
     rule, dot, own = rest.partition(".")
     if rest == name or not dot or not _RULE_NAME.fullmatch(rule):

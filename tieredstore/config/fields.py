@@ -1,4 +1,4 @@
-"""A group of settings: a model whose fields are properties, each with the kind of text that it takes."""
+"""A group of settings: a model whose fields are properties, each with the kind of text that it accepts."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ class SettingsGroup(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     client_properties: ClassVar[str] = ""
-    """What precedes the properties of a Kafka client, which a field ``kafka`` has as pairs of name and text, if any."""
+    """Prefix of the Kafka client's properties, held by the field ``kafka`` as pairs of name and text; empty if none."""
 
 
 def property_fields(group: type[SettingsGroup]) -> Iterator[tuple[str, FieldInfo, Kind]]:
-    """Name, field and kind of each property that ``group`` reads, in the order of the class."""
+    """Yield name, field and kind of each property that ``group`` reads, in the order of the class."""
     for info in group.model_fields.values():
         if info.alias is not None:
             yield info.alias, info, next(kind for kind in info.metadata if isinstance(kind, Kind))
 
 
 def property_names(group: type[SettingsGroup]) -> list[str]:
-    """The names of the properties that ``group`` reads."""
+    """Return the names of the properties that ``group`` reads."""
     return [name for name, _, _ in property_fields(group)]
 
 
 def reads(group: type[SettingsGroup], name: str) -> bool:
-    """Whether ``group`` has the property ``name``."""
+    """Return True if ``group`` has the property ``name``."""
     is_clients = bool(group.client_properties) and name.startswith(group.client_properties)
     return is_clients or any(info.alias == name for info in group.model_fields.values())
 
 
 def broken_rule(name: str, why: str) -> PydanticCustomError:
-    """The error of a rule between properties, for a validator to raise; ``why`` is a sentence without values."""
+    """Return the error of a rule between properties, for a validator to raise; ``why`` is a sentence without values."""
     return PydanticCustomError("rule", "{why}", {"name": name, "why": why})

@@ -1,4 +1,4 @@
-"""Properties of the JVM plugin that name no setting of ours: known, checked, and without effect or refused."""
+"""Properties of the JVM plugin without a setting here: known, checked, and ignored or refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tieredstore.config.values import BOOLEAN, choice, integer, java_class, long
 
 
 def _no_iceberg(text: str) -> str:
-    # Not in silence: a broker that writes Iceberg leaves nothing in its bucket that could be read here.
+    # Refused aloud: a broker that writes Iceberg leaves nothing in its bucket that could be read here.
     if text == "iceberg":
         raise ValueError("Iceberg tables are not written or read here; only segments in Kafka's own format are")
     if text != "kafka":
@@ -27,7 +27,7 @@ def _no_provider(_text: str) -> str:
 
 
 class JvmProperties(SettingsGroup):
-    """What the plugin reads and we do not; the values are checked as the plugin checks them."""
+    """Properties read by the plugin only; values are checked as the plugin checks them."""
 
     segment_format: Annotated[str, string("kafka (iceberg is refused)", _no_iceberg)] = Field(
         default="kafka", alias="segment.format", description="Format of the stored segments."
@@ -74,7 +74,7 @@ FAMILIES: Final = {
     "structure.provider.serde.": "Handed to the schema registry's deserializers, for Iceberg.",
     "iceberg.catalog.": "Handed to the catalog.",
 }
-"""Beginnings under which every property is known."""
+"""Prefixes under which every property is known."""
 
 OLD_NAMES: Final = {"chunk.cache.": "fetch.chunk.cache.", "segment.manifest.cache.": "fetch.manifest.cache."}
-"""Beginnings of names that older plugins had, and those of today, which the plugin of today ignores in silence."""
+"""Prefixes of older plugins and today's; today's plugin silently ignores the old ones."""

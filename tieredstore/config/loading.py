@@ -1,4 +1,4 @@
-"""Settings from a file, a mapping or options: read, checked, and what has no effect said once."""
+"""Settings from a file, a mapping or options: read and checked; properties without effect are logged once."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ _logger: Final = logging.getLogger(__name__)
 _BACKEND: Final = "storage.backend.class"
 _UPLOADER: Final = "uploader."
 
-# A Spark executor loads settings for each task; nobody wants the same line a thousand times.
+# A Spark executor loads settings for each task; log each line once per process.
 _SAID: Final[set[str]] = set()
-"""What this process has said already; two threads may both say it, which does no harm."""
+"""Lines that this process has logged; two threads may log the same line, which is harmless."""
 
 
 def load_settings(path: Path | str) -> Settings:
-    """The settings of a ``.properties`` file, a broker's ``server.properties`` included.
+    """Return the settings of a ``.properties`` file; a broker's ``server.properties`` will do.
 
     Relative paths in it start from the file's folder. Raises ConfigError, which names file and property.
     """
-    # absolute now: settings outlive a change of the working directory
+    # Absolute now, because settings outlive a change of the working directory.
     return settings_from(read_properties(path), base_dir=Path(path).absolute().parent, source=str(path))
 
 
 def settings_from(properties: GivenProperties, *, base_dir: Path | None = None, source: str = "settings") -> Settings:
-    """The settings of a mapping from names to texts or plain values, with or without the prefix ``rsm.config.``.
+    """Return the settings of a mapping from names to texts or plain values, with or without the prefix ``rsm.config.``.
 
-    Relative paths start from ``base_dir``, or stay relative without it; errors name ``source``.
-    Raises ConfigError with all that is wrong, one a line.
+    Relative paths start from ``base_dir``, or stay relative without it; errors name ``source``. Raises ConfigError with
+    all problems, one per line.
     """
     properties = translate(texts_of(properties, source), source)
     own = own_properties(properties, source)
@@ -57,10 +57,10 @@ def settings_from(properties: GivenProperties, *, base_dir: Path | None = None, 
     beside = (name for name in own.others if name.startswith(ENDPOINT) or name == UPLOADER_LAYOUT)
     reader.values |= {name: plain(properties[name]) for name in beside}
     backend = backend_name(reader.values.get(_BACKEND, ""))
-    # A class of the user's own has properties that we cannot know: all under storage. are right for it.
+    # A user's own class has properties unknown here, so everything under storage. is accepted for it.
     own_class = backend is not None and backend not in BACKENDS
     check_names(reader, ("storage.",) if own_class else ())
-    # For its problems alone: the values are not used.
+    # Only for its problems; the values are not used.
     reader.read(JvmProperties)
     groups = {
         "encryption": read_encryption(reader),
@@ -79,14 +79,14 @@ def settings_from(properties: GivenProperties, *, base_dir: Path | None = None, 
 
 
 def load_uploader_settings(path: Path | str) -> UploaderSettings:
-    """The settings of a file that begin with ``uploader.``, with and without the prefix of those of the store."""
+    """Return the properties of a file that begin with ``uploader.``, with or without the prefix of the store's."""
     return uploader_settings_from(read_properties(path), base_dir=Path(path).absolute().parent, source=str(path))
 
 
 def uploader_settings_from(
     properties: GivenProperties, *, base_dir: Path | None = None, source: str = "settings"
 ) -> UploaderSettings:
-    """The same of a mapping; ConfigError with all that is wrong with them, one a line."""
+    """Return the uploader's settings of a mapping; ConfigError has all problems, one per line."""
     properties = translate(texts_of(properties, source), source)
     own = own_properties(properties, source)
     beside = {name: properties[name] for name in own.others if name.startswith(_UPLOADER)}
@@ -99,9 +99,9 @@ def uploader_settings_from(
 
 
 def _read_store(reader: SettingsReader, backend: str | None) -> dict[str, SettingsGroup | None]:
-    """The groups of the selected store alone; those of the other stores are known by name and left alone."""
+    """Read only the selected store's groups; names of the other stores are known and ignored."""
     if backend not in {"s3", "gcs", "azure"}:
-        return {}  # without a store that could use it, a proxy is left alone
+        return {}  # A proxy is ignored without a store that could use it.
     from tieredstore.config.clouds import (  # noqa: PLC0415  built for these stores alone
         AwsCredentials,
         AzureSettings,
@@ -145,7 +145,7 @@ def _warn_once(sentence: str) -> None:
 
 
 def _is_first(words: str) -> bool:
-    """Whether this process says ``words`` for the first time."""
+    """Return True the first time this process logs ``words``."""
     if words in _SAID:
         return False
     _SAID.add(words)

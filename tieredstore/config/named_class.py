@@ -1,4 +1,4 @@
-"""A class of the user's own that a setting names by module and name."""
+"""A user's own class that a setting names by module and name."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tieredstore.errors import ConfigError
 
 
 def named_class(setting: str, name: str, base: type, otherwise: str) -> Any:
-    """The subclass of ``base`` at ``package.module.Class``, the value of ``setting``.
+    """Return the subclass of ``base`` at ``package.module.Class``, the value of ``setting``.
 
-    ConfigError for what is none; ``otherwise`` says what a name that cannot be imported fails to be.
+    Raises ConfigError for anything else; ``otherwise`` says what a name that cannot be imported should have been.
     """
     module_name, _, class_name = name.rpartition(".")
     try:

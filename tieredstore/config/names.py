@@ -1,4 +1,4 @@
-"""Which names of properties exist, and what a wrong one was meant to be."""
+"""The known names of properties, and suggestions for unknown ones."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ _OF_ALL_STORES: Final[tuple[type[SettingsGroup], ...]] = (
 _NAMES_OF_ALL_STORES: Final = frozenset(name for group in _OF_ALL_STORES for name in property_names(group))
 
 BESIDE: Final = ("uploader.", "endpoint.")
-"""Beginnings of names that are read with the prefix of the others and without it."""
+"""Prefixes of names that are read with and without the prefix of the others."""
 
 
 def core_groups() -> tuple[type[SettingsGroup], ...]:
-    """All of the core that reads properties by fixed names."""
+    """Return all groups of the core that read properties by fixed names."""
     return (*_OF_ALL_STORES, *_groups_of("storage."), *_groups_of("uploader."))
 
 
 def is_core_name(name: str) -> bool:
-    """Whether the core reads the property; only groups with such names are built for the question."""
+    """Return True if the core reads the property; builds only groups with such names."""
     return name in _NAMES_OF_ALL_STORES or any(reads(group, name) for group in _groups_of(name))
 
 
 def _groups_of(name: str) -> tuple[type[SettingsGroup], ...]:
-    """The groups that only some settings need, as far as their names begin as this one."""
+    """Return the groups that only some settings need and whose names begin like this one."""
     if name.startswith("storage."):
         from tieredstore.config.clouds import CLOUD_GROUPS  # noqa: PLC0415  see above
 
@@ -60,27 +60,27 @@ def _groups_of(name: str) -> tuple[type[SettingsGroup], ...]:
 
 @functools.cache
 def core_names() -> frozenset[str]:
-    """All fixed names of the core, without prefix."""
+    """Return all fixed names of the core, without prefix."""
     return frozenset(name for group in core_groups() for name in property_names(group))
 
 
 @functools.cache
 def known_names() -> frozenset[str]:
-    """Those of the installed wings too."""
+    """Return all fixed names of the core and of the installed wings."""
     return core_names().union(*map(property_names, wing_groups()))
 
 
 def groups_named(names: Iterable[str]) -> list[type[SettingsGroup]]:
-    """The groups of wings that have one of these properties."""
+    """Return the groups of wings that have one of these properties."""
     others = [name for name in names if not is_core_name(name)]
     return [group for group in wing_groups() if any(reads(group, name) for name in others)] if others else []
 
 
-_MAX_COMPARED: Final = MAX_SHOWN  # more are not shown, and looking for the nearest name is slow
+_MAX_COMPARED: Final = MAX_SHOWN  # More are not shown, and searching for the nearest name is slow.
 
 
 def check_names(reader: SettingsReader, open_beginnings: tuple[str, ...] = ()) -> None:
-    """Note every name that does not exist; under ``open_beginnings`` any name is right."""
+    """Note every unknown name; under ``open_beginnings`` any name is accepted."""
     # Beginnings under which anything may stand.
     right = (*FAMILIES, *open_beginnings)
     unknown = [

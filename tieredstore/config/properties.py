@@ -1,4 +1,4 @@
-"""Reading ``.properties`` files, and which of their properties are ours."""
+"""Reading ``.properties`` files, and selecting the plugin's properties from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_PREFIX: Final = "rsm.config."
 """Kafka's default of :data:`PREFIX_PROPERTY`."""
 
 PREFIX_PROPERTY: Final = "remote.log.storage.manager.impl.prefix"
-"""The broker's own property that says under which prefix the plugin's properties stand."""
+"""The broker's own property that names the prefix of the plugin's properties."""
 
 _MAX_FILE_BYTES: Final = 1 << 20
 _MS: Final = timedelta(milliseconds=1)
@@ -30,7 +30,7 @@ _BLANKS: Final = " \t\f"
 
 
 def read_properties(path: Path | str) -> dict[str, str]:
-    """The properties of a file in Java's full syntax, in file order; a name given twice has its last value.
+    """Return the properties of a file in Java's full syntax, in file order; the last value of a repeated name counts.
 
     The bytes are ISO-8859-1 with ``\\uXXXX`` escapes, as the broker reads them. Raises ConfigError for a file that
     cannot be read, is over 1 MiB, or has a malformed escape.
@@ -42,7 +42,7 @@ def read_properties(path: Path | str) -> dict[str, str]:
 
     def keep(pairs: Iterator[tuple[str, str]]) -> None:
         for name, text in pairs:
-            properties.pop(name, None)  # the order is that of the value that counts
+            properties.pop(name, None)  # Keep the position of the value that counts.
             properties[name] = text
 
     try:
@@ -54,7 +54,7 @@ def read_properties(path: Path | str) -> dict[str, str]:
 
 
 def join_lines(text: str) -> str:
-    """The text with each logical line on one line: the library's time grows with the square of continued ones."""
+    """Return the text with each logical line on one line: the library's time is quadratic in continuation lines."""
     joined: list[str] = []
     parts: list[str] = []
     for line in _LINE_END.split(text):
@@ -64,7 +64,7 @@ def join_lines(text: str) -> str:
             parts.append(natural[:-1])
         elif parts:
             whole = "".join([*parts, natural]).lstrip(_BLANKS)
-            # Only the first of the lines could have been a comment.
+            # Only the first line could have been a comment.
             joined.append(f"\\{whole}" if whole[:1] in {"#", "!"} else whole)
             parts = []
         else:
@@ -73,12 +73,14 @@ def join_lines(text: str) -> str:
 
 
 def texts_of(given: GivenProperties, source: str) -> dict[str, str]:
-    """The properties as a file would have them; ConfigError for what no file can hold, with its name and no value."""
+    """Return the properties as a file would hold them; ConfigError names, without its value, one that no file can
+    hold.
+    """
     return {_checked_name(name, source): _text_of(name, value, source) for name, value in given.items()}
 
 
 def _checked_name(name: object, source: str) -> str:
-    # A caller without a type checker may hand in what is none; a file may hold half of a surrogate pair.
+    # Callers without a type checker may pass anything; a file may contain half of a surrogate pair.
     if not isinstance(name, str):
         raise ConfigError(f"{source}: a property's name must be a str, not {type(name).__name__}")
     if _SURROGATE.search(name):
@@ -111,14 +113,16 @@ def _text_of(name: str, value: Any, source: str) -> str:
 
 
 def shown_name(name: str) -> str:
-    """The name for a message. What does not look like a name may be a stray line of a key or a token: it is cut."""
+    """Return the name for a message, cut if it does not look like a name: it may be a stray line of a key or a
+    token.
+    """
     return name if _USUAL_NAME.fullmatch(name) else f"{name[:_SHOWN_OF_STRAY]!r}… ({len(name)} characters)"
 
 
 def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            # One byte more than allowed tells a longer file, of any size, from one that just fits.
+            # One byte over the limit distinguishes a longer file, of any size, from one that just fits.
             raw = file.read(_MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such settings file") from None
@@ -134,10 +138,10 @@ def _read(path: Path) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class OwnProperties:
-    """The properties of one source that are ours, under their names without the prefix, in the source's order.
+    """The store's properties of one source, under their names without the prefix, in the source's order.
 
-    ``texts`` are as given; ``values`` are trimmed and without quotes. ``prefix`` is what was taken off the names.
-    ``others`` are the properties beside them, which are the broker's. Its repr shows no value.
+    ``texts`` are as given; ``values`` are trimmed and without quotes. ``prefix`` is what was removed from the names.
+    ``others`` are the remaining properties, which belong to the broker. Its repr shows no value.
     """
 
     source: str
@@ -155,17 +159,16 @@ class OwnProperties:
 
 
 def own_properties(mapping: Mapping[str, str], source: str) -> OwnProperties:
-    """Apply the prefix rule: with properties under the prefix only those are ours, else all are.
+    """Apply the prefix rule: with properties under the prefix only those count, otherwise all do.
 
-    The prefix is ``rsm.config.`` or what ``remote.log.storage.manager.impl.prefix`` says. ConfigError if that
-    property is there and nothing stands under it.
+    The prefix is ``rsm.config.`` or the value of ``remote.log.storage.manager.impl.prefix``. Raises ConfigError if that
+    property is set and no property has the prefix.
     """
     declared = mapping.get(PREFIX_PROPERTY)
     prefix = DEFAULT_PREFIX if declared is None else plain(declared)
     if not prefix:
         raise ConfigError(f"{source}: {PREFIX_PROPERTY} is empty, the broker's default is {DEFAULT_PREFIX}")
-    # A broker's file has hundreds of properties of its own; with the prefix in use only those under it are the
-    # plugin's.
+    # A broker's file has hundreds of its own properties; with the prefix in use only those under it are the plugin's.
     ours = {k.removeprefix(prefix): v for k, v in mapping.items() if k.startswith(prefix) and k != PREFIX_PROPERTY}
     if ours:
         return OwnProperties(source, prefix, ours, tuple(k for k in mapping if not k.startswith(prefix)))

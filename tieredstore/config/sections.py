@@ -1,4 +1,4 @@
-"""Settings that wings attach, by entry points of the group ``tieredstore.settings``: ``module:SECTIONS``."""
+"""Settings that wings attach by entry points of the group ``tieredstore.settings``: ``module:SECTIONS``."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Section:
 
 @functools.cache
 def wing_sections() -> tuple[Section, ...]:
-    """The sections of all installed wings."""
+    """Return the sections of all installed wings."""
     return tuple(section for sections in attached_parts("tieredstore.settings") for section in sections)
 
 
 def wing_groups() -> list[type[SettingsGroup]]:
-    """All groups of the installed wings."""
+    """Return all groups of the installed wings."""
     return [group for section in wing_sections() for group in section.groups]

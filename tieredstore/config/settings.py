@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 GroupT = TypeVar("GroupT", bound=SettingsGroup)
 
-# Threads of a catalog's pool, which lies above this room and cannot be asked.
+# Threads of a catalog's pool, which is in a higher layer and cannot be imported here.
 _CATALOG_READERS: Final = 16
 
 
@@ -29,8 +29,8 @@ class Settings(SettingsGroup):
 
     Only the store that ``storage_backend`` names has settings here, ``cloud``: they are ``s3``, ``gcs`` or ``azure``,
     each None unless selected, and ``proxy`` is for these. A user's own store class finds every ``storage.*`` property
-    in ``storage_options``: pairs of name (without ``storage.``) and text.
-    No path has been looked at: whether it exists is for its user to find out. Secrets are pydantic's ``SecretStr``.
+    in ``storage_options``: pairs of name (without ``storage.``) and text. Paths are not checked for existence. Secrets
+    are pydantic's ``SecretStr``.
     """
 
     storage_backend: Annotated[str, BACKEND_CLASS] = Field(
@@ -39,7 +39,7 @@ class Settings(SettingsGroup):
     storage_root: Annotated[Path | None, PATH] = Field(
         default=None, alias="storage.root", description="Folder of the file system store; it must exist."
     )
-    # Half of Java's int at most: stored, a chunk that does not compress is larger, and its size still has to fit one.
+    # At most half of Java's int: an incompressible chunk grows when stored, and its stored size must still fit one.
     chunk_size: Annotated[int, integer(1, 1073741823)] = Field(
         default=4194304,
         alias="chunk.size",
@@ -99,11 +99,11 @@ class Settings(SettingsGroup):
     proxy: ProxySettings | None = None
     storage_options: tuple[tuple[str, SecretStr], ...] = ()
     sections: tuple[SettingsGroup, ...] = ()
-    """Groups of wings of which the source names something."""
+    """Groups of wings that the source sets."""
 
     @property
     def s3(self) -> S3Settings | None:
-        """Those of Amazon S3, and of stores that speak its protocol."""
+        """Settings of Amazon S3 and of stores that speak its protocol; None unless selected."""
         if self.cloud is None:
             return None
         from tieredstore.config.clouds import S3Settings  # noqa: PLC0415  built for the stores of clouds alone
@@ -112,7 +112,7 @@ class Settings(SettingsGroup):
 
     @property
     def gcs(self) -> GcsSettings | None:
-        """Those of Google Cloud Storage."""
+        """Settings of Google Cloud Storage; None unless selected."""
         if self.cloud is None:
             return None
         from tieredstore.config.clouds import GcsSettings  # noqa: PLC0415  as above
@@ -121,7 +121,7 @@ class Settings(SettingsGroup):
 
     @property
     def azure(self) -> AzureSettings | None:
-        """Those of Azure Blob Storage."""
+        """Settings of Azure Blob Storage; None unless selected."""
         if self.cloud is None:
             return None
         from tieredstore.config.clouds import AzureSettings  # noqa: PLC0415  as above
@@ -129,19 +129,19 @@ class Settings(SettingsGroup):
         return self.cloud if isinstance(self.cloud, AzureSettings) else None
 
     def section(self, group: type[GroupT]) -> GroupT:
-        """A wing's group, with its defaults where the source names nothing of it."""
+        """Return a wing's group, with its defaults if the source sets nothing of it."""
         return next((each for each in self.sections if isinstance(each, group)), None) or group()
 
     def with_section(self, group: SettingsGroup) -> Settings:
-        """The same settings with another group of a wing."""
+        """Return the same settings with another group of a wing."""
         others = (each for each in self.sections if not isinstance(each, type(group)))
         return self.model_copy(update={"sections": (*others, group)})
 
     @property
     def requests_at_once(self) -> int:
-        """Requests that a reader makes at once, its look-ups included; at least as many as a catalog does.
+        """Concurrent requests of a reader, look-ups included; at least as many as a catalog makes.
 
-        What a store's pool of connections is sized by.
+        The size of a store's connection pool.
         """
         lookups = self.fetch.manifest_cache.thread_pool_size or os.cpu_count() or 1
         return max(_CATALOG_READERS, self.fetch.parallelism + lookups)

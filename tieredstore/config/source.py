@@ -1,4 +1,4 @@
-"""Groups of settings out of the texts of one source, and one error for all that is wrong with them."""
+"""Groups of settings from the texts of one source, and one error for all problems in them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tieredstore.config.values import Kind
 from tieredstore.errors import ConfigError
 
 MAX_SHOWN: Final = 20
-"""How many problems one error tells; a file that is none of settings has thousands."""
+"""Problems that one error lists; a file that holds no settings at all has thousands."""
 
 GroupT = TypeVar("GroupT", bound=SettingsGroup)
 
 
 @dataclass(frozen=True, slots=True)
 class SettingProblem:
-    """One thing that is wrong: the property it is about (without prefix), and the words."""
+    """One problem: the property it is about (without prefix), and the sentence."""
 
     name: str
     words: str
@@ -31,7 +31,7 @@ class SettingProblem:
 
 @dataclass(slots=True)
 class SettingsReader:
-    """Reads the groups of settings of one source and gathers what is wrong with it."""
+    """Reads the groups of settings of one source and collects its problems."""
 
     own: OwnProperties
     base_dir: Path = field(default_factory=Path)
@@ -44,11 +44,11 @@ class SettingsReader:
     def read(
         self, group: type[GroupT], *, under: str = "", fields: Mapping[str, object] | None = None
     ) -> GroupT | None:
-        """The group, or None after noting its problems.
+        """Return the group, or None after noting its problems.
 
-        ``under`` precedes the names of its properties; ``fields`` are those that are no properties.
+        ``under`` is the prefix of its properties; ``fields`` are the fields that are not properties.
         """
-        # Only names that the group knows are handed over; unknown ones are another module's finding (names.py).
+        # Pass only names that the group knows; names.py reports unknown ones.
         texts = {name: self.values[under + name] for name in property_names(group) if under + name in self.values}
         given: dict[str, object] = {**texts, **(fields or {})}
         if beginning := group.client_properties:
@@ -63,7 +63,7 @@ class SettingsReader:
 
     def _problem(self, details: ErrorDetails, kinds: dict[str, Kind], under: str) -> SettingProblem:
         context = details.get("ctx", {})
-        # Raised by a validator of ours, which names the property itself: pydantic would name the whole group.
+        # Raised by one of our validators, which names the property itself: pydantic would name the whole group.
         if details["type"] == "rule":
             return SettingProblem(context["name"], f"{self.written(context['name'])} {context['why']}")
         name = str(details["loc"][0])
@@ -74,18 +74,20 @@ class SettingsReader:
         return SettingProblem(under + name, f"{written} is {kind.show(self.values[under + name])}; {why}")
 
     def note(self, name: str, why: str) -> None:
-        """Note a problem with a property; ``why`` goes on after its name."""
+        """Note a problem with a property; ``why`` continues the sentence after its name."""
         self.problems.append(SettingProblem(name, f"{self.written(name)} {why}"))
 
     def written(self, name: str) -> str:
-        """The property's name as the source writes it, with the prefix."""
+        """Return the property's name as the source writes it, with the prefix."""
         return self.own.prefix + name
 
     def result(self, group: GroupT | None) -> GroupT:
-        """``group`` if nothing was noted, else ConfigError with all problems, one a line, in the source's order."""
+        """Return ``group`` if nothing was noted, else raise ConfigError with all problems, one per line, in source
+        order.
+        """
         if group is not None and not self.problems:
             return group
-        # The user meets problems in the order of the file; those of absent names come last.
+        # Problems are listed in the order of the file; absent names come last.
         order = {name: position for position, name in enumerate(self.values)}
         in_order = sorted(self.problems, key=lambda problem: order.get(problem.name, len(order)))
         if len(in_order) == 1:

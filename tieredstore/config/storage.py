@@ -1,4 +1,4 @@
-"""Which object store the settings select, and the proxy before it; what each store reads is in ``clouds``."""
+"""The object store that the settings select, and its proxy; each store's own properties are in ``clouds``."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ JAVA_BACKENDS: Final = {
     f"{_JAVA_PACKAGE}gcs.GcsStorage": "gcs",
     f"{_JAVA_PACKAGE}azure.AzureBlobStorage": "azure",
 }
-"""The plugin's storage classes and our names of the same stores."""
+"""The plugin's storage classes and our names for the same stores."""
 
 BACKENDS: Final = (*JAVA_BACKENDS.values(), "memory")
-"""The short names of ``storage.backend.class``."""
+"""Short names of ``storage.backend.class``."""
 
-# package.module.Class or package.module:Class; any script's letters, as Python's own names.
+# package.module.Class or package.module:Class; letters of any script, like Python's own names.
 _PYTHON_CLASS: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*")
 
 
@@ -36,7 +36,7 @@ def _backend(text: str) -> str:
     if installed_class(STORES, text) is not None:
         return text
     nearest = difflib.get_close_matches(text, (*JAVA_BACKENDS, *BACKENDS), n=1)
-    # A misspelled class of the plugin must not be taken for a Python class of the user's.
+    # Do not mistake a misspelled class of the plugin for a user's Python class.
     if text.startswith("io.aiven.") and nearest:
         raise ValueError(f"the plugin has no such class, the nearest is {nearest[0]}")
     raise ValueError
@@ -50,7 +50,7 @@ BACKEND_CLASS: Final = java_class(
 
 
 def backend_name(text: str) -> str | None:
-    """The store that the text of ``storage.backend.class`` selects; None if it is not a valid one."""
+    """Return the store that the text of ``storage.backend.class`` selects; None if it is invalid."""
     try:
         return _backend(text)
     except ValueError:
@@ -58,14 +58,14 @@ def backend_name(text: str) -> str | None:
 
 
 def require_both(first: tuple[str, object], second: tuple[str, object]) -> None:
-    """A broken rule if one of the two is set without the other."""
+    """Raise a broken rule if one of the two is set without the other."""
     if (first[1] is None) != (second[1] is None):
         (absent, _), (present, _) = (first, second) if first[1] is None else (second, first)
         raise broken_rule(f"storage.{present}", f"is set without storage.{absent}: set both or neither")
 
 
 class ProxySettings(SettingsGroup):
-    """A SOCKS5 proxy between here and the object store."""
+    """A SOCKS5 proxy in front of the object store."""
 
     host: Annotated[str, NAME] = Field(alias="storage.proxy.host", description="Host of a SOCKS5 proxy.")
     port: Annotated[int, integer(1, 65535)] = Field(alias="storage.proxy.port", description="Port of the proxy.")

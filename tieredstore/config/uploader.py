@@ -1,4 +1,4 @@
-"""The settings of the uploader: names that begin with ``uploader.``, beside those of the store that it ships to."""
+"""Settings of the uploader: names that begin with ``uploader.``, beside those of the destination store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tieredstore.config.values import BOOLEAN, NAME, PATH, choice, integer, long
 from tieredstore.model import can_be_topic
 
 KAFKA: Final = "uploader.kafka."
-"""What precedes the properties of the Kafka client."""
+"""Prefix of the Kafka client's properties."""
 
 
 def _listen(text: str) -> tuple[str, int]:
@@ -31,7 +31,7 @@ def _pattern(text: str) -> None:
 
 
 def parse_topic_ms(text: str) -> tuple[str, int]:
-    """Return topic and milliseconds of ``orders=86400000``; raise ValueError for what is not written so."""
+    """Return topic and milliseconds of ``orders=86400000``; raise ValueError for any other form."""
     topic, _, milliseconds = text.rpartition("=")
     if not can_be_topic(topic) or not re.fullmatch(r"-1|[0-9]{1,18}", milliseconds, re.ASCII):
         raise ValueError
@@ -44,7 +44,7 @@ def _not_empty(text: str) -> None:
 
 
 class UploaderSettings(SettingsGroup):
-    """What the uploader ships, from where, and how. ``kafka`` are pairs of a client's property and its text."""
+    """What the uploader ships, its source and how. ``kafka`` holds pairs of a client's property and its text."""
 
     client_properties: ClassVar[str] = KAFKA
 

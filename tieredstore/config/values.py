@@ -1,7 +1,7 @@
-"""What the text of a property means: the types of Kafka's ``ConfigDef``, with what each property allows.
+"""Types of property values: those of Kafka's ``ConfigDef``, with the range that each property allows.
 
-A :class:`Kind` stands in the annotation of a pydantic field. It reads the text, says what is allowed, and knows
-whether the text may be shown, so that errors and the reference are made from the same place.
+A :class:`Kind` stands in the annotation of a pydantic field. It parses the text, describes the allowed values, and
+knows whether the text may be shown, so that errors and the reference are made from the same place.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from tieredstore.limits import MAX_INT32, MAX_INT64
 from tieredstore.redaction import redacted
 
 _JAVA_BLANK: Final = "".join(map(chr, range(0x21)))
-"""What Java's ``String.trim`` takes away; ``ConfigDef`` trims the text of every type."""
+"""Characters that Java's ``String.trim`` removes; ``ConfigDef`` trims the text of every type."""
 
 _MAX_SHOWN: Final = 80
 
 
 def is_quoted(text: str) -> bool:
-    """Whether the trimmed text stands in double quotes."""
+    """Return True if the trimmed text is in double quotes."""
     trimmed = text.strip(_JAVA_BLANK)
     return len(trimmed) > 1 and trimmed.startswith('"') and trimmed.endswith('"')
 
 
 def plain(text: str) -> str:
-    """``text`` trimmed as ``ConfigDef`` does, and without one pair of double quotes around it."""
+    """Return ``text`` trimmed as ``ConfigDef`` does, and without one pair of double quotes around it."""
     trimmed = text.strip(_JAVA_BLANK)
     return trimmed[1:-1] if is_quoted(trimmed) else trimmed
 
 
 def host_and_port(text: str, most: int = (1 << 16) - 1) -> tuple[str, int]:
-    """The address in ``host:port``; ValueError for what is none, or has a port over ``most``."""
+    """Return the address in ``host:port``; raise ValueError for any other form, or a port over ``most``."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > most:
         raise ValueError
@@ -47,9 +47,9 @@ def host_and_port(text: str, most: int = (1 << 16) - 1) -> tuple[str, int]:
 
 
 def compiled(pattern: AnyStr) -> re.Pattern[AnyStr]:
-    """Compile a pattern that users write; ValueError for what is none, and for what means something else in Java.
+    """Compile a user's pattern; raise ValueError if it is invalid or means something else in Java.
 
-    Java intersects and nests classes of characters (``[a-z&&[^q]]``), which Python reads as their characters.
+    Java intersects and nests character classes (``[a-z&&[^q]]``), which Python reads as plain characters.
     """
     try:
         with warnings.catch_warnings():
@@ -66,7 +66,7 @@ class Kind:
     """The type of a property.
 
     ``type`` and ``valid`` are the words of the reference and of errors. ``parse`` raises ValueError, with a reason
-    where ``valid`` does not give it. ``hides`` tells which texts must never be shown.
+    where ``valid`` does not give it. ``hides`` returns True for texts that must never be shown.
     """
 
     type: str
@@ -76,19 +76,19 @@ class Kind:
 
     @property
     def allowed(self) -> str:
-        """What is allowed, in words."""
+        """The allowed values, in words."""
         return f"{self.type}: {self.valid}" if self.valid else self.type
 
     def show(self, text: str) -> str:
-        """``text`` for a message: quoted, cut, without credentials of a URL, and only if it is no secret."""
+        """Return ``text`` for a message: quoted, cut, without credentials of a URL, and only if it is no secret."""
         if self.hides(text):
             return "a value that is not shown"
         shown = redacted(text)
         return repr(shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}…")
 
     def read(self, text: str, info: ValidationInfo) -> object:
-        """The value of ``text``; a relative path is taken from the ``base_dir`` of the context."""
-        # Without a context there is no file that a path could be relative to; it then stays as it is.
+        """Return the value of ``text``; a relative path starts from the ``base_dir`` of the context."""
+        # Without a context there is no file to be relative to; the path stays as it is.
         value = self.parse(text)
         base_dir: Path = info.context["base_dir"] if info.context else Path()
         return base_dir / value if isinstance(value, Path) else value
@@ -98,18 +98,18 @@ class Kind:
 
 
 def integer(low: int, high: int = MAX_INT32, *, hint: str = "") -> Kind:
-    """Java's ``int``, in ``low..high`` (both in)."""
+    """Java's ``int``, in ``low..high`` (inclusive)."""
     return _whole_number("int", low, high, MAX_INT32, hint)
 
 
 def long(low: int, high: int = MAX_INT64) -> Kind:
-    """Java's ``long``, in ``low..high`` (both in)."""
+    """Java's ``long``, in ``low..high`` (inclusive)."""
     return _whole_number("long", low, high, MAX_INT64, "")
 
 
 def _whole_number(java_type: str, low: int, high: int, java_max: int, hint: str) -> Kind:
     def parse(text: str) -> int:
-        # 20 characters hold every long; int() alone would take underscores and other scripts' digits
+        # 20 characters hold every long; int() alone would accept underscores and digits of other scripts.
         if not re.fullmatch(r"[+-]?[0-9]{1,20}", trimmed := text.strip(_JAVA_BLANK)):
             raise ValueError
         number = int(trimmed)
@@ -122,7 +122,7 @@ def _whole_number(java_type: str, low: int, high: int, java_max: int, hint: str)
 
 
 def multiple(of: int, high: int = MAX_INT32) -> Kind:
-    """Java's ``int``: a multiple of ``of``, at least once."""
+    """Java's ``int``: a positive multiple of ``of``."""
     whole = integer(of, high)
 
     def parse(text: str) -> object:
@@ -138,7 +138,7 @@ def choice(*allowed: str) -> Kind:
     """One of a few words, in exactly this case."""
 
     def parse(text: str) -> str:
-        # No lower-casing: the plugin compares these words exactly, and one file should mean the same to both.
+        # No lower-casing: the plugin compares these words exactly, and a file should mean the same to both.
         if text not in allowed:
             raise ValueError
         return text
@@ -147,7 +147,7 @@ def choice(*allowed: str) -> Kind:
 
 
 def choices(*allowed: str) -> Kind:
-    """A list of words out of a few, in exactly this case; said twice counts once."""
+    """A list of words out of a few, in exactly this case; repeated words count once."""
 
     def parse(text: str) -> tuple[str, ...]:
         words = _split(text)
@@ -159,7 +159,7 @@ def choices(*allowed: str) -> Kind:
 
 
 def words(valid: str, check: Callable[[str], object]) -> Kind:
-    """A list separated by commas, of words that ``check`` accepts; said twice counts once."""
+    """A list separated by commas, of words that ``check`` accepts; repeated words count once."""
 
     def parse(text: str) -> tuple[str, ...]:
         split = _split(text)
@@ -171,7 +171,7 @@ def words(valid: str, check: Callable[[str], object]) -> Kind:
 
 
 def _split(text: str) -> tuple[str, ...]:
-    """As ``ConfigDef``: an empty text is an empty list, and an empty word stays one."""
+    """Split as ``ConfigDef`` does: an empty text is an empty list, and an empty word stays one."""
     if not text.strip(_JAVA_BLANK):
         return ()
     # Without repetitions, in the order of the text.
@@ -184,7 +184,7 @@ def string(valid: str = "", parse: Callable[[str], object] = str) -> Kind:
 
 
 def java_class(valid: str, parse: Callable[[str], object]) -> Kind:
-    """A property that holds the name of a Java class, which ``parse`` makes something of."""
+    """A property that holds the name of a Java class; ``parse`` maps it."""
     return Kind("class", valid, parse)
 
 
@@ -216,7 +216,7 @@ def _url(text: str) -> str:
         parts = urlsplit(text)
         complete = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
     except ValueError:
-        complete = False  # urlsplit's own reasons quote the text, which may hold a password
+        complete = False  # urlsplit's own reasons quote the text, which may hold a password.
     if not complete or re.search(r"[@?#\s]", text):
         raise ValueError
     return text
