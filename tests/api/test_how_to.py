@@ -31,7 +31,7 @@ def programs(page: str) -> tuple[list[str], list[str]]:
 
 
 def test_uploading(tmp_path: Path, disk: Path) -> None:
-    (upload, look, _), (settings, _) = programs("upload.md")
+    (upload, look), (settings,) = programs("upload.md")
     (tmp_path / "store").mkdir()
     (tmp_path / "store.properties").write_text(settings)
     assert "5 segments to upload" in run(upload, tmp_path, str(disk))
@@ -41,17 +41,6 @@ def test_uploading(tmp_path: Path, disk: Path) -> None:
     first, second = (run(look, tmp_path) for _ in range(2))
     assert first == second
     assert "txn 5 segments" in first
-
-
-@pytest.mark.skipif(find_spec("tieredstore.uploader") is None, reason="the core alone")
-def test_uploading_beside_a_broker(tmp_path: Path, disk: Path) -> None:
-    (*_, ship), (_, settings) = programs("upload.md")
-    (tmp_path / "store").mkdir()
-    disk.rename(tmp_path / "kafka-logs")
-    (tmp_path / "uploader.properties").write_text(settings)
-    first, second = (run(ship, tmp_path) for _ in range(2))
-    assert "would upload txn 0 605" in first
-    assert second == "0 partitions have something left: []\n"
 
 
 @pytest.mark.skipif(find_spec("tieredstore.uploader") is None, reason="the core alone")
