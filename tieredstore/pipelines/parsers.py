@@ -1,4 +1,4 @@
-"""Parsers: from records to the directories they are filed in. What cannot be filed is a bad message, with a reason."""
+"""Parsers: map records to the directories they are filed in. A record without one is a bad message with a reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STRAY: Final = "its parser files it in what is no directory: a part of the path
 
 @dataclass(slots=True)
 class Filed:
-    """Where the rows of a batch go: ``directories`` by ``codes`` (-1: nowhere), and why some go nowhere."""
+    """The directories of a batch's rows: ``directories`` indexed by ``codes`` (-1: none), and the reasons for none."""
 
     directories: list[str] = field(default_factory=list[str])
     codes: list[int] = field(default_factory=list[int])
@@ -31,7 +31,7 @@ class Filed:
     _numbers: dict[str, int] = field(default_factory=dict[str, int])
 
     def add(self, directory: str) -> None:
-        """The next row goes here."""
+        """File the next row in a directory."""
         code = self._numbers.get(directory)
         if code is None:
             code = self._numbers[directory] = len(self.directories)
@@ -39,17 +39,17 @@ class Filed:
         self.codes.append(code)
 
     def add_run(self, directory: str, rows: int) -> None:
-        """So many rows go here."""
+        """File the next ``rows`` rows in a directory."""
         self.add(directory)
         self.codes.extend(self.codes[-1:] * (rows - 1))
 
     def put_aside(self, reason: str) -> None:
-        """The next row goes nowhere."""
+        """Mark the next row as bad."""
         self.reasons[len(self.codes)] = reason
         self.codes.append(-1)
 
     def put_aside_strays(self) -> None:
-        """Rows whose directory would lie elsewhere than below the topic's go nowhere, whoever has filed them."""
+        """Mark rows as bad whose directory would be outside the topic's, whichever parser filed them."""
         strays = {code for code, directory in enumerate(self.directories) if not is_path(directory)}
         for row, code in enumerate(self.codes if strays else ()):
             if code in strays:
@@ -57,16 +57,16 @@ class Filed:
 
 
 class Parser(ABC):
-    """Files records. Frozen, picklable, and without state: the same records go to the same directories."""
+    """Files records. Frozen, picklable and stateless: the same records always go to the same directories."""
 
     columns: tuple[str, ...] = ("offset",)
-    """What it looks at."""
+    """The columns that it reads."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Parser:
-        """Make a parser of the user's own, with what the settings ``parser.*`` give under their names without it.
+        """Return a user's own parser, given the settings ``parser.*`` under their names without the prefix.
 
-        By default it takes none. ConfigError for options that it does not know or cannot use.
+        By default it accepts none. Raises ConfigError for unknown or unusable options.
         """
         for name in options:
             raise ConfigError(f"parser.{name} is given, and {cls.__module__}:{cls.__qualname__} has no options")
@@ -74,22 +74,22 @@ class Parser(ABC):
 
     @abstractmethod
     def file(self, records: pa.RecordBatch) -> Filed:
-        """The directories of the records, without the topic's."""
+        """Return the directories of the records, relative to the topic's."""
 
     def period(self, directory: str) -> tuple[str, int] | None:  # noqa: ARG002  for those that file by time
-        """The directory of a time that this one is, or lies in, and when that time is over (ms since the epoch).
+        """Return the directory of a time that contains this one, and the end of that time (ms since the epoch).
 
-        None for one that is of no time, which is never finalized.
+        None for a directory without a time, which is never finalized.
         """
         return None
 
     def for_topic(self, topic: str) -> Parser:  # noqa: ARG002  for those that know schemas of topics
-        """The one for a topic's records; ConfigError where the settings do not say what these are."""
+        """Return the parser for a topic's records; raise ConfigError if the settings do not describe them."""
         return self
 
 
 class MessageParser(Parser):
-    """Files message by message: the base of a parser of one's own, which settings name by ``module:Class``."""
+    """Files message by message: the base of a user's own parser, which settings name by ``module:Class``."""
 
     columns: tuple[str, ...] = ("offset", "timestamp", "key", "value")
 
@@ -97,14 +97,14 @@ class MessageParser(Parser):
     def parts(
         self, key: bytes | None, value: bytes | None, timestamp_ms: int, offset: int
     ) -> Sequence[tuple[str, str]]:
-        """The directories of a message, outermost first: what each begins with, as ``dt=``, and a text.
+        """Return the directories of a message, outermost first, as pairs of a prefix such as ``dt=`` and a text.
 
-        The texts are escaped, so that no message chooses a path. BadMessageError, or what bad data leads to
-        (ValueError, KeyError, TypeError …), for one that cannot be filed.
+        The texts are escaped, so that no message chooses a path. Raise BadMessageError, or let bad data raise
+        ValueError, KeyError, TypeError ..., for a message that cannot be filed.
         """
 
     def file(self, records: pa.RecordBatch) -> Filed:
-        """Row by row."""
+        """File row by row."""
         filed, untyped = Filed(), records
         columns = [untyped.column(name).to_pylist() for name in ("key", "value", "timestamp", "offset")]
         for row in zip(*columns, strict=True):
@@ -113,9 +113,9 @@ class MessageParser(Parser):
             except BadMessageError as bad:
                 filed.put_aside(str(bad))
             except ConfigError:
-                raise  # of no message: it is wrong with all
+                raise  # not about one message: it fails for all
             except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-                # Its words may have the message in them.
+                # The error's text may contain the message.
                 filed.put_aside(f"its parser failed with {type(error).__name__}")
             else:
                 filed.add(directory)
@@ -124,13 +124,13 @@ class MessageParser(Parser):
 
 @dataclass(frozen=True, slots=True)
 class OffsetParser(Parser):
-    """So many offsets in each directory: what a backup is filed by."""
+    """Files a fixed number of offsets per directory, as a backup does."""
 
     per_directory: int = 10_000_000
     prefix: str = "base_offset="
 
     def file(self, records: pa.RecordBatch) -> Filed:
-        """By the offset alone, so that nothing is bad."""
+        """File by offset alone; no message is bad."""
         filed = Filed()
         numbers = pc.divide(records.column("offset"), self.per_directory)
         for number, rows in runs_of(numbers):
@@ -138,13 +138,13 @@ class OffsetParser(Parser):
         return filed
 
     def directory(self, offset: int) -> str:
-        """Of one offset."""
+        """Return the directory of an offset."""
         return f"{self.prefix}{offset // self.per_directory * self.per_directory}"
 
 
 @dataclass(frozen=True, slots=True)
 class TimeParser(Parser):
-    """By a time that the record's own timestamp or its value tells; ``by_offset`` within it."""
+    """Files by the record's timestamp or a time in its value; ``by_offset`` splits further by offset."""
 
     directories: TimeDirectories
     time_of: Time | None = None
@@ -152,7 +152,7 @@ class TimeParser(Parser):
     by_offset: OffsetParser | None = None
 
     def file(self, records: pa.RecordBatch) -> Filed:
-        """By minutes, of which a batch has few."""
+        """File minute by minute; a batch spans few."""
         filed, untyped = Filed(), records
         times = untyped.column("timestamp") if self.time_of is None else self.time_of.quick(untyped.column("value"))
         if times is None:
@@ -188,7 +188,7 @@ class TimeParser(Parser):
             filed.add(directory)
 
     def period(self, directory: str) -> tuple[str, int] | None:
-        """The directory itself, or the one that is parted by offsets."""
+        """The directory itself, or its parent if it is split by offsets."""
         path = directory if self.by_offset is None else directory.rpartition("/")[0]
         ends_ms = self.directories.end_ms(path)
         return None if ends_ms is None else (path, ends_ms)
@@ -198,7 +198,7 @@ class TimeParser(Parser):
         return self if self.time_of is None else replace(self, time_of=self.time_of.for_topic(topic))
 
     def _times(self, records: pa.RecordBatch) -> list[int | str]:
-        """Of each row the time, or why there is none."""
+        """Return each row's time, or the reason it has none."""
         if self.time_of is None:
             return [time_ms if time_ms > 0 else _NO_DIRECTORY for time_ms in _integers(records, "timestamp")]
         times: list[int | str] = []
@@ -212,7 +212,7 @@ class TimeParser(Parser):
 
 @dataclass(frozen=True, slots=True)
 class FieldParser(Parser):
-    """By a field of the value, and below it by the value's time."""
+    """Files by a field of the value, and below it by the value's time."""
 
     field: Field
     directories: TimeDirectories
@@ -220,7 +220,7 @@ class FieldParser(Parser):
     prefix: str = ""
 
     def file(self, records: pa.RecordBatch) -> Filed:
-        """Row by row."""
+        """File row by row."""
         filed = Filed()
         for value in _values(records):
             try:
@@ -231,7 +231,7 @@ class FieldParser(Parser):
         return filed
 
     def period(self, directory: str) -> tuple[str, int] | None:
-        """The directory itself, by what lies below the field's."""
+        """The directory itself, by the part below the field's."""
         ends_ms = self.directories.end_ms(directory.partition("/")[2])
         return None if ends_ms is None else (directory, ends_ms)
 
@@ -256,7 +256,7 @@ class FieldParser(Parser):
 
 
 def runs_of(numbers: Any) -> Iterator[tuple[Any, int]]:
-    """Each number that stands in a column again and again, one after the other, and how often: most do."""
+    """Yield each run of equal adjacent numbers in a column and its length; most numbers repeat."""
     if len(numbers):
         runs = pc.run_end_encode(numbers)
         ends = cast("list[int]", runs.run_ends.to_pylist())

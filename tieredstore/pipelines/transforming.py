@@ -1,4 +1,4 @@
-"""Transformers: records changed, or left out, before they are filed."""
+"""Transformers: change records, or drop them, before they are filed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tieredstore.pipelines.filing.times import BadMessageError
 
 _SETTING: Final = "secor.message.transformer.class"
 _CHANGED: Final = ("key", "value", "headers")
-"""What a transformer decides; offsets and times stay Kafka's."""
+"""Columns that a transformer may change; offsets and times remain Kafka's."""
 
 _OF_BATCHES: Final = "_tieredstore_of_batches"
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -24,7 +24,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A record, as a transformer sees it: ``dataclasses.replace`` gives one with another key, value or headers."""
+    """A record as a transformer sees it: ``dataclasses.replace`` changes key, value or headers."""
 
     topic: str
     partition: int
@@ -36,36 +36,36 @@ class Message:
 
 
 class Transformer(ABC):
-    """Changes Arrow batches. Made without arguments, and without state: the same records are changed to the same."""
+    """Changes Arrow batches. Created without arguments, stateless: the same records always give the same result."""
 
     @abstractmethod
     def transform(self, records: pa.RecordBatch) -> pa.RecordBatch | None:
-        """The rows that stay, by ``offset``, ascending, with ``key``, ``value`` and ``headers`` as they are to be.
+        """Return the rows to keep, by ascending ``offset``, with their new ``key``, ``value`` and ``headers``.
 
-        None for none of them. ``timestamp`` and ``timestampType`` stay as they are, whatever is said of them.
+        None drops all. Changes of ``timestamp`` and ``timestampType`` are ignored.
         """
 
 
 class MessageTransformer(ABC):
-    """Changes message by message. Made without arguments, and without state."""
+    """Changes message by message. Created without arguments, stateless."""
 
     @abstractmethod
     def transform(self, message: Message) -> Message | None:
-        """The message as it shall be filed, None for one that is left out.
+        """Return the message to file, or None to drop it.
 
-        BadMessageError, or what bad data leads to (ValueError, KeyError, TypeError …), for one that is put aside.
+        Raise BadMessageError, or let bad data raise ValueError, KeyError, TypeError ..., to quarantine the message.
         """
 
 
 def of_batches(function: _Function) -> _Function:
-    """Marks a function that a setting names as one of Arrow batches, as :meth:`Transformer.transform` is."""
+    """Mark a function as one of Arrow batches, like :meth:`Transformer.transform`, for a setting to name."""
     setattr(function, _OF_BATCHES, True)
     return function
 
 
 @dataclass(frozen=True, slots=True)
 class Transformed:
-    """What has become of a batch: the rows that stay, how many are left out, and why rows are bad, by number."""
+    """The result of a batch: rows that remain, the number dropped, and reasons of bad rows by row number."""
 
     records: pa.RecordBatch
     filtered: int
@@ -74,7 +74,7 @@ class Transformed:
 
 @dataclass(frozen=True, slots=True)
 class Transforming:
-    """What the settings name, as ``module:name``. Picklable."""
+    """A transformer that the settings name as ``module:name``. Picklable."""
 
     name: str
 
@@ -82,7 +82,7 @@ class Transforming:
         self._function()
 
     def apply(self, records: pa.RecordBatch, topic: str, partition: int) -> Transformed:
-        """Of a batch; ConfigError for a transformer that does not keep to offsets."""
+        """Transform a batch; raise ConfigError if the transformer invents or reorders offsets."""
         function, is_of_batches = self._function()
         if not is_of_batches:
             return self._one_by_one(records, function, topic, partition)
@@ -151,7 +151,7 @@ class Transforming:
             if not isinstance(outcome, Message) or outcome.offset != offset:
                 raise ConfigError(f"{_SETTING}, {self.name}, gives neither None nor the message with its offset")
             kept.append(row)
-            # Headers that are null stay so, unless there are some now.
+            # Null headers stay null unless the transformer adds some.
             changed.append(outcome if outcome.headers or headers else replace(outcome, headers=()))
         batch = self._columns(records, kept, changed)
         return Transformed(batch, records.num_rows - len(kept) - len(faults), faults)
@@ -176,7 +176,7 @@ class Transforming:
 
 
 def _with(rows: pa.RecordBatch, changed: pa.RecordBatch) -> Any:
-    """Rows with the columns that were changed."""
+    """Return rows with the changed columns replaced."""
     arrays = {name: changed.column(name).cast(rows.schema.field(name).type) for name in _CHANGED}
     return _replace(rows, arrays)
 
@@ -192,7 +192,7 @@ def _join(batches: list[Any], like: pa.RecordBatch) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """In words without the message's content."""
+    """Return the reason without the message's content."""
     if isinstance(error, BadMessageError):
         return str(error)
     return f"its transformer failed with {type(cast('object', error)).__name__}"

@@ -1,4 +1,4 @@
-"""Writers: records into files, JSON lines among them; the same records always into the same bytes."""
+"""Writers of records into files, JSON lines among them; the same records always give the same bytes."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ ENVELOPE: Final[Any] = pa.schema(
 """All columns of Spark's Kafka source, under its names."""
 
 DECODED: Final = "decoded"
-"""The column of rows under way that has the values, where they are decoded; none of a file."""
+"""Column of in-memory rows that holds decoded values; never written to a file."""
 
 KAFKA: Final = "kafka"
-"""The column of files of decoded values that is a struct of what Kafka tells of each."""
+"""Column of files with decoded values: a struct of Kafka's metadata of each record."""
 
 
 def envelope(records: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
-    """Records as they came, with all that Kafka tells of them."""
+    """Return records unchanged, with all of Kafka's metadata."""
     rows = records.num_rows
     columns = {
         "topic": pa.repeat(topic, rows),
@@ -59,7 +59,7 @@ _STREAM_ENDINGS: Final = {"none": "", "gzip": ".gz", "zstd": ".zst"}
 
 
 class FileWriter(ABC):
-    """Writes one file, and perhaps one beside it for what the format cannot say."""
+    """Writes one file, and for some formats a sidecar with everything that the format cannot hold."""
 
     @abstractmethod
     def write(self, rows: pa.RecordBatch) -> None:
@@ -67,15 +67,15 @@ class FileWriter(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the file, which stays open."""
+        """Finish the file and leave it open."""
 
     def abandon(self) -> None:
-        """Let go of what is held, of a file that nobody will read."""
+        """Release resources without finishing the file."""
         self.close()
 
 
 class Format(ABC):
-    """A kind of files. Frozen and picklable."""
+    """A file format. Frozen and picklable."""
 
     name: ClassVar[str]
     has_sidecar: ClassVar[bool] = False
@@ -83,58 +83,58 @@ class Format(ABC):
     @property
     @abstractmethod
     def ending(self) -> str:
-        """What the names of its files end with."""
+        """The suffix of its file names."""
 
     @property
     def writes_forward(self) -> bool:
-        """Whether its writers only append to their files, and neither seek in them nor read them.
+        """True if its writers only append and neither seek nor read back.
 
-        What they write may then be on its way to the store already. Other formats get temporary files.
+        Such files stream to the store while they are written; other formats use temporary files.
         """
         return False
 
     @abstractmethod
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:
-        """A writer into ``file``, and into ``sidecar`` where the format has one."""
+        """Return a writer into ``file``, and into ``sidecar`` if the format has one."""
 
     def faults(self, records: pa.RecordBatch) -> dict[int, str]:  # noqa: ARG002  most formats hold anything
-        """Why rows cannot be written, by their numbers."""
+        """Return why rows cannot be written, by row number."""
         return {}
 
     def for_window(self, topic: str) -> Format:  # noqa: ARG002  for those that know schemas of topics
-        """The one for a window of a topic; ConfigError where the settings do not say what its values are."""
+        """Return the format for a window of a topic; raise ConfigError if the settings do not describe its values."""
         return self
 
     def decode(self, records: pa.RecordBatch) -> tuple[Any, dict[int, str]]:
-        """What rows have beside the envelope, None for nothing, and the faults."""
+        """Return the decoded columns besides the envelope (None for none), and the faults by row number."""
         return None, self.faults(records)
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:  # noqa: ARG002  not all can
-        """A writer of rows of another schema than the envelope; ConfigError from a format that has none."""
+        """Return a writer of rows with another schema than the envelope; raise ConfigError if the format has none."""
         raise ConfigError(f"files of {self.name} do not hold columns: give parquet, orc, avro or json")
 
 
 class BuiltIn(Format):
-    """A format of the table: its writers only append to their files, whose names end by format and codec."""
+    """A format of the table: its writers only append, and file names end by format and codec."""
 
     suffix: ClassVar[str]
     is_stream: ClassVar[bool] = False
-    """Whether all of a file is compressed, and not parts inside, where the codec is told too."""
+    """True if the whole file is compressed rather than parts inside it."""
     codec: str
 
     @property
     def ending(self) -> str:
-        """The format's, and that of a codec that compresses all of it."""
+        """The format's suffix, and the codec's if it compresses the whole file."""
         return f"{self.suffix}{_STREAM_ENDINGS[self.codec] if self.is_stream else ''}"
 
     @property
     def writes_forward(self) -> bool:
-        """They do."""
+        """Always true."""
         return True
 
 
 class GroupedFile(FileWriter):
-    """A file whose groups of rows end at the same records, in whatever batches these come."""
+    """A file whose row groups end at the same records regardless of batch boundaries."""
 
     def __init__(self, schema: Any) -> None:
         self._groups = RowGroups(schema)
@@ -145,31 +145,31 @@ class GroupedFile(FileWriter):
 
     @abstractmethod
     def end(self) -> None:
-        """Write what ends the file."""
+        """Write the end of the file."""
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Append, group by group."""
         self.append(rows, rows if "value" in rows.schema.names else None)
 
     def append(self, rows: pa.RecordBatch, records: pa.RecordBatch | None) -> None:
-        """The same of rows that are made of these records, by whose bytes a group ends too."""
+        """Append rows made of ``records``, whose bytes end a group too."""
         for group in self._groups.add(rows, records):
             self.put(group)
 
     def close(self) -> None:
-        """The last group, and the file's end."""
+        """Write the last group and the file's end."""
         if (rest := self._groups.rest()) is not None:
             self.put(rest)
         self.end()
 
     def abandon(self) -> None:
-        """The file's end; nobody misses the last group."""
+        """Write the file's end without the last group, which nothing reads."""
         self.end()
 
 
 @dataclass(frozen=True, slots=True)
 class JsonLines(BuiltIn):
-    """An object of JSON a line: the envelope, bytes in base64 as Spark writes them."""
+    """One JSON object per line: the envelope, with bytes in base64 as Spark writes them."""
 
     codec: str = "none"
     name: ClassVar[str] = "json"
@@ -177,11 +177,11 @@ class JsonLines(BuiltIn):
     is_stream: ClassVar[bool] = True
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
-        """Lines into a compressed stream."""
+        """Return a writer of lines into a compressed stream."""
         return _JsonFile(compress_into(file, self.codec), _plain)
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:  # noqa: ARG002  the rows tell it
-        """An object of the columns a line."""
+        """Return a writer of one object of the columns per line."""
         return _JsonFile(compress_into(file, self.codec), _plain_columns)
 
 
@@ -201,7 +201,7 @@ class _JsonFile(FileWriter):
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of the envelope as JSON has it; fields that are null are left out, as Spark does."""
+    """Return a row of the envelope as JSON; null fields are omitted, as Spark does."""
     row["timestamp"] = row["timestamp"].isoformat(timespec="milliseconds").replace("+00:00", "Z")
     for name in ("key", "value"):
         if row[name] is not None:
@@ -218,7 +218,7 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain_columns(content: Any) -> Any:
-    """Columns as JSON has them: bytes in base64, decimals as text, and a number that JSON has not as its name."""
+    """Return columns as JSON: bytes in base64, decimals as text, and numbers that JSON lacks by name."""
     match content:
         case dict():
             fields = cast("dict[str, Any]", content)
@@ -240,7 +240,7 @@ def _plain_columns(content: Any) -> Any:
 
 
 class _Kept:
-    """A file that a stream which compresses may close, and that stays open."""
+    """A file that stays open when the compressing stream above it closes it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -256,7 +256,7 @@ class _Kept:
 
 
 def compress_into(file: BinaryIO, codec: str) -> BinaryIO:
-    """A stream into ``file``, which stays open when the stream is closed; no time goes into it."""
+    """Return a compressing stream into ``file``, which stays open when the stream closes; no time is written."""
     kept: Any = _Kept(file)
     match codec:
         case "gzip":

@@ -1,6 +1,6 @@
-"""The verbs of ``tieredstore pipeline`` about files that are written.
+"""Subcommands of ``tieredstore pipeline`` that act on written files.
 
-It lies apart from ``pipeline``: what the commands do lies in modules that are imported when one of them is asked for.
+Apart from ``pipeline`` so that each command imports its modules only when it runs.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def _open_source(pipeline: Pipeline, parts: Parts, topic: str, backup: Path | No
 
 
 def _fill(work: Backfill, selected: Selected, dry_run: bool) -> Generator[Outcome]:
-    """Each window, and the files that go; of a plan also which offsets of a window were asked for."""
+    """Yield each window and the files to delete; in a plan also which offsets of a window were requested."""
     if not dry_run:
         for entry in work.run(selected):
             sizes = {file.key: file.size for file in entry.files}
@@ -250,7 +250,7 @@ def _parse_again(file: Path, threads: int | None, dry_run: bool) -> Generator[Ou
 
 
 def _of_redriven(one: Redriven) -> WindowOutcome:
-    """Where none is good nothing was written, and the file stays as it is."""
+    """If no message is good now, nothing was written and the file stays as it is."""
     told = {"kind": "bad_messages", "quarantine_key": one.key, "reasons": one.reasons}
     if one.entry is not None:
         return of_written("backfill", one.window, code="parsed", **told)

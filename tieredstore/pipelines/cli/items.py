@@ -1,4 +1,4 @@
-"""What commands of pipelines tell of their items: windows that are written, files that go, complete directories."""
+"""Items that pipeline commands report: written windows, deleted files, complete directories."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ PipelineFiles: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowOutcome(Outcome):
-    """What became of a window, or would: of its records, and in which files; or of a file (``name``) that goes.
+    """The outcome of a window, real or planned: its records and their files; or of a file (``name``) to delete.
 
-    ``asked`` are the first and the last offset that were asked for, where whole windows go. ``quarantine_key`` is the
-    file of its bad messages, ``reasons`` say of each offset why it is bad; both where these are parsed once more.
+    ``asked`` are the first and the last requested offset where whole windows are deleted. ``quarantine_key`` is the
+    file of its bad messages and ``reasons`` the reason for each offset, when bad messages are parsed once more.
     """
 
     records: int | None = None
@@ -47,7 +47,7 @@ class WindowOutcome(Outcome):
     reasons: Mapping[int, str] = field(default_factory=dict[int, str])
 
     def by_reason(self) -> list[tuple[str, list[int]]]:
-        """The offsets of each reason; what most messages are bad for comes first."""
+        """Return the offsets of each reason, most frequent first."""
         offsets: defaultdict[str, list[int]] = defaultdict(list)
         for offset, reason in sorted(self.reasons.items()):
             offsets[reason].append(offset)
@@ -56,7 +56,7 @@ class WindowOutcome(Outcome):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryOutcome(Outcome):
-    """A directory that is complete, or would be said to be; ``statement`` makes it known to Hive."""
+    """A directory that is complete, or would be marked so; ``statement`` registers it in Hive."""
 
     ends_ms: int
     files: int
@@ -67,7 +67,7 @@ class DirectoryOutcome(Outcome):
 def of_window(
     action: str, window: Window | WrittenWindow, *, code: str = "written", status: Status = "done", **more: Any
 ) -> WindowOutcome:
-    """The outcome of a window's offsets; one without any says where a partition begins."""
+    """Return the outcome of a window's offsets; without records it shows where a partition begins."""
     is_mark = window.start == window.stop
     return WindowOutcome(
         action=action, status=status, code="begun" if is_mark else code, topic=window.topic,
@@ -77,7 +77,7 @@ def of_window(
 
 
 def of_written(action: str, window: WrittenWindow, **more: Any) -> WindowOutcome:
-    """The outcome of a window that is written."""
+    """Return the outcome of a written window."""
     return of_window(
         action, window, records=window.records, filtered=window.filtered, quarantined=window.quarantined,
         stored_size=sum(file.size for file in window.files), output_keys=tuple(file.key for file in window.files),
@@ -150,7 +150,7 @@ FINALIZE: Final = Words("path", "finalized", {}, _show_directory, "finalizing", 
 
 
 class WindowTeller(Teller):
-    """Tells of windows, and sums up their records."""
+    """Reports windows and sums up their records."""
 
     def __init__(self, words: Words, as_json: bool, is_plan: bool) -> None:
         super().__init__(words, as_json, is_plan)
@@ -159,7 +159,7 @@ class WindowTeller(Teller):
         self.size_gone = 0
 
     def tell(self, outcome: Outcome) -> None:
-        """Of one window more, or of a file that goes."""
+        """Report a window, or a file to delete."""
         super().tell(outcome)
         if isinstance(outcome, WindowOutcome):
             self.sums["records"] += outcome.records or 0
@@ -170,7 +170,7 @@ class WindowTeller(Teller):
             self.size_gone += (outcome.stored_size or 0) * (outcome.code == "deleted")
 
     def sentence(self) -> str:
-        """How much is written, and how many files go."""
+        """Return the sum of written and deleted files."""
         would = "would be " if self.is_plan else ""
         done = f"{counted(self.counts['written'], 'window')} {would}written"
         if not self.is_plan:
@@ -181,14 +181,14 @@ class WindowTeller(Teller):
 
 
 _REASONS: Final = 5
-"""How many of them a person sees of a file."""
+"""Reasons shown per file to a person."""
 
 
 class BadMessagesTeller(WindowTeller):
-    """Tells of files of bad messages."""
+    """Reports files of bad messages."""
 
     def tell(self, outcome: Outcome) -> None:
-        """Of one file more, and why its messages are still bad."""
+        """Report a file and why its messages are still bad."""
         super().tell(outcome)
         if self.as_json or not isinstance(outcome, WindowOutcome):
             return

@@ -1,1 +1,1 @@
-"""The settings of a pipeline: their names are Secor's where it has them."""
+"""Settings of a pipeline, under Secor's names where Secor has them."""

@@ -1,4 +1,4 @@
-"""The chapters of a pipeline's settings, named as Secor names them: filing, groups, naming, tables, ends of files."""
+"""Chapters of a pipeline's settings, named as Secor names them: filing, groups, naming, tables, limits."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _PARSER_NAMES: Final = {name: name for name in PARSERS} | {
 
 
 class FilingSettings(SettingsGroup):
-    """What records are filed by; settings of single parsers stand with their rows in ``parser_table``."""
+    """How records are filed; settings of single parsers stand with their rows in ``parser_table``."""
 
     parser_options: tuple[tuple[str, str], ...] = ()
-    """``parser.*`` for a parser of the user's own: pairs of name, without the beginning, and text."""
+    """``parser.*`` for a user's own parser: pairs of name (without the prefix) and text."""
 
     parser: Annotated[
         str, string("a short name, Secor's class, or module:Class", read_name(_PARSER_NAMES, own=True)), secor.HONOURED
@@ -102,12 +102,12 @@ class FilingSettings(SettingsGroup):
     )
 
     def field_path(self, name: str = "") -> tuple[str, ...]:
-        """The names that lead to a field of a schema, by default to that of the time."""
+        """Return the path of names to a field of a schema; by default to the time's field."""
         return tuple((name or self.timestamp_name).split(self.timestamp_separator or "."))
 
 
 def _group(text: str) -> str:
-    """Kafka takes any name; one with a control character is a slip."""
+    """Kafka accepts any name; a control character in one is a slip."""
     if not text or len(text) > 255 or not text.isprintable():
         raise ValueError
     return text
@@ -120,14 +120,14 @@ def _start(text: str) -> str:
 
 
 def _node(text: str) -> str:
-    """The path of a node of ZooKeeper, without the slash at its end."""
+    """Return the path of a ZooKeeper node without a trailing slash."""
     if not re.fullmatch(r"/?|(/[^/\x00-\x1f]+)+/?", text):
         raise ValueError
     return text.rstrip("/")
 
 
 class GroupSettings(SettingsGroup):
-    """Which groups are read and written."""
+    """The groups that are read and written."""
 
     starting_group: Annotated[str, string("group:NAME", _start)] = Field(
         default="",
@@ -165,7 +165,7 @@ def _day(text: str) -> str:
 
 
 def _root(text: str) -> str:
-    """With the slash at its end that Secor adds."""
+    """Return the path with the trailing slash that Secor adds."""
     path = text.strip("/")
     if not path or any(part in {"", ".", ".."} for part in path.split("/")):
         raise ValueError
@@ -173,7 +173,7 @@ def _root(text: str) -> str:
 
 
 class NamingSettings(SettingsGroup):
-    """What keys are made of, beside topic and directory."""
+    """The parts of keys besides topic and directory."""
 
     name_offset: Annotated[str, choice("file", "window")] = Field(
         default="file",
@@ -196,7 +196,7 @@ class NamingSettings(SettingsGroup):
 
 
 class TableSettings(SettingsGroup):
-    """Which table has the files."""
+    """The table that the files belong to."""
 
     hive_prefix: Annotated[
         str, string("letters, digits and _, behind a database and a dot", matcher(r"(?a)(\w+\.)?\w*")), secor.HONOURED
@@ -222,7 +222,7 @@ class TableSettings(SettingsGroup):
 
 
 def hive_tables(rest: Mapping[str, str], reader: SettingsReader) -> tuple[tuple[str, str], ...]:
-    """Hive's tables by topic; notes what is no table's name."""
+    """Return Hive's tables by topic; note invalid table names."""
     tables = {name.removeprefix(HIVE_TABLE): text.strip() for name, text in rest.items() if name.startswith(HIVE_TABLE)}
     for topic, table in tables.items():
         if not topic or not re.fullmatch(r"(\w+\.)?\w+", table, re.ASCII):
@@ -234,14 +234,14 @@ def hive_tables(rest: Mapping[str, str], reader: SettingsReader) -> tuple[tuple[
 
 
 def catalog_properties(rest: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """What pyiceberg is told of the catalog; any of it may be a secret."""
+    """Return pyiceberg's catalog properties; any of them may be a secret."""
     return tuple(sorted((name.removeprefix(CATALOG), text) for name, text in rest.items() if name.startswith(CATALOG)))
 
 
 def find_table_fault(
     own: TableSettings, naming: NamingSettings, file_format: str, output: Settings, hive: Sequence[object]
 ) -> str:
-    """Why files of this output cannot be entered in the table, or in those of Hive's; empty if they can."""
+    """Return why files of this output cannot be registered in the table or in Hive's tables; empty if they can."""
     if (naming.hashed or naming.alternative_since) and (hive or own.hive_prefix):
         return (
             "tables of Hive need all directories of a topic below one: leave secor.s3.prefix.md5hash and "
@@ -259,13 +259,13 @@ def find_table_fault(
 
 
 def regex(text: str) -> str:
-    """What is one; ValueError for anything else."""
+    """Return ``text`` if it is a regular expression; raise ValueError otherwise."""
     compiled(text)
     return text
 
 
 class LimitSettings(SettingsGroup):
-    """By which sizes, ages and numbers."""
+    """Sizes, ages and numbers that end files."""
 
     max_file_bytes: Annotated[int, long(1), secor.HONOURED] = Field(
         default=200000000,

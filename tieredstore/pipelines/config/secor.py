@@ -1,4 +1,4 @@
-"""Secor's properties: which are honoured, which have no effect here, and which are refused, with the way out."""
+"""Secor's properties: honoured, without effect here, or refused with the alternative."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "tsdb.": "",
     "zookeeper.": "of ZooKeeper only zookeeper.quorum is used, for startingOffsets",
 }
-"""Names, and beginnings that end in a dot; where there is something to say, what."""
+"""Names, or prefixes that end in a dot, with a note where one is needed."""
 
 REFUSED: Final[Mapping[str, str]] = {
     "aws.access.key": "give output.storage.aws.access.key.id",
@@ -80,19 +80,19 @@ REFUSED: Final[Mapping[str, str]] = {
     ),
     "secor.azure.": "give output.storage.azure.*",
 }
-"""As above; the way out."""
+"""Names or prefixes, with the alternative."""
 
 HONOURED: Final = "a property of Secor's"
-"""Mark in the annotation of a setting: Secor has it under the same name. All others are ours alone."""
+"""Mark in the annotation of a setting: Secor has the same name. All other settings are ours alone."""
 
 HONOURED_BEGINNINGS: Final = ("hive.table.name.TOPIC", "schema.registry.*", "kafka.new.consumer.*")
-"""Those whose ends others choose, beside schemas of topics."""
+"""Prefixes whose continuation the user chooses, besides schemas of topics."""
 
 ALSO_CALLED: Final[Mapping[str, str]] = {
     "secor.hive.prefix": "hive.table.prefix",
     "secor.hive.table.name.": "hive.table.name.",
 }
-"""Names, and beginnings that end in a dot, by which versions of Secor read what others read by another."""
+"""Names, or prefixes that end in a dot, that some versions of Secor use for a property with another name here."""
 
 WRITER: Final = "secor.file.reader.writer.factory"
 CODEC: Final = "secor.compression.codec"
@@ -104,11 +104,11 @@ HARMLESS: Final[Mapping[str, frozenset[str]]] = {
     "kafka.seed.broker.port": frozenset({"9092"}),
     "message.timestamp.required": frozenset({"true"}),
 }
-"""Texts of what is refused that ask for nothing: they stand in Secor's own files."""
+"""Values of refused properties that request nothing: Secor's own files contain them."""
 
 PARSERS: Final = "com.pinterest.secor.parser."
 WRITERS: Final = "com.pinterest.secor.io.impl."
-"""What the names of its classes begin with."""
+"""Prefix of Secor's writer classes."""
 
 TRANSFORMERS: Final = {"com.pinterest.secor.transformer.IdentityMessageTransformer": ""}
 _PROTOCOLS: Final = "org.apache.thrift.protocol."
@@ -130,9 +130,9 @@ _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[ntrsf])")
 
 
 def delimiter_bytes(text: str) -> bytes:
-    """Return what a delimiter's setting stands for, in UTF-8; ValueError for half a pair of surrogates.
+    """Return the bytes of a delimiter's setting, in UTF-8; raise ValueError for half a surrogate pair.
 
-    Control characters are written as escapes of Java's properties, since settings lose blanks at their ends.
+    Control characters are written as escapes of Java's properties, since settings are trimmed.
     """
     plain = _ESCAPE.sub(lambda escape: _BLANKS.get(escape[0]) or chr(int(escape[1], 16)), text)
     return plain.encode("utf-16", "surrogatepass").decode("utf-16").encode()
@@ -143,21 +143,21 @@ def _delimiter_text(delimiter: str) -> str:
 
 
 def read_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """What a file says, by the names that are read here, without those that stand empty.
+    """Return a file's properties under the names read here, without empty ones.
 
-    Three that stand empty say something all the same: files are not compressed, nothing stands between their values,
-    and directories by a field begin with nothing.
+    Three are meaningful when empty: files are not compressed, no delimiter separates their values, and directories by a
+    field have no prefix.
     """
     given: dict[str, str] = {}
     for name, text in properties.items():
         if text.strip():
             ours = _ours(name)
-            # Where both names stand, the one that is read here holds.
+            # If both names are set, the one read here wins.
             if ours == name or not properties.get(ours, "").strip():
                 given[ours] = text
     if CODEC in properties and CODEC not in given:
         given[CODEC] = "none"
-    # A blank is no less a delimiter than others; of Secor's two formats of text one has a new line whatever is given.
+    # A blank is a valid delimiter; one of Secor's two text formats always uses a new line.
     delimiter = properties.get(DELIMITER, "\n")
     if delimiter.strip() or (delimiter != "\n" and (delimiter or _parts_by_setting(given))):
         given[DELIMITER] = _delimiter_text(delimiter)
@@ -178,7 +178,7 @@ def _parts_by_setting(given: Mapping[str, str]) -> bool:
 
 
 def entry_of(name: str, table: Mapping[str, str]) -> str | None:
-    """What the table says of a property, by its name or its beginning; None if nothing."""
+    """Return the table's entry for a property, by its name or its prefix; None if it has none."""
     if name in table:
         return table[name]
     return next((words for start, words in table.items() if start.endswith(".") and name.startswith(start)), None)

@@ -1,4 +1,4 @@
-"""The settings of a pipeline: one file for one group, with the bucket that is read and the store that is written."""
+"""Settings of a pipeline: one file per group, with the bucket to read and the store to write."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ _CODEC_NAMES: Final = {codec: codec for kind in FORMATS.values() for codec in ki
 
 
 class PipelineSettings(SettingsGroup):
-    """What a group reads and which files it writes; the rest in chapters."""
+    """The records that a group reads and the files that it writes; further settings are in chapters."""
 
     filing: FilingSettings = FilingSettings()
     groups: GroupSettings = GroupSettings()
@@ -85,9 +85,9 @@ class PipelineSettings(SettingsGroup):
     table: TableSettings = TableSettings()
     limits: LimitSettings = LimitSettings()
     parsers: tuple[SettingsGroup, ...] = tuple(group() for group in parser_settings())
-    """The settings of single parsers, as the rows of ``parser_table`` declare them."""
+    """Settings of single parsers, as the rows of ``parser_table`` declare them."""
     schemas: str = ""
-    """Of what the files say that settings name: no property of its own, and part of the fingerprint."""
+    """Digest of the files that settings name: not a property, but part of the fingerprint."""
 
     name: Annotated[str, string("letters, digits, ., _ and -", matcher(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"))] = Field(
         alias="pipeline.name", description="Name of the pipeline; its commit log is stored under it."
@@ -199,7 +199,7 @@ CHAPTERS: Final[Mapping[str, type[SettingsGroup]]] = {
 
 
 def own_properties() -> Iterator[tuple[str, FieldInfo, Kind]]:
-    """Name, field and kind of each property of a pipeline's own."""
+    """Yield name, field and kind of each of a pipeline's own properties."""
     filing, *others = CHAPTERS.values()
     groups: tuple[type[SettingsGroup], ...] = (PipelineSettings, filing, *parser_settings(), *others)
     for group in groups:
@@ -207,7 +207,7 @@ def own_properties() -> Iterator[tuple[str, FieldInfo, Kind]]:
 
 
 def _broken_rules(own: PipelineSettings) -> Iterator[tuple[str, str]]:
-    """Of settings that do not fit together, the property and what is wrong with it."""
+    """Yield each property that does not fit the others, with the reason."""
     kind, groups, limits = kind_of(own), own.groups, own.limits
     yield from _broken_parser(own)
     yield from _broken_files(own)
@@ -257,7 +257,9 @@ def _broken_files(own: PipelineSettings) -> Iterator[tuple[str, str]]:
 
 
 def _broken_directories(own: PipelineSettings) -> Iterator[tuple[str, str]]:
-    """Rules of directories of times, and of another root since a day: Secor fails at the first file without one."""
+    """Check directories of times, and of another root from a given day: without a time Secor fails at the first
+    file.
+    """
     naming = own.naming
     for level in ("date", "hour", "minute"):
         name, pattern = f"partitioner.granularity.{level}.format", getattr(own.filing, f"{level}_format")
@@ -285,7 +287,7 @@ def _broken_directories(own: PipelineSettings) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """One group: its own settings, the bucket that it reads (None: the broker alone), the client, and the output."""
+    """One group: its own settings, the bucket to read (None: only the broker), the Kafka client, and the output."""
 
     own: PipelineSettings
     output: Settings
@@ -295,31 +297,31 @@ class Pipeline:
     """Hive's tables, by topic."""
     schemas: Schemas = field(default_factory=Schemas)
     catalog: tuple[tuple[str, str], ...] = ()
-    """What pyiceberg is told of the table's catalog, secrets too."""
+    """Properties for pyiceberg's catalog, secrets included."""
 
     def __repr__(self) -> str:
         return f"Pipeline({self.own.name!r}, generation={self.own.generation})"
 
 
 def with_generation(pipeline: Pipeline, generation: int) -> Pipeline:
-    """The same pipeline as another generation of it."""
+    """Return the same pipeline as another generation."""
     return replace(pipeline, own=pipeline.own.model_copy(update={"generation": generation}))
 
 
 def load_pipeline(path: Path | str) -> Pipeline:
-    """The pipeline that a file describes; ConfigError with all that is wrong with it."""
+    """Return the pipeline that a file describes; ConfigError lists every problem."""
     return pipeline_from(read_properties(path), base_dir=Path(path).absolute().parent, source=str(path))
 
 
 def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None, source: str = "pipeline") -> Pipeline:
-    """The same of a mapping; relative paths start from ``base_dir``."""
-    # Secor's own files have most names with nothing behind them.
+    """Return the pipeline that a mapping describes; relative paths start from ``base_dir``."""
+    # Secor's own files leave most names empty.
     given = secor.read_properties(properties)
     own_names = {name for name, _, _ in own_properties()}
     output = {name.removeprefix(_OUTPUT): text for name, text in given.items() if name.startswith(_OUTPUT)}
     stored = {name: text for name, text in given.items() if name.startswith(_SOURCE)}
     rest = {name: text for name, text in given.items() if name not in stored and not name.startswith(_OUTPUT)}
-    # Secor's writers of columns decode values.
+    # Secor's columnar writers decode values.
     _, columns = FACTORIES.get(rest.get(secor.WRITER, "").strip(), ("", "none"))
     implied = {} if columns == "none" else {"columns": columns}
     own = implied | {name: text for name, text in rest.items() if name in own_names}
@@ -366,14 +368,14 @@ def _read_settings(reader: SettingsReader, parser_options: Mapping[str, str]) ->
     fields: dict[str, object] = {name: one for name, one in chapters.items() if one is not None}
     fields["parsers"] = tuple(one for group in parser_settings() if (one := reader.read(group)) is not None)
     own = reader.read(PipelineSettings, fields=fields)
-    # Rules of settings that are wrong by themselves would say the same twice.
+    # Settings that are wrong by themselves would be reported twice.
     for name, why in _broken_rules(own) if own is not None and not reader.problems else ():
         reader.note(name, why)
     return reader.result(own)
 
 
 def _check_groups(own: PipelineSettings, client: Mapping[str, str], source: str) -> None:
-    """Groups that are kept in Kafka need a broker."""
+    """Raise ConfigError if groups are kept in Kafka but no broker is set."""
     if _SERVERS in client:
         return
     if own.groups.commit_group:
@@ -386,7 +388,7 @@ def _check_groups(own: PipelineSettings, client: Mapping[str, str], source: str)
 
 
 def _schemas(rest: Mapping[str, str], own: PipelineSettings, base_dir: Path, source: str) -> Schemas:
-    """What files and registry say of values; only where something asks for it."""
+    """Return the schemas of values from files and registry; empty unless a setting needs them."""
     wanted = {name: text for name, text in rest.items() if name.startswith(OF_TOPICS)}
     decoded = {kind_of(own).schemas, own.columns}
     if "avro" in decoded:
@@ -409,7 +411,7 @@ def _schemas(rest: Mapping[str, str], own: PipelineSettings, base_dir: Path, sou
 
 
 def _sort_out(rest: Mapping[str, str], own_names: set[str], reader: SettingsReader) -> dict[str, str]:
-    """The properties of the Kafka client; notes what is refused or unknown, and says what has no effect."""
+    """Return the properties of the Kafka client; note refused and unknown ones, and log those without effect."""
     client: dict[str, str] = {}
     idle: list[str] = []
     for name, text in rest.items():
@@ -433,7 +435,7 @@ def _sort_out(rest: Mapping[str, str], own_names: set[str], reader: SettingsRead
 
 @functools.cache
 def _say_idle(source: str, names: str) -> None:
-    """Once of a file, however often it is read."""
+    """Log once per file, however often it is read."""
     _logger.info("%s: accepted without effect: %s", source, names)
 
 
@@ -442,7 +444,7 @@ def _of_client(name: str) -> str:
 
 
 def _check_client(client: Mapping[str, str], own_names: set[str], reader: SettingsReader) -> list[str]:
-    """Of the client's properties those that have no effect, since there is no broker; notes which are unknown."""
+    """Return the client's properties that have no effect because no broker is set; note unknown ones."""
     names = {name: _of_client(name) for name in client if _of_client(name) != _SERVERS}
     has_broker = len(names) < len(client)
     if not names:
@@ -451,7 +453,7 @@ def _check_client(client: Mapping[str, str], own_names: set[str], reader: Settin
         known: Any = importlib.import_module("tieredstore.live.properties")
     except ConfigError:
         if not has_broker:
-            # Nobody is there who could tell which of them are any.
+            # Without the client's library nothing can tell which of these names exist.
             words = "is a property of the Kafka client, and no broker is named: leave it out"
             reader.problems.extend(SettingProblem(name, f"{shown_name(name)} {words}") for name in names)
         return []

@@ -1,4 +1,4 @@
-"""Readers of the texts of pipelines' settings; each raises ValueError for a text that it does not accept."""
+"""Parsers of the texts of pipelines' settings; each raises ValueError for text that it does not accept."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 
 
 def path_prefix(text: str) -> str:
-    """Return what a directory's name can begin with."""
+    """Return ``text`` if a directory's name can begin with it."""
     if "/" in text or text in {".", ".."}:
         raise ValueError
     return text
 
 
 def matcher(pattern: str) -> Callable[[str], str]:
-    """Return a reader of texts that match all of an expression."""
+    """Return a parser of texts that match an expression as a whole."""
 
     def parse(text: str) -> str:
         if not re.fullmatch(pattern, text):
@@ -25,8 +25,9 @@ def matcher(pattern: str) -> Callable[[str], str]:
 
 
 def read_name(names: Mapping[str, str], *, own: bool = False) -> Callable[[str], str]:
-    """Return a reader of short names, and of Secor's classes that ``names`` has one for; ``own`` adds
-    ``module:Class``."""
+    """Return a parser of short names, and of Secor's classes that ``names`` maps to one; ``own`` adds
+    ``module:Class``.
+    """
     known = {**names, **{short: short for short in names.values()}}
 
     def parse(text: str) -> str:

@@ -1,1 +1,1 @@
-"""What files hold: formats, their writers and readers, and the way of bytes to the store."""
+"""Contents of files: formats, their writers and readers, and streaming into the store."""

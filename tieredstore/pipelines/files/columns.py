@@ -1,4 +1,4 @@
-"""Values decoded to columns, beside a struct ``kafka`` of what Kafka tells of each record; and columns of frames."""
+"""Values decoded to columns, with Kafka's metadata of each record in a struct ``kafka``; and columns of frames."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tieredstore.values.base import ValueType
 from tieredstore.values.json_text import Json
 from tieredstore.values.unmapped_json import UnmappedFields
 
-# What their type stubs say is partial.
+# Its type stubs are incomplete.
 _ipc: Final[Any] = pa.ipc
 
 REST: Final = "_rest"
@@ -32,7 +32,7 @@ KAFKA_FIELD: Final = pa.field(KAFKA, pa.struct(_BESIDE_FIELDS))
 
 
 Taken = tuple[tuple[str, str], ...]
-"""The names of partitions in paths, in small letters, each with the setting that gives it: no column may have one."""
+"""Names of partitions in paths, in lower case, each with the setting that gives it: no column may use one."""
 
 
 def _place(row: int) -> str:
@@ -40,24 +40,24 @@ def _place(row: int) -> str:
 
 
 class Decoder(ABC):
-    """Decodes the values of a topic. Frozen, and picklable."""
+    """Decodes the values of a topic. Frozen and picklable."""
 
     @abstractmethod
     def for_window(self, topic: str) -> Decoder:
-        """For the values of a window of a topic; ConfigError where the settings do not say what these are."""
+        """Return the decoder for a window of a topic; raise ConfigError if the settings do not describe its values."""
 
     @abstractmethod
     def decode(self, values: Any) -> tuple[Any, dict[int, str]]:
-        """A column of structs, None where only the end of a file tells its type; and why rows are none, by number."""
+        """Return a column of structs (None if only the end of a file determines its type), and faults by row number."""
 
     @abstractmethod
     def open(self, file: BinaryIO, inner: Format, local_path: str | None) -> FileWriter:
-        """A writer of rows that have such a column."""
+        """Return a writer of rows with such a column."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfOneSchema(Decoder):
-    """Values of a topic that have one schema, which is known before they are read."""
+    """Values of a topic with one schema, known before they are read."""
 
     schemas: Schemas
     kind: str
@@ -82,7 +82,7 @@ class OfOneSchema(Decoder):
         return replace(self, value_type=value_type)
 
     def decode(self, values: Any) -> tuple[Any, dict[int, str]]:
-        """All of them by the one type."""
+        """Decode all by the one schema."""
         assert self.value_type is not None
         column = self.value_type.convert(values, _place)
         faults = dict.fromkeys(_find_lost(values, column), f"its value is not {_NAMES[self.kind]} of its columns")
@@ -102,7 +102,7 @@ class OfOneSchema(Decoder):
         return pa.StructArray.from_arrays(arrays, fields=list(kind)), faults
 
     def open(self, file: BinaryIO, inner: Format, local_path: str | None) -> FileWriter:  # noqa: ARG002  none is needed
-        """As the rows come."""
+        """Return a writer that writes rows as they arrive."""
         assert self.value_type is not None
         fields = _fields_of(self.value_type.arrow_type)
         rest = [pa.field(REST, pa.string())] if self.rest is not None else []
@@ -114,7 +114,7 @@ _NAMES: Final = {"json": "JSON", "protobuf": "a message of Protocol Buffers", "a
 
 
 def _find_lost(values: Any, column: Any) -> list[int]:
-    """The rows that are null, and were not."""
+    """Return the rows that decoding turned into null."""
     rows = pc.indices_nonzero(pc.and_(column.is_null(), values.is_valid()))
     numbers: list[int] = rows.to_pylist()
     return numbers
@@ -139,13 +139,13 @@ def _check_names(fields: Any, topic: str, taken: Taken) -> None:
 
 
 class ColumnsFile(FileWriter):
-    """A file of columns under way; its rows are of the envelope, with the decoded values beside."""
+    """Writes a file of columns; its rows are of the envelope, with the decoded values beside."""
 
     def __init__(self, inner: FileWriter, schema: Any) -> None:
         self._inner, self._schema = inner, schema
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append; a group ends by the bytes of keys and values."""
+        """Append; the bytes of keys and values end a group."""
         beside = pa.StructArray.from_arrays([rows.column(name) for name in _BESIDE], fields=_BESIDE_FIELDS)
         arrays = [*cast("pa.StructArray", rows.column(DECODED)).flatten(), beside]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -164,19 +164,19 @@ class ColumnsFile(FileWriter):
 
 @dataclass(frozen=True, slots=True)
 class OfRegistry(Decoder):
-    """Avro whose schemas a registry has: a file has the columns of all that its records were written by."""
+    """Avro with schemas from a registry: a file has the columns of every schema that wrote its records."""
 
     lookup: SchemaLookup
     taken: Taken = ()
     seen: _Seen | None = field(default=None, compare=False)
-    """The schemas of a window, of which each is united with those before it."""
+    """Schemas of a window, each merged with the ones before it."""
 
     def for_window(self, topic: str) -> OfRegistry:
-        """A window's schemas are united anew, so that the same window gives the same files."""
+        """Merge each window's schemas afresh, so that the same window gives the same files."""
         return replace(self, seen=_Seen(self.lookup, topic, self.taken))
 
     def decode(self, values: Any) -> tuple[Any, dict[int, str]]:
-        """Each by the schema that wrote it, to see that it is whole; which columns it has, the file's end tells."""
+        """Decode each value by its writer's schema to check it; the columns are known only at the file's end."""
         assert self.seen is not None
         faults: dict[int, str] = {}
         rows_of: dict[int, list[int]] = {}
@@ -196,12 +196,12 @@ class OfRegistry(Decoder):
         return None, dict(sorted(faults.items()))
 
     def open(self, file: BinaryIO, inner: Format, local_path: str | None) -> FileWriter:
-        """The rows are kept aside until it ends."""
+        """Return a writer that holds the rows until the file ends."""
         return _UnitedFile(file, inner, self.lookup, local_path)
 
 
 class _Seen:
-    """The schemas that a window has shown so far, in its order."""
+    """The schemas seen in a window so far, in its order."""
 
     def __init__(self, lookup: SchemaLookup, topic: str, taken: Taken) -> None:
         self._lookup, self._topic, self._taken = lookup, topic, taken
@@ -210,11 +210,11 @@ class _Seen:
         self._united: Any = None
 
     def reader(self, number: int) -> Avro:
-        """Reads what was written by a schema as that one has it."""
+        """Return a reader of values in the schema ``number``."""
         return self._readers[number]
 
     def reason_against(self, number: int) -> str | None:
-        """Why values of this schema are bad; None if they are not."""
+        """Return why values of this schema are bad; None if they are not."""
         if number not in self._reasons:
             self._reasons[number] = self._judge(number)
         return self._reasons[number]
@@ -241,7 +241,7 @@ _NOTHING: Final = {"type": "record", "name": "Nothing", "fields": list[Any]()}
 
 
 class _UnitedFile(FileWriter):
-    """Rows as they came in a temporary file, until it is known which schemas wrote them."""
+    """Holds rows in a temporary file until all their schemas are known."""
 
     def __init__(self, file: BinaryIO, inner: Format, lookup: SchemaLookup, local_path: str | None) -> None:
         self._file, self._inner, self._lookup = file, inner, lookup
@@ -251,14 +251,14 @@ class _UnitedFile(FileWriter):
         self._rows = _ipc.new_stream(self._aside, ENVELOPE, options=options)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Note the schemas, and keep the rows."""
+        """Note the schemas and store the rows."""
         for value in rows.column("value").to_pylist():
             if value is not None:
                 self._numbers[schema_id(value)] = None
         self._rows.write_batch(rows)
 
     def close(self) -> None:
-        """Decode all by the schema that reads each of them."""
+        """Decode every value by the schema that reads it."""
         self._rows.close()
         try:
             self._write_out()
@@ -266,12 +266,12 @@ class _UnitedFile(FileWriter):
             self._aside.close()
 
     def abandon(self) -> None:
-        """Nothing is decoded any more: what was the matter may be a registry that is away."""
+        """Skip decoding: the failure may be an unreachable registry."""
         self._rows.close()
         self._aside.close()
 
     def _write_out(self) -> None:
-        # Where all values are null there is no schema, and no column but Kafka's.
+        # If all values are null there is no schema, and no column but Kafka's.
         avro = Avro(self._schema(list(self._numbers)) if self._numbers else _NOTHING, self._lookup)
         schema = pa.schema([*_fields_of(avro.arrow_type), KAFKA_FIELD])
         writer = ColumnsFile(self._inner.open_columns(self._file, schema), schema)
@@ -292,18 +292,18 @@ class _UnitedFile(FileWriter):
 
 @dataclass(frozen=True, slots=True)
 class _OfAnother(Format):
-    """Files of another format with columns of their own."""
+    """Files of another format with their own columns."""
 
     inner: Format
 
     @property
     def ending(self) -> str:
-        """That of the files themselves."""
+        """The suffix of the inner format."""
         return self.inner.ending
 
     @property
     def writes_forward(self) -> bool:
-        """As those of the files themselves."""
+        """As the inner format."""
         return self.inner.writes_forward
 
 
@@ -320,11 +320,11 @@ class Columns(_OfAnother):
         return replace(self, decoder=self.decoder.for_window(topic))
 
     def decode(self, records: pa.RecordBatch) -> tuple[Any, dict[int, str]]:
-        """What of records is no row of columns."""
+        """Decode the records' values, and return the faults of those that do not decode."""
         return self.decoder.decode(records.column("value"))
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
-        """Rows have a column more than the envelope, where the type of that is known."""
+        """Return a writer; rows have one column more than the envelope if its type is already known."""
         return self.decoder.open(file, self.inner, self.local_path)
 
 
@@ -335,7 +335,7 @@ NEEDS_SPARK: Final = (
 
 
 def frame_function(name: str) -> Callable[[Any], Any]:
-    """The function that ``frame=module:function`` names; ConfigError for what is none."""
+    """Return the function that ``frame=module:function`` names; raise ConfigError if there is none."""
     module, _, attribute = name.partition(":")
     try:
         function: Any = getattr(importlib.import_module(module), attribute)
@@ -347,7 +347,7 @@ def frame_function(name: str) -> Callable[[Any], Any]:
 
 
 def as_records(rows: pa.RecordBatch) -> Any:
-    """Rows of Spark's with Kafka's columns in the types of records; InvalidValueError for what is none."""
+    """Return Spark's rows with Kafka's columns in the types of records; raise InvalidValueError for other rows."""
     check_columns(rows.schema)
     kept = [rows.column(field.name).cast(field.type) for field in ENVELOPE]
     own = [field for field in rows.schema if field.name not in ENVELOPE.names]
@@ -356,7 +356,7 @@ def as_records(rows: pa.RecordBatch) -> Any:
 
 
 def check_columns(schema: Any) -> None:
-    """InvalidValueError for rows that lack a column of Kafka's, or have one of another type or twice."""
+    """Raise InvalidValueError if a Kafka column is missing, repeated or of another type."""
     absent = next((name for name in ENVELOPE.names if name not in schema.names), None)
     if absent is not None:
         raise InvalidValueError(f"the rows of frame have no column {absent}: keep all of {', '.join(ENVELOPE.names)}")
@@ -369,25 +369,25 @@ def check_columns(schema: Any) -> None:
 
 
 def of_rows(inner: Format, schema: Any) -> Format:
-    """The format of rows with this schema: that of the settings where they are records as they came."""
+    """Return the format of rows with this schema: the settings' own if they are unchanged records."""
     own = [field for field in schema if field.name not in ENVELOPE.names]
     return FrameColumns(inner, pa.schema(own)) if own else inner
 
 
 @dataclass(frozen=True, slots=True)
 class FrameColumns(_OfAnother):
-    """Files of another format with the columns that a frame has beside Kafka's."""
+    """Files of another format with a frame's columns beside Kafka's."""
 
     own: pa.Schema
     name: ClassVar[str] = "frame"
 
     def decode(self, records: pa.RecordBatch) -> tuple[Any, dict[int, str]]:
-        """The columns, as one of structs."""
+        """Return the columns as one column of structs."""
         fields: list[Any] = list(self.own)
         arrays = [records.column(field.name) for field in fields]
         return pa.StructArray.from_arrays(arrays, fields=fields), {}
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
-        """A writer of the columns beside the struct ``kafka``."""
+        """Return a writer of the columns beside the struct ``kafka``."""
         schema = pa.schema([*self.own, KAFKA_FIELD])
         return ColumnsFile(self.inner.open_columns(file, schema), schema)

@@ -1,4 +1,4 @@
-"""Apache Parquet, ORC and Avro: the whole envelope, or columns; of Parquet also the files beside values alone."""
+"""Apache Parquet, ORC and Avro: the whole envelope, or columns; also the Parquet sidecar of files of values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ORC_CODECS: Final[Mapping[str, str]] = {
     "snappy": "snappy",
     "lz4": "lz4",
 }
-"""As Secor has it: what Hadoop calls gzip is ORC's zlib."""
+"""As in Secor: Hadoop's gzip is ORC's zlib."""
 
 _AVRO_CODECS: Final[Mapping[str, str]] = {
     "none": "null",
@@ -66,7 +66,7 @@ AVRO_SCHEMA: Final[Mapping[str, Any]] = {
         },
     ],
 }
-"""Of the envelope."""
+"""The types of the envelope."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,11 @@ class Orc(BuiltIn):
     suffix: ClassVar[str] = ".orc"
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
-        """What is handed over at once ends at the same records, however these come."""
+        """Return a writer whose stripes end at the same records regardless of batch boundaries."""
         return _OrcFile(file, ENVELOPE, _ORC_CODECS[self.codec])
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
-        """As of the envelope."""
+        """As for the envelope."""
         return _OrcFile(file, schema, _ORC_CODECS[self.codec])
 
 
@@ -93,7 +93,7 @@ class _OrcFile(GroupedFile):
         self._writer = orc.ORCWriter(file, compression=codec)
 
     def put(self, table: pa.Table) -> None:
-        # It cuts rows by its own count, which begins anew with each piece.
+        # The ORC writer restarts its row count with each chunk.
         self._writer.write(table.combine_chunks())
 
     def end(self) -> None:
@@ -102,18 +102,18 @@ class _OrcFile(GroupedFile):
 
 @dataclass(frozen=True, slots=True)
 class AvroContainer(BuiltIn):
-    """A container file of Apache Avro."""
+    """An Apache Avro container file."""
 
     codec: str = "gzip"
     name: ClassVar[str] = "avro"
     suffix: ClassVar[str] = ".avro"
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
-        """Its blocks end by bytes, however records come."""
+        """Return a writer whose blocks end by bytes, regardless of batch boundaries."""
         return _AvroFile(file, _AVRO_CODECS[self.codec])
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
-        """By the schema of Avro that the columns have."""
+        """Return a writer with the Avro schema of the columns."""
         return _AvroColumnsFile(file, _AVRO_CODECS[self.codec], avro_schema_of(schema))
 
 
@@ -133,7 +133,7 @@ class _AvroFile(FileWriter):
 
 
 class _AvroWriter:
-    """It begins with the first row, of which its marker is made: the same each time."""
+    """Starts with the first row and derives the sync marker from it, so that it is the same each time."""
 
     def __init__(self, file: BinaryIO, codec: str, schema: Any) -> None:
         self._file, self._codec, self._schema = file, codec, schema
@@ -166,7 +166,7 @@ class _AvroColumnsFile(FileWriter):
 
 
 def fastavro_module(name: str) -> Any:
-    """A module of fastavro; ConfigError names the extra."""
+    """Return a module of fastavro; ConfigError names the extra to install."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -186,19 +186,19 @@ class Parquet(BuiltIn):
     suffix: ClassVar[str] = ".parquet"
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
-        """Its row groups end at the same records, however these come."""
+        """Return a writer whose row groups end at the same records regardless of batch boundaries."""
         return ParquetFile(file, ENVELOPE, self.codec)
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
-        """As of the envelope."""
+        """As for the envelope."""
         return ParquetFile(file, schema, self.codec, beside=KAFKA)
 
 
 class ParquetFile(GroupedFile):
-    """A file of Parquet under way; ``beside`` is the struct that has what Kafka tells, where it is in one.
+    """Writes a Parquet file; ``beside`` is the struct of Kafka's metadata, if it is nested.
 
-    Columns have dictionaries, as Parquet writers give them, but for offsets, which never repeat, and for times where
-    they hardly do: a dictionary of these takes time and makes the file larger.
+    Columns use dictionaries, as Parquet writers do by default, except offsets, which never repeat, and times if they
+    rarely repeat: a dictionary would cost time and space there.
     """
 
     def __init__(self, file: BinaryIO, schema: Any, codec: str = "zstd", *, beside: str = "") -> None:
@@ -207,13 +207,13 @@ class ParquetFile(GroupedFile):
         self._writer: Any = None
 
     def put(self, table: pa.Table) -> None:
-        """A row group. The first one tells what the times are like."""
+        """Write a row group. The first one decides whether times use a dictionary."""
         if self._writer is None:
             self._writer = self._open(repeats=_repeats(self._column(table, "timestamp")))
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
 
     def end(self) -> None:
-        """The footer."""
+        """Write the footer."""
         if self._writer is None:
             self._writer = self._open(repeats=True)
         self._writer.close()
@@ -234,14 +234,14 @@ class ParquetFile(GroupedFile):
 
 
 def _repeats(times: Any) -> bool:
-    """Whether a dictionary of two-byte indices saves more than it takes, of values of eight bytes."""
+    """Return True if a dictionary with two-byte indices is smaller than the eight-byte values."""
     count: int = pc.count_distinct(times).as_py()
     return 4 * count < 3 * len(times)
 
 
 @functools.lru_cache(maxsize=_COLUMNS_KEPT)
 def _columns_of(schema: Any) -> tuple[str, ...]:
-    """The paths of the columns that Parquet has for a schema, as a file without rows tells them."""
+    """Return Parquet's column paths for a schema, read from a file without rows."""
 
     file = io.BytesIO()
     pq.write_metadata(schema, file)
@@ -250,18 +250,18 @@ def _columns_of(schema: Any) -> tuple[str, ...]:
 
 
 class Sidecar:
-    """The file beside one that has values alone: a row for each, with all else that Kafka tells."""
+    """The sidecar of a file of values: one row per value, with Kafka's other metadata."""
 
     _SCHEMA: Final = pa.schema([*(ENVELOPE.field(name) for name in _BESIDE_TEXT[:-1]), pa.field("is_null", pa.bool_())])
 
     def __init__(self, file: BinaryIO, *, has_lengths: bool = False) -> None:
-        """``has_lengths``: of values that nothing parts in their file; in bytes."""
+        """``has_lengths`` adds the length in bytes of each value, for files without a delimiter."""
         length = [pa.field("length", pa.int32())] if has_lengths else []
         self._schema = pa.schema([*self._SCHEMA, *length])
         self._file = ParquetFile(file, self._schema)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Of rows of the envelope."""
+        """Append the metadata of rows of the envelope."""
         values = rows.column("value")
         arrays = [*(rows.column(name) for name in _BESIDE_TEXT[:-1]), values.is_null()]
         if len(self._schema) > len(arrays):
@@ -269,5 +269,5 @@ class Sidecar:
         self._file.write(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 
     def close(self) -> None:
-        """End it; it stays open for reading."""
+        """Finish it; it stays open for reading."""
         self._file.close()

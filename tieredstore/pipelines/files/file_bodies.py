@@ -1,7 +1,7 @@
-"""Bodies of a window's files: what is encoded of a large one is on its way to the store while the rest is encoded.
+"""Bodies of a window's files: a large file streams to the store while the rest of it is encoded.
 
-A small one stays in memory until it ends. One at a time is streamed; what else grows large meanwhile, and what a format
-wants to seek or to read again, goes into a temporary file, and to the store from there.
+A small one stays in memory until it ends. One body streams at a time; other large ones, and formats that seek or read
+back, use a temporary file and are uploaded from there.
 """
 
 from __future__ import annotations
@@ -34,54 +34,56 @@ _SMALL: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """How much of it the bodies of a window take: ``held_files`` times ``held_bytes``, and ``buffers`` of a stream."""
+    """Memory for the bodies of a window: ``held_files`` times ``held_bytes``, and ``buffers`` of a stream."""
 
     held_bytes: int = 4 << 20
-    """What a body may have and stay in memory."""
+    """Largest body that stays in memory."""
     held_files: int = 16
-    """So many bodies at a time."""
+    """Bodies in memory at a time."""
     buffer_bytes: int = 1 << 20
-    """A piece of a stream: it is digested and written while it is in a processor's cache."""
+    """Size of a stream's buffer: small enough to be digested and written while in the processor's cache."""
     buffers: int = 4
 
 
 class FileBody(ABC):
-    """What becomes an object: a writer's file until it ends, and prepared then."""
+    """An object under construction: a writer's file until it ends, then prepared in the store."""
 
     @property
     @abstractmethod
     def file(self) -> BinaryIO:
-        """Where to write."""
+        """The file to write to."""
 
     @abstractmethod
     def check(self) -> None:
-        """Raise the store's error, if it had one by now: a writer does not hear of it, as some cannot go on then."""
+        """Raise the store's error, if any; writes do not raise it, because some writers cannot continue after an
+        error.
+        """
 
     @abstractmethod
     def end(self) -> None:
-        """Nothing more is written."""
+        """End the body; nothing more is written."""
 
     @abstractmethod
     def await_prepared(self) -> Prepared:
-        """The object, once it has ended; waits for the store. Raises the store's error."""
+        """Wait for the store and return the prepared object of an ended body. Raises the store's error."""
 
     @abstractmethod
     def abandon(self) -> None:
-        """Give it up: what is written from now on goes nowhere. Does not wait."""
+        """Abandon the body: further writes are discarded. Does not wait."""
 
     @abstractmethod
     def leftover(self, *, waits: bool) -> Prepared | None:
-        """What of one that was given up the store has nevertheless, as far as that is known without waiting for it."""
+        """Return the object that the store holds of an abandoned body, as far as known without waiting."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what this machine holds of it."""
+        """Release local memory and files."""
 
 
 class Bodies:
-    """Those of one window. A context manager: after an error nothing of them stays in the store, as far as it lets.
+    """The bodies of one window. A context manager: after an error it discards them from the store where possible.
 
-    Only what ends the process is not waited for.
+    It does not wait after an interrupt or exit.
     """
 
     def __init__(
@@ -95,7 +97,7 @@ class Bodies:
         self._pool: ThreadPool | None = None
 
     def __enter__(self) -> None:
-        """Nothing has begun."""
+        """Start without bodies."""
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         waits = kind is None or issubclass(kind, Exception)
@@ -111,11 +113,11 @@ class Bodies:
     def _discard(self, body: FileBody, *, waits: bool) -> None:
         if (prepared := body.leftover(waits=waits)) is not None:
             with suppress(TieredStoreError):
-                # What cannot be discarded is for ``gc``, and the life-cycle rule.
+                # ``gc`` and the bucket's lifecycle rule remove the rest.
                 self._store.discard(prepared)
 
     def begin(self, key: str, *, writes_forward: bool) -> FileBody:
-        """The body of an object; ``writes_forward`` says that nobody seeks in its file, or reads it."""
+        """Return the body of an object; ``writes_forward`` promises that its file is neither sought in nor read."""
         prepare = partial(self._store.prepare, key, staging_prefix=self._staging_prefix)
         body: FileBody
         if not writes_forward or self._held >= self._memory.held_files:
@@ -127,16 +129,16 @@ class Bodies:
         return body
 
     def abandon(self) -> None:
-        """Give up all of them: what their writers still write goes nowhere."""
+        """Abandon all bodies: further writes are discarded."""
         for body in self._bodies:
             body.abandon()
 
     def leaves_memory(self) -> None:
-        """A body is not held any more."""
+        """Note that a body no longer occupies memory."""
         self._held -= 1
 
     def stream(self, key: str, prepare: Prepare) -> _Stream | None:
-        """For a body that grows large; None if another one's is under way. One that has ended is waited for."""
+        """Return a stream for a large body; None if another body's is in use. Waits for one that has ended."""
         if self._streamed is not None and not self._streamed.is_over():
             return None
         self._pool = self._pool or ThreadPool(1, "tieredstore-file")
@@ -144,12 +146,12 @@ class Bodies:
         return self._streamed
 
     def temporary(self) -> BinaryIO:
-        """A file of this machine's, without a name."""
+        """Return an unnamed local file."""
         return cast("BinaryIO", tempfile.TemporaryFile(dir=self._local_path))
 
 
 class _Spooled(FileBody):
-    """In a temporary file."""
+    """A body in a temporary file."""
 
     def __init__(self, prepare: Prepare, file: BinaryIO) -> None:
         self._prepare, self._file = prepare, file
@@ -181,7 +183,7 @@ class _Spooled(FileBody):
 
 
 class _Growing(FileBody):
-    """In memory, and when that is not enough, on its way; or in a temporary file if another one is."""
+    """A body in memory that moves to a stream when it grows, or to a temporary file if the stream is in use."""
 
     def __init__(self, bodies: Bodies, key: str, prepare: Prepare, memory: Memory) -> None:
         self._bodies, self._key, self._prepare, self._memory = bodies, key, prepare, memory
@@ -192,7 +194,7 @@ class _Growing(FileBody):
         self._error: Exception | None = None
         self._is_abandoned = False
         self._size = 0
-        # Writers of some formats append each value by itself.
+        # Writers of some formats append single values.
         self._file = io.BufferedWriter(_ForwardFile(self), _SMALL)
 
     @property
@@ -201,11 +203,11 @@ class _Growing(FileBody):
 
     @property
     def size(self) -> int:
-        """What was written so far."""
+        """Bytes written so far."""
         return self._size
 
     def write(self, data: Any) -> int:
-        """Append all of it."""
+        """Append all of ``data``."""
         with memoryview(data) as view:
             count = view.nbytes
         if not self._is_abandoned:
@@ -270,7 +272,7 @@ def _pass_over(_: object) -> None:
 
 
 class _ForwardFile(io.RawIOBase):
-    """A body as a file that is open for writing alone, and stays so."""
+    """A body as a write-only file that stays open."""
 
     def __init__(self, body: _Growing) -> None:
         super().__init__()
@@ -287,11 +289,11 @@ class _ForwardFile(io.RawIOBase):
 
 
 class _AbandonedError(Exception):
-    """What a store is told by whose body will not end."""
+    """Raised by the body iterator to abort an upload."""
 
 
 class _Stream:
-    """Bytes for a thread that has the store take them; who writes waits while all buffers are full."""
+    """Passes bytes to a thread that uploads them; the writer waits while all buffers are full."""
 
     def __init__(self, key: str, prepare: Prepare, pool: ThreadPool, memory: Memory) -> None:
         self._key, self._memory = key, memory
@@ -303,7 +305,7 @@ class _Stream:
         self._future.add_done_callback(lambda _: self._free.put(None))
 
     def write(self, data: Any) -> None:
-        """Append; the store's error as soon as it is known."""
+        """Append; raises the store's error as soon as it is known."""
         with memoryview(data) as given, given.cast("B") as view:
             start = 0
             while start < len(view):
@@ -315,13 +317,13 @@ class _Stream:
                     self._send()
 
     def end(self) -> None:
-        """Nothing more is written."""
+        """End the stream; nothing more is written."""
         self._has_ended = True
         self._full.put((self._buffer, self._filled))
         self._full.put(None)
 
     def is_over(self) -> bool:
-        """Whether another one may begin: this one is waited for if it has ended, and its buffers are given back."""
+        """Return True if another stream may begin: waits for this one if it has ended, and takes back its buffers."""
         if not self._has_ended:
             return False
         is_done(self._future)
@@ -329,21 +331,21 @@ class _Stream:
         return True
 
     def await_prepared(self) -> Prepared:
-        """What the store has made of it."""
+        """Wait for the store and return the prepared object."""
         return outcome(self._future)
 
     def abandon(self) -> None:
-        """Have the store take back what it has."""
+        """Make the store abort the upload."""
         self._has_ended = True
         self._full.put(_AbandonedError())
 
     def leftover(self, *, waits: bool) -> Prepared | None:
-        """What the store has made of it, if it had all before it was given up."""
+        """Return the prepared object if the upload completed before the stream was abandoned."""
         is_over = is_done(self._future, None if waits else 0)
         return None if not is_over or self._future.cancelled() or self._future.exception() else outcome(self._future)
 
     def close(self) -> None:
-        """Forget the buffers; nothing is written any more."""
+        """Release the buffers; nothing is written any more."""
         self._buffer, self._free = bytearray(), SimpleQueue()
 
     def _send(self) -> None:
@@ -365,7 +367,7 @@ class _Stream:
         raise StoreError(f"the store has prepared {self._key!r} before all of it was written")
 
     def _pieces(self) -> Generator[memoryview]:
-        """For the thread."""
+        """Yield the pieces for the uploading thread."""
         while (piece := self._full.get()) is not None:
             if isinstance(piece, _AbandonedError):
                 raise piece

@@ -1,4 +1,4 @@
-"""Files of an output, read back: whatever the format, known by their first bytes."""
+"""Reading back an output's files of any format, recognized by their first bytes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _BATCH: Final = 4096
 _PIECE: Final = 1 << 20
 _MOST_BYTES: Final = 64 << 20
-"""Of one value of text: more is no text."""
+"""Limit of one text value; anything longer is not text."""
 
 RECORDS: Final[Any] = pa.schema(
     [
@@ -42,13 +42,13 @@ RECORDS: Final[Any] = pa.schema(
         pa.field("headers", ENVELOPE.field("headers").type),
     ]
 )
-"""What is read; null where the file does not tell."""
+"""Schema of read records; null if the file lacks the field."""
 
 Row = dict[str, Any]
 
 
 def sequence_records(file: BinaryIO, sidecar: BinaryIO | None) -> Iterator[pa.RecordBatch]:
-    """Of a SequenceFile."""
+    """Yield the records of a SequenceFile."""
     rows = sequence_rows(SequenceFileReader(file))
     if sidecar is None:
         yield from _batches(_row(None) | row for row in rows)
@@ -57,7 +57,7 @@ def sequence_records(file: BinaryIO, sidecar: BinaryIO | None) -> Iterator[pa.Re
 
 
 def text_records(file: BinaryIO, sidecar: BinaryIO | None, delimiter: bytes) -> Iterator[pa.RecordBatch]:
-    """Of values, or lines of JSON, compressed or not."""
+    """Yield the records of text values or JSON lines, compressed or not."""
     start = file.read(4)
     file.seek(0)
     stream = _decompress(file, start)
@@ -78,13 +78,13 @@ def _decompress(file: BinaryIO, magic: bytes) -> BinaryIO:
 
 
 def parquet_records(file: BinaryIO, _: BinaryIO | None) -> Iterator[pa.RecordBatch]:
-    """Of Apache Parquet."""
+    """Yield the records of a Parquet file."""
     for batch in pq.ParquetFile(file).iter_batches(_BATCH):
         yield as_records(batch)
 
 
 def as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch of the envelope as records; of any other columns each row is a value of JSON."""
+    """Return a batch of the envelope as records; each row of other columns becomes a JSON value."""
     if not {"key", "value", "offset"} <= set(batch.schema.names):
         return _records([_of_columns(row) for row in batch.to_pylist(maps_as_pydicts="lossy")])
     columns = [
@@ -98,21 +98,21 @@ def as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _plain(column: Any) -> Any:
-    """Times in ms, whatever the file counts them in."""
+    """Return times in ms, whatever the file's unit."""
     if pa.types.is_timestamp(column.type):
         return column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
     return column
 
 
 def orc_records(file: BinaryIO, _: BinaryIO | None) -> Iterator[pa.RecordBatch]:
-    """Of Apache ORC."""
+    """Yield the records of an ORC file."""
     reader = orc.ORCFile(file)
     for number in range(reader.nstripes):
         yield as_records(reader.read_stripe(number))
 
 
 def avro_records(file: BinaryIO, _: BinaryIO | None) -> Iterator[pa.RecordBatch]:
-    """Of a container file of Apache Avro."""
+    """Yield the records of an Avro container file."""
     return _batches(_avro_rows(file))
 
 
@@ -128,7 +128,7 @@ def _avro_rows(file: BinaryIO) -> Iterator[Row]:
 
 
 def _of_columns(row: Any) -> Row:
-    """A row of columns as a record whose value is their JSON; what ``kafka`` tells beside them is the record's own."""
+    """Return a row of columns as a record with their JSON as value; ``kafka`` beside them is the record's metadata."""
     value: Any = row
     kafka: Row = value.pop("kafka") if isinstance(row, dict) and isinstance(value.get("kafka"), dict) else {}
     moment: Any = kafka.get("timestamp")
@@ -147,19 +147,19 @@ def _avro_objects(file: BinaryIO) -> Iterator[Any]:
     except (
         ConfigError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError, RecursionError, struct.error,
     ) as error:  # fmt: skip
-        # It checks little of what it reads.
+        # The library checks little of its input.
         raise ValueError("damaged Avro") from error
 
 
 def _lines(stream: BinaryIO, delimiter: bytes) -> Iterator[Row]:
-    """Of JSON, or values of text."""
+    """Yield rows of JSON lines or text values."""
     for value in pieces_of(stream, delimiter):
         envelope = _of_json(value)
         yield _row(value) if envelope is None else envelope
 
 
 def pieces_of(stream: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
-    """What the delimiter parts, and it has to end the last one as well."""
+    """Yield the parts that the delimiter ends; the last one must end with it too."""
     rest = b""
     while piece := stream.read(_PIECE):
         *whole, rest = (rest + piece).split(delimiter)
@@ -171,7 +171,7 @@ def pieces_of(stream: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
 
 
 def _by_lengths(stream: BinaryIO, sidecar: BinaryIO) -> Iterator[bytes]:
-    """Values that nothing parts, as long as the file beside them says."""
+    """Yield values without a delimiter, by the lengths in the sidecar."""
     for batch in pq.ParquetFile(sidecar).iter_batches(_BATCH, columns=["length"]):
         for length in batch.column(0).to_pylist():
             value = stream.read(length)
@@ -183,7 +183,7 @@ def _by_lengths(stream: BinaryIO, sidecar: BinaryIO) -> Iterator[bytes]:
 
 
 def _whole(stream: BinaryIO) -> Iterator[bytes]:
-    """All that there is, as one value."""
+    """Yield the whole stream as one value."""
     value = stream.read(_MOST_BYTES + 1)
     if len(value) > _MOST_BYTES:
         raise ValueError("a value of text does not end")
@@ -192,7 +192,7 @@ def _whole(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _of_json(line: bytes) -> Row | None:
-    """A line that the format ``json`` wrote; None for any other."""
+    """Parse a line of the format ``json``; None for any other."""
     if not line.startswith(b"{"):
         return None
     try:
@@ -219,7 +219,7 @@ def _bytes(text: str | None) -> bytes | None:
 
 
 def _beside(values: Iterator[bytes], sidecar: BinaryIO) -> Iterator[pa.RecordBatch]:
-    """Values, and what the file beside them has of each."""
+    """Combine values with their metadata in the sidecar."""
     for batch in pq.ParquetFile(sidecar).iter_batches(_BATCH):
         rows: list[Row] = []
         for beside in batch.to_pylist():
@@ -260,7 +260,7 @@ _DOWNLOAD_BYTES: Final = 8 << 20
 
 @contextmanager
 def download(store: ObjectStore, key: str, sha256: str | None = None) -> Generator[BinaryIO]:
-    """A whole object as a file that can be read anywhere; CorruptDataError if its bytes are not those of ``sha256``."""
+    """Download a whole object into a seekable file; raise CorruptDataError if its digest is not ``sha256``."""
     size, digest = store.head(key).size, hashlib.sha256()
     with tempfile.TemporaryFile() as file:
         for start in range(0, size, _DOWNLOAD_BYTES):

@@ -1,4 +1,4 @@
-"""Rows as they come, cut into groups that depend on the rows alone, and the sizes that groups and files end by."""
+"""Cutting rows into groups that depend on the rows alone, and the sizes that end groups and files."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from tieredstore.records.columns import int64_values
 
 GROUP_ROWS: Final = 65_536
 GROUP_BYTES: Final = 64 << 20
-"""A row group ends at the record that reaches one of these: so it does not matter how records came in batches."""
+"""A row group ends at the record that reaches one of these limits, regardless of batch boundaries."""
 
 PIECE_ROWS: Final = 1024
-"""A group is handed on in pieces of so many rows: as many as pyarrow encodes at once, so that they cost nothing there,
-and few enough that most of them lie within one batch, and are not copied."""
+"""Rows per piece of a group: as many as pyarrow encodes at once, so that pieces cost nothing there, and few enough
+that most lie within one batch and are not copied.
+"""
 
 
 class RowGroups:
@@ -27,13 +28,14 @@ class RowGroups:
         self._schema = schema
         self._pieces: list[Any] = []
         self._edge: list[Any] = []
-        """Less than a piece, out of one batch or several."""
+        """Less than a piece, from one or several batches."""
         self._edge_rows = self._rows = self._bytes = 0
 
     def add(self, rows: pa.RecordBatch, records: pa.RecordBatch | None) -> Iterator[pa.Table]:
-        """Take in rows, and give the groups that they fill.
+        """Add rows and yield the groups that they fill.
 
-        A group ends by the bytes of keys and values of ``records``, which the rows are made of; None: by rows alone.
+        The bytes of keys and values of ``records``, from which the rows are made, end a group too; None: only rows
+        count.
         """
         count, size = int(rows.num_rows), 0 if records is None else total_size(records)
         if self._rows + count < GROUP_ROWS and self._bytes + size < GROUP_BYTES:
@@ -49,7 +51,7 @@ class RowGroups:
             start, before = stop, running[stop - 1]
 
     def rest(self) -> pa.Table | None:
-        """The last group; None if there are no more rows."""
+        """Return the last group; None if no rows remain."""
         return self._group() if self._rows else None
 
     def _take(self, rows: pa.RecordBatch, size: int) -> None:
@@ -87,13 +89,13 @@ _BINARY: Final = pa.binary()
 
 
 def total_size(records: pa.RecordBatch) -> int:
-    """How many bytes of keys and values there are; without a look at each record, as batches nearly always come."""
+    """Return the bytes of keys and values, without looking at each record in the usual case."""
     return sum(_bytes_of(records.column(name)) for name in ("key", "value"))
 
 
 def _bytes_of(column: Any) -> int:
     if column.type != _BINARY or column.null_count or not len(column):
-        # What lies below a null is anybody's guess.
+        # The bytes below a null are undefined.
         return pc.sum(pc.binary_length(column)).as_py() or 0
     first: int = column.offset
     ends = memoryview(column.buffers()[1]).cast("B").cast("i")
@@ -101,7 +103,7 @@ def _bytes_of(column: Any) -> int:
 
 
 def running_sizes(records: pa.RecordBatch) -> Sequence[int]:
-    """Of each record how many bytes of key and value there are up to it, with its own."""
+    """Return the running total of bytes of key and value, each record included."""
     if not records.num_rows:
         return ()
     keys, values = (

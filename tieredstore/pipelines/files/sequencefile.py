@@ -1,4 +1,4 @@
-"""SequenceFiles of Hadoop's as Secor writes them: their bytes, their codecs, and the format whose keys tell offsets."""
+"""Hadoop SequenceFiles as Secor writes them: the container, its codecs, and the format with offsets as keys."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SYNC_BYTES: Final = 16
 _SYNC_EACH: Final = 2_000
 _BLOCK_BYTES: Final = 1_000_000
 _MOST_BYTES: Final = 256 << 20
-"""Of a record, a block, or one of its parts unpacked: more is damage."""
+"""Limit of a record, a block, or one unpacked part; anything larger is corrupt."""
 _MOST_NAME: Final = 1_000
 
 _INT: Final = struct.Struct(">i")
@@ -37,7 +37,7 @@ _ESCAPE: Final = _INT.pack(-1)
 
 
 def vint(number: int) -> bytes:
-    """A variable integer of Hadoop's: one byte for -112 to 127; otherwise one for sign and length, then its bytes."""
+    """Encode Hadoop's variable integer: one byte for -112 to 127; otherwise one for sign and length, then its bytes."""
     if -112 <= number <= 127:
         return struct.pack("b", number)
     base, number = (-120, ~number) if number < 0 else (-112, number)
@@ -46,14 +46,14 @@ def vint(number: int) -> bytes:
 
 
 class SequenceFileWriter:
-    """Writes one; keys and values are serialized already. The same records are the same bytes.
+    """Writes a SequenceFile of serialized keys and values. The same records give the same bytes.
 
-    With a codec they go into blocks, as Secor has them. The file stays open at ``close``.
+    With a codec they are block-compressed, as Secor does. The file stays open at ``close``.
     """
 
     def __init__(self, file: BinaryIO, key_class: str, codec: str, seed: bytes) -> None:
         self._file, self._codec = file, codec
-        # A marker that depends on what is written: the same each time, and nobody's message happens to have it.
+        # The sync marker depends on the contents: the same each time, and no message contains it by chance.
         self._sync = hashlib.sha256(b"tieredstore" + seed).digest()[:_SYNC_BYTES]
         self._keys: list[bytes] = []
         self._values: list[bytes] = []
@@ -63,7 +63,7 @@ class SequenceFileWriter:
         file.write((_text(CODEC_CLASSES[codec]) if is_compressed else b"") + _INT.pack(0) + self._sync)
 
     def append(self, key: bytes, value: bytes) -> None:
-        """A record."""
+        """Append a record."""
         if self._codec == "none":
             self._append_plain(key, value)
             return
@@ -97,7 +97,7 @@ class SequenceFileWriter:
 
 
 class SequenceFileReader:
-    """The records of one: pairs of serialized key and value. ValueError for what is damaged, or of other codecs."""
+    """Yields pairs of serialized key and value. Raises ValueError for corrupt data or unknown codecs."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -201,12 +201,12 @@ class SequenceFileReader:
 
 
 def bytes_writable(data: bytes) -> bytes:
-    """As a ``BytesWritable`` is serialized."""
+    """Serialize as a ``BytesWritable``."""
     return _INT.pack(len(data)) + data
 
 
 def of_bytes_writable(data: bytes) -> bytes:
-    """What one holds; ValueError for what is none."""
+    """Return the bytes of a ``BytesWritable``; raise ValueError for other data."""
     if len(data) < 4 or _INT.unpack_from(data)[0] != len(data) - 4:
         raise ValueError("a value is no BytesWritable")
     return data[4:]
@@ -218,7 +218,7 @@ def _text(name: str) -> bytes:
 
 
 def _more_bytes(first: int) -> int:
-    """How many bytes of a variable integer follow its first."""
+    """Return how many bytes of a variable integer follow its first."""
     signed = first - 256 if first > 127 else first
     if signed >= -112:
         return 0
@@ -247,15 +247,15 @@ CODEC_CLASSES: Final[Mapping[str, str]] = {
     "lz4": f"{_PREFIX}Lz4Codec",
     "bzip2": f"{_PREFIX}BZip2Codec",
 }
-"""Short names, and the classes that stand in files."""
+"""Short names of codecs, and their class names in files."""
 
 _PIECE: Final = 128 << 10
-"""Of Snappy and LZ4: below the 256 KiB that Hadoop's own buffers have."""
+"""Piece size of Snappy and LZ4: below Hadoop's own buffers of 256 KiB."""
 _SIZE: Final = struct.Struct(">I")
 
 
 def compress(codec: str, data: bytes) -> bytes:
-    """The same bytes each time."""
+    """Compress; the same input gives the same bytes."""
     match codec:
         case "none":
             return data
@@ -272,7 +272,7 @@ def compress(codec: str, data: bytes) -> bytes:
 
 
 def decompress(codec: str, data: bytes, most: int) -> bytes:
-    """What was compressed; ValueError for what is damaged, or unpacks to more than ``most`` bytes."""
+    """Decompress; raise ValueError if the data is corrupt or unpacks to more than ``most`` bytes."""
     if codec in {"snappy", "lz4"}:
         return _unframe(_cramjam_block(codec)[1], data, most)
     opened: Mapping[str, Callable[[Any], Any]] = {
@@ -305,7 +305,7 @@ class _Inflated:
 
 
 def _cramjam_block(codec: str) -> tuple[Callable[[bytes], bytes], Callable[[bytes, int], bytes]]:
-    """Compresses and unpacks one chunk without any frame."""
+    """Return functions that compress and unpack one unframed chunk."""
     cramjam: Any = importlib.import_module("cramjam")
     if codec == "snappy":
         return (
@@ -319,14 +319,14 @@ def _cramjam_block(codec: str) -> tuple[Callable[[bytes], bytes], Callable[[byte
 
 
 def _snappy(snappy: Any, data: bytes, size: int) -> bytes:
-    # A chunk tells its own size first, which is not trusted with memory.
+    # The chunk declares its own size; do not trust it with memory.
     if snappy.decompress_raw_len(data) > size:
         raise ValueError("a compressed chunk has another size than it tells")
     return bytes(snappy.decompress_raw(data))
 
 
 def _lz4(lz4: Any, data: bytes, size: int) -> bytes:
-    # Into a buffer, since what it returns by itself is filled up with zeros to the size: a piece has several chunks.
+    # Decompress into a buffer: the returned form is padded with zeros to the size, and a piece has several chunks.
     whole = bytearray(size)
     count: int = lz4.decompress_block_into(data, whole)
     return bytes(memoryview(whole)[:count])
@@ -389,7 +389,7 @@ _MAP: Final = 0x80
 class SequenceFile(BuiltIn):
     """Keys are ``LongWritable`` offsets, or with ``messagepack`` maps of offset (1), key (2) and timestamp (3).
 
-    Values are ``BytesWritable``. Beside it a file of Parquet for all else, null values too.
+    Values are ``BytesWritable``. A Parquet sidecar holds everything else, including null values.
     """
 
     codec: str = "none"
@@ -399,7 +399,7 @@ class SequenceFile(BuiltIn):
     has_sidecar: ClassVar[bool] = True
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:
-        """Records into one, the rest into the other."""
+        """Return a writer of records into ``file`` and the rest into the sidecar."""
         if sidecar is None:
             raise ConfigError("a SequenceFile needs a file beside it for headers and null values")
         return _SequenceFile(file, self, Sidecar(sidecar))
@@ -415,7 +415,7 @@ class _SequenceFile(FileWriter):
         columns = (rows.column(name).to_pylist() for name in ("offset", "key", "value"))
         for time, offset, key, value in zip(times, *columns, strict=True):
             if self._writer is None:
-                # It begins with the first record, of which its marker is made.
+                # The file starts with the first record, from which its sync marker is made.
                 seed = b"%d %d %b %b" % (offset, time, key or b"", value or b"")
                 key_class = BYTES if self._how.messagepack else LONG
                 self._writer = SequenceFileWriter(self._file, key_class, self._how.codec, seed)
@@ -430,7 +430,7 @@ class _SequenceFile(FileWriter):
 
 
 def _messagepack_key(offset: int, key: bytes | None, time: int) -> bytes:
-    """As Secor's ``MessagePackSequenceFileReaderWriterFactory`` has it: what there is not is left out."""
+    """Encode a key as Secor's ``MessagePackSequenceFileReaderWriterFactory``: absent fields are omitted."""
     fields = [pack_number(_OFFSET) + pack_number(offset)]
     if key is not None:
         fields.append(pack_number(_KEY) + pack_bytes(key))
@@ -440,7 +440,9 @@ def _messagepack_key(offset: int, key: bytes | None, time: int) -> bytes:
 
 
 def sequence_rows(reader: SequenceFileReader) -> Any:
-    """Offset, key, timestamp and value of each record; what the file does not tell is None. ValueError for others'."""
+    """Yield offset, key, timestamp and value of each record; fields absent from the file are None. ValueError for
+    others.
+    """
     if reader.value_class != BYTES or reader.key_class not in {LONG, BYTES}:
         raise ValueError(f"a SequenceFile of {reader.key_class!r:.80} and {reader.value_class!r:.80}, not of Secor's")
     for key, value in reader:

@@ -1,4 +1,4 @@
-"""Text: the values alone, each ended by a delimiter, and a file of Parquet beside them."""
+"""Text files: values ended by a delimiter, with a Parquet sidecar."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from tieredstore.pipelines.writers import BuiltIn, FileWriter, compress_into
 
 @dataclass(frozen=True, slots=True)
 class Text(BuiltIn):
-    """The values alone, each ended by the delimiter; beside it a file of Parquet for all else, lengths too where the
-    delimiter is none."""
+    """Values ended by the delimiter; a Parquet sidecar holds everything else, and lengths if the delimiter is empty."""
 
     codec: str = "none"
     delimiter: bytes = b"\n"
@@ -27,11 +26,11 @@ class Text(BuiltIn):
     is_stream: ClassVar[bool] = True
 
     def faults(self, records: pa.RecordBatch) -> dict[int, str]:
-        """A value with the delimiter inside would be two."""
+        """Reject values that contain the delimiter, since they would read as two."""
         if not self.delimiter:
             return {}
         values = records.column("value")
-        # A value's end may complete the delimiter before it begins ("|" before "||"), so look in both together.
+        # A value's end may complete the delimiter early ("|" before "||"), so search both together.
         ended = pc.binary_join_element_wise(values, self.delimiter, b"")
         first = pc.find_substring(ended, self.delimiter)
         inside = pc.fill_null(pc.less(first, pc.binary_length(values)), False)
@@ -39,7 +38,7 @@ class Text(BuiltIn):
         return dict.fromkeys(rows, "its value has the delimiter of text inside")
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:
-        """Values into one, the rest into the other."""
+        """Return a writer of values into ``file`` and the rest into the sidecar."""
         if sidecar is None:
             raise ConfigError("text needs a file beside it for offsets, keys and headers")
         return _TextFile(compress_into(file, self.codec), self.delimiter, sidecar)
