@@ -55,9 +55,9 @@ class Driver:
 
     | window | means | what leads out of it |
     |---|---|---|
-    | prepared | a task has uploaded its files, in no listing | ``commit``: committed; FencedError, bad messages:
-    discarded | | committed | the log names its files | published; what the store has dropped first: rewritten, and
-    published | | published | its files are listed | none here: they give way in ``upkeep`` |
+    | prepared | a task has uploaded its files, in no listing | ``commit``: committed; FencedError: discarded |
+    | committed | the log names its files | published; files that the store dropped are rewritten first |
+    | published | its files are listed | none here: ``upkeep`` replaces them |
     """
 
     def __init__(self, generation: Generation, writer: WindowWriter, after: Listener | None = None) -> None:
