@@ -1,1 +1,1 @@
-"""Where a record is filed: times and fields of messages, directories, names of files."""
+"""Filing of records: times and fields of messages, directories, file names."""

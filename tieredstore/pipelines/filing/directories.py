@@ -1,4 +1,4 @@
-"""Where records go below their topic: the names of directories by offset, by time and by field, as Hive reads them."""
+"""Directories below a topic, by offset, time and field, named as Hive reads them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIRST_MS: Final = -12_212_553_600_000
 """1583 in UTC: Java's calendars are Julian before October 1582, Python's are not."""
 _YEAR_10000_MS: Final = 253_402_300_800_000
 WHOLE_MINUTES_MS: Final = 65_750_400_000
-"""February 1972: since then all zones are whole minutes ahead of UTC; Monrovia was the last that was not."""
+"""February 1972: since then every zone is a whole number of minutes from UTC; Monrovia was the last exception."""
 _ESCAPED: Final = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{}\[\]^\ufffe\uffff\ud800-\udfff]")
 _LONGEST: Final = 200
 _NO_PATH: Final = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
@@ -31,7 +31,7 @@ _CODES: Final = {"yyyy": "%Y", "yy": "%y", "MM": "%m", "dd": "%d", "HH": "%H", "
 
 @dataclass(frozen=True, slots=True)
 class TimeDirectories:
-    """Days, hours and minutes of a zone as parts of a path. Frozen, and travels to workers."""
+    """Days, hours and minutes of a zone as parts of a path. Frozen and picklable."""
 
     zone: str = "UTC"
     hours: bool = False
@@ -41,11 +41,11 @@ class TimeDirectories:
 
     @property
     def last_ms(self) -> int:
-        """Where the year 9999 ends in UTC or in the zone, whichever is earlier."""
+        """The end of the year 9999 in UTC or in the zone, whichever is earlier."""
         return _last_ms(self.zone)
 
     def second_of(self, timestamp_ms: int) -> int | None:
-        """Return a second with the directory of a time, one for all times of a minute where zones allow that.
+        """Return a second in the directory of a time, the same one for all times of a minute if zones allow.
 
         None before 1583 and from ``last_ms`` on, which have no directory.
         """
@@ -54,12 +54,12 @@ class TimeDirectories:
         return timestamp_ms // 1000 if timestamp_ms < WHOLE_MINUTES_MS else timestamp_ms // MINUTE_MS * 60
 
     def of_second(self, second: int) -> str:
-        """The path of the second since the epoch."""
+        """Return the path for a second since the epoch."""
         moment = (_EPOCH + timedelta(seconds=second)).astimezone(ZoneInfo(self.zone))
         return "/".join(escape(moment.strftime(how), prefix) for prefix, how in self._parts())
 
     def _parts(self) -> list[tuple[str, str]]:
-        """Prefix and format of each level; a format with slashes is as many levels, as in Secor."""
+        """Prefix and format of each level; a format with slashes makes as many levels, as in Secor."""
         depth = 3 if self.minutes else 2 if self.hours else 1
         return [
             ("" if level else prefix, how)
@@ -68,9 +68,9 @@ class TimeDirectories:
         ]
 
     def end_ms(self, path: str) -> int | None:
-        """The time since the epoch at which that of a path is over; None for a path that these do not write.
+        """Return the end of a path's time (ms since the epoch); None for a path that this class does not write.
 
-        Of an hour that comes twice, as clocks go back, the second one's end.
+        For an hour that occurs twice when clocks go back, the end of the second.
         """
         parts, names = self._parts(), path.split("/")
         if len(names) != len(parts):
@@ -93,18 +93,18 @@ class TimeDirectories:
 
 @functools.cache
 def _last_ms(zone: str) -> int:
-    """Each message is compared with it."""
+    """Cached, because each message is compared with it."""
     ahead = ZoneInfo(zone).utcoffset(datetime(9999, 12, 30)) or timedelta()  # noqa: DTZ001  the zone's
     return _YEAR_10000_MS - max(0, ahead // timedelta(milliseconds=1))
 
 
 def _has_no_gap(times: Mapping[str, int]) -> bool:
-    """Whether a year is told, and all units down to the finest that is."""
+    """Return True if a year is given, and every unit down to the finest one."""
     return bool(times) and all(unit in times for unit in _UNITS[: len(times)])
 
 
 def _end_ms(times: Sequence[int], zone: ZoneInfo) -> int:
-    """The end of the year, month, day, hour or minute of these numbers."""
+    """Return the end of the year, month, day, hour or minute of these numbers."""
     year, month, day, hour, minute = [*times, *(1, 1, 0, 0)[len(times) - 1 :]]
     length_ms = 0
     match len(times):
@@ -118,17 +118,15 @@ def _end_ms(times: Sequence[int], zone: ZoneInfo) -> int:
             start, length_ms = datetime(year, month, day, hour, tzinfo=zone), 60 * MINUTE_MS
         case _:
             start, length_ms = datetime(year, month, day, hour, minute, tzinfo=zone), MINUTE_MS
-    # One that comes twice, or not at all, where clocks are changed: whichever is later.
+    # A time that occurs twice, or never, when clocks change: take the later one.
     return length_ms + int(max(start.replace(fold=fold).timestamp() for fold in (0, 1)) * 1000)
 
 
 def escape(part: str, prefix: str = "") -> str:
-    """``prefix``, and a text as one part of a path, by Hive's rules: what a path or a partition means otherwise is
-    ``%XX``.
+    """Return ``prefix`` and a text as one part of a path, by Hive's rules: characters with a meaning become ``%XX``.
 
-    So no message chooses a separator, nor ``.`` and ``..``, nor a name that begins with ``.`` or ``_``: Hadoop's
-    readers, Spark and Hive too, pass over what lies below that. ValueError for an empty text, and for one that is too
-    long.
+    So no message chooses a separator, ``.`` or ``..``, or a name that begins with ``.`` or ``_``: Hadoop's readers,
+    Spark and Hive among them, skip everything below such a name. Raises ValueError for an empty or too long text.
     """
     if not part:
         raise ValueError("it is empty")
@@ -143,8 +141,9 @@ def escape(part: str, prefix: str = "") -> str:
 
 
 def is_path(directory: str) -> bool:
-    """Whether this is one directory below another, or several: what none of ours is not, and one of a class of others
-    may be. Its parts are no empty ones, no ``.`` and ``..``, and without a backslash and control characters.
+    """Return True if this is one or several nested directories; only a user's own parser can give anything else.
+
+    Its parts are not empty, not ``.`` or ``..``, and without backslashes and control characters.
     """
     return all(part.strip(".") and not _NO_PATH.search(part) for part in directory.split("/"))
 
@@ -154,7 +153,9 @@ def _hexadecimal(match: re.Match[str]) -> str:
 
 
 def java_format(pattern: str, name: str) -> str:
-    """A pattern of Java's ``SimpleDateFormat`` as one of ``strftime``; ConfigError for letters that mean more."""
+    """Convert a Java ``SimpleDateFormat`` pattern to ``strftime``; raise ConfigError for letters without a
+    counterpart.
+    """
     pieces: list[str] = []
     for piece in _PATTERN.findall(pattern):
         if piece in _CODES:
@@ -169,11 +170,11 @@ def java_format(pattern: str, name: str) -> str:
 
 
 def date_expression(pattern: str, name: str, *, is_strict: bool = False) -> str:
-    """Return an expression for the texts that a pattern of ``SimpleDateFormat`` parses, a group for each field.
+    """Return an expression for the texts that a pattern of ``SimpleDateFormat`` parses, with a group for each field.
 
-    As in Java, a number has as many digits as there are unless another follows at once, blanks may stand before it,
-    and text behind the date is ignored; strict, all of the text is the date. Groups are named by the letters.
-    ConfigError for letters that mean more, or that come twice.
+    As in Java, a number takes all digits unless another number follows at once, blanks may precede it, and text after
+    the date is ignored; strict, the whole text is the date. Groups are named by the letters. Raises ConfigError for
+    letters without a counterpart or used twice.
     """
     java_format(pattern, name)
     pieces = _PATTERN.findall(pattern)

@@ -1,5 +1,6 @@
-"""MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md): what keys of Secor's SequenceFiles are, and
-what its ``MessagePackParser`` reads. Small values, read whole."""
+"""MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md): keys of Secor's SequenceFiles, and the input
+of its ``MessagePackParser``. Small values, read whole.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ _CONSTANTS: Final[Mapping[int, bool | None]] = {0xC0: None, 0xC2: False, 0xC3: T
 
 
 def pack_number(number: int) -> bytes:
-    """A number from 0 up to 2⁶⁴ - 1 in as few bytes as there are."""
+    """Encode a number from 0 to 2⁶⁴ - 1 in as few bytes as possible."""
     for most, code, layout in ((0x7F, None, "B"), (0xFF, 0xCC, "B"), (0xFFFF, 0xCD, "H"), (0xFFFFFFFF, 0xCE, "I")):
         if number <= most:
             return (b"" if code is None else bytes([code])) + struct.pack(f">{layout}", number)
@@ -49,7 +50,7 @@ def pack_number(number: int) -> bytes:
 
 
 def pack_bytes(data: bytes) -> bytes:
-    """Bytes, with their number before them."""
+    """Encode bytes, preceded by their length."""
     for most, code, layout in ((0xFF, 0xC4, "B"), (0xFFFF, 0xC5, "H")):
         if len(data) <= most:
             return bytes([code]) + struct.pack(f">{layout}", len(data)) + data
@@ -57,7 +58,7 @@ def pack_bytes(data: bytes) -> bytes:
 
 
 def unpack(data: bytes) -> Value:
-    """The one value that the bytes are; ValueError for anything else."""
+    """Decode exactly one value; raise ValueError for anything else."""
     reading = _Reading(data)
     value = reading.value(0)
     if reading.at != len(data):
@@ -108,7 +109,7 @@ class _Reading:
         return kind, layout.unpack(self.take(layout.size))[0]
 
     def _read_sized(self, kind: str, size: int, depth: int) -> Value:
-        # A value has at least a byte: what cannot be there is not begun.
+        # A value takes at least a byte: reject a count that cannot fit.
         if size > len(self._data) - self.at:
             raise ValueError("it ends in the middle of a value")
         readers: Mapping[str, Callable[[], Value]] = {

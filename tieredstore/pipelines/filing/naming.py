@@ -1,4 +1,4 @@
-"""How files are named and where their directories lie."""
+"""Names of files and places of their directories."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectInfo, ObjectStore
 
 OWN_FOLDER: Final = "_tieredstore"
-"""Below the root, beside the topics."""
+"""The pipeline's own folder below the root, beside the topics."""
 _NAME: Final = re.compile(r"(\d{1,9})_(\d{1,10})_(\d{20})(\..*)?")
 
 
 class FileName(NamedTuple):
-    """What the name of a file says."""
+    """The parsed name of a file."""
 
     generation: int
     partition: int
@@ -29,14 +29,14 @@ class FileName(NamedTuple):
 
 
 def parse_name(key: str, *, or_beside: bool = False) -> FileName | None:
-    """Read the name of a file of records, or of one beside it if these count too; None for any other key."""
+    """Parse the name of a file of records, or of a sidecar if these count too; None for any other key."""
     name = key.rpartition("/")[2]
     match = _NAME.fullmatch(name.removeprefix(".") if or_beside else name)
     return None if match is None else FileName(*map(int, match.groups()[:3]))
 
 
 def own_folder(root: str, pipeline: str, generation: int) -> str:
-    """Where a pipeline keeps what is its own, of one generation."""
+    """Return the folder for a generation's own objects."""
     return f"{root}{OWN_FOLDER}/{pipeline}/{generation}/"
 
 
@@ -49,27 +49,27 @@ class Naming:
     generation: int
     extension: str
     redriven: int = 0
-    """How often the bad messages in a file of these were parsed again."""
+    """How often the bad messages in such a file were parsed again."""
     by_window: bool = False
-    """Whether the first file of a window in a directory has the window's first offset in its name, as Secor's have."""
+    """True if the first file of a window in a directory is named by the window's first offset, as Secor's are."""
 
     @property
     def root(self) -> str:
-        """What topics and the pipeline's own folder lie below."""
+        """The prefix of topics and of the pipeline's own folder."""
         return self.places.root
 
     def offset_in_name(self, first_offset: int, window_start: int, *, is_first: bool) -> int:
-        """The offset in the name of a file of a window, by whether it is the first one in its directory.
+        """Return the offset in a file's name; the first file of a window in its directory may use the window's start.
 
-        Later ones there have that of their own first record, which is none of any other file. So do messages that were
-        put aside: where their window starts, a file of good ones is named.
+        Later files use the offset of their first record, which no other file has. So do quarantined messages, since a
+        file of good ones already has the name of the window's start.
         """
         return window_start if self.by_window and is_first and not self.redriven else first_offset
 
     def data_key(self, topic: str, directory: str, partition: int, offset: int) -> str:
-        """Of a file of records, by its :meth:`named_offset`.
+        """Return the key of a file of records, by its :meth:`named_offset`.
 
-        ConfigError for a topic whose directory is what pipelines keep for themselves.
+        Raises ConfigError for a topic whose directory is reserved for pipelines.
         """
         if topic == OWN_FOLDER:
             raise ConfigError(
@@ -80,17 +80,17 @@ class Naming:
         return f"{self.places.path(topic, directory)}/{self._stem(partition, offset)}{again}{self.extension}"
 
     def sidecar_key(self, data_key: str) -> str:
-        """Of the file beside it that Spark and Hive pass over."""
+        """Return the key of the sidecar, which Spark and Hive skip."""
         folder, _, name = data_key.rpartition("/")
         return f"{folder}/.{name}.parquet"
 
     def quarantine_key(self, topic: str, partition: int, first_offset: int) -> str:
-        """Of bad messages."""
+        """Return the key of a file of bad messages."""
         return f"{self.folder}quarantine/{topic}/{self._stem(partition, first_offset)}{self._again}.parquet"
 
     @property
     def folder(self) -> str:
-        """Where the pipeline keeps what is its own."""
+        """Folder for the pipeline's own objects."""
         return own_folder(self.root, self.pipeline, self.generation)
 
     @property
@@ -106,7 +106,9 @@ _HASH_CHARACTERS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class ByDate:
-    """Directories of ``since`` and later days lie below another root; a day is told as ``how`` (``strftime``) says."""
+    """Places directories of the day ``since`` and later below another root; ``how`` is the day's ``strftime``
+    format.
+    """
 
     root: str
     since: date
@@ -114,12 +116,12 @@ class ByDate:
     how: str = "%Y-%m-%d"
 
     def has(self, directory: str) -> bool:
-        """Whether a directory is of such a day; one that tells no day is of none."""
+        """Return True if a directory is of such a day; False without a day."""
         for part in reversed(directory.split("/")):
             if not part.startswith(self.prefix):
                 continue
             try:
-                # Of the zone that directories are named by.
+                # In the zone that names the directories.
                 return datetime.strptime(unquote(part.removeprefix(self.prefix)), self.how).date() >= self.since  # noqa: DTZ007
             except ValueError:
                 continue
@@ -128,7 +130,7 @@ class ByDate:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """``<root><topic>/<directory>``; ``hashed`` behind four digits of its MD5, by which stores part their load."""
+    """``<root><topic>/<directory>``; ``hashed`` adds four digits of its MD5 first, to spread the store's load."""
 
     root: str
     hashed: bool = False
@@ -136,18 +138,18 @@ class Places:
 
     @property
     def roots(self) -> list[str]:
-        """What topics lie below, the pipeline's own first."""
+        """Roots of topics, the pipeline's own first."""
         return [self.root] if self.by_date is None else [self.root, self.by_date.root]
 
     def path(self, topic: str, directory: str) -> str:
-        """Of a directory of a topic, without a slash at its end."""
+        """Return the path of a topic's directory, without a trailing slash."""
         later = self.by_date is not None and self.by_date.has(directory)
         inner = f"{topic}/{directory}"
         path = f"{self.roots[later]}{inner}"
         return f"{_hash(inner)}/{path}" if self.hashed else path
 
     def directory(self, topic: str, path: str) -> str | None:
-        """What :meth:`path` was given; None for a path that is none of the topic's."""
+        """Return the directory that :meth:`path` was given; None for a path outside the topic."""
         for root in self.roots:
             directory = self._without_hash(path).removeprefix(f"{root}{topic}/")
             if self.path(topic, directory) == path:
@@ -155,11 +157,11 @@ class Places:
         return None
 
     def inner(self, key: str) -> str | None:
-        """``<topic>/<directories>/<name>`` of a key; None for one that is not below a root."""
+        """Return ``<topic>/<directories>/<name>`` of a key; None for a key outside every root."""
         rest = self._without_hash(key)
         if self.hashed and rest == key:
             return None
-        # One root may lie below the other: the one below which such a directory is written comes first.
+        # One root may contain the other: prefer the one that such a directory is written below.
         inners = [rest.removeprefix(root) for root in self.roots if rest.startswith(root)]
         inners.sort(key=lambda inner: not self._is_written(inner, key))
         return next(iter(inners), None)
@@ -169,7 +171,7 @@ class Places:
         return self.path(topic, rest.rpartition("/")[0]) == key.rpartition("/")[0]
 
     def list_files(self, store: ObjectStore, topics: Iterable[str]) -> Iterator[ObjectInfo]:
-        """All objects of these topics; of hashed ones by a listing of all that the store has."""
+        """Yield all objects of these topics; if hashed, by listing the whole store."""
         names = sorted(topics)
         if not self.hashed:
             for prefix in sorted({f"{root}{topic}/" for root in self.roots for topic in names}):
@@ -183,7 +185,7 @@ class Places:
 
     @property
     def prefixes(self) -> list[str]:
-        """What all keys of data begin with, none of them with another: nothing, where they are hashed."""
+        """Disjoint prefixes of all data keys; only the empty one if hashed."""
         roots = [""] if self.hashed else sorted(self.roots)
         return roots[:1] + [root for root in roots[1:] if not root.startswith(roots[0])]
 
@@ -192,5 +194,5 @@ class Places:
 
 
 def _hash(inner: str) -> str:
-    """Secor's: of the topic and the parts of the directory."""
+    """Return Secor's hash of the topic and the parts of the directory."""
     return hashlib.md5(inner.encode(), usedforsecurity=False).hexdigest()[:_HASH_CHARACTERS]

@@ -1,4 +1,4 @@
-"""Fields of values that are of a schema: where the parsers of Avro, Protocol Buffers and Thrift find a time."""
+"""Fields of values with a schema: the time's field for the parsers of Avro, Protocol Buffers and Thrift."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tieredstore.values.protobuf import Protobuf, timestamp_ms
 from tieredstore.values.thrift import Protocol, thrift_field
 
 _SECORS: Final = ("timestamp",)
-"""What the name of the field with the time is where nothing else is set."""
+"""Default name of the time's field."""
 
 
 @dataclass(frozen=True, slots=True)
 class AvroField:
-    """A field of records of Avro, by its name, or by several where records hold records."""
+    """A field of Avro records, by its path of names."""
 
     path: tuple[str, ...]
     schemas: Schemas = field(default_factory=Schemas)
@@ -27,15 +27,15 @@ class AvroField:
 
     @property
     def name(self) -> str:
-        """As the settings have it, about."""
+        """The path, close to its form in the settings."""
         return ".".join(self.path)
 
     def for_topic(self, topic: str) -> AvroField:
-        """The same, of the schemas of a topic."""
+        """Return the field with the schemas of a topic."""
         return replace(self, data=self.schemas.avro_of(topic))
 
     def of(self, payload: bytes) -> object:
-        """The field's value, a logical time in ms; BadMessageError where there is none."""
+        """Return the field's value, a logical time in ms; raise BadMessageError without one."""
         assert self.data is not None
         try:
             content: object = self.data.datum(payload)
@@ -49,7 +49,7 @@ class AvroField:
 
 
 def _plain(content: object) -> object:
-    """A logical type's moment as its milliseconds, of which the unit is known."""
+    """Convert a logical type's moment, whose unit is known, to milliseconds."""
     if isinstance(content, datetime):
         moment = content if content.tzinfo else content.replace(tzinfo=UTC)
         return Millis(millis_of(moment))
@@ -60,7 +60,7 @@ def _plain(content: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class ProtobufField:
-    """A field of messages of Protocol Buffers, by its name, or by several where messages hold messages."""
+    """A field of Protocol Buffers messages, by its path of names."""
 
     path: tuple[str, ...]
     schemas: Schemas = field(default_factory=Schemas)
@@ -68,13 +68,13 @@ class ProtobufField:
 
     @property
     def name(self) -> str:
-        """As the settings have it, about."""
+        """The path, close to its form in the settings."""
         return ".".join(self.path)
 
     def for_topic(self, topic: str) -> ProtobufField:
-        """The same, of the message of a topic; ConfigError if that has no such field.
+        """Return the field in the message of a topic; raise ConfigError if the message lacks it.
 
-        Where none is named, and there is none of Secor's name, it is the first uint64, as Secor has it.
+        Without a name in the settings or a field of Secor's default name, it is the first uint64, as in Secor.
         """
         message = self.schemas.protobuf_of(topic)
         try:
@@ -86,7 +86,7 @@ class ProtobufField:
         return replace(self, path=path, message=message)
 
     def of(self, payload: bytes) -> object:
-        """The field's value, a Timestamp in ms; BadMessageError where there is none."""
+        """Return the field's value, a Timestamp in ms; raise BadMessageError without one."""
         assert self.message is not None
         try:
             content: Any = self.message.parsed(payload)
@@ -104,7 +104,7 @@ class ProtobufField:
 
 @dataclass(frozen=True, slots=True)
 class ThriftField:
-    """A field of Thrift, by the ids of those that lead to it; those of an IDL where it tells them."""
+    """A field of Thrift, by its path of ids, from an IDL if there is one."""
 
     ids: tuple[int, ...]
     protocol: Protocol = "binary"
@@ -116,12 +116,12 @@ class ThriftField:
         return ".".join(map(str, self.ids))
 
     def for_topic(self, topic: str) -> ThriftField:
-        """The same, by the IDL's ids of a topic."""
+        """Return the field with the ids of a topic's IDL."""
         ids = of_topic(self.schemas.thrift, topic)
         return self if ids is None else replace(self, ids=ids)
 
     def of(self, payload: bytes) -> object:
-        """The field's value, bytes as text; BadMessageError where there is none."""
+        """Return the field's value, bytes as text; raise BadMessageError without one."""
         try:
             content = thrift_field(payload, self.ids, self.protocol)
             text = content.decode() if isinstance(content, bytes) else content

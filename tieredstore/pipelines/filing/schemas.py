@@ -1,4 +1,4 @@
-"""What tells the meaning of values: schemas in files that the settings name, read once, and a registry's."""
+"""Schemas of values: from files that the settings name, read once, and from a registry."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tieredstore.values.json_text import Json
 from tieredstore.values.protobuf import Protobuf
 
 ByTopic: TypeAlias = tuple[tuple[str, str], ...]
-"""Of topics, and of ``*`` for all others."""
+"""Values by topic; ``*`` for all others."""
 
 AVRO: Final = "secor.avro.message.schema."
 PROTOBUF: Final = "secor.protobuf.message.class."
 THRIFT: Final = "secor.thrift.message.class."
 DDL: Final = ("json.schema.", "secor.orc.message.schema.")
 OF_TOPICS: Final = (AVRO, PROTOBUF, THRIFT, *DDL)
-"""What the names of properties begin with that end in a topic, or in ``*``."""
+"""Prefixes of properties that end in a topic, or in ``*``."""
 
 REGISTRY: Final = "schema.registry."
 REGISTRY_NAMES: Final = frozenset(
@@ -36,35 +36,35 @@ REGISTRY_NAMES: Final = frozenset(
         "ssl.key.location",
     )
 )  # fmt: skip
-"""All that :mod:`tieredstore.schema_registry` takes, which needs packages that not every pipeline has."""
+"""All properties of :mod:`tieredstore.schema_registry`, which needs packages that not every pipeline has."""
 _STRUCT: Final = 12
 _Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True, slots=True)
 class Schemas:
-    """The schemas of a pipeline. Picklable; ``digest`` is of all that decides what becomes of messages."""
+    """The schemas of a pipeline. Picklable; ``digest`` covers everything that affects messages."""
 
     avro: ByTopic = ()
     """Schemas as JSON."""
     registry: SchemaLookup | None = field(default=None, repr=False)
     descriptor_set: bytes = field(default=b"", repr=False)
     messages: ByTopic = ()
-    """Messages of Protocol Buffers, by their full names."""
+    """Messages of Protocol Buffers, by full name."""
     thrift: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """The ids that lead to the time, where an IDL tells them."""
+    """Paths of ids to the time, from an IDL."""
 
     ddl: ByTopic = ()
     """Columns of JSON."""
 
     @property
     def digest(self) -> str:
-        """Empty where there are none: an address of a registry changes nothing of what it has."""
+        """Digest; empty without schemas. A registry's address is not part: it does not change the schemas."""
         parts = self.avro, self.descriptor_set, self.messages, self.thrift, self.ddl
         return hashlib.sha256(repr(parts).encode()).hexdigest() if any(parts) else ""
 
     def avro_of(self, topic: str) -> AvroData:
-        """How a topic's Avro is read; ConfigError where nothing says that."""
+        """Return the reader of a topic's Avro; raise ConfigError if none is configured."""
         schema = of_topic(self.avro, topic)
         if schema is None and self.registry is None:
             raise ConfigError(
@@ -73,14 +73,14 @@ class Schemas:
         return AvroData(schema, self.registry)
 
     def protobuf_of(self, topic: str) -> Protobuf:
-        """How a topic's messages are read; ConfigError where nothing says that."""
+        """Return the reader of a topic's messages; raise ConfigError if none is configured."""
         message = of_topic(self.messages, topic)
         if message is None:
             raise ConfigError(f"nothing says which message of Protocol Buffers {topic} has: give {PROTOBUF}{topic}")
         return Protobuf(self.descriptor_set, message)
 
     def ddl_of(self, topic: str) -> pa.Schema:
-        """The columns of a topic's JSON; ConfigError where nothing says what these are."""
+        """Return the columns of a topic's JSON; raise ConfigError if none are configured."""
         text = of_topic(self.ddl, topic)
         if text is None:
             raise ConfigError(f"nothing says which columns the JSON of {topic} has: give {DDL[0]}{topic}")
@@ -88,7 +88,7 @@ class Schemas:
 
 
 def of_topic(table: tuple[tuple[str, _Kind], ...], topic: str) -> _Kind | None:
-    """What a table has for a topic, or for all others."""
+    """Return a table's value for a topic, or for all others."""
     known = dict(table)
     return known.get(topic, known.get("*"))
 
@@ -96,9 +96,10 @@ def of_topic(table: tuple[tuple[str, _Kind], ...], topic: str) -> _Kind | None:
 def read_schemas(
     properties: Mapping[str, str], base_dir: Path, *, descriptor_set: str, idl: str, time_path: tuple[str, ...]
 ) -> Schemas:
-    """Those that properties name: of topics and of a registry. ConfigError for what cannot be read, or is none.
+    """Load the schemas that properties name, of topics and of a registry. Raises ConfigError for unreadable or invalid
+    ones.
 
-    ``time_path`` are the names that lead to a message's time, for an IDL.
+    ``time_path`` is the path of names to a message's time, for an IDL.
     """
     of = {start: _by_topic(properties, start) for start in OF_TOPICS}
     for start, needed, setting in ((PROTOBUF, descriptor_set, "protobuf.descriptor.set"), (THRIFT, idl, "thrift.idl")):
@@ -150,9 +151,9 @@ def _registry(properties: Mapping[str, str]) -> SchemaLookup | None:
 
 
 def thrift_ids(idl: Path, name: str, path: tuple[str, ...]) -> tuple[int, ...]:
-    """The ids of the fields that lead to one of a struct of an IDL, as thriftpy2 reads it.
+    """Return the ids of the fields on the path to a field of a struct in an IDL, as thriftpy2 reads it.
 
-    ConfigError for a file that is none, for a struct or field that it has not.
+    Raises ConfigError for an invalid file, struct or field.
     """
     try:
         thriftpy2: Any = importlib.import_module("thriftpy2")

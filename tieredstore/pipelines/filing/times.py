@@ -1,4 +1,4 @@
-"""Times and other fields in values: where the parsers find them, and what is none."""
+"""Times and other fields in values, and detection of invalid ones."""
 
 from __future__ import annotations
 
@@ -19,56 +19,56 @@ from tieredstore.pipelines.filing.messagepack import unpack
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INTEGER: Final = re.compile(r"[0-9]{1,19}")
 _NUMBER: Final = re.compile(r"[\x00-\x20]*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?[\x00-\x20]*")
-"""What Java's ``Double.valueOf`` takes, but for hexadecimal numbers."""
+"""Numbers that Java's ``Double.valueOf`` accepts, except hexadecimal ones."""
 _XML_DATE: Final = re.compile(
     r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:T(\d\d):(\d\d):(\d\d(?:\.\d+)?))?)?)?(Z|[+-](?:0\d|1[0-3]):[0-5]\d|[+-]14:00)?",
     re.ASCII,
 )
-"""A dateTime, date, gYearMonth or gYear of XML Schema, part 2, as Secor's parser takes them."""
+"""A dateTime, date, gYearMonth or gYear of XML Schema, part 2, as Secor's parser accepts them."""
 _OTHER_DATE: Final = re.compile(r"(?:\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d(?:-?\d)?)(?:[Tt ].+)?", re.ASCII)
-"""Dates of ISO 8601 that XML Schema does not have."""
+"""Dates of ISO 8601 that XML Schema lacks."""
 
 
 class BadMessageError(ValueError):
-    """Why a message cannot be filed; in words without its content."""
+    """The reason why a message cannot be filed, without its content."""
 
 
 class Millis(int):
-    """A time that is known to be in ms since the epoch."""
+    """A time known to be in ms since the epoch."""
 
     __slots__ = ()
 
 
 class Field(Protocol):
-    """A field in values, wherever that is in them."""
+    """A field of values, wherever it is."""
 
     @property
     def name(self) -> str:
-        """As the settings have it."""
+        """Its name in the settings."""
         ...
 
     def for_topic(self, topic: str) -> Self:
-        """The same in the values of a topic."""
+        """Return the field in the values of a topic."""
         ...
 
     def of(self, payload: bytes) -> object:
-        """The field's value, a :class:`Millis` where its unit is known; BadMessageError where there is none."""
+        """Return the field's value, a :class:`Millis` if its unit is known; raise BadMessageError without one."""
         ...
 
 
 class Time(ABC):
-    """Finds a time in values. Frozen, and picklable."""
+    """Finds a time in values. Frozen and picklable."""
 
     def for_topic(self, topic: str) -> Time:  # noqa: ARG002  for those that know schemas of topics
-        """The same in the values of a topic; ConfigError where the settings do not say what these are."""
+        """Return the same for a topic's values; raise ConfigError if the settings do not describe them."""
         return self
 
     @abstractmethod
     def __call__(self, payload: bytes) -> int:
-        """In ms since the epoch; BadMessageError where there is none."""
+        """Return the time in ms since the epoch; raise BadMessageError without one."""
 
     def quick(self, values: Any) -> Any:  # noqa: ARG002  for those that know a quick way
-        """The times of a column of values, null where only a call tells; None if that is so of all of them."""
+        """Fast path: return the times of a column of values, null where a call must decide; None if it must for all."""
         return None
 
 
@@ -82,20 +82,20 @@ class _TimeInField(Time, ABC):
 
 @dataclass(frozen=True, slots=True)
 class JsonField:
-    """A field of JSON objects, by its name, or by several parted by ``separator`` where objects hold objects."""
+    """A field of JSON objects, by a path of names joined by ``separator``."""
 
     name: str
     separator: str = ""
     is_strict: bool = False
-    """Whether control characters in texts, and bytes that are not UTF-8, make a message bad."""
+    """True if control characters in texts, and bytes that are not UTF-8, make a message bad."""
 
     @property
     def path(self) -> list[str]:
-        """The names that lead to it."""
+        """The path of names."""
         return self.name.split(self.separator) if self.separator else [self.name]
 
     def of(self, payload: bytes) -> object:
-        """The field's value; BadMessageError where there is none."""
+        """Return the field's value; raise BadMessageError without one."""
         try:
             content: object = json.loads(payload) if self.is_strict else _read_leniently(payload)
         except (ValueError, RecursionError):
@@ -109,18 +109,18 @@ class JsonField:
         return content
 
     def for_topic(self, topic: str) -> JsonField:  # noqa: ARG002  JSON says itself what it is
-        """The same."""
+        """Return itself: JSON needs no schema."""
         return self
 
 
 def _read_leniently(payload: bytes) -> object:
-    """Read JSON as Secor's reader does where it meets what real topics have: Latin-1, and raw control characters."""
+    """Parse JSON as leniently as Secor's reader, since real topics contain Latin-1 and raw control characters."""
     text = payload.decode(json.detect_encoding(payload), "replace")
     return json.loads(text, strict=False)
 
 
 def _text_of(field: Field, payload: bytes) -> str:
-    """The field's value, which must be a text."""
+    """Return the field's value, which must be a text."""
     content = field.of(payload)
     if not isinstance(content, str):
         raise BadMessageError(f"its field {field.name} is no text")
@@ -132,16 +132,16 @@ class EpochTime(_TimeInField):
     """A time since the epoch, in s, ms, us or ns, in a field."""
 
     is_strict: bool = False
-    """Whether a text must be a whole number alone."""
+    """True if a text must be a whole number and nothing else."""
 
     def quick(self, values: Any) -> Any:
-        """Of whole numbers in JSON."""
+        """Fast path for whole numbers in JSON."""
         return json_times(values, self.field.path) if isinstance(self.field, JsonField) else None
 
     def __call__(self, payload: bytes) -> int:
         """In ms."""
         content = self.field.of(payload)
-        # A Timestamp that is not set is 0.
+        # An unset Timestamp is 0.
         if isinstance(content, Millis) and content:
             return content
         number = _whole_number(content, is_strict=self.is_strict)
@@ -186,7 +186,7 @@ class Iso8601Time(_TimeInField):
     """A date of XML Schema, or another of ISO 8601, in a field; without a zone it is in UTC."""
 
     is_strict: bool = False
-    """Whether only what XML Schema has is a date."""
+    """True if only dates of XML Schema are accepted."""
 
     def __call__(self, payload: bytes) -> int:
         """In ms."""
@@ -214,7 +214,7 @@ def _xml_millis(parts: re.Match[str]) -> int:
 
 
 def _time_of_day(hour: int, minute: int, second: int) -> timedelta:
-    """Return the time since midnight, 24:00:00 and leap seconds among them; ValueError for what is none."""
+    """Return the time since midnight; 24:00:00 and leap seconds are valid. Raises ValueError for anything else."""
     since = timedelta(hours=hour, minutes=minute, seconds=second)
     if minute > 59 or second > 60 or (hour > 23 and since != timedelta(days=1)):
         raise ValueError
@@ -228,7 +228,7 @@ def millis_of(moment: datetime) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DateTime(_TimeInField):
-    """A date in a pattern of Java's, in a field, in a zone; a number stands for its digits."""
+    """A date in one of Java's patterns, in a field, in a zone; a number counts as its digits."""
 
     expression: str
     """See :func:`~tieredstore.pipelines.filing.directories.date_expression`."""
@@ -257,7 +257,7 @@ class DateTime(_TimeInField):
 
 
 def _full_year(text: str) -> int:
-    """Return the year that ``yy`` parses: of exactly two digits one from 1950 to 2049.
+    """Return the year that ``yy`` parses: exactly two digits mean 1950 to 2049.
 
     Java's window moves with its clock (80 years back, 20 ahead), which would file the same message differently later.
     """
@@ -288,7 +288,7 @@ class RegexTime(Time):
 
 
 def to_millis(number: int) -> int:
-    """A time of unknown unit, as Secor takes it: by how large it is, ns, us, ms or s."""
+    """Convert a time of unknown unit to ms as Secor does: by its size it is ns, us, ms or s."""
     if number >= 10**18:
         return number // 10**6
     if number >= 10**15:
@@ -297,9 +297,9 @@ def to_millis(number: int) -> int:
 
 
 def json_times(values: Any, path: Sequence[str]) -> Any:
-    """The times since the epoch under the names of ``path`` in ms; null where only a look at the one value tells.
+    """Return the times since the epoch at ``path`` in ms; null where the value must be examined by itself.
 
-    Known only of texts that ``json.loads`` takes, and that have each name of the path once.
+    Only texts that ``json.loads`` accepts, with each name of the path once, have a time here.
     """
     rows = len(values)
     ends, data = values.buffers()[1:] if rows and pa.types.is_binary(values.type) else (None, None)

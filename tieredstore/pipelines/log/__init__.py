@@ -1,1 +1,1 @@
-"""The commit log of a generation, and what its entries say together."""
+"""The commit log of a generation, and the state that its entries add up to."""

@@ -1,4 +1,4 @@
-"""The commit log: objects with dense numbers, each created only if absent. It alone says what is written."""
+"""The commit log: objects with consecutive numbers, each created only if absent. It is the only source of truth."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _logger: Final = logging.getLogger(__name__)
 SNAPSHOT_EVERY: Final = 1000
 _MOST_BYTES: Final = 256 << 20
 _FEW: Final = 8
-"""Entries that are read one by one before threads are begun for the others."""
+"""Entries read one by one before threads start for the others."""
 _SNAPSHOT_FORMAT: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far one life of a partition is written: the next offset, and the latest time of what was."""
+    """Progress of one life of a partition: the next offset to write, and the latest time written."""
 
     topic_id: str
     next_offset: int
@@ -54,9 +54,9 @@ class Progress:
     records: int
     recent_bytes: int = 0
     recent_offsets: int = 0
-    """What the latest windows read, and over how many offsets: each counts half as much as the one behind it."""
+    """Bytes and offsets of the latest windows; each counts half as much as the next one."""
     leader_epoch: int = -1
-    """That of what lies before the next offset, or a later one; -1 if it is not known."""
+    """Epoch of the records before the next offset, or a later one; -1 if unknown."""
 
     @property
     def position(self) -> Position:
@@ -64,7 +64,7 @@ class Progress:
         return Position(self.next_offset, None if self.leader_epoch < 0 else self.leader_epoch)
 
     def recent_with(self, window: WrittenWindow) -> tuple[int, int]:
-        """These two with one more window."""
+        """Return both numbers with one more window."""
         if window.read_bytes < 0 or window.stop == window.start:
             return self.recent_bytes, self.recent_offsets
         return self.recent_bytes // 2 + window.read_bytes, self.recent_offsets // 2 + window.stop - window.start
@@ -72,7 +72,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a directory of a topic holds: files of records, and these."""
+    """The contents of a topic's directory: numbers of files and of records."""
 
     topic: str
     files: int
@@ -80,18 +80,18 @@ class Contents:
 
 
 class Life(enum.StrEnum):
-    """What a generation is, by its log. A transition is one entry, created only if absent.
+    """The life of a generation, by its log. A transition is one entry, created only if absent.
 
     | life | means | entries that lead out of it |
     |---|---|---|
-    | free | there is no entry | ``begin``, ``take-over``: following |
-    | following | it goes on with its topics | ``backfill`` of what is not written: filling; ``seal``, ``drop`` |
-    | filling | windows of a backfill are to be written, not all are | ``published``: filled; ``seal``, ``drop`` |
-    | filled | it holds chosen offsets and does not go on | ``backfill``: filling; ``seal``, ``drop`` |
-    | sealed | the generation ``other`` goes on where it ends, and nobody runs it | ``drop`` |
+    | free | no entry exists | ``begin``, ``take-over``: following |
+    | following | it continues with its topics | ``backfill`` of unwritten offsets: filling; ``seal``, ``drop`` |
+    | filling | windows of a backfill are still unwritten | ``published``: filled; ``seal``, ``drop`` |
+    | filled | it holds chosen offsets and does not continue | ``backfill``: filling; ``seal``, ``drop`` |
+    | sealed | the generation ``other`` continues at its end; no driver runs it | ``drop`` |
     | dropped | its number is used up; the log stays | none: ``drop`` again completes the deletion |
 
-    In all but the first and the last, files may give way to those of another generation (``giving_to``).
+    In all but the first and the last, files may be replaced by those of another generation (``giving_to``).
     """
 
     FREE = "free"
@@ -104,10 +104,10 @@ class Life(enum.StrEnum):
 
 @dataclass(slots=True)
 class LogState:
-    """What the entries up to ``number`` say together: a field for each of a snapshot's.
+    """The sum of the entries up to ``number``: a field for each field of a snapshot.
 
-    ``written`` is the last that publishes anything, -1 without any; ``is_published`` if all of that is known to have
-    been published. ``other`` is the generation that went before, or of one that is sealed the one that goes on.
+    ``written`` is the last entry that publishes anything, -1 without any; ``is_published`` if all of that is known to
+    be published. ``other`` is the preceding generation, or for a sealed one the generation that continues it.
     """
 
     number: int = -1
@@ -117,23 +117,23 @@ class LogState:
     closed: Literal["", "seal", "drop"] = ""
     other: int = -1
     directories: dict[str, Contents] = field(default_factory=dict[str, Contents])
-    """By their paths, those that files of records lie in."""
+    """Directories with files of records, by path."""
     finalized: set[str] = field(default_factory=set[str])
-    """Paths that a ``_SUCCESS`` was written to; files lie in these or below."""
+    """Paths with a ``_SUCCESS``; files are in these or below."""
     linked: set[int] = field(default_factory=set[int])
-    """Generations that entries name: what they have in a directory counts there with what this one has."""
+    """Generations that entries name: their files in a directory count together with this one's."""
     giving_to: int = -1
-    """The generation that files of this one give way to just now; -1: none."""
+    """Generation that is replacing files of this one now; -1: none."""
     withheld: set[str] = field(default_factory=set[str])
-    """Paths that are to have no ``_SUCCESS`` meanwhile."""
+    """Paths that must have no ``_SUCCESS`` during a replacement."""
     backfill: int = -1
-    """The number of the latest entry that says what is to be filled in; -1: there is none."""
+    """Number of the latest backfill entry; -1: none."""
     is_filled: bool = True
-    """Whether all of that is done."""
+    """True if the backfill is complete."""
 
     @property
     def life(self) -> Life:
-        """What the generation is."""
+        """The life of the generation."""
         if self.closed:
             return Life(self.closed)
         if self.number < 0:
@@ -144,11 +144,11 @@ class LogState:
 
     @property
     def unpublished(self) -> int:
-        """The entry whose files are perhaps not all visible yet; -1: there is none."""
+        """The entry whose files may not all be visible yet; -1: none."""
         return -1 if self.is_published else self.written
 
     def apply(self, entry: Entry) -> None:
-        """Go on by one entry; CommitLogCorruptError for one that does not follow."""
+        """Apply an entry; raise CommitLogCorruptError if it does not follow."""
         if entry.number != self.number + 1:
             raise CommitLogCorruptError(
                 f"the commit log has entry {entry.number} behind {self.number}: some are missing"
@@ -209,7 +209,7 @@ class LogState:
         )
 
     def _count(self, window: WrittenWindow, sign: int) -> None:
-        """Files and records of a window come, or go."""
+        """Add or subtract the files and records of a window."""
         before = self.positions.get(window.where)
         if before is None:
             raise CommitLogCorruptError(f"entry {self.number} of the commit log redrives what no entry before it has")
@@ -225,7 +225,7 @@ class LogState:
                 self.directories.pop(path, None)
 
     def to_bytes(self) -> bytes:
-        """As a snapshot."""
+        """Encode as a snapshot."""
         content = {
             "format": _SNAPSHOT_FORMAT,
             "positions": [[*where, *astuple(one)] for where, one in sorted(self.positions.items())],
@@ -238,7 +238,7 @@ class LogState:
 
     @classmethod
     def from_bytes(cls, data: bytes, key: str) -> LogState:
-        """What a snapshot says; nothing, if another version wrote it: the entries say all."""
+        """Decode a snapshot; one of another version gives an empty state, since the entries hold everything."""
         if read_json(_AnyVersion, data, key).format != _SNAPSHOT_FORMAT:
             return cls()
         stored = read_json(_Snapshot, data, key)
@@ -256,7 +256,7 @@ class _AnyVersion:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """A state as it is stored; names of earlier versions stay."""
+    """A state as stored; it keeps the names of earlier versions."""
 
     number: Number
     written: Number
@@ -278,13 +278,13 @@ _SNAPSHOT_NAMES: Final[Mapping[str, str]] = {
     "finalized": "finalized", "linked": "linked", "replacing": "giving_to", "withheld": "withheld",
     "backfill": "backfill", "backfilled": "is_filled",
 }  # fmt: skip
-"""Fields of a snapshot, and what they are of a state; positions and directories are rows."""
+"""Fields of a snapshot and of the state; positions and directories are rows."""
 
 
 class CommitLog:
     """The log of one generation of a pipeline, below ``root`` of a store. For one thread.
 
-    ``state`` is what was read of it; ``append`` goes on behind that, or is FencedError if somebody else has.
+    ``state`` is the part read so far; ``append`` continues it, or raises FencedError if another writer has.
     """
 
     def __init__(self, store: ObjectStore, root: str, pipeline: str, generation: int) -> None:
@@ -292,20 +292,20 @@ class CommitLog:
         self.root, self.pipeline, self.generation = root, pipeline, generation
         self.folder: str = own_folder(root, pipeline, generation)
         self.writer: str = uuid.uuid4().hex
-        """Who writes: new in each process that opens the log."""
+        """Id of this writer, new in each process that opens the log."""
         self.state = LogState()
 
     def of_generation(self, generation: int) -> CommitLog:
-        """The log of another generation of the same pipeline, not yet read."""
+        """Return the unread log of another generation of the same pipeline."""
         return CommitLog(self.store, self.root, self.pipeline, generation)
 
     @property
     def staging_prefix(self) -> str:
-        """Where stores that hold nothing back keep what is prepared."""
+        """Prefix of prepared files in stores that cannot hold an upload back."""
         return f"{self.folder}staging/"
 
     def read(self) -> LogState:
-        """All that is committed by now: the latest snapshot, and the entries behind it."""
+        """Read the latest snapshot and the entries after it."""
         if self.state.number < 0:
             self.state = self._snapshot()
         for entry in self.entries(self.state.number + 1):
@@ -313,7 +313,7 @@ class CommitLog:
         return self.state
 
     def entry(self, number: int) -> Entry:
-        """One entry; CommitLogCorruptError for one that is not what was written, or too large."""
+        """Return an entry; raise CommitLogCorruptError if it is damaged or too large."""
         key = self._key(number)
         data = self.store.get_small(key, _MOST_BYTES)
         if data is None:
@@ -324,7 +324,7 @@ class CommitLog:
         return entry
 
     def entries(self, first: int = 0) -> Iterator[Entry]:
-        """From ``first`` on, in their order. Many are asked for at once: a log that is long is a request for each."""
+        """Yield entries from ``first`` on. Many are requested concurrently, since each entry costs a request."""
         listed = self.store.list(f"{self.folder}commits/", self._key(first - 1) if first else None)
         numbers = (_number_of(info.key) for info in listed)
         some = list(islice(numbers, _FEW))
@@ -343,10 +343,10 @@ class CommitLog:
         other: int = -1,
         directories: Sequence[str] = (),
     ) -> Entry:
-        """Commit. FencedError if another driver has written an entry meanwhile: then nothing of this is committed.
+        """Commit an entry. Raises FencedError, and commits nothing, if another driver has written an entry.
 
-        StoreUnavailableError says nothing of whether it is: who reads the log again finds out. What is returned is
-        another entry of this same writer if one that had been given up came to the store after all: that one stands.
+        After StoreUnavailableError the entry may or may not be committed: read the log again to find out. If an entry
+        that this writer had given up reached the store after all, that entry is returned: it stands.
         """
         entry = Entry(
             self.state.number + 1, kind, self.writer, fingerprint,
@@ -355,7 +355,7 @@ class CommitLog:
         try:
             self.store.put(self._key(entry.number), entry.to_bytes(), if_absent=True)
         except PreconditionFailedError as refusal:
-            # The create may have won, and lost its answer.
+            # The create may have succeeded and its response been lost.
             entry = self.entry(entry.number)
             if entry.writer != self.writer:
                 raise self._make_fenced(entry.number) from refusal
@@ -365,7 +365,7 @@ class CommitLog:
         return entry
 
     def catch_up(self) -> None:
-        """Go on behind what this writer has committed by now, answered or not; FencedError if another one has."""
+        """Apply what this writer has committed, acknowledged or not; raise FencedError if another writer has."""
         for info in self.store.list(f"{self.folder}commits/", self._key(self.state.number)):
             entry = self.entry(_number_of(info.key))
             if entry.writer != self.writer:
@@ -373,7 +373,7 @@ class CommitLog:
             self.state.apply(entry)
 
     def check_alone(self) -> None:
-        """FencedError if there is an entry behind the last one that this log knows: another driver works by now."""
+        """Raise FencedError if the log has a later entry than known here: another driver is at work."""
         try:
             self.store.head(self._key(self.state.number + 1))
         except ObjectNotFoundError:
@@ -393,7 +393,7 @@ class CommitLog:
         try:
             self.store.put(f"{self.folder}snapshots/{self.state.number:020}.json", self.state.to_bytes())
         except StoreError as error:
-            # It only spares reading: the entries say the same.
+            # A snapshot only saves reading; the entries hold the same.
             _logger.warning("the snapshot of the commit log at entry %d was not written: %s", self.state.number, error)
 
     def _snapshot(self) -> LogState:
@@ -403,11 +403,11 @@ class CommitLog:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An entry that changed what a listing shows, or will in a moment: it is the last, and not wholly published yet.
+    """An entry that changed a listing, or is about to if it is the last and not fully published.
 
-    ``kind`` ``drop``: all files of the generation go. ``directories`` are those that are complete from now on
-    (``finalize``), that are not for as long as files of them give way to another generation's (``replacing`` to
-    ``replaced``), or whose ``_SUCCESS`` is replaced, since late records were filed there.
+    ``kind`` ``drop``: all files of the generation are deleted. ``directories`` are those that become complete
+    (``finalize``), that are incomplete while another generation replaces their files (``replacing`` to ``replaced``),
+    or whose ``_SUCCESS`` is rewritten because late records were filed there.
     """
 
     number: int
@@ -418,7 +418,7 @@ class Change:
 
 
 def changes_since(log: CommitLog, number: int) -> Iterator[Change]:
-    """Those behind entry ``number`` (-1: all), in their order. Bad messages, which no reader sees, are left out."""
+    """Yield the changes after entry ``number`` (-1: all) in order. Bad messages, which no reader sees, are left out."""
     for entry in log.entries(number + 1):
         does = effects(entry)
         added = tuple(file for file in entry.files if file.kind != "quarantine") if does.publishes else ()

@@ -1,4 +1,4 @@
-"""What a pipeline commits: windows of offsets and the files that hold them, as values and as JSON."""
+"""The commits of a pipeline: windows of offsets and the files that hold them, as values and as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EntryKind: TypeAlias = Literal[
     "begin", "batch", "rewrite", "published", "redrive", "finalize", "take-over", "seal", "drop",
     "backfill", "replacing", "replaced",
 ]  # fmt: skip
-"""What each does to files and partitions is in :func:`effects`, the only place that tells kinds apart."""
+""":func:`effects` is the only place that distinguishes kinds."""
 
 Number: TypeAlias = Annotated[int, Field(ge=-1, le=MAX_INT64)]
 _Offset: TypeAlias = Annotated[int, Field(ge=0, le=MAX_INT64)]
@@ -29,7 +29,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Offsets ``start`` up to ``stop`` (half-open) of one life of a partition. Small, and picklable."""
+    """Offsets ``start`` up to ``stop`` (half-open) of one life of a partition. Small and picklable."""
 
     topic: str
     topic_id: str
@@ -37,7 +37,7 @@ class Window:
     start: int
     stop: int
     leader_epoch: int = -1
-    """That of what lies before ``stop``, or a later one; -1 if it is not known."""
+    """Epoch of the records before ``stop``, or a later one; -1 if unknown."""
 
     @property
     def where(self) -> tuple[str, int]:
@@ -46,11 +46,11 @@ class Window:
 
     @property
     def is_mark(self) -> bool:
-        """Whether it has no offsets, and only says where a partition begins."""
+        """True if it has no offsets and only marks where a partition begins."""
         return self.start == self.stop
 
     def without_records(self) -> WrittenWindow:
-        """As it is committed where nothing of it was written: a mark, or what a backfill is to write."""
+        """Return the form to commit when nothing of it was written: a mark, or the plan of a backfill."""
         return WrittenWindow(
             self.topic, self.topic_id, self.partition, self.start, self.stop, 0, 0, 0, (),
             leader_epoch=self.leader_epoch,
@@ -59,7 +59,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """One file of a window. ``kind``: ``data``, ``sidecar`` (what a format cannot say) or ``quarantine``.
+    """One file of a window. ``kind``: ``data``, ``sidecar`` (metadata that a format cannot hold) or ``quarantine``.
 
     Offsets are those of its records, the last one inclusive; times in ms since the epoch, -1 without records.
     """
@@ -80,7 +80,7 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True)
 class WrittenWindow:
-    """A window (``start`` up to ``stop``, half-open) of one life of a partition, all of it filed or put aside."""
+    """A window (``start`` up to ``stop``, half-open) of one life of a partition, completely filed or quarantined."""
 
     __pydantic_config__: ClassVar = _EXACT
 
@@ -94,9 +94,9 @@ class WrittenWindow:
     quarantined: Number
     files: tuple[OutputFile, ...]
     read_bytes: Number = -1
-    """Of the keys and values that were read; -1 where that is not known."""
+    """Bytes of keys and values read; -1 if unknown."""
     leader_epoch: Number = -1
-    """That of what lies before ``stop``, or a later one; -1 where that is not known."""
+    """Epoch of the records before ``stop``, or a later one; -1 if unknown."""
 
     @property
     def where(self) -> tuple[str, int]:
@@ -110,7 +110,7 @@ class WrittenWindow:
 
     @property
     def data_files(self) -> list[OutputFile]:
-        """Those that hold records, without those beside them and without bad messages."""
+        """Files of records, without sidecars and bad messages."""
         return [file for file in self.files if file.kind == "data"]
 
     @property
@@ -131,23 +131,25 @@ class Entry:
     fingerprint: str
     windows: tuple[WrittenWindow, ...]
     removed: tuple[str, ...] = ()
-    """Keys of files that are deleted once those of the windows are published."""
+    """Keys of files to delete once those of the windows are published."""
     other: Number = -1
-    """The generation that goes on (``seal``), went before (``take-over``), gives way (``backfill``), or to which this
-    one gives way (``replacing``, ``replaced``), or that put the messages aside (``redrive``, of one that was taken
-    over); otherwise -1."""
+    """The other generation: the one that continues (``seal``), the previous one (``take-over``), the one replaced
+    (``backfill``), the one that replaces this one (``replacing``, ``replaced``), or the one that quarantined the
+    messages (``redrive`` after a take-over); otherwise -1.
+    """
     directories: tuple[str, ...] = ()
-    """Paths whose ``_SUCCESS`` is written, oldest first; of ``replacing`` those that have none until ``replaced`` names
-    them again; of any other kind those whose ``_SUCCESS`` is replaced."""
+    """Paths whose ``_SUCCESS`` is written, oldest first; for ``replacing`` those without one until ``replaced``
+    names them again; for any other kind those whose ``_SUCCESS`` is rewritten.
+    """
     format: Literal[1] = 1
 
     @property
     def files(self) -> list[OutputFile]:
-        """Those of all windows."""
+        """Files of all windows."""
         return [file for window in self.windows for file in window.files]
 
     def to_bytes(self) -> bytes:
-        """As it is stored; the same entry is always the same bytes."""
+        """Encode for the store; equal entries always give equal bytes."""
         content: dict[str, Any] = asdict(self)
         for window in content["windows"]:
             if window["leader_epoch"] < 0:
@@ -160,7 +162,7 @@ class Entry:
 
     @classmethod
     def from_bytes(cls, data: bytes, key: str) -> Self:
-        """What ``to_bytes`` wrote; CommitLogCorruptError for anything else."""
+        """Decode the bytes of ``to_bytes``; raise CommitLogCorruptError for anything else."""
         entry = read_json(cls, data, key)
         for window in entry.windows:
             if window.start > window.stop:
@@ -170,30 +172,30 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What an entry does, in fields that are empty where it does nothing of that."""
+    """Effects of an entry; fields that do not apply are empty."""
 
     begins: Sequence[WrittenWindow] = ()
-    """Windows of no offsets that say where partitions begin."""
+    """Windows without offsets that mark where partitions begin."""
     writes: Sequence[WrittenWindow] = ()
-    """Windows that were written: their partitions go on behind them."""
+    """Written windows: their partitions continue after them."""
     redrives: Sequence[WrittenWindow] = ()
-    """Windows whose bad messages were parsed again: their files come to those that the generations have."""
+    """Windows whose bad messages were parsed again: their files add to the generations' own."""
     jumps: Sequence[WrittenWindow] = ()
-    """Windows that are to be written: their partitions go on at their starts."""
+    """Windows still to write: their partitions continue at their starts."""
     gives: Sequence[WrittenWindow] = ()
-    """Windows that the generation ``other`` holds from now on; their files go."""
+    """Windows that the generation ``other`` holds from now on; their files are deleted."""
     publishes: bool = False
-    """Whether its files become visible, and its directories complete, before another entry follows."""
+    """True if its files become visible, and its directories complete, before another entry follows."""
     settles: bool = False
-    """Whether it says that all of that was done, of a backfill too."""
+    """True if it records that all of that was done, a backfill included."""
     withholds: Sequence[str] | None = None
-    """Directories that have no ``_SUCCESS`` while files give way to the generation ``other``; None: none give way."""
+    """Directories without ``_SUCCESS`` while the generation ``other`` replaces files; None: no replacement."""
     releases: Sequence[str] | None = None
-    """Those that may have one again: that is over. None: it is not."""
+    """Directories that may have ``_SUCCESS`` again because the replacement is over. None: it is not."""
     neighbour: int = -1
-    """The generation that went before, or that goes on."""
+    """The previous generation, or the one that continues."""
     ends: Literal["", "seal", "drop"] = ""
-    """How the log ends by it."""
+    """How the entry ends the log."""
 
     @property
     def adds(self) -> Sequence[WrittenWindow]:
@@ -202,19 +204,19 @@ class Effects:
 
 
 def effects(entry: Entry) -> Effects:  # noqa: C901  a row for each kind
-    """Tell what an entry does; keys that are ``removed`` go with any, once its files are published.
+    """Return the effects of an entry; of any kind, ``removed`` keys are deleted once its files are published.
 
     | kind | when |
     |---|---|
-    | ``begin`` | a driver takes over, and says where partitions begin that are new to the log |
-    | ``take-over`` | the first of a log that goes on where another generation was sealed |
+    | ``begin`` | a driver takes over and marks where partitions begin that are new to the log |
+    | ``take-over`` | the first entry of a log that continues a sealed generation |
     | ``batch`` | windows were written |
-    | ``rewrite`` | those of the entry before, once more: the store had dropped what was prepared |
-    | ``published`` | all files of the entries before it were seen: none that is gone later is written again |
-    | ``redrive`` | messages that had been put aside were parsed again |
+    | ``rewrite`` | the previous entry's windows once more: the store had dropped prepared files |
+    | ``published`` | all files of earlier entries were visible: files missing later are not written again |
+    | ``redrive`` | quarantined messages were parsed again |
     | ``finalize`` | directories whose time is over are complete |
-    | ``backfill`` | windows are to be written, from their starts up to their stops, and none is yet |
-    | ``replacing`` | in the log of the generation that gives way: before anything of it goes |
+    | ``backfill`` | windows are to be written, from their starts to their stops, and none is yet |
+    | ``replacing`` | in the log of the replaced generation: before any file is deleted |
     | ``replaced`` | there too: windows whose files are deleted; the last one has directories or no windows |
     | ``seal``, ``drop`` | they end a log |
     """
@@ -245,7 +247,7 @@ def effects(entry: Entry) -> Effects:  # noqa: C901  a row for each kind
 
 
 def read_json(kind: type[Value], data: bytes, key: str) -> Value:
-    """Return the value of ``kind`` that an object has; CommitLogCorruptError for anything else."""
+    """Decode a value of ``kind`` from an object's bytes; raise CommitLogCorruptError for anything else."""
     try:
         return cast("Value", _adapter(cast("Hashable", kind)).validate_json(data, strict=True))
     except ValidationError as error:

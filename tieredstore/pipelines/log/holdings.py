@@ -1,4 +1,4 @@
-"""What generations hold: files and windows of one, and of the family of those whose entries name each other."""
+"""Holdings of generations: files and windows of one, and of the family of generations whose entries name each other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOTHING: Final = Prepared("", 0, "", "")
 
 @dataclass(slots=True)
 class CommittedFile:
-    """A file, the window that it is of, and the number of the entry."""
+    """A file, its window, and the number of the entry."""
 
     file: OutputFile
     window: WrittenWindow
@@ -31,7 +31,7 @@ class CommittedFile:
 
 @dataclass(slots=True)
 class Committed:
-    """Files by their keys. ``going``: those that the last entry deletes, which may still be there."""
+    """Files by key. ``going`` are those that the last entry deletes; they may still exist."""
 
     files: dict[str, CommittedFile] = field(default_factory=dict[str, CommittedFile])
     going: set[str] = field(default_factory=set[str])
@@ -39,10 +39,10 @@ class Committed:
 
     @classmethod
     def of(cls, log: CommitLog, *, prepared: bool = True) -> Self:
-        """By all entries of the log, which is read to its end; none once it is dropped.
+        """Fold all entries of the log, which is read to its end; empty once it is dropped.
 
-        Without ``prepared`` files do not tell what the store had prepared, which is half of what an output of many
-        takes in memory, and of use only to who publishes or commits them.
+        Without ``prepared`` the files omit the store's prepared state, which is half the memory for an output of many
+        files and of use only for publishing or committing.
         """
         log.read()
         committed = cls()
@@ -53,7 +53,7 @@ class Committed:
         return committed
 
     def take(self, entry: Entry) -> None:
-        """Go on by one entry."""
+        """Apply an entry."""
         for window in entry.windows:
             self.topics.add(window.topic)
             self.files |= {file.key: CommittedFile(file, window, entry.number) for file in window.files}
@@ -83,19 +83,19 @@ class Holding:
 
     @property
     def is_held(self) -> bool:
-        """Whether the generation has not given it away."""
+        """True unless another generation replaced it."""
         return self.given_to < 0
 
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """By partition all windows of a generation, ascending; none of a generation that was dropped."""
+    """All windows of a generation by partition, ascending; empty if it was dropped."""
 
     windows: Mapping[TopicPartition, list[Holding]]
 
     @classmethod
     def of(cls, log: CommitLog, redriven: Iterable[Entry] = ()) -> Self:
-        """Fold all entries of the log; ``redriven`` are those by which later generations filed bad messages."""
+        """Fold all entries of the log; ``redriven`` are the entries by which later generations filed bad messages."""
         fold = _Fold()
         for entry in log.entries():
             if effects(entry).ends == "drop":
@@ -106,7 +106,7 @@ class Holdings:
         return cls(fold.holdings())
 
     def between(self, where: TopicPartition, start: int, stop: int) -> Iterator[Holding]:
-        """The windows of a partition that reach into the offsets ``start`` up to ``stop`` (half-open)."""
+        """Yield the windows of a partition that overlap the offsets ``start`` up to ``stop`` (half-open)."""
         windows = self.windows.get(where, [])
         for one in windows[bisect.bisect_right(windows, start, key=lambda one: one.window.stop) :]:
             if one.window.start >= stop:
@@ -114,13 +114,13 @@ class Holdings:
             yield one
 
     def iterate_held(self) -> Iterator[WrittenWindow]:
-        """All windows that the generation still holds, by partition and offset."""
+        """Yield all windows that the generation still holds, by partition and offset."""
         for _, windows in sorted(self.windows.items()):
             yield from (one.window for one in windows if one.is_held)
 
 
 class _Fold:
-    """Entries of a log, one after the other."""
+    """Folds the entries of a log in order."""
 
     def __init__(self) -> None:
         self._committed = Committed()
@@ -142,7 +142,7 @@ class _Fold:
                 self._filtered[window.where, start] += window.filtered
 
     def _starts(self, window: WrittenWindow) -> list[int]:
-        """Where windows begin that this one reaches into: ``redrive`` names parts of windows."""
+        """Return the starts of windows that this one overlaps: ``redrive`` names parts of windows."""
         windows = self._windows.get(window.where, [])
         first = bisect.bisect_right(windows, window.start, key=lambda one: one.stop)
         behind = bisect.bisect_left(windows, window.stop, key=lambda one: one.start)
@@ -173,32 +173,34 @@ class _Fold:
 
 
 class Family:
-    """A generation, all that its log names, and all that theirs do. For one thread; the own log is its owner's."""
+    """A generation, all that its log names, and recursively theirs. For one thread; the own log belongs to the
+    caller.
+    """
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
         self._others: dict[int, CommitLog] | None = None
 
     def refresh(self) -> bool:
-        """Read what the others have written since; False where there are none."""
+        """Read the other logs' new entries; False if there are no other logs."""
         self._others = self._read(self._others or {})
         return bool(self._others)
 
     def states(self) -> list[LogState]:
-        """What the own log says, and those of the others that were not dropped; as of the last look at these."""
+        """Return the state of the own log and of others that were not dropped, as of the last refresh."""
         return [
             self._log.state,
             *(log.state for log in self._read_others().values() if log.state.life is not Life.DROPPED),
         ]
 
     def has_said(self, statement: Statement) -> bool:
-        """Whether it was one of these that wrote what a ``_SUCCESS`` says."""
+        """Return True if one of these generations wrote the statement in a ``_SUCCESS``."""
         ours = {self._log.generation, *self._read_others()}
         return statement.pipeline == self._log.pipeline and statement.generation in ours
 
     @property
     def has_dropped(self) -> bool:
-        """Whether one of the others was dropped."""
+        """True if one of the other generations was dropped."""
         return any(log.state.life is Life.DROPPED for log in self._read_others().values())
 
     @property
@@ -208,11 +210,11 @@ class Family:
 
     @property
     def withheld(self) -> set[str]:
-        """Directories that are to have no ``_SUCCESS`` now, since files in them give way to others."""
+        """Directories that must have no ``_SUCCESS`` now, since their files are being replaced."""
         return set[str]().union(*(state.withheld for state in self.states()))
 
     def read_predecessors(self) -> dict[int, CommitLog]:
-        """The logs behind whose ends the own one goes on, the oldest first; not those that were dropped."""
+        """Return the logs that the own one continues, oldest first, without dropped ones."""
         chain: dict[int, CommitLog] = {}
         number, known = self._log.generation, self._read_others()
         while before := [
@@ -223,9 +225,9 @@ class Family:
         return chain
 
     def find_redriven(self) -> list[Entry]:
-        """The entries by which generations behind the own one have filed bad messages, in their order.
+        """Return the entries by which later generations filed bad messages, in order.
 
-        They tell by their offsets whether these were the own one's; files of those that were dropped are gone.
+        Their offsets tell whether these were the own generation's; files of dropped generations are gone.
         """
         entries: list[Entry] = []
         seen, log = {self._log.generation}, self._log
@@ -237,9 +239,9 @@ class Family:
         return entries
 
     def holder(self, window: Window, *, but: Collection[int] = ()) -> tuple[int, Window] | None:
-        """Which of these generations holds the first offsets of a window that any of them does, and these.
+        """Return the generation that holds the first held offsets of a window, and those offsets.
 
-        ``but`` are passed over; those that were dropped hold nothing.
+        ``but`` are skipped; dropped generations hold nothing.
         """
         logs = [log for log in (self._log, *self._read_others().values()) if log.generation not in but]
         pieces = sorted(
@@ -257,7 +259,9 @@ class Family:
         return holder, replace(window, start=first, stop=behind)
 
     def count_contents(self, paths: Sequence[str], *, without: LogState | None = None) -> dict[str, tuple[int, int]]:
-        """Files and records in each of these directories and below; ``without`` one generation's."""
+        """Return the files and records in each of these directories and below; ``without`` leaves one generation
+        out.
+        """
         held: dict[str, tuple[int, int]] = dict.fromkeys(paths, (0, 0))
         for state in (state for state in self.states() if state is not without):
             for inner, one in state.directories.items():
@@ -286,7 +290,7 @@ class Family:
 
 
 def with_those_above(path: str) -> Iterator[str]:
-    """A directory, and those that it lies in."""
+    """Yield a directory and its ancestors."""
     while path:
         yield path
         path = path.rpartition("/")[0]

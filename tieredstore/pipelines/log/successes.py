@@ -1,4 +1,4 @@
-"""``_SUCCESS``: what says that a directory is complete, and of which generations."""
+"""``_SUCCESS``: states that a directory is complete, and for which generations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ATTEMPTS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What one generation says of a directory; ``commit`` is the number of the entry by which it does."""
+    """One generation's statement about a directory; ``commit`` is the number of its entry."""
 
     pipeline: str
     generation: int
@@ -32,14 +32,14 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class _Stored(Statement):
-    """The object: the latest statement, and those of other generations beside it."""
+    """The stored object: the latest statement, and those of other generations beside it."""
 
     beside: tuple[Statement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """What stands in a directory. Generations side by side each have a statement of their own, the latest first."""
+    """A directory's ``_SUCCESS``. Each generation has its own statement, the latest first."""
 
     etag: str | None
     size: int
@@ -47,7 +47,7 @@ class Success:
 
 
 def read_success(store: ObjectStore, path: str) -> Success | None:
-    """What stands there; without statements if somebody else wrote it, None if nothing is there."""
+    """Return the ``_SUCCESS`` of a path; without statements if another tool wrote it, None if there is none."""
     key = f"{path}/{SUCCESS}"
     try:
         info = store.head(key)
@@ -69,12 +69,12 @@ def change_success(
     is_ours: Callable[[Statement], bool],
     check: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Write a statement in place of those that are ``is_ours``; without one take these away, and with the last of all
-    statements the object. Those of other generations stay. Tell whether anything changed.
+    """Replace the statements that are ``is_ours``; without a new one, delete them, and the object with the last. Other
+    generations' statements stay. Return True if anything changed.
 
-    ``check`` is called between the look at what stands there and the write on condition of that: if it finds nobody who
-    could know better, nothing newer is written over, however long this process sleeps in between. No store deletes on
-    condition, so that a process which sleeps in the very request of a delete is not held up by it.
+    ``check`` runs between the read and the conditional write: if it finds no newer driver, nothing newer is
+    overwritten, however long this process sleeps in between. No store deletes conditionally, so a process that
+    sleeps inside the delete request itself is not stopped by it.
     """
     key = f"{path}/{SUCCESS}"
     for attempt in range(_ATTEMPTS):
@@ -86,7 +86,8 @@ def change_success(
         check()
         try:
             if not after:
-                # A store has no delete under a condition: nobody says a directory complete whose files are to go.
+                # Stores have no conditional delete; no driver marks a directory complete while its files are to be
+                # deleted.
                 store.delete([key])
             elif before is None:
                 store.put(key, _content(after), if_absent=True)
