@@ -1,1 +1,1 @@
-"""A pipeline at work: it plans, writes, commits, publishes and finalizes."""
+"""Running a pipeline: planning, writing, committing, publishing and finalizing."""

@@ -1,4 +1,4 @@
-"""The driver's part of a pipeline: recovery, commit and publication. It needs no Spark and no thread."""
+"""The driver's part of a pipeline: recovery, commit and publication. Needs neither Spark nor threads."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _BEGINS: Final = 5
 
 
 class WindowWriter(Protocol):
-    """Writes windows of the log again whose prepared files the store has dropped."""
+    """Writes windows of the log again after the store has dropped their prepared files."""
 
     def write(self, window: Window, generation: Generation) -> Written:
         """Prepare the files of a window, under the names of a generation."""
         ...
 
     def aside(self, window: Window, key: str, generation: Generation) -> Written:
-        """The same of the bad messages that are in the file of this key."""
+        """Do the same for the bad messages in the file at this key."""
         ...
 
 
 Listener = Callable[["Entry | None", "LogState"], None]
-"""Told of each entry once all that it says is done, or of none where what was left of the last one is."""
+"""Called with each entry once it is carried out, or with None once the rest of the last entry is."""
 
 
 class Driver:
@@ -65,20 +65,20 @@ class Driver:
         self.store, self.log = generation.store, generation.log
         self.finalizer: Finalizer = Finalizer(generation)
         self.is_complete = False
-        """Whether all that is committed is published: after a failure ``resume`` sees to that."""
+        """True if everything committed is published; after a failure ``resume`` makes it so."""
 
     def of_generation(self, number: int) -> Driver:
-        """A driver of another generation, which has not begun and tells nobody."""
+        """Return a driver of another generation, not begun and without a listener."""
         return Driver(self.generation.with_number(number), self._writer)
 
     def begin(self, topics: Sequence[str], starts: Sequence[Window] = ()) -> None:
-        """Take over: read the log, write an entry of one's own, and finish what is committed.
+        """Take over: read the log, append an entry, and finish what is committed.
 
-        The entry says where partitions begin (``starts``) of which nothing is committed: so what is lost before it is
-        read is lost to each later run as well, which would otherwise begin behind it.
+        The entry marks where partitions without commits begin (``starts``): a loss before their first read then stays
+        visible to later runs, which would otherwise begin after it.
 
-        ConfigError for a generation that is another pipeline's, has ended, or has files and no log, and for a root that
-        would run together with the topics' names.
+        Raises ConfigError for a generation that belongs to another pipeline, has ended, or has files but no log, and
+        for a root that would run into the topics' names.
         """
         generation, state = self.generation, self.log.read()
         generation.refuse_ended()
@@ -87,14 +87,14 @@ class Driver:
         if state.number < 0:
             generation.refuse_strangers(topics)
         if generation.table is not None:
-            # Each try of one that waits for the catalog would be an entry.
+            # Each retry while waiting for the catalog would append an entry.
             with nothing_under_way():
                 generation.table.check()
         self._append_begin(starts)
         self._finish_last()
 
     def _append_begin(self, starts: Sequence[Window]) -> None:
-        """Append the entry; another driver may append one as it ends, so begin behind that."""
+        """Append the entry; another driver may append "end" concurrently, so retry after it."""
         for attempt in range(_BEGINS + 1):
             known = self.log.state.positions
             new = [window for window, _ in mark_windows(starts) if window.where not in known]
@@ -109,30 +109,30 @@ class Driver:
                 return
 
     def resume(self) -> None:
-        """Go on after an operation that failed, or whose answer was lost: publish what was committed all the same.
+        """Recover after an operation that failed or lost its response: publish what was committed.
 
-        FencedError if another driver has taken over meanwhile.
+        Raises FencedError if another driver has taken over.
         """
         self.log.catch_up()
         self._finish_last()
 
     def mark_published(self) -> None:
-        """Write down that all that is committed was published: it is not published again, whatever becomes of it.
+        """Record that everything committed was published, so that it is never published again.
 
-        Nothing is written if the log says so already, or if something failed meanwhile. A batch that is followed by
-        another one needs no such mark.
+        Nothing is written if the log already says so, or after a failure. A batch followed by another one needs no such
+        mark.
         """
         state = self.log.state
-        # It would end a backfill too, and of one that is not done only the same command knows what is left.
+        # The mark would also end a backfill, and only the same command knows what is left of an incomplete one.
         if self.is_complete and state.unpublished >= 0 and state.is_filled:
             self.log.append("published", self.generation.fingerprint)
 
     def commit(self, written: Sequence[Written]) -> Entry:
-        """Commit windows that were prepared, and publish them; what is not committed is discarded.
+        """Commit prepared windows and publish them; discard what is not committed.
 
-        It is another entry that is returned, of this driver too, if that had lost its answer and stands there now.
+        Returns an earlier entry of this driver if its response had been lost and it stands after all.
 
-        InvalidValueError if more messages are bad than the settings allow: nothing of it appears then.
+        Raises InvalidValueError if more messages are bad than the settings allow; nothing of it appears then.
         """
         windows = [window for window, _ in written]
         files = [file for window in windows for file in window.files]
@@ -143,33 +143,33 @@ class Driver:
                 "batch", self.generation.fingerprint, windows, directories=self.finalizer.late(windows)
             )
         except (InvalidValueError, FencedError):
-            # Any other failure may be a commit whose answer was lost.
+            # Any other failure may be a commit whose response was lost.
             discard_files(self.store, files)
             raise
         if entry.windows != tuple(windows):
-            # One that this driver had given up came to the store after all: this one is none.
+            # An entry that this driver had given up reached the store after all; this one was not committed.
             discard_files(self.store, files)
         self._complete(entry)
         return entry
 
     def finalize(self, limits: Mapping[str, int]) -> list[Finished]:
-        """Write ``_SUCCESS`` to the directories that are over by the watermarks of their topics, the oldest first.
+        """Write ``_SUCCESS`` to the directories that are over by the watermarks of their topics, oldest first.
 
-        Nothing is done while files that are committed are not published.
+        Does nothing while committed files are unpublished.
         """
         finished: list[Finished] = []
         while self.is_complete and (due := self.finalizer.due(limits)):
             self.is_complete = False
             entry = self.log.append("finalize", self.generation.fingerprint, directories=[one.path for one in due])
             self._complete(entry)
-            # It may be another one, which had been given up.
+            # It may be another entry, which had been given up.
             finished += [one for one in due if not entry.windows and one.path in entry.directories]
         return finished
 
     def redrive(self, window: WrittenWindow, aside: Aside) -> Entry:
-        """Commit and publish what has become of bad messages, whose file is deleted then.
+        """Commit and publish redriven bad messages, and delete their old file.
 
-        The entry names the generation that put them aside, where this one has taken that over.
+        The entry names the generation that quarantined them, if this one has taken it over.
         """
         try:
             self.is_complete = False
@@ -192,7 +192,7 @@ class Driver:
         return entry
 
     def finalize_again(self, paths: Sequence[str]) -> None:
-        """Have directories whose ``_SUCCESS`` was taken away say again that they are complete."""
+        """Mark directories complete again whose ``_SUCCESS`` was removed."""
         if paths:
             self.is_complete = False
             self._complete(self.log.append("finalize", self.generation.fingerprint, directories=paths))
@@ -238,7 +238,7 @@ class Driver:
             self._after(entry, self.log.state)
 
     def _finish(self, entry: Entry) -> None:
-        """Publish what this driver committed, or one before it; write anew what the store has dropped since."""
+        """Publish what this driver or an earlier one committed; rewrite files that the store has dropped since."""
         missing: list[OutputFile] = []
         self.log.check_alone()
         for file in entry.files:
@@ -247,10 +247,10 @@ class Driver:
             except PreparedGoneError:
                 missing.append(file)
         if missing:
-            # Of who slept meanwhile it may be another one that has discarded it.
+            # A newer driver may have discarded it, so check the fence again.
             self.log.check_alone()
             _logger.warning("%d committed files were dropped by the store before they were published", len(missing))
-            discard_files(self.store, missing)  # of some it may still hold a part
+            discard_files(self.store, missing)  # the store may still hold a part of some
             entry = self._write_again(entry, {file.key for file in missing})
         self.finalizer.write(entry)
         self.store.delete(entry.removed)
@@ -261,7 +261,7 @@ class Driver:
                 f"{min(missing)} is committed under other settings of parser and files than these, and the store "
                 "has dropped it before it was published: start once more with the settings that wrote it"
             )
-        # One of messages that were redriven has as many files that go, in the same order.
+        # An entry of redriven messages lists as many files to delete, in the same order.
         asides = dict(zip(entry.windows, entry.removed, strict=False))
         windows: list[WrittenWindow] = []
         renewed: list[OutputFile] = []
@@ -284,7 +284,7 @@ class Driver:
             files = tuple(fresh[file.key] if file.key in missing else file for file in window.files)
             renewed += [file for file in files if file.key in missing]
             windows.append(replace(window, files=files))
-        # Also where the bytes are the same: what is prepared now is known to the log, should this process die here.
+        # Needed even if the bytes are equal: the log must know the newly prepared files in case this process dies here.
         again_entry = self.log.append(
             "rewrite", self.generation.fingerprint, windows, removed=entry.removed, directories=entry.directories
         )
@@ -295,10 +295,10 @@ class Driver:
 
 
 def take_over(driver: Driver, number: int, topics: Sequence[str]) -> None:
-    """Have the driver's generation, which has not begun, go on where generation ``number`` ends, and end that one.
+    """Make the driver's generation, which has not begun, continue generation ``number``, and end that one.
 
-    What that one has committed is published first; whoever runs it is fenced. Repeated after a kill it completes, and
-    does nothing once it is done. ConfigError where there is nothing to take over, or somebody else has.
+    Its committed files are published first; a driver still running it is fenced. Safe to repeat after a kill, and a
+    no-op once done. Raises ConfigError if there is nothing to take over, or another generation already has.
     """
     own = driver.generation
     state = own.log.read()
@@ -320,7 +320,7 @@ def take_over(driver: Driver, number: int, topics: Sequence[str]) -> None:
 
 
 def _seal(driver: Driver, number: int, topics: Sequence[str]) -> LogState:
-    """The end of the generation that went before."""
+    """Return the final state of the previous generation."""
     before = driver.of_generation(number)
     log, own = before.generation.log, driver.generation
 
@@ -337,7 +337,7 @@ def _seal(driver: Driver, number: int, topics: Sequence[str]) -> LogState:
         before.begin(topics)
         log.append("seal", before.generation.fingerprint, other=own.number)
     except (ConfigError, FencedError):
-        # Another process that does the same may have been faster: the log of the new generation fences one of the two.
+        # Another process may be doing the same: the new generation's log fences one of the two.
         if not is_done(log.read()):
             raise
     return log.state

@@ -1,4 +1,4 @@
-"""Directories whose time is over: they get ``_SUCCESS``, which tells whoever waits for them that they are complete."""
+"""Directories whose time is over get ``_SUCCESS``, which tells consumers that they are complete."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _AT_ONCE: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A directory whose time is over, with all that is filed in it or below.
+    """A directory whose time is over, with everything filed in it or below.
 
-    ``ends_ms`` is when its time was over, ``statement`` what makes it known to Hive, if a table is named.
+    ``ends_ms`` is the end of its time, ``statement`` registers it in Hive if a table is set.
     """
 
     path: str
@@ -50,7 +50,7 @@ def watermarks(
     delay_ms: int,
     starting: str,
 ) -> dict[str, int]:
-    """Of each topic the time up to which its directories are complete: ``delay_ms`` before its slowest partition's."""
+    """Return each topic's time up to which directories are complete: ``delay_ms`` before its slowest partition's."""
     times: dict[str, int] = {}
     for where in positions.keys() | snapshot.logs.keys():
         time_ms = _time_ms(snapshot.logs.get(where), positions.get(where), now_ms, delay_ms, starting)
@@ -59,28 +59,29 @@ def watermarks(
 
 
 def _time_ms(log: PartitionLog | None, progress: Progress | None, now_ms: int, delay_ms: int, starting: str) -> int:
-    """The latest time that a partition has committed; now, if nothing came to it for so long and all is read.
+    """Return the latest time that a partition has committed; now, if it is idle that long and completely read.
 
-    Only a broker says that all is: behind the end of a bucket are the records that are not copied yet. A time in the
-    future is some producer's mistake, and finalizes nothing that has not even begun.
+    Only a broker can tell that it is completely read: a bucket may lack records not yet copied. A time in the future is
+    a producer's mistake, and does not finalize directories that have not begun.
     """
     latest_ms = -1 if progress is None else min(progress.max_timestamp, now_ms)
     if progress is None and starting != "earliest":
-        return latest_ms  # where it begins is not committed yet
+        return latest_ms  # its start is not committed yet
     if log is None or not log.on_broker or now_ms - latest_ms <= delay_ms:
         return latest_ms
     return now_ms if position_of(log, progress, starting) >= log.end else latest_ms
 
 
 class Finalizer:
-    """Knows which directories of a generation are over, and writes what says so. For one thread; a driver's own.
+    """Knows which directories of a generation are over, and writes their ``_SUCCESS``. For one thread; owned by a
+    driver.
 
     | directory | means | what leads out of it |
     |---|---|---|
-    | open | its time is not over, or nothing lies in it | the topic's watermark: over |
+    | open | its time is not over, or it is empty | the topic's watermark: over |
     | over | no entry says that it is complete | ``finalize``: complete |
-    | complete | its ``_SUCCESS`` tells what it has | late files: the same, told anew; ``replacing``: withheld |
-    | withheld | files of it give way: it has no ``_SUCCESS`` | ``replaced``: complete again, where files are left |
+    | complete | its ``_SUCCESS`` states its contents | late files: rewritten; ``replacing``: withheld |
+    | withheld | its files are being replaced: no ``_SUCCESS`` | ``replaced``: complete again, if files remain |
     """
 
     def __init__(self, generation: Generation) -> None:
@@ -91,10 +92,12 @@ class Finalizer:
         self._periods: dict[str, tuple[str, int] | None] = {}
 
     def due(self, limits: Mapping[str, int]) -> list[Finished]:
-        """Directories that are not finalized and over by the watermarks of their topics: the oldest, at most 1,000."""
+        """Return the unfinalized directories that are over by the watermarks of their topics: the oldest, at most
+        1,000.
+        """
         over = self._over(limits)
         if over and self.family.refresh():
-            # Files may be giving way to another generation's by now.
+            # Another generation may be replacing files by now.
             over = self._over(limits)
         oldest = sorted((ends_ms, path, topic) for path, (ends_ms, topic) in over.items())[:_AT_ONCE]
         held = self.family.count_contents([path for _, path, _ in oldest])
@@ -105,7 +108,7 @@ class Finalizer:
     def _over(self, limits: Mapping[str, int]) -> dict[str, tuple[int, str]]:
         excluded = self.family.finalized | self.family.withheld
         over: dict[str, tuple[int, str]] = {}
-        # Where a backfill is not done yet, nothing is complete by it.
+        # An incomplete backfill completes no directory.
         for state in (state for state in self.family.states() if state.is_filled):
             for path, contents in state.directories.items():
                 limit = limits.get(contents.topic)
@@ -115,7 +118,7 @@ class Finalizer:
         return over
 
     def late(self, windows: Sequence[WrittenWindow]) -> list[str]:
-        """Directories that are finalized and get more records by these windows."""
+        """Return the finalized directories that get more records by these windows."""
         paths = {file.key.rpartition("/")[0] for window in windows for file in window.data_files}
         above = {above for path in paths for above in with_those_above(path)}
         late = above & self.family.finalized
@@ -124,9 +127,9 @@ class Finalizer:
         return sorted(late)
 
     def write(self, entry: Entry) -> None:
-        """Write, or replace, what an entry says; as often as one likes. FencedError if another driver works by now.
+        """Write or rewrite ``_SUCCESS`` for an entry; idempotent. Raises FencedError if another driver is at work.
 
-        Not of a directory some of whose files give way to another generation's just now, nor of one that has none.
+        Skips directories whose files are being replaced now, and empty ones.
         """
         if not entry.directories:
             return
@@ -144,15 +147,16 @@ class Finalizer:
         if not entry.windows:
             self._write_statements(entry)
         if self.family.refresh():
-            # Who has files replaced says so first, then takes these away: one of the two sees the other.
+            # A replacement is announced in the log before it deletes _SUCCESS, so one of the two processes sees the
+            # other.
             for path in set(entry.directories) & self.family.withheld:
                 self.take_back(path)
 
     def take_back(self, path: str) -> None:
-        """Take ``_SUCCESS`` away from a directory. FencedError if another driver works by now.
+        """Delete ``_SUCCESS`` from a directory. Raises FencedError if another driver is at work.
 
-        No store deletes on condition: what this process has deleted, since it slept in that very request while another
-        one said the directory complete anew, is said again.
+        No store deletes conditionally: if this process slept inside the delete while another one marked the directory
+        complete anew, the mark is written again.
         """
         change_success(self._store, path, None, self.family.has_said, self._log.check_alone)
         try:
@@ -162,9 +166,9 @@ class Finalizer:
             raise
 
     def _unsay(self, paths: Sequence[str]) -> None:
-        """Take back what this process has said in a request that it slept in, while another one had dropped the files.
+        """Delete a ``_SUCCESS`` that this process wrote in a delayed request, after another process dropped the files.
 
-        A create is conditional on nothing but that nobody else has said anything.
+        A create's only condition is that no object exists.
         """
         log, family = self._fresh()
         for path in paths:
@@ -174,7 +178,7 @@ class Finalizer:
                 change_success(self._store, path, None, family.has_said)
 
     def _fresh(self) -> tuple[CommitLog, Family]:
-        """A log of its own, so that this driver's goes on to be fenced."""
+        """Return a separate log, so that this driver's own log is still fenced."""
         log = self._log.of_generation(self._log.generation)
         log.read()
         return log, Family(log)
@@ -208,7 +212,7 @@ class Finalizer:
             return None
         if period[0] == directory:
             return path, period[1]
-        # Of hashed ones no directory has all that is of that time.
+        # If hashed, no single directory holds everything of that time.
         return None if self._naming.places.hashed else (path.removesuffix(directory) + period[0], period[1])
 
     def _statement(self, path: str, topic: str) -> str | None:
@@ -224,7 +228,7 @@ class Finalizer:
 
 
 def add_partition(database: str, table: str, directory: str) -> str | None:
-    """What makes a directory a partition of a table of Hive's; None where a part of it is not ``name=value``."""
+    """Return the statement that makes a directory a partition of a Hive table; None if a part is not ``name=value``."""
     values: list[str] = []
     for part in directory.split("/"):
         name, is_named, value = part.partition("=")

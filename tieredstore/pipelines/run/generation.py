@@ -1,4 +1,4 @@
-"""One generation of a pipeline in its output: names, commit log, and whose it is. Handed on in place of its parts."""
+"""One generation of a pipeline in its output: names, commit log, and owner. Passed around in place of its parts."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _logger: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Whose a generation is: ``root`` is where its log lies, if elsewhere than below the root of the claim."""
+    """The owner of a generation; ``root`` is the log's place if it differs from the root of the claim."""
 
     pipeline: str
     root: str | None = None
 
 
 class Generation:
-    """A pipeline's generation, in a store. For one thread."""
+    """A pipeline's generation in a store. For one thread."""
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore) -> None:
         self.pipeline, self.store = pipeline, store
@@ -47,19 +47,19 @@ class Generation:
 
     @cached_property
     def table(self) -> IcebergTable | None:
-        """The table that has all that is published; None without one."""
+        """The table with everything published; None without one."""
         return table_of(self.pipeline)
 
     def with_number(self, number: int) -> Generation:
-        """Another generation of the same settings."""
+        """Return another generation of the same settings."""
         return Generation(with_generation(self.pipeline, number), self.store)
 
     def is_own(self, statement: Statement) -> bool:
-        """Whether it is this generation's own."""
+        """Return True if the statement is this generation's own."""
         return (statement.pipeline, statement.generation) == (self.own.name, self.number)
 
     def refuse_ended(self) -> None:
-        """ConfigError for a log, as it was read, that has ended."""
+        """Raise ConfigError if the log has ended."""
         state = self.log.state
         if state.life is Life.DROPPED:
             raise ConfigError(f"generation {self.number} was dropped: give the pipeline another secor.generation")
@@ -70,13 +70,13 @@ class Generation:
 
     @property
     def claim_keys(self) -> list[str]:
-        """Of what says whose the generation is, below each root."""
+        """Keys of the claim, below each root."""
         return [f"{root}{OWN_FOLDER}/generations/{self.number}.json" for root in self.naming.places.roots]
 
     def claim(self) -> None:
-        """Make the generation this pipeline's, or see that it is. ConfigError if it is another's."""
+        """Claim the generation for this pipeline, or confirm the claim. Raises ConfigError if it is another's."""
         for root, key in zip(self.naming.places.roots, self.claim_keys, strict=True):
-            # Where files lie below another root too, it says which one has the log.
+            # With a second root for files, the claim says which root has the log.
             elsewhere = {} if root == self.naming.root else {"root": self.naming.root}
             try:
                 self.store.put(key, json.dumps({"pipeline": self.own.name, **elsewhere}).encode(), if_absent=True)
@@ -84,7 +84,7 @@ class Generation:
                 self._refuse_other(root, key)
 
     def is_claimed(self) -> bool:
-        """Whether the generation is this pipeline's; ConfigError if it is another's."""
+        """Return True if this pipeline owns the generation; raise ConfigError if another does."""
         try:
             for root, key in zip(self.naming.places.roots, self.claim_keys, strict=True):
                 self._refuse_other(root, key)
@@ -101,9 +101,9 @@ class Generation:
             ) from None
 
     def check_root(self) -> None:
-        """ConfigError for a new output whose root would run together with the names of topics.
+        """Raise ConfigError for a new output whose root would run into the names of topics.
 
-        What was begun so goes on, with a warning, as do other generations of that root.
+        An existing output continues with a warning, as do other generations of that root.
         """
         root = self.naming.root
         if not root or root.endswith("/"):
@@ -115,8 +115,9 @@ class Generation:
         _logger.warning("%s, as those that are there do", said)
 
     def refuse_strangers(self, topics: Sequence[str]) -> None:
-        """ConfigError if there are files of the generation and no log; FencedError if another driver has begun
-        meanwhile."""
+        """Raise ConfigError if the generation has files but no log; FencedError if another driver has begun
+        meanwhile.
+        """
         for info in self.naming.places.list_files(self.store, topics):
             match = parse_name(info.key)
             if match is not None and match.generation == self.number:
@@ -128,5 +129,5 @@ class Generation:
 
 
 def commit_log_of(pipeline: Pipeline, store: ObjectStore) -> CommitLog:
-    """The log of a pipeline's generation, not read yet."""
+    """Return the unread log of a pipeline's generation."""
     return CommitLog(store, pipeline.output.key_prefix, pipeline.own.name, pipeline.own.generation)

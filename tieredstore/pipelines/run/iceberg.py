@@ -1,4 +1,4 @@
-"""A table of Iceberg that has each commit's files once: the numbers that it took are properties of the table itself."""
+"""An Iceberg table with each commit's files exactly once: the table's own properties record the entry numbers."""
 
 from __future__ import annotations
 
@@ -45,25 +45,25 @@ _AWAY: Final = frozenset(
         "CommitFailedException", "CommitStateUnknownException", "WaitingForLockException",
     }
 )  # fmt: skip
-"""Names of classes, or of those that they derive from: catalogs have errors of libraries that are not all installed."""
+"""Names of classes or of their bases: catalogs raise errors of libraries that may not be installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TablePlace:
-    """What keys of the store lie under, and the properties of pyiceberg's files for it, secrets too."""
+    """The URI prefix of the store's keys, and pyiceberg's file properties for it, secrets included."""
 
     base: str
     properties: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
     def path(self, key: str) -> str:
-        """The name of an object; ConfigError for one that engines would read as another."""
+        """Return the URI of an object; raise ConfigError for one that engines would parse differently."""
         if "#" in self.base + key or "?" in self.base + key:
             raise ConfigError(f"{self.base}{key} cannot be in a table: names with # or ? are read as others there")
         return f"{self.base}{key}"
 
 
 def place_of(output: Settings) -> TablePlace:
-    """That of a folder or a bucket of S3."""
+    """Return the place of a folder or of an S3 bucket."""
     if output.s3 is None:
         root = output.storage_root
         if root is None:
@@ -86,24 +86,24 @@ def place_of(output: Settings) -> TablePlace:
 
 
 class IcebergTable:
-    """Enters what commit logs say in a table, and takes out what is to be deleted. For one thread.
+    """Adds the files of commit logs to a table, and removes files to be deleted. For one thread.
 
-    Of each log the table keeps the number of the last entry that it has, changed by the very commit that adds the
-    files and on condition that no other snapshot came between: whoever repeats it finds the number.
+    For each log the table keeps the number of the last entry that it includes. The commit that adds files changes the
+    number, on condition that no other snapshot came between, so a repeated commit finds the number.
     """
 
     def __init__(self, catalog: str, name: str, properties: Mapping[str, str], place: TablePlace) -> None:
-        """``catalog`` is its name, by which it may be known to pyiceberg's own settings too."""
+        """``catalog`` is its name, which pyiceberg's own settings may describe too."""
         self._catalog, self._name, self._place = catalog, name, place
         self._properties = {**place.properties, **properties}
         self._entered: dict[str, int] = {}
 
     def check(self) -> None:
-        """ConfigError or StoreUnavailableError where nothing could be entered."""
+        """Raise ConfigError or StoreUnavailableError if no file could be added."""
         self._do(self._load)
 
     def enter(self, log: CommitLog) -> None:
-        """Add what the log has published and the table lacks; of a log that took over another one, that one's first."""
+        """Add published files that the table lacks; if the log took over another one, that one's first."""
         if log.folder not in self._entered:
             for before in _logs_before(log):
                 self._do(partial(self._enter, log=before))
@@ -111,11 +111,11 @@ class IcebergTable:
             self._do(partial(self._enter, log=log))
 
     def refuse_rewritten(self, log: CommitLog, keys: Iterable[str] | None = None) -> None:
-        """ConfigError if rows of files (all of the log's, without ``keys``) are in files of others by now."""
+        """Raise ConfigError if rows of files (all of the log's, without ``keys``) have moved to other files."""
         self._do(lambda catalog: self._going(self._load(catalog), log, keys))
 
     def replace(self, old: CommitLog, new: CommitLog) -> None:
-        """One snapshot takes out what ``old`` says is replaced, and adds all that ``new`` has published."""
+        """In one snapshot remove the files that ``old`` replaced, and add all that ``new`` has published."""
         gone = [entry for entry in old.entries() if effects(entry).gives]
         keys = {key for entry in gone for key in _keys(entry.windows)}
         number = max((entry.number for entry in gone), default=-1)
@@ -137,7 +137,7 @@ class IcebergTable:
         self.enter(old)
 
     def take_out(self, log: CommitLog) -> None:
-        """Take out all files of a log that has ended by ``drop``."""
+        """Remove all files of a log that ended by ``drop``."""
 
         def clear(catalog: Catalog) -> None:
             table = self._load(catalog)
@@ -168,7 +168,7 @@ class IcebergTable:
         with table.transaction() as transaction:
             _widen(transaction, table, paths)
             transaction.set_properties({self._property(log): str(number)})
-            # A table that was filled by hand may have them.
+            # A manually filled table may have them.
             transaction.add_files(paths, _snapshot_properties(log, number), check_duplicate_files=is_first)
 
     def _overwrite(
@@ -188,7 +188,7 @@ class IcebergTable:
                     snapshot.delete_data_file(file)
 
     def _going(self, table: Table | None, log: CommitLog, keys: Iterable[str] | None) -> list[Any]:
-        """The data files of these keys that the table took; ConfigError if it has not all of them any more."""
+        """Return the table's data files of these keys; raise ConfigError if it no longer has all of them."""
         number = self._number(table, log)
         if table is None or number < 0:
             return []
@@ -227,7 +227,7 @@ class IcebergTable:
             raise ConfigError(
                 f"the table {self._name} is partitioned, and files of pipelines are not cut by that: name another one"
             )
-        # Here alone: repeated by pyiceberg, a commit would not look at the number again.
+        # Only here: a retry inside pyiceberg would not check the number again.
         properties = {**table.metadata.properties, "commit.retry.num-retries": "0"}
         table.metadata = table.metadata.model_copy(update={"properties": properties})
         return table
@@ -247,7 +247,7 @@ class IcebergTable:
         return table
 
     def _do(self, step: Callable[[Catalog], object]) -> None:
-        """One step with a catalog of its own, again where another commit came first."""
+        """Run one step with its own catalog, again if another commit came first."""
         for attempt in range(_ATTEMPTS):
             try:
                 with self._translate_errors(), self._open() as catalog:
@@ -305,7 +305,7 @@ class _ConflictError(StoreUnavailableError):
 
 
 def table_of(pipeline: Pipeline) -> IcebergTable | None:
-    """The table of the settings; None without one."""
+    """Return the table of the settings; None without one."""
     if pipeline.own.table.kind == "none":
         return None
     own = pipeline.own
@@ -313,7 +313,9 @@ def table_of(pipeline: Pipeline) -> IcebergTable | None:
 
 
 def _last(log: CommitLog) -> int:
-    """Up to which entry the table may have all: files that others give way to come with the end of these."""
+    """Return the last entry that the table may include completely: replacement files come with the replacement's
+    end.
+    """
     state = log.state
     if state.is_filled or log.entry(state.backfill).other < 0:
         return state.number
@@ -321,7 +323,7 @@ def _last(log: CommitLog) -> int:
 
 
 def _logs_before(log: CommitLog) -> list[CommitLog]:
-    """Those that the log took over, the first one first."""
+    """Return the logs that the log took over, first one first."""
     logs: list[CommitLog] = []
     while log.state.number >= 0:
         before = effects(log.entry(0)).neighbour
@@ -335,7 +337,7 @@ def _logs_before(log: CommitLog) -> list[CommitLog]:
 
 
 def _pending(log: CommitLog, number: int, last: int) -> list[tuple[int, list[str]]]:
-    """By entry the files that came behind ``number``, up to ``last``, and have not gone since."""
+    """Return, by entry, the files added after ``number`` up to ``last`` and not removed since."""
     if number >= last:
         return []
     came: list[tuple[int, list[str]]] = []
@@ -350,7 +352,7 @@ def _pending(log: CommitLog, number: int, last: int) -> list[tuple[int, list[str
 
 
 def _keys_between(log: CommitLog, number: int, removed: int) -> set[str]:
-    """Keys of the files that a table took with ``number``, without those that left it with ``removed``."""
+    """Return the keys of files that a table got up to ``number``, without those removed up to ``removed``."""
     taken: set[str] = set()
     for entry in log.entries():
         does = effects(entry)
@@ -366,7 +368,7 @@ def _keys(windows: Sequence[WrittenWindow]) -> list[str]:
 
 
 def _first_piece(pending: Sequence[tuple[int, list[str]]]) -> Sequence[tuple[int, list[str]]]:
-    """One entry; of many that are behind so many that they have this many files together."""
+    """Return one entry, or as many of a backlog as have this many files together."""
     count, files = 1, len(pending[0][1])
     while count < len(pending) and len(pending) > _FILES_AT_ONCE and files + len(pending[count][1]) <= _FILES_AT_ONCE:
         files += len(pending[count][1])
@@ -383,7 +385,7 @@ def _snapshot_properties(log: CommitLog, number: int) -> dict[str, str]:
 
 
 def _widen(transaction: Transaction, table: Table, paths: Sequence[str]) -> None:
-    """Columns that files have and the table has not are added to it, and types grow as Iceberg lets them."""
+    """Add the files' columns that the table lacks, and widen types as Iceberg allows."""
     schemas: list[Any] = []
     for path in paths:
         schema = _arrow_schema(table.io, path)

@@ -1,4 +1,4 @@
-"""How long a pipeline waits for a store or a broker that is away."""
+"""How long a pipeline waits for an unavailable store or broker."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ _LONGEST_PAUSE_S: Final = 30.0
 
 
 class Outage:
-    """Counts from the first failure on, until something works again. For one thread."""
+    """Counts from the first failure until an operation succeeds. For one thread."""
 
     def __init__(self, limit_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """``clock`` gives seconds that only ever go up."""
+        """``clock`` is monotonic, in seconds."""
         self._limit_s, self._clock = limit_s, clock
         self._since_s: float | None = None
         self._pause_s = _FIRST_PAUSE_S
         self.reason = ""
-        """What the last failure was."""
+        """The last failure."""
         self.count = 0
-        """How many there were."""
+        """Number of failures."""
 
     @property
     def is_on(self) -> bool:
-        """Whether the last attempt failed."""
+        """True if the last attempt failed."""
         return self._since_s is not None
 
     @property
     def waiting_s(self) -> float:
-        """For how long it lasts by now; 0 if it does not. From any thread."""
+        """Duration so far; 0 without an outage. Callable from any thread."""
         since_s = self._since_s
         return 0.0 if since_s is None else self._clock() - since_s
 
     def note_failure(self, error: TieredStoreError) -> float:
-        """For how long to wait before the next attempt; the error itself if no waiting helps, or it is too long by now.
+        """Return the wait before the next attempt; raise the error if waiting does not help or has lasted too long.
 
-        The first failure is a warning in the log, what follows is not.
+        The first failure is logged as a warning, later ones are not.
         """
         now = self._clock()
         if not error.retryable:
@@ -57,7 +57,7 @@ class Outage:
         return pause_s
 
     def over(self) -> None:
-        """Something worked."""
+        """Note a success."""
         if self._since_s is not None:
             _logger.warning("it works again, after %.0f s", self._clock() - self._since_s)
         self._since_s = None

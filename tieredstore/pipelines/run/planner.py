@@ -1,4 +1,4 @@
-"""What a pipeline has to write: it looks at bucket and broker again and again, and cuts what is due into windows."""
+"""The plan of a pipeline: it polls bucket and broker, and cuts due records into windows."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _LONGEST_LOOK_S: Final = 30.0
 
 
 class Planner:
-    """Plans the windows of one pipeline. For one thread; to be closed.
+    """Plans the windows of one pipeline. For one thread; must be closed.
 
-    ``clock`` gives seconds that only ever go up, ``wall_clock`` the time of day, for the minute mark alone.
+    ``clock`` is monotonic, in seconds; ``wall_clock`` is the time of day, only for the minute mark.
     """
 
     def __init__(
@@ -47,22 +47,22 @@ class Planner:
         own = pipeline.own
         self.query = query_of(pipeline)
         self.starting = "chosen" if begins_elsewhere(own) else "earliest"
-        """Where partitions begin of which nothing is committed."""
+        """Where partitions without commits begin."""
         self._starts, self._clock, self._wall_clock = Starts(pipeline), clock, wall_clock
         self._policy = policy_of(own.limits)
         self._waiting = Waiting()
         self._logs = LogSnapshots(lambda: source, self.query, fresh_s=look_s(own.limits), clock=clock)
 
     def close(self) -> None:
-        """Close the connection to the broker; the source is its owner's."""
+        """Close the connection to the broker; the caller owns the source."""
         self._logs.close()
 
     def snapshot(self) -> LogSnapshot:
-        """The logs that the pipeline reads, as of now or a moment ago."""
+        """Return the logs that the pipeline reads, as of now or a moment ago."""
         return self._logs.current()
 
     def snapshot_reaching(self, ends: Mapping[TopicPartition, int]) -> LogSnapshot:
-        """The same, but not as of before what is written up to these offsets: another process may have seen more."""
+        """Return a snapshot no older than these written offsets: another process may have seen more."""
         snapshot = self.snapshot()
         if any(where in snapshot.logs and snapshot.logs[where].end < end for where, end in ends.items()):
             self._logs.last = None
@@ -72,10 +72,10 @@ class Planner:
     def due(
         self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress], *, is_last: bool
     ) -> list[Window]:
-        """The windows to be written now, a batch at the most; all that there is if ``is_last``.
+        """Return the windows to write now, at most a batch; everything if ``is_last``.
 
-        An error for what is there and cannot be read. Where partitions begin that are new comes first, in windows of
-        no offsets: that is committed before anything is read.
+        Raises an error for unreadable data. New partitions come first, as windows without offsets, because their starts
+        must be committed before anything is read.
         """
         if marks := self._marks(snapshot, positions):
             for one in marks:
@@ -92,7 +92,7 @@ class Planner:
         for window in windows:
             where = window.topic, window.partition
             reach[where] = reach.get(where, (window.start, 0))[0], window.stop
-        # What lies behind windows is met by those that come next; behind a log that is written to its end, now.
+        # Later windows check what follows these; after a completely written log, check now.
         ends = {
             where: (log.end, log.end) for where, log in snapshot.logs.items()
             if where not in reach and where in positions and positions[where].next_offset >= log.end
@@ -102,7 +102,7 @@ class Planner:
         return windows
 
     def splits(self, source: SegmentSource, snapshot: LogSnapshot, window: Window) -> tuple[WindowSplit, ...]:
-        """What a window is read from, for another process; DataLossError if its log has it no more."""
+        """Return the splits of a window, for another process; raise DataLossError if its log no longer has it."""
         log_of(snapshot, window)
         if window.is_mark:
             return ()
@@ -110,7 +110,7 @@ class Planner:
         return tuple(plan_windows(source, snapshot, where, self.query, SplitLimits(max_bytes=MAX_INT64)))
 
     def firsts(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> list[Window]:
-        """Marks of partitions that have records, of which nothing is committed, and that begin with the first one."""
+        """Return marks of partitions with records but no commits that begin at the first record."""
         if self.starting != "earliest":
             return []
         new = (log for where, log in snapshot.logs.items() if where not in positions)
@@ -125,10 +125,10 @@ class Planner:
 
 
 def policy_of(limits: LimitSettings) -> Policy:
-    """When windows of these settings end.
+    """Return the policy that ends windows of these settings.
 
-    Where files end by Secor's limits, a window is so large and so old that its files can reach either, and the minute
-    mark is passed over, as Secor does; its age still counts, since no file waits for ever.
+    If files end by Secor's limits, a window is large and old enough for its files to reach either limit, and the minute
+    mark is ignored, as in Secor; the age still counts, so that no file waits forever.
     """
     window_bytes, age_s, marked = (
         limits.max_file_bytes,
@@ -142,7 +142,7 @@ def policy_of(limits: LimitSettings) -> Policy:
 
 
 def log_of(snapshot: LogSnapshot, window: Window) -> PartitionLog:
-    """The log that has a window; DataLossError, which names the offsets, if none has it or its beginning any more."""
+    """Return the log of a window; raise DataLossError naming the offsets if none has it, or its beginning, any more."""
     log = snapshot.logs.get((window.topic, window.partition))
     is_there = log is not None and is_of(log, window.topic_id)
     if log is None or not is_there or window.start < log.earliest:
@@ -155,5 +155,5 @@ def log_of(snapshot: LogSnapshot, window: Window) -> PartitionLog:
 
 
 def look_s(limits: LimitSettings) -> float:
-    """How often the bucket is listed: each time costs requests, and nothing is due before its age."""
+    """Return the interval of bucket listings: each costs requests, and nothing is due before its age."""
     return min(_LONGEST_LOOK_S, max(_SHORTEST_LOOK_S, limits.max_file_age_s / 10))

@@ -1,4 +1,4 @@
-"""How far a pipeline is, for others: metrics of Prometheus, and a consumer group that shows its lag."""
+"""Published progress of a pipeline: Prometheus metrics, and a consumer group that shows its lag."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _LABELS: Final = ("pipeline", "generation")
 
 @dataclass(slots=True)
 class Counts:
-    """Totals since the start, and how it is now. Written by the driver's thread; others may read."""
+    """Totals since the start and the current state. Written by the driver's thread; other threads may read."""
 
     batches: int = 0
     files: int = 0
@@ -64,7 +64,7 @@ class Counts:
     last_commit_timestamp_seconds: float = 0.0
 
     def note(self, entry: Entry) -> None:
-        """Count an entry, all of which is done."""
+        """Count a completed entry."""
         if not entry.windows:
             self.finalized += len(entry.directories)
             return
@@ -78,7 +78,7 @@ class Counts:
 
 
 class CountsCollector(Collector):
-    """Gives the counts of all pipelines of a process, by name and generation; registered until it is closed."""
+    """Collects the counts of all pipelines of a process, by name and generation; registered until closed."""
 
     def __init__(
         self, counts: Callable[[], Iterable[tuple[str, int, Counts]]], registry: CollectorRegistry = REGISTRY
@@ -87,11 +87,11 @@ class CountsCollector(Collector):
         registry.register(self)
 
     def describe(self) -> Iterable[Metric]:
-        """The names, so that two of them are noticed."""
+        """Return the names, so that a duplicate is detected."""
         return _families()[1]
 
     def collect(self) -> Iterable[Metric]:
-        """All of them."""
+        """Return all metrics."""
         by_name, families = _families()
         for pipeline, generation, counts in self._counts():
             for name, family in by_name.items():
@@ -99,7 +99,7 @@ class CountsCollector(Collector):
         return families
 
     def close(self) -> None:
-        """Be seen no more."""
+        """Unregister."""
         self._registry.unregister(self)
 
 
@@ -116,17 +116,17 @@ _logger: Final = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 30.0
 _LAST_S: Final = 10.0
-"""For so long the end waits for what is not told yet."""
+"""Seconds to wait at the end for uncommitted offsets."""
 
 
 class GroupProgress:
-    """Commits offsets of what is published, on a thread of its own: truth is the commit log, and nothing waits for it.
+    """Commits published offsets to a consumer group, on its own thread; the commit log is the truth, so nothing waits.
 
-    A broker that is away or refuses is a warning, and asked again. :meth:`note` is for one thread.
+    An unavailable or refusing broker is logged as a warning and retried. :meth:`note` is for one thread.
     """
 
     def __init__(self, group: str, cluster: LiveCluster, *, again_s: float = _AGAIN_S) -> None:
-        """The cluster is this object's to close."""
+        """Takes ownership of the cluster."""
         self._group, self._cluster, self._again_s = group, cluster, again_s
         self._changed = threading.Condition()
         self._wanted: dict[TopicPartition, int] = {}
@@ -136,12 +136,12 @@ class GroupProgress:
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> GroupProgress | None:
-        """That of ``commit.to.group``; None without it."""
+        """Return the progress for ``commit.to.group``; None if unset."""
         cluster = query_of(pipeline).open_cluster() if pipeline.own.groups.commit_group else None
         return None if cluster is None else cls(pipeline.own.groups.commit_group, cluster)
 
     def note(self, positions: Mapping[TopicPartition, Progress]) -> None:
-        """Take how far each partition is published; return at once."""
+        """Called with each partition's progress after publication; returns at once."""
         with self._changed:
             self._wanted = {where: progress.next_offset for where, progress in positions.items()}
             if self._thread is None:
@@ -150,7 +150,7 @@ class GroupProgress:
             self._changed.notify_all()
 
     def close(self, *, within_s: float = _LAST_S) -> None:
-        """Try once more to tell what is not told, for so long at most."""
+        """Commit remaining offsets once more, within this time."""
         deadline = Deadline.after(within_s)
         with self._changed:
             self._is_closing = True
@@ -180,7 +180,7 @@ class GroupProgress:
                 self._told.update(rest)
 
     def _rest(self) -> dict[TopicPartition, int] | None:
-        """What is to be told; None at the end."""
+        """Return the uncommitted offsets; None at the end."""
         with self._changed:
             while True:
                 rest = {where: at for where, at in self._wanted.items() if self._told.get(where) != at}

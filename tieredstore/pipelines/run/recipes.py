@@ -1,4 +1,4 @@
-"""Recipe, names and fingerprint of a pipeline, out of its settings."""
+"""Recipe, names and fingerprint of a pipeline, from its settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tieredstore.pipelines.transforming import Transforming
 _logger: Final = logging.getLogger(__name__)
 
 _VERSION: Final = 2
-"""Of what the same settings make of the same records: one more whenever that changes, as when a default does."""
+"""Increment whenever the same settings turn the same records into other files, for example by a new default."""
 
 _NOT_OF_FILES: Final = frozenset(
     {
@@ -32,16 +32,16 @@ _NOT_OF_FILES: Final = frozenset(
         "finalize", "finalizer_delay_s", "descriptor_set", "thrift_idl",
     }
 )  # fmt: skip
-"""What changes neither names nor bytes of the files of a window; of files of schemas it is their content that does."""
+"""Settings that affect neither names nor bytes of a window's files; for schema files their content does."""
 
 _DECISIVE: Final = ("filing", "naming", "limits")
-"""Of the chapters of settings."""
+"""Chapters of settings that do."""
 
 
 def _check_names(pipeline: Pipeline) -> None:
-    """Refuse directories that have the name of a column: readers would see one of both, and not say which.
+    """Reject directories named like a column: readers would silently see only one of the two.
 
-    Secor's own ``offset=``, if it is asked for, is a warning.
+    Secor's own ``offset=``, if configured, is only a warning.
     """
     own = pipeline.own
     if own.columns != "none":
@@ -67,14 +67,14 @@ def _warn_once(words: str) -> None:
 
 
 def naming_of(pipeline: Pipeline) -> Naming:
-    """The names of its files."""
+    """Return the names of its files."""
     own = pipeline.own
     ending = own.extension or format_of(own).ending
     return Naming(places_of(pipeline), own.name, own.generation, ending, by_window=own.naming.name_offset == "window")
 
 
 def places_of(pipeline: Pipeline) -> Places:
-    """Where the directories of its topics lie."""
+    """Return the places of its topics' directories."""
     own, by_date = pipeline.own, None
     if own.naming.alternative_since:
         since, how = (
@@ -86,10 +86,10 @@ def places_of(pipeline: Pipeline) -> Places:
 
 
 def recipe_of(pipeline: Pipeline) -> Recipe:
-    """All that decides what its windows become."""
+    """Return everything that determines the files of its windows."""
     _check_names(pipeline)
     own, naming, ends = pipeline.own, naming_of(pipeline), pipeline.own.limits
-    # Secor passes over the size then, and over these two otherwise.
+    # Secor then ignores the size, and these two otherwise.
     limits = InputLimits(ends.max_payload_bytes, ends.max_range_ms) if ends.is_deterministic else None
     file_bytes = MAX_INT64 if ends.is_deterministic else ends.max_file_bytes
     return Recipe(
@@ -101,9 +101,9 @@ def recipe_of(pipeline: Pipeline) -> Recipe:
 
 
 def fingerprint_of(own: PipelineSettings) -> str:
-    """Of all that decides which files a window becomes, and of which bytes.
+    """Return the fingerprint of everything that determines a window's files and bytes.
 
-    What is as by default is left out, so that a setting that comes with another version changes no fingerprint.
+    Defaults are left out, so that a setting added by another version changes no fingerprint.
     """
     groups: list[SettingsGroup] = [own, *(getattr(own, name) for name in _DECISIVE), *own.parsers]
     decisive = {

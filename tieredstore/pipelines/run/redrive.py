@@ -1,4 +1,4 @@
-"""Bad messages that were put aside, parsed once more by the settings of now."""
+"""Redriving quarantined messages: they are parsed again by the current settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NEEDED: Final = ("key", "value", "headers", "offset", "timestamp", "timestampTy
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """A file of bad messages, the offsets it reaches over, and the generation that put it aside."""
+    """A file of bad messages, its range of offsets, and the generation that quarantined it."""
 
     file: OutputFile
     window: Window
@@ -36,9 +36,9 @@ class Aside:
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """What became of the messages in a file of bad ones: ``window`` has those that are good by now.
+    """The result for a file of bad messages: ``window`` has those that are good now.
 
-    ``reasons`` tell of the others by their offsets; they lie in the file ``key``, None if none is left. Without an
+    ``reasons`` are those of the remaining ones by offset; they are in the file ``key``, None if none remain. Without an
     ``entry`` none is good, and nothing was written.
     """
 
@@ -49,9 +49,9 @@ class Redriven:
 
 
 def asides(logs: Mapping[int, CommitLog]) -> list[Aside]:
-    """Those that are committed and were not redriven since, in the order of their entries.
+    """Return the committed files not yet redriven, in the order of their entries.
 
-    ``logs`` by their generations: each goes on behind the one before it, whose bad messages are its own.
+    ``logs`` by generation: each continues the one before it and inherits its bad messages.
     """
     files: dict[str, Aside] = {}
     for generation, log in logs.items():
@@ -67,7 +67,7 @@ def asides(logs: Mapping[int, CommitLog]) -> list[Aside]:
 
 
 def redrive_file(store: ObjectStore, recipe: Recipe, window: Window, key: str) -> Written:
-    """The bad messages in a file, written once more: those that are good now filed, the others aside again."""
+    """Write the bad messages of a file again: those good now are filed, the others quarantined again."""
     match = _AGAIN.search(key)
     naming = replace(recipe.naming, redriven=1 + (int(match[1]) if match else 0))
     with download(store, key) as file:
@@ -75,7 +75,7 @@ def redrive_file(store: ObjectStore, recipe: Recipe, window: Window, key: str) -
 
 
 def _records(file: BinaryIO, key: str) -> Iterator[pa.RecordBatch]:
-    """As they came out of the log."""
+    """Yield the original records."""
     try:
         for batch in pq.ParquetFile(file).iter_batches():
             columns = [batch.column(name) for name in _NEEDED]

@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
 
 class Runner:
-    """One pipeline at work in this process. For one thread; to be closed.
+    """One running pipeline. For one thread; must be closed.
 
-    All that it has is given or made at its start, but whether its driver has begun.
+    All its parts exist from the start; only the driver may not have begun.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Runner:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """``framed`` writes a window by way of Spark, where the settings have a frame."""
+        """``framed`` writes a window through Spark, if the settings have a frame."""
         self._parts, self._threads, self._wall_clock, self._clock = parts, threads, wall_clock, clock
         self._recipe = recipe_of(pipeline)
         self._planner = Planner(pipeline, parts.source, clock=clock, wall_clock=wall_clock)
@@ -80,16 +80,16 @@ class Runner:
         self.close()
 
     def close(self) -> None:
-        """Close the connections to the broker; the parts are their owner's. What a group lacks it gets before that."""
+        """Commit remaining offsets to the group, then close the broker's connections; the caller owns the parts."""
         if self._group is not None:
             self._group.close()
         self._planner.close()
         self._reader.close()
 
     def run_once(self) -> Iterator[Entry]:
-        """Write all that there is by now, batch by batch; each is told of when it is published.
+        """Write everything available, batch by batch; yield each entry once it is published.
 
-        ResourceNotFoundError, before anything is written, for topics that are named and nowhere.
+        Raises ResourceNotFoundError, before writing anything, for named topics that do not exist.
         """
         self._refuse_frame()
         self.refuse_backfill()
@@ -103,18 +103,18 @@ class Runner:
 
     @property
     def finalizes(self) -> bool:
-        """Whether the settings ask for that."""
+        """True if the settings enable finalizing."""
         return self._own.finalize
 
     def finalize(self) -> list[Finished]:
-        """Have directories whose time is over say that they are complete; those that now do, the oldest first."""
+        """Mark directories complete whose time is over; return them, oldest first."""
         snapshot = self.begin()
         if not self.driver.is_complete:
             self.resume()
         return self.driver.finalize(self._watermarks(snapshot))
 
     def find_unfinalized(self) -> list[Finished]:
-        """The oldest of those that ``finalize`` would tell of, by what is committed now; nothing is written."""
+        """Return the oldest directories that ``finalize`` would mark, by what is committed now; writes nothing."""
         self._refuse_ended()
         return self.driver.finalizer.due(self._watermarks(self._planner.snapshot()))
 
@@ -132,7 +132,7 @@ class Runner:
         self.driver.generation.refuse_ended()
 
     def refuse_backfill(self) -> None:
-        """ConfigError for a generation that holds chosen offsets, and does not go on."""
+        """Raise ConfigError for a generation of chosen offsets, which does not continue."""
         if self.driver.log.read().backfill >= 0:
             raise ConfigError(
                 f"generation {self._own.generation} is one of a backfill, which does not go on: run the one that does, "
@@ -144,7 +144,7 @@ class Runner:
             raise ConfigError(NEEDS_SPARK)
 
     def measure(self) -> None:
-        """Count how much is not written, and for how long that is known to this process."""
+        """Measure the unwritten offsets, and for how long this process has known them."""
         counts, snapshot = self.counts, self._planner.snapshot()
         positions, now_s = self.driver.log.state.positions, self._clock()
         counts.lag_offsets, counts.lag_seconds = lag_of(
@@ -152,7 +152,7 @@ class Runner:
         )
 
     def step(self) -> Entry | None:
-        """Write what is due by the policies; None if nothing is."""
+        """Write what is due by the policies; return None if nothing is."""
         self._refuse_frame()
         self.refuse_backfill()
         snapshot = self.begin()
@@ -160,16 +160,16 @@ class Runner:
         return next(iter([*entries]), None)
 
     def check_topics(self, snapshot: LogSnapshot) -> None:
-        """ResourceNotFoundError if the settings select what is neither there nor written, once this has begun."""
+        """Raise ResourceNotFoundError if the settings select topics that neither exist nor were written, once begun."""
         written = {topic for topic, _ in self.driver.log.state.positions}
         check_topics(self._planner.query, snapshot, self._parts.source, written)
 
     def look(self) -> LogSnapshot:
-        """What there is, as of now or a moment ago; nothing is written."""
+        """Return the logs as of now or a moment ago; writes nothing."""
         return self._planner.snapshot()
 
     def begin(self) -> LogSnapshot:
-        """Take over, unless that is done; what there is."""
+        """Take over, unless already done; return the logs."""
         if self._take_over is not None:
             self._refuse_frame()
         snapshot = self._planner.snapshot()
@@ -185,13 +185,13 @@ class Runner:
         return snapshot
 
     def bad_messages(self) -> list[Aside]:
-        """Return the files that ``redrive`` would parse again; nothing is written."""
+        """Return the files that ``redrive`` would parse again; writes nothing."""
         self._refuse_frame()
         self._refuse_ended()
         return self._asides()
 
     def _asides(self) -> list[Aside]:
-        """Those of this generation, and of all that it took over; ConfigError where they give way at this moment."""
+        """Return those of this generation and of all that it took over; raise ConfigError during a replacement."""
         family = self.driver.generation.family
         family.refresh()
         logs = {**family.read_predecessors(), self._own.generation: self.driver.log}
@@ -204,7 +204,7 @@ class Runner:
         return asides(logs)
 
     def redrive(self) -> Iterator[Redriven]:
-        """Parse the bad messages once more that were put aside, file by file; one of which any is good has an entry."""
+        """Parse quarantined messages again, file by file; a file with any good message gets an entry."""
         self._refuse_frame()
         self.begin()
         committed = Committed.of(self.driver.log).files.keys()
@@ -212,7 +212,7 @@ class Runner:
             try:
                 window, reasons = self.aside(aside.window, aside.file.key, self.driver.generation)
             except ObjectNotFoundError:
-                # Of who slept meanwhile it may be another one that has filed these.
+                # A newer driver may have filed these, so check the fence again.
                 self.driver.log.check_alone()
                 raise
             if not committed.isdisjoint(file.key for file in window.files):
@@ -237,9 +237,9 @@ class Runner:
             self.counts.note(entry)
 
     def resume(self) -> None:
-        """Go on after a failure: find out what of one's own was committed, and publish it.
+        """Recover after a failure: find out which of this driver's entries were committed, and publish them.
 
-        Where the failure was before anything was begun, that is left to ``begin``.
+        Before anything has begun, ``begin`` does this.
         """
         if self._has_begun:
             self.driver.resume()
@@ -248,7 +248,7 @@ class Runner:
         return self._planner.due(snapshot, self.driver.log.state.positions, is_last=is_last)
 
     def _write_batch(self, snapshot: LogSnapshot, windows: Sequence[Window]) -> Iterator[Entry]:
-        """Write windows, as far as they can be read; then raise what could not be read."""
+        """Write windows as far as they can be read; then raise the error of the rest."""
         if not windows:
             return
         if windows[0].is_mark:
@@ -260,12 +260,12 @@ class Runner:
         batch.check()
 
     def write(self, window: Window, generation: Generation) -> Written:
-        """Write a window once more, under the names of a generation."""
+        """Write a window again, under the names of a generation."""
         snapshot = self._planner.snapshot_reaching({window.where: window.stop})
         return self._write(snapshot, window, recipe=replace(self._recipe, naming=generation.naming))
 
     def aside(self, window: Window, key: str, generation: Generation) -> Written:
-        """Parse the bad messages in a file once more, under the names of a generation."""
+        """Parse the bad messages in a file again, under the names of a generation."""
         return redrive_file(self._parts.store, replace(self._recipe, naming=generation.naming), window, key)
 
     def _write(
@@ -283,7 +283,7 @@ class Runner:
 
 
 def _source_name(pipeline: Pipeline, parts: Parts) -> str:
-    """Bucket, broker or both, as sentences name them."""
+    """Return the name of bucket, broker or both, for messages."""
     brokers = dict(pipeline.client).get("bootstrap.servers")
     bucket = [f"the bucket {parts.source.store.identity}"] if pipeline.source is not None else []
     return " or ".join([*([f"the broker {brokers}"] if brokers else []), *bucket])

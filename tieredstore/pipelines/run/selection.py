@@ -1,4 +1,4 @@
-"""Which logs a pipeline reads and how, and the topics that are selected and nowhere."""
+"""The logs that a pipeline reads, and selected topics that do not exist."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ PAST_A_LOSS: Final = (
     "leave the topic out by secor.kafka.topic_blacklist, or begin another secor.generation behind the loss by "
     "startingOffsets,"
 )
-"""What an error names as the way out: nothing behind a loss is taken for what comes next."""
+"""The advice of errors: records after a loss are never taken for the next ones."""
 _WORDS: Final = QueryWords(accept_loss=PAST_A_LOSS)
 
 
 def query_of(pipeline: Pipeline) -> LogQuery:
-    """Which logs the pipeline reads, and how."""
+    """Return the query for the pipeline's logs."""
     own, client = pipeline.own, dict(pipeline.client) or None
     return LogQuery(
         selection_of(own),
@@ -39,7 +39,7 @@ def query_of(pipeline: Pipeline) -> LogQuery:
 
 
 def selection_of(own: PipelineSettings) -> Selection:
-    """By name, or by the filter; nothing is asked of topics that are left out, whatever became of them."""
+    """Return the selection by name or filter; unselected topics are never queried, whatever their state."""
     names = tuple(name for part in own.topic_list.split(",") if (name := part.strip()))
     if not names:
         return SubscribePattern(own.topic_filter, own.topic_blacklist)
@@ -47,22 +47,22 @@ def selection_of(own: PipelineSettings) -> Selection:
 
 
 _LOOK_S: Final = 2.0
-"""How long names are looked for that an error tells of."""
+"""Seconds to search for similar names for an error."""
 _SHOWN: Final = 3
 
 
 def absent_topics(query: LogQuery, snapshot: LogSnapshot, written: Iterable[str]) -> list[str]:
-    """Those that are named and neither there nor ``written``, sorted; a filter names none."""
+    """Return the named topics that neither exist nor are ``written``, sorted; a filter names none."""
     known = {*written, *(topic for topic, _ in snapshot.logs)}
     selection = query.selection
     return sorted(set(selection.topics) - known) if isinstance(selection, Subscribe) else []
 
 
 def check_topics(query: LogQuery, snapshot: LogSnapshot, source: SegmentSource, written: Iterable[str]) -> None:
-    """ResourceNotFoundError for topics that are named and are nowhere, or a filter that matches none.
+    """Raise ResourceNotFoundError for named topics that do not exist, or a filter without a match.
 
-    A name may be misspelt, and what is ``written`` is not: of such a topic it was known once. Only for the error bucket
-    and broker are asked, for names like these. ConfigError if nothing is selected whatever there is.
+    A name may be misspelled; a ``written`` one is not, since it existed once. Bucket and broker are asked for similar
+    names only for the error. Raises ConfigError if the settings can select nothing.
     """
     known = list(written)
     match query.selection:

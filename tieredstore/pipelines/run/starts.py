@@ -1,4 +1,4 @@
-"""Where partitions begin of which nothing is written: by rule, or where a consumer group stands."""
+"""Starts of partitions without commits: by rule, or from a consumer group."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _MOST_DIGITS: Final = 19
 
 
 class Starts:
-    """Where each partition begins, for one thread; connects when it is asked, and lets go again.
+    """The start of each partition, for one thread; connects per query and disconnects again.
 
-    Of a group it is asked once in the life of a generation's partition: what it says is committed before anything is
-    written, and holds from then on, whatever becomes of the group.
+    A group is asked once per partition of a generation: its answer is committed before anything is written, and holds
+    from then on, whatever happens to the group.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -36,10 +36,10 @@ class Starts:
         self._is_waiting: set[TopicPartition] = set()
 
     def of(self, logs: Sequence[PartitionLog], *, is_new: bool) -> dict[TopicPartition, int]:
-        """By partition. Those are missing whose group is further than what can be read by now: they wait.
+        """Return the starts by partition, without those whose group is ahead of what is readable now: they wait.
 
-        With ``is_new``, of a generation that has nothing at all, a group that stands nowhere is a ConfigError.
-        DataLossError for one that stands before a log's first offset, or behind its end.
+        With ``is_new``, for a generation without any commits, a group without a position is a ConfigError. Raises
+        DataLossError if the group is before a log's first offset, or beyond its end.
         """
         if not self._groups.starting_group:
             return {log.where: self._by_rule(log) for log in logs}
@@ -76,7 +76,7 @@ class Starts:
         return log.earliest if self._starting == "earliest" else log.end
 
     def _check_beyond(self, logs: Sequence[PartitionLog], standing: Mapping[TopicPartition, int]) -> None:
-        """A group may have read what is not decided yet, or has come since the look; not what the broker never had."""
+        """A group may have read undecided or newer records; it cannot have read what the broker never had."""
         known = [log.where for log in logs if log.on_broker]
         ends: dict[TopicPartition, int] = {}
         if known and (cluster := self._query.open_cluster()) is not None:
@@ -109,18 +109,18 @@ class Starts:
 
 
 def begins_elsewhere(own: PipelineSettings) -> bool:
-    """Whether partitions begin elsewhere than with their first record."""
+    """Return True if partitions do not begin at their first record."""
     return bool(own.groups.starting_group) or own.starting != "earliest"
 
 
 def mark(log: PartitionLog, offset: int) -> Window:
-    """A window of no offsets: committed, it says where a partition begins."""
+    """Return a window without offsets: committed, it marks where a partition begins."""
     return Window(log.topic, str(log.topic_id), log.partition, offset, offset, log.position(offset).epoch_number)
 
 
 def _in_zookeeper(groups: GroupSettings, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """Where Secor and Kafka's old consumers keep them: the next offset, in digits."""
-    # Needs the extra `kafka`, as all of that room, and `zookeeper`.
+    """Return the next offsets, in digits, from the nodes of Secor and Kafka's old consumers."""
+    # Needs the extras `kafka`, like that whole subpackage, and `zookeeper`.
     from tieredstore.live.zookeeper_session import ZooKeeperSession  # noqa: PLC0415
 
     above = f"{groups.zookeeper_path}/consumers/{groups.starting_group}/offsets"

@@ -1,4 +1,4 @@
-"""What a pipeline reads and writes: the store of its output, the bucket, and the columns of records."""
+"""The stores of a pipeline: the output, the bucket to read, and the columns of records."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 COLUMNS: Final = ("key", "value", "headers", "offset", "timestamp", "timestampType")
-"""What is read of records."""
+"""Columns read from records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The store that is written and the bucket that is read; opened and closed by whoever makes them."""
+    """The store to write and the bucket to read; opened and closed by their creator."""
 
     store: ObjectStore
     source: SegmentSource
@@ -29,8 +29,8 @@ class Parts:
 
 @contextlib.contextmanager
 def open_parts(pipeline: Pipeline) -> Generator[Parts]:
-    """Open both by the settings; they are closed again at the end."""
-    # A pipeline of the broker alone reads a bucket that has nothing.
+    """Open both by the settings; they are closed at the end."""
+    # A pipeline that reads only the broker gets an empty bucket.
     settings = pipeline.source or settings_from({"storage.backend.class": "memory"})
     with (
         open_bucket(pipeline.output) as output,

@@ -1,4 +1,4 @@
-"""One window of a partition into prepared files: read, filed, encoded, uploaded, and seen by nobody."""
+"""One window of a partition into prepared files: read, filed, encoded and uploaded, but not yet visible."""
 
 from __future__ import annotations
 
@@ -28,44 +28,44 @@ if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
 
 UNREADABLE: Final = (CorruptDataError, DataLossError)
-"""Errors of records that are lost or damaged: what lies before them is committed, and trying again is of no use."""
+"""Errors of lost or corrupt records: what precedes them is committed, and retrying is useless."""
 
 _QUARANTINE_SCHEMA: Final = pa.schema([*ENVELOPE, pa.field("reason", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """All that decides what a window becomes, but its records. Picklable."""
+    """Everything that determines a window's files except its records. Picklable."""
 
     parser: Parser
     format: Format
     naming: Naming
     file_bytes: int
     file_records: int
-    """0 for no such end of a file."""
+    """0: no limit."""
     staging_prefix: str
     local_path: str | None = None
     transforming: Transforming | None = None
     limits: InputLimits | None = None
-    """With these all files end together, as often as they are reached."""
+    """If set, all files end together whenever these limits are reached."""
     open_files: int = 0
-    """So many are under way at most, the stalest of which is ended; 0 for any number."""
+    """Most files open at a time, beyond which the stalest is ended; 0 for no limit."""
 
 
 Written: TypeAlias = tuple[WrittenWindow, dict[int, str]]
-"""A window's files, and why some of its records were put aside, by offset: the first of them at least."""
+"""A window's files, and why records were quarantined, by offset: at least the first of them."""
 
 
 @dataclass(slots=True)
 class ReadUpTo:
-    """How far the records of a window were read: ``offset`` is behind the last one."""
+    """How far the records of a window were read: ``offset`` is after the last one."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A window that cannot be read beyond ``reached``: it is lost or damaged there, and stays so."""
+    """A window that cannot be read beyond ``reached``: its data is permanently lost or corrupt there."""
 
     window: Window
     reached: int
@@ -74,13 +74,13 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Windows that were prepared, and what is to be raised once they are committed."""
+    """Prepared windows, and the error to raise once they are committed."""
 
     written: Sequence[Written]
     failure: TieredStoreError | None = None
 
     def check(self) -> None:
-        """Raise what kept other windows from being written."""
+        """Raise the error that kept other windows from being written."""
         if self.failure is not None:
             raise self.failure
 
@@ -92,10 +92,10 @@ def write_window(
     store: ObjectStore,
     reached: ReadUpTo | None = None,
 ) -> Written:
-    """Prepare the files of a window, whose records come ascending; why some of them were put aside, by offset.
+    """Prepare the files of a window from ascending records; return why some were quarantined, by offset.
 
-    The same records become the same files, in whatever batches they come. What was prepared before an error is
-    discarded again, as far as the store lets; ``reached`` says then how far the records were read.
+    The same records give the same files regardless of batch boundaries. After an error the prepared files are discarded
+    as far as the store allows; ``reached`` then tells how far the records were read.
     """
     bodies = Bodies(store, recipe.staging_prefix, recipe.local_path)
     with bodies, _WindowWriting(window, recipe, bodies) as writing:
@@ -107,16 +107,16 @@ def write_window(
 
 
 def mark_windows(windows: Sequence[Window]) -> list[Written]:
-    """Windows of no offsets as they are committed: there is nothing to write."""
+    """Return windows without offsets in the form to commit: nothing is written for them."""
     return [(one.without_records(), {}) for one in windows]
 
 
 def write_at_once(
     windows: Sequence[Window], write: Callable[[Window, ReadUpTo], Written], store: ObjectStore, threads: int
 ) -> Batch:
-    """Windows written by ``write`` on threads, in their order, as far as they can be read.
+    """Write windows by ``write`` on threads and return them in order, as far as they can be read.
 
-    What was prepared before any other error is discarded.
+    After any other error the prepared files are discarded.
     """
 
     prepared: list[OutputFile] = []
@@ -142,7 +142,7 @@ def write_at_once(
 def readable(
     outcomes: Sequence[Written | Failed], attempt: Callable[[Window], Written | Failed], store: ObjectStore
 ) -> Batch:
-    """Of each partition what lies before the first offset that cannot be read; the rest is discarded.
+    """Keep each partition's windows before the first unreadable offset; discard the rest.
 
     Outcomes are in the order of their windows. ``attempt`` writes the beginning of a window that failed.
     """
@@ -164,7 +164,7 @@ def readable(
 
 
 def discard_files(store: ObjectStore, files: Sequence[OutputFile]) -> None:
-    """Take back what was prepared. What cannot be is for ``gc``, and the life-cycle rule."""
+    """Discard prepared files; ``gc`` and the bucket's lifecycle rule remove any that remain."""
     for file in files:
         try:
             store.discard(file.prepared)
@@ -173,7 +173,7 @@ def discard_files(store: ObjectStore, files: Sequence[OutputFile]) -> None:
 
 
 class _WindowWriting:
-    """A window under way; a context manager, which after an error lets the writers of its files go."""
+    """A window being written; as a context manager it abandons its files' writers after an error."""
 
     def __init__(self, window: Window, recipe: Recipe, bodies: Bodies) -> None:
         self._window, self._recipe, self._bodies = window, recipe, bodies
@@ -195,8 +195,8 @@ class _WindowWriting:
             return
         self._bodies.abandon()
         for file in [*self._open.values(), *([self._aside] if self._aside else [])]:
-            # Nobody will read these files, but their writers hold memory and would complain. One that has failed may
-            # do so again, and says no more by that.
+            # Nothing reads these files, but their writers hold memory and complain unless closed. A writer that has
+            # failed may fail again, which adds nothing.
             with suppress(Exception):
                 file.writer.abandon()
 
@@ -221,13 +221,13 @@ class _WindowWriting:
             bad = self._write_good(after.records) if after.records.num_rows else {}
             faults = {**after.faults, **_of_originals(batch, after.records, bad)}
         if faults:
-            # As they came: a transformer's work is not kept.
+            # The original records: a transformer's changes are not kept.
             self._put_aside(envelope(batch, self._window.topic, self._window.partition), dict(sorted(faults.items())))
 
     def _write_good(self, batch: pa.RecordBatch) -> dict[int, str]:
-        """Write what is good; why the others are not, by their numbers."""
+        """Write the good records; return the reasons of the others by row number."""
         filed = self._parser.file(batch)
-        # Those of a class of somebody's own too, over batches, which escapes nothing.
+        # Also for a user's own batch parser, which escapes nothing.
         filed.put_aside_strays()
         beside, faults = self._format.decode(batch)
         faults |= filed.reasons
@@ -240,7 +240,7 @@ class _WindowWriting:
         good = [(row, code) for row, code in enumerate(filed.codes) if row not in faults]
         most = self._recipe.open_files
         if most and len(self._open.keys() | {filed.directories[code] for _, code in good}) > most:
-            # In the order of the records, so that the same files end at the same ones, in whatever batches they come.
+            # In record order, so that files end at the same records regardless of batch boundaries.
             for code, run in groupby(good, key=lambda one: one[1]):
                 self._write(filed.directories[code], rows.take(pa.array([row for row, _ in run])))
         else:
@@ -264,7 +264,7 @@ class _WindowWriting:
         )  # fmt: skip
 
     def _write(self, directory: str, rows: pa.RecordBatch) -> None:
-        """A file ends at the record that reaches one of the limits."""
+        """Write rows; a file ends at the record that reaches one of the limits."""
         self.records += rows.num_rows
         file, size = self._file_for(directory, rows), total_size(rows)
         if self._has_room(file, rows.num_rows, size):
@@ -281,7 +281,7 @@ class _WindowWriting:
             start, before = stop, running[stop - 1]
 
     def _file_for(self, directory: str, rows: pa.RecordBatch) -> _OpenFile:
-        """The file that the first of these rows belongs to."""
+        """Return the file for the first of these rows."""
         file = self._open.get(directory)
         if file is None:
             self._make_room()
@@ -289,20 +289,20 @@ class _WindowWriting:
         return file
 
     def _has_room(self, file: _OpenFile, records: int, size: int) -> bool:
-        """Whether so much more reaches none of the limits: as it nearly always is."""
+        """Return True if this much more reaches no limit, which is the usual case."""
         recipe = self._recipe
         is_short = not recipe.file_records or file.records + records < recipe.file_records
         return is_short and file.bytes + size < recipe.file_bytes
 
     def _key(self, directory: str, first: Any) -> str:
-        """Of the next file in a directory, by the offset of its first record."""
+        """Return the key of the next file in a directory, by the offset of its first record."""
         naming, window = self._recipe.naming, self._window
         offset = naming.offset_in_name(first.as_py(), self._start, is_first=directory not in self._begun)
         self._begun.add(directory)
         return naming.data_key(window.topic, directory, window.partition, offset)
 
     def _end_of_file(self, file: _OpenFile, running: Sequence[int], before: int, start: int) -> int:
-        """Behind the row with which the file reaches one of the limits; beyond the last one if none does."""
+        """Return the row after the one that makes the file reach a limit; past the last row if none does."""
         recipe = self._recipe
         stop = bisect_left(running, before + recipe.file_bytes - file.bytes, start) + 1
         if recipe.file_records:
@@ -310,7 +310,7 @@ class _WindowWriting:
         return stop
 
     def _make_room(self) -> None:
-        """End the file whose last record is the oldest, where there are as many as may be."""
+        """End the file with the oldest last record if the limit of open files is reached."""
         if self._recipe.open_files and len(self._open) >= self._recipe.open_files:
             stalest = min(self._open, key=lambda directory: self._open[directory].last)
             self._end(self._open.pop(stalest))
@@ -350,21 +350,21 @@ class _WindowWriting:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A file that is whole, and that the store has soon; ``span`` says which records are in it."""
+    """A finished file that is being uploaded; ``span`` tells which records it has."""
 
     kind: str
     body: FileBody
     span: tuple[int, int, int, int, int]
 
     def file(self) -> OutputFile:
-        """What is committed of it, once the store has it."""
+        """Return the form to commit, once the store has the file."""
         prepared = self.body.await_prepared()
         return OutputFile(self.kind, prepared.key, prepared.size, prepared.sha256, *self.span, prepared)
 
 
 @dataclass(slots=True)
 class _OpenFile:
-    """A file under way, and what is in it."""
+    """A file being written, and a summary of its contents."""
 
     kind: str
     body: FileBody
@@ -378,7 +378,7 @@ class _OpenFile:
     latest: int = -1
 
     def write(self, rows: pa.RecordBatch, size: int) -> None:
-        """Append rows with so many bytes of keys and values."""
+        """Append rows with this many bytes of keys and values."""
         self.records += rows.num_rows
         self.bytes += size
         self.writer.write(rows)
@@ -391,7 +391,7 @@ class _OpenFile:
         times = rows.column("timestamp").cast(pa.int64())
         extent = pc.min_max(times)
         if (lowest := extent["min"].as_py()) is not None and lowest < 0:
-            # Kafka's -1, where a record has no time.
+            # Kafka's -1 means that a record has no time.
             extent = pc.min_max(times.filter(pc.greater_equal(times, 0)))
         earliest, latest = extent["min"].as_py(), extent["max"].as_py()
         if latest is not None:
@@ -400,7 +400,7 @@ class _OpenFile:
 
 
 def _of_originals(batch: pa.RecordBatch, changed: pa.RecordBatch, faults: dict[int, str]) -> dict[int, str]:
-    """Faults of rows that a transformer left, by the numbers of the rows that it was given."""
+    """Map faults of rows that a transformer returned to the numbers of its input rows."""
     if not faults:
         return {}
     places = {offset: row for row, offset in enumerate(batch.column("offset").to_pylist())}
@@ -410,9 +410,9 @@ def _of_originals(batch: pa.RecordBatch, changed: pa.RecordBatch, faults: dict[i
 
 @dataclass(frozen=True, slots=True)
 class InputLimits:
-    """Files end at the record with which values reach so many bytes, or times reach over so many ms; 0: at none.
+    """Files end at the record with which values reach so many bytes, or times span so many ms; 0: no limit.
 
-    Of all records of a partition together, whatever directories they are filed in, with those that are left out.
+    Counted over all records of a partition, whatever their directories, dropped ones included.
     """
 
     payload_bytes: int
@@ -420,14 +420,14 @@ class InputLimits:
 
 
 class Reached:
-    """How much of a window was read since its files ended; for its records in their order."""
+    """Amount read of a window since its files last ended; records must come in order."""
 
     def __init__(self, limits: InputLimits) -> None:
         self._limits = limits
         self._bytes, self._earliest_ms, self._latest_ms = 0, -1, -1
 
     def pieces(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, bool]]:
-        """The batch, cut behind the records with which files end, and whether they do."""
+        """Yield pieces of the batch, cut after the records that end files, and whether they do."""
         sizes = pc.fill_null(pc.binary_length(batch.column("value")), 0).to_pylist()
         times = batch.column("timestamp").cast(pa.int64()).to_pylist()
         start = 0

@@ -1,4 +1,4 @@
-"""Which offsets are written next: what is due by size, age or number, cut into windows that many may write at once."""
+"""Offsets to write next: what is due by size, age or number, cut into windows for parallel writing."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _NO_ANSWERS: Final[Mapping[TopicPartition, EpochEnd]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """When records are written: at so many bytes of the log, so many offsets (0: never), or at an age in seconds.
+    """When records are due: by bytes of the log, by number of offsets (0: never), or by age in seconds.
 
-    Those of ``marked`` topics (a regular expression) also at a minute of each hour, if they were seen before it.
+    Topics that match ``marked`` (a regular expression) are also due at a minute of each hour, if seen before it.
     """
 
     window_bytes: int
@@ -39,37 +39,37 @@ class Policy:
     marked: str = ""
 
     def age_of(self, topic: str, wall_s: float) -> float:
-        """The age from which on a topic's records are written at the time ``wall_s`` (since the epoch)."""
+        """Return the age at which a topic's records are due at the time ``wall_s`` (s since the epoch)."""
         if not self.marked or re.fullmatch(self.marked, topic) is None:
             return self.age_s
         return min(self.age_s, (wall_s - 60 * self.minute_mark) % 3600)
 
 
 class Waiting:
-    """Since when records wait of which none is written. For one thread; ``now_s`` only ever goes up."""
+    """How long unwritten records have waited. For one thread; ``now_s`` is monotonic."""
 
     def __init__(self) -> None:
         self._since_s: dict[TopicPartition, tuple[int, float]] = {}
 
     def age_s(self, where: TopicPartition, start: int, now_s: float) -> float:
-        """For how long the records from ``start`` on are known."""
+        """Return how long the records from ``start`` on have been known."""
         known = self._since_s.get(where)
         if known is None or known[0] != start:
             known = self._since_s[where] = start, now_s
         return now_s - known[1]
 
     def clear(self, where: TopicPartition) -> None:
-        """There is nothing that waits."""
+        """Note that no records wait."""
         self._since_s.pop(where, None)
 
 
 def position_of(log: PartitionLog, progress: Progress | None, starting: str, answer: EpochEnd | None = None) -> int:
-    """Where a partition is gone on with; ``answer`` is what the broker says of the end of the progress's epoch.
+    """Return where a partition continues; ``answer`` is the broker's end of the progress's epoch.
 
-    DataLossError for an offset beyond the log's end, or beyond where an election has cut the log; ConfigError for
-    another life.
+    Raises DataLossError for an offset beyond the log's end, or beyond where an election truncated the log; ConfigError
+    for another life.
 
-    With nothing committed, the first record if ``starting`` is ``earliest``; else the end, so that nothing is due.
+    Without commits it is the first record if ``starting`` is ``earliest``, else the end, so that nothing is due.
     """
     if progress is None:
         return log.earliest if starting == "earliest" else log.end
@@ -91,7 +91,7 @@ def position_of(log: PartitionLog, progress: Progress | None, starting: str, ans
 
 
 def is_of(log: PartitionLog, topic_id: str) -> bool:
-    """Return whether this may be the log of a topic that was written under this id."""
+    """Return True if this may be the log of a topic that was written under this id."""
     known = Uuid.spelled(topic_id)
     return known is not None and log.is_of(known)
 
@@ -109,15 +109,14 @@ def due_windows(
     answers: Mapping[TopicPartition, EpochEnd] = _NO_ANSWERS,
     stale: Collection[TopicPartition] = (),
 ) -> list[Window]:
-    """The windows to be written now, a batch at the most; all that there is if ``is_last``.
+    """Return the windows to write now, at most a batch; everything available if ``is_last``.
 
-    ``wall_s`` is the time of day, for the minute mark alone; ``answers`` are as for :func:`position_of`;
-    of ``stale`` partitions nothing is due before later segments come.
-    Those of one partition follow each other without a gap; partitions take turns. An offset range without any record
-    has a window too: it is committed, and not looked at again. A window ends where offsets are missing, so that what
-    lies before them is written; one that begins there is DataLossError to whoever reads it. Partitions that do not
-    begin at the ``earliest`` record and of which nothing is committed are left out: where they begin has to be
-    committed first.
+    ``wall_s`` is the time of day, only for the minute mark; ``answers`` are as for :func:`position_of`; for ``stale``
+    partitions nothing is due until later segments come. A partition's windows follow each other without a gap;
+    partitions take turns. An offset range without records gets a window too, so that it is committed and not read
+    again. A window ends where offsets are missing, so that what precedes them is written; reading a window that begins
+    there raises DataLossError. Partitions that do not begin at the ``earliest`` record and have no commits are left
+    out: their start must be committed first.
     """
     waits: list[tuple[float, TopicPartition, Iterator[Window]]] = []
     for where, log in snapshot.logs.items():
@@ -130,7 +129,7 @@ def due_windows(
         age_s = waiting.age_s(where, start, now_s)
         is_old = is_last or age_s >= policy.age_of(log.topic, wall_s)
         waits.append((age_s, where, _cut(_Sized(log, positions.get(where)), start, end, policy, with_rest=is_old)))
-    # Whose records wait for longest comes first: a backlog that fills each batch must not hold up all others for ever.
+    # Longest wait first: a backlog that fills each batch must not hold up all others forever.
     waits.sort(key=lambda one: (-one[0], one[1]))
     batch = islice(_in_turns([windows for _, _, windows in waits]), _BATCH_WINDOWS)
     return sorted(batch, key=lambda window: (window.topic, window.partition, window.start))
@@ -154,7 +153,7 @@ def lag_of(
     *,
     starting: str,
 ) -> tuple[int, float]:
-    """How many offsets are not written, and for how many seconds the first of them are known at most."""
+    """Return the number of unwritten offsets, and the longest time in seconds that any has been known."""
     offsets, longest_s = 0, 0.0
     for where, log in snapshot.logs.items():
         start = position_of(log, positions.get(where), starting)
@@ -167,10 +166,10 @@ def lag_of(
 
 
 def unwritten(windows: Sequence[Window], positions: Mapping[TopicPartition, Progress]) -> list[Window]:
-    """What of windows that were planned once is not committed yet, in their order.
+    """Return the uncommitted parts of planned windows, in order.
 
-    DataLossError for one that begins beyond what is: its planner knew of windows that the commit log has not.
-    ConfigError for one of another life of its topic.
+    Raises DataLossError for a window beyond what is committed: its planner knew of windows that the commit log lacks.
+    Raises ConfigError for a window of another life of its topic.
     """
     rest: list[Window] = []
     reached = {where: progress.next_offset for where, progress in positions.items()}
@@ -199,15 +198,15 @@ def _other_life(topic: str) -> ConfigError:
 
 
 class _Sized:
-    """A log, and how many bytes its offsets take, about."""
+    """A log with an estimate of the bytes of its offsets."""
 
     def __init__(self, log: PartitionLog, progress: Progress | None) -> None:
         self.log, self._progress = log, progress
-        # The commit log goes by one id, also where a broker came or went that tells another one than the bucket.
+        # The commit log keeps one id, even if a broker comes or goes whose id differs from the bucket's.
         self.topic_id = str(log.topic_id) if progress is None else progress.topic_id
 
     def bytes_between(self, start: int, stop: int) -> int:
-        """By its segments; where the bucket has none of it, as the latest windows were."""
+        """Estimate by the log's segments, or by the latest windows where the bucket has none."""
         progress = self._progress
         if self.log.lineage is None and progress is not None and progress.recent_offsets:
             return (stop - start) * progress.recent_bytes // progress.recent_offsets
@@ -227,7 +226,7 @@ def _cut(sized: _Sized, start: int, end: int, policy: Policy, *, with_rest: bool
 
 
 def _stop_by_bytes(log: _Sized, start: int, stop: int, most: int) -> int:
-    """The first offset at which the window has its bytes, about."""
+    """Return the first offset at which the window has about this many bytes."""
     low, high = start + 1, stop
     while low < high:
         middle = (low + high) // 2
