@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,21 @@ def test_the_function_over_a_frame_filters_and_adds_columns(spark: SparkSession)
     values = [(b'{"id": 1, "status": "paid"}',), (b'{"id": 2, "status": "draft"}',)]
     (row,) = names["orders"](spark.createDataFrame(values, "value binary")).collect()
     assert (row.order.id, bytes(row.value)) == (1, values[0][0])
+
+
+@pytest.mark.slow
+def test_pipelines_start_in_a_session(spark: SparkSession, tmp_path: Path) -> None:
+    shutil.copytree(REPOSITORY / "examples" / "sample", tmp_path / "sample")
+    (tmp_path / "sample" / "files").mkdir()
+    page = HOW_TO / "pipelines.md"
+    (settings,) = (text for text in blocks(page, "properties") if text.startswith("# by-hour.properties"))
+    places = {"root=bucket": f"root={tmp_path}/sample/bucket", "root=files": f"root={tmp_path}/sample/files"}
+    (tmp_path / "by-hour.properties").write_text(with_places(settings, places))
+    (code,) = (code for code in blocks(page, "python") if "start_pipelines" in code)
+    # A run that ends: that of the page does not.
+    once = code.replace('"by-hour.properties"', f"{str(tmp_path / 'by-hour.properties')!r}, once=True")
+    exec(compile(once, "<example>", "exec"), {"spark": spark})
+    assert spark.read.parquet(str(tmp_path / "sample" / "files" / "orders")).count() == 720
 
 
 def run_all(page: Path, names: dict[str, Any], places: Mapping[str, str]) -> int:

@@ -9,7 +9,6 @@ from tests.support.damage.planted_faults import PLANTED_FAULTS, PlantedFault, fa
 from tests.support.golden.segments import CASES, segments
 from tests.support.golden.stored import settings_of
 from tests.support.ops.tools import findings_of, found_in
-from tests.support.paths import REPOSITORY
 from tieredstore.catalog.listing import list_segments
 from tieredstore.ops.bucket import open_bucket
 from tieredstore.ops.verification import (
@@ -21,7 +20,6 @@ from tieredstore.ops.verification import (
     verify,
     verify_part,
 )
-from tieredstore.ops.verification.table import BEGIN, END, table_of_kinds
 
 assert len(PLANTED_FAULTS) >= 40
 
@@ -92,10 +90,3 @@ def test_segments_at_one_offset_are_of_one_part() -> None:
     assert [(part.first_offset, part.stop_offset) for part in parts] == [
         (0, 32), (32, 64), (64, 96), (96, None), (0, None),
     ]  # fmt: skip
-
-
-def test_the_document_has_the_table_of_kinds() -> None:
-    text = (REPOSITORY / "docs" / "how-to" / "verify.md").read_text()
-    assert f"{BEGIN}{table_of_kinds()}{END}" in text, (
-        "run python -m tieredstore.ops.verification.table docs/how-to/verify.md"
-    )

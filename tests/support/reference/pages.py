@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.support.paths import REPOSITORY
-from tests.support.reference import commands_page, json_page, pipeline_tables, python_page, settings_page
+from tests.support.reference import commands_page, json_page, kinds_table, pipeline_tables, python_page, settings_page
 from tests.support.reference.marks import renew_marked
 
 FOLDER: Final = REPOSITORY / "docs" / "reference"
@@ -18,6 +18,7 @@ PAGES: Final[Mapping[str, Callable[[str], str]]] = {
     "python.md": lambda _: python_page.render_page(),
     "pipeline-settings.md": pipeline_tables.renew_page,
     "settings.md": lambda _: settings_page.render_page(),
+    "../how-to/verify.md": lambda page: renew_marked(page, {"kinds": kinds_table.kinds_table()}),
     "stores.md": lambda page: renew_marked(page, {"pinterest": settings_page.pinterest_table()}),
 }
 

@@ -1,7 +1,7 @@
 """Findings of a verification: kinds, the meaning of each for readers, the advice, and one finding as a value and as a
 row.
 
-``docs/how-to/verify.md`` has the table of the kinds; a test compares the two.
+``docs/how-to/verify.md`` has the table of the kinds; ``make docs`` writes it.
 """
 
 from __future__ import annotations
