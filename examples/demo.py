@@ -18,16 +18,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-from tieredstore.catalog import StoredSegment, list_segments, load_segment
-from tieredstore.config import load_settings
-from tieredstore.kafka.logdir import LogSegment, describe, discover
-from tieredstore.model import IndexType, LogSegmentData, human_bytes
-from tieredstore.pipelines import load_pipeline
-from tieredstore.pipelines.run.stores import open_parts
-from tieredstore.remote import RemoteStorageManager
+import tieredstore as ts
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from examples.stores import STORES
@@ -73,7 +66,7 @@ def show(folder: Path, store_settings: str) -> None:
     tieredstore("ls", "-c", shown(settings))
     tieredstore("inspect", "-c", shown(settings), "txn", "0", "605")
     tieredstore("inspect", "-c", shown(settings), "txn", "0", "605", "--index", "transaction")
-    originals = [describe(segment) for segment in discover(kafka).segments]
+    originals = sorted(kafka.glob("*/*.log"))
     fetch_and_compare(originals, settings, folder)
     tieredstore("upload", "-c", shown(settings), shown(kafka))
     rate = read_back(originals, settings)
@@ -108,32 +101,34 @@ def tieredstore(*arguments: str, given: str | None = None) -> str:
     return output
 
 
-def fetch_and_compare(originals: list[LogSegment], settings: Path, folder: Path) -> None:
+def fetch_and_compare(originals: list[Path], settings: Path, folder: Path) -> None:
     """Every log, fetched by a command of its own, beside the broker's."""
-    for segment in originals:
-        target = folder / f"{segment.topic}-{segment.partition}-{segment.base_offset}.log"
-        where = (segment.topic, str(segment.partition), str(segment.base_offset))
-        tieredstore("fetch", "-c", shown(settings), *where, "-o", shown(target))
-        if target.read_bytes() != segment.files.log_segment.read_bytes():
-            sys.exit(f"{target} differs from {segment.files.log_segment}")
+    for original in originals:
+        where = place(original)
+        target = folder / f"{'-'.join(map(str, where))}.log"
+        tieredstore("fetch", "-c", shown(settings), *map(str, where), "-o", shown(target))
+        if target.read_bytes() != original.read_bytes():
+            sys.exit(f"{target} differs from {original}")
     print("each is identical to the broker's file\n")
 
 
-def read_back(originals: list[LogSegment], settings: Path) -> float:
+def read_back(originals: list[Path], settings: Path) -> float:
     """Compare all logs and indexes again, read by the library; the MB/s of that."""
     size, seconds = 0, 0.0
-    with RemoteStorageManager(load_settings(settings)) as manager:
-        stored = {place(loaded): loaded for loaded in load_all(manager)}
-        for segment in originals:
-            metadata = stored[(segment.topic, segment.partition, segment.base_offset)].metadata
+    with ts.open(settings) as bucket:
+        stored = {(one.topic, one.partition, one.base_offset): one for one in bucket.each_segment()}
+        for original in originals:
+            segment = stored[place(original)]
             started = time.perf_counter()
-            with manager.fetch_log_segment(metadata, 0) as stream:
-                log = stream.read()
-            indexes = {kind: index.read() for kind, index in manager.fetch_all_indexes(metadata).items()}
+            with segment.open() as stream:
+                read = {original: stream.read()}
+            for kind, path in indexes_of(original, segment).items():
+                with segment.index(kind) as index:
+                    read[path] = index.read()
             seconds += time.perf_counter() - started
-            size += len(log) + sum(map(len, indexes.values()))
-            if log != segment.files.log_segment.read_bytes() or indexes != index_bytes(segment.files):
-                sys.exit(f"{metadata} differs")
+            size += sum(map(len, read.values()))
+            if any(path.read_bytes() != data for path, data in read.items()):
+                sys.exit(f"{segment} differs")
     return size / seconds / 1e6
 
 
@@ -152,11 +147,11 @@ def file_by_month(store_settings: str, settings: Path) -> None:
     output = "".join(f"output.{line}\n" for line in store_settings.splitlines() if line.startswith("storage."))
     pipeline.write_text(settings.read_text() + output + PIPELINE)
     tieredstore("pipeline", "run", shown(pipeline), "--once")
-    with open_parts(load_pipeline(pipeline)) as parts:
-        files = [info for info in parts.store.list("filed/") if "/_tieredstore/" not in info.key]
+    with ts.open(settings) as bucket:
+        files = [info for info in bucket.manager.store.list("filed/") if "/_tieredstore/" not in info.key]
     for directory, within in itertools.groupby(files, key=lambda info: info.key.rpartition("/")[0]):
         sizes = [info.size for info in within]
-        print(f"{directory}  {len(sizes)} files, {human_bytes(sum(sizes))}")
+        print(f"{directory}  {len(sizes)} files, {sum(sizes):,} bytes")
     tieredstore("pipeline", "verify", shown(pipeline))
 
 
@@ -173,28 +168,18 @@ def query_with_spark(settings: Path, log: Path) -> None:
         sys.exit(f"Spark failed; {shown(log)} says why (it needs Java 17 or later)")
 
 
-def load_all(manager: RemoteStorageManager) -> Iterator[StoredSegment]:
-    """All segments of the store."""
-    for listed in list_segments(manager.store, manager.layout.prefix):
-        yield load_segment(manager.store, listed)
+def place(log: Path) -> tuple[str, int, int]:
+    """Topic, partition and base offset of a broker's file."""
+    topic, _, partition = log.parent.name.rpartition("-")
+    return topic, int(partition), int(log.stem)
 
 
-def place(segment: StoredSegment) -> tuple[str, int, int]:
-    """Topic, partition and base offset."""
-    where = segment.metadata.topic_id_partition
-    return where.topic, where.partition, segment.metadata.start_offset
-
-
-def index_bytes(files: LogSegmentData) -> dict[IndexType, bytes]:
-    """The broker's own indexes."""
-    paths = {
-        IndexType.OFFSET: files.offset_index,
-        IndexType.TIMESTAMP: files.time_index,
-        IndexType.PRODUCER_SNAPSHOT: files.producer_snapshot_index,
-        IndexType.TRANSACTION: files.transaction_index,
-    }
-    read = {kind: path.read_bytes() for kind, path in paths.items() if path is not None}
-    return {**read, IndexType.LEADER_EPOCH: files.leader_epoch_index}
+def indexes_of(log: Path, segment: ts.Segment) -> dict[str, Path]:
+    """The broker's own indexes; the snapshot of producers is named after the offset behind the segment."""
+    snapshot = log.with_name(f"{(segment.last_offset or 0) + 1:020}.snapshot")
+    named = {"offset": log.with_suffix(".index"), "timestamp": log.with_suffix(".timeindex"),
+             "transaction": log.with_suffix(".txnindex"), "producer-snapshot": snapshot}  # fmt: skip
+    return {kind: path for kind, path in named.items() if path.exists()}
 
 
 if __name__ == "__main__":

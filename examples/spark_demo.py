@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from examples.local_spark import local_spark
-from tieredstore.model import human_bytes
-from tieredstore.records import RecordSplit
 from tieredstore.spark import TieredStoreDataSource
-from tieredstore.spark.source.tasks import SplitTask
 
 TOPICS = "none,smallbatch,txn"
 WINDOW = {"startingTimestamp": "1767225610000", "endingTimestamp": "1767225612000"}  # ms: 00:00:10 up to 00:00:12
@@ -58,15 +57,14 @@ def load(spark: SparkSession, options: dict[str, str], view: str) -> DataFrame:
     return records
 
 
-def splits_of(options: dict[str, str]) -> list[RecordSplit]:
+def splits_of(options: dict[str, str]) -> list[Any]:
     """What the plan gives to each task, asked as Spark asks it."""
     source = TieredStoreDataSource(CaseInsensitiveDict(options))
-    tasks = source.reader(source.schema()).partitions()
-    splits = [task.split for task in tasks if isinstance(task, SplitTask)]
-    return [split for split in splits if isinstance(split, RecordSplit)]
+    tasks: Sequence[Any] = source.reader(source.schema()).partitions()
+    return [task.split for task in tasks if task.split is not None]
 
 
-def show_splits(splits: list[RecordSplit], records: DataFrame) -> None:
+def show_splits(splits: list[Any], records: DataFrame) -> None:
     """A line for each split, and what Spark itself has planned."""
     print(f"{'topic':<12}{'partition':>9}{'first offset':>14}{'last offset':>13}{'bytes of log':>14}")
     for split in splits:
@@ -75,8 +73,8 @@ def show_splits(splits: list[RecordSplit], records: DataFrame) -> None:
     if any(a.partition == b.partition and a.stop_offset > b.start_offset for a, b in itertools.pairwise(splits)):
         # An offset index tells the last offset of what lies at a position, so that the first one is not known exactly.
         print("(where two splits meet within a segment, the bounds of both take in the batch there; only one reads it)")
-    size = human_bytes(sum(split.size_in_bytes for split in splits))
-    print(f"{len(splits)} splits, {size}; Spark runs {records.rdd.getNumPartitions()} tasks\n")
+    size = sum(split.size_in_bytes for split in splits)
+    print(f"{len(splits)} splits, {size:,} bytes; Spark runs {records.rdd.getNumPartitions()} tasks\n")
 
 
 def show_query(spark: SparkSession, query: str) -> None:

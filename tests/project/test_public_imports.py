@@ -25,19 +25,6 @@ PUBLIC = {
 OF_METRICS = {"REGISTRY", "serve_metrics"}
 """What of ``tieredstore.metrics`` is public: the rest counts."""
 
-NOT_YET = {
-    ("examples/demo.py", "tieredstore.catalog"),
-    ("examples/demo.py", "tieredstore.config"),
-    ("examples/demo.py", "tieredstore.kafka.logdir"),
-    ("examples/demo.py", "tieredstore.model"),
-    ("examples/demo.py", "tieredstore.pipelines.run.stores"),
-    ("examples/demo.py", "tieredstore.remote"),
-    ("examples/spark_demo.py", "tieredstore.model"),
-    ("examples/spark_demo.py", "tieredstore.records"),
-    ("examples/spark_demo.py", "tieredstore.spark.source.tasks"),
-}
-"""Pages of inner rooms, and what their code imports. The list may only get shorter."""
-
 _FENCE = re.compile(r"^ *```python\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 
@@ -68,7 +55,7 @@ def test_what_people_copy_imports_public_names_alone() -> None:
         for module, name in imports(code):
             if module.partition(".")[0] == "tieredstore" and not is_public(module, name):
                 others.add((where, module))
-    assert others - NOT_YET == set()
+    assert others == set()
 
 
 def is_public(module: str, name: str | None) -> bool:
