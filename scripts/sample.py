@@ -1,7 +1,7 @@
 """Make `examples/sample` again: `python -m scripts.sample [FOLDER]`.
 
-It is a small bucket of the topic ``orders`` and a broker's log directory of the same topic, which goes on where the
-bucket ends. The pages of `docs` run their examples in a copy of it. Each run gives the same records and segment ids.
+It is a small bucket of the topic ``orders`` and a broker's log directory of the same topic, which begins with the
+last segment of the bucket. The examples of `docs` run in a copy. Each run gives the same records and segment ids.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TOPIC_ID: Final = Uuid(b"orders".ljust(16, b"."))
 _DAY_MS: Final = 86_400_000
 _FIRST_MS: Final = 1_767_225_600_000  # 2026-01-01
 _PARTITIONS: Final = 2
-_DAYS: Final = 6  # one segment a day; the last one is the segment that the broker still writes
+_DAYS: Final = 6  # one segment a day; the broker still writes to the last
 _STORED_DAYS: Final = 3
 _FIRST_DAY_ON_DISK: Final = 2
 _RECORDS_A_DAY: Final = 120

@@ -102,14 +102,14 @@ def test_pages_are_short() -> None:
 
 
 def test_every_page_with_programs_is_run_by_a_test() -> None:
-    """Those of pages on the sample are run as they stand; of the others a test names the page."""
+    """Pages on the sample run whole (test_docs_commands.py); a test has to name each other page."""
     tests = "".join(path.read_text() for path in (REPOSITORY / "tests").rglob("*.py"))
     pages = [page for page in SHELVES if blocks(page, "python") and not is_sample_page(page)]
     assert [name_of(page) for page in pages if f'"{page.name}"' not in tests and name_of(page) not in tests] == []
 
 
 def is_sample_page(page: Path) -> bool:
-    """A page that says so: its commands and programs are run in a copy of the sample (test_docs_commands.py)."""
+    """Return whether the page mentions the sample, and so is run in a copy of it."""
     return "examples/sample" in page.read_text()
 
 

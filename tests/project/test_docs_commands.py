@@ -1,4 +1,4 @@
-"""What the documents' pages show, run in the order in which it stands there.
+"""Commands and programs of the pages, run in the order of the page.
 
 Pages that name the sample (``examples/sample``) are run in a copy of it: commands and programs run, and the output that
 is shown is compared. Of the others the commands are run, on a small bucket of their topics.
@@ -25,7 +25,7 @@ from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.testing.segments import build_segment
 
 ELSEWHERE = ("s3://", "gs://", "az://", "--kms", "broker")
-"""What a command says that needs more than a folder."""
+"""Words of commands that need more than a folder."""
 
 PARTITIONS = [*(("orders", number) for number in (0, 4, 5, 6, 7)), ("events", 3)]
 FIRST_OFFSET = 249_950  # a little before the one up to which the pages remove
@@ -59,7 +59,7 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def here(command: str, folder: Path) -> list[str]:
-    """The words of a command, with what there is in the place of what it leaves open."""
+    """Return the words of a command, with values for its placeholders."""
     if "ID" in command:
         id_of_first = tieredstore("ls", "-c", "store.properties", "orders", "-p", "all", "--json").rows[0][0][
             "segment_id"
@@ -78,7 +78,7 @@ def here(command: str, folder: Path) -> list[str]:
 
 @pytest.fixture
 def copied(bucket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the bucket of one's own, as the working directory."""
+    """A copy of the bucket, as the working directory."""
     folder = tmp_path / "documents"
     shutil.copytree(bucket, folder)
     monkeypatch.chdir(folder)
@@ -139,7 +139,7 @@ def test_what_a_page_shows_runs_on_the_sample(page: Path, tmp_path: Path) -> Non
 
 
 def consoles_of(code: str) -> list[tuple[str, str]]:
-    """Each command of a console, and what the page shows of its output, which may be nothing."""
+    """Return each command of a console with the output that the page shows, which may be empty."""
     first, *parts = re.split(r"^\$ ", code, flags=re.MULTILINE)
     assert not first, "a console begins with a command"
     return [(command, shown) for command, _, shown in (part.partition("\n") for part in parts)]

@@ -1,7 +1,7 @@
-"""What tests of one's own store, queue, format or parser need (with the extra ``test``).
+"""Helpers for tests of your own store, queue, format or parser (with the extra ``test``).
 
-``object_store_tests``, ``notification_queue_tests`` and ``output_format_tests`` hold what each of these must pass, as
-classes of pytest tests; ``batches`` and ``segments`` make records and segments as a broker writes them.
+``object_store_tests``, ``notification_queue_tests`` and ``output_format_tests`` are the tests that each of these
+must pass, as classes for pytest; ``batches`` and ``segments`` make records and segments as a broker writes them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tieredstore.testing import (  # noqa: TC004  the modules themselves, each imported by whom it serves
+    from tieredstore.testing import (  # noqa: TC004  modules, which callers import one by one
         batches,
         notification_queue_tests,
         object_store_tests,
