@@ -1,4 +1,4 @@
-"""Pipelines: a topic's records kept as files, as they came or filed by date or field, each exactly once."""
+"""Pipelines: a topic's records kept as files, unchanged or filed by date or field, each record exactly once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # The table of commands needs none of these, and is read by every `tieredstore --help`.
+    # The table of commands needs none of these, and every `tieredstore --help` reads it.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tieredstore.pipelines.config import settings  # noqa: PLC0415

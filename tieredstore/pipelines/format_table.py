@@ -1,4 +1,4 @@
-"""The table of formats: how files of each are made and read back, what they can be, and what Secor calls them."""
+"""The table of formats: how to write and read files of each, their codecs and contents, and Secor's names for them."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class FormatKind:
 
     make: Callable[[PipelineSettings], Format]
     codecs: tuple[str, ...]
-    """What its files can be compressed by."""
+    """Codecs for its files."""
     magic: bytes = b""
-    """What its files begin with, if they tell."""
+    """First bytes of its files, if they are distinctive."""
     read: Callable[[BinaryIO, BinaryIO | None], Iterator[pa.RecordBatch]] | None = None
-    """Reads such a file, and the one beside it, back; None for text, which is read where nothing else is."""
+    """Reads such a file with its sidecar; None for text, the fallback."""
     sidecar_of: str = ""
-    """The ending of its files, where each has a file beside it."""
+    """The suffix of its files if each has a sidecar."""
     fields: tuple[str, ...] = tuple(ENVELOPE.names)
-    """The columns that readers find in its files."""
+    """Columns that readers find in its files."""
     holds_columns: bool = True
     secor: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Secor's factories that stand for it, each with what it decodes to columns."""
+    """Secor's factories for it, each with the kind of value that it decodes to columns."""
 
 
 FORMATS: Final[Mapping[str, FormatKind]] = {
@@ -112,11 +112,11 @@ FACTORIES: Final[Mapping[str, tuple[str, str]]] = {
     for short, kind in FORMATS.items()
     for name, columns in kind.secor.items()
 }
-"""Of Secor's, each with the format and what is decoded to columns."""
+"""Secor's factories, each with the format and the kind of value decoded to columns."""
 
 
 def format_of(own: PipelineSettings, schemas: Schemas | None = None) -> Format:
-    """Make the format of the settings; without schemas it knows its files' names alone."""
+    """Make the format of the settings; without schemas it knows only its files' names."""
     if ":" in own.format:
         name = own.format.replace(":", ".")
         words = "which names no Format, as module:Class"
@@ -135,10 +135,10 @@ def format_of(own: PipelineSettings, schemas: Schemas | None = None) -> Format:
 def read_output(
     file: BinaryIO, name: str, *, sidecar: BinaryIO | None = None, delimiter: bytes = b"\n"
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a file of any format that pipelines write; ``name`` is for messages.
+    """Yield the records of a file in any format that pipelines write; ``name`` is for messages.
 
-    ``sidecar`` is the file beside one of text: without it there are values alone, and without a delimiter too one that
-    is all of the file. CorruptDataError for a file that breaks off, or is none.
+    ``sidecar`` accompanies text: without it there are only values, and without a delimiter only one, the whole file.
+    Raises CorruptDataError for a truncated or unrecognizable file.
     """
     start = file.read(4)
     file.seek(0)

@@ -1,4 +1,4 @@
-"""The table of parsers: how each is made out of the settings, which of them are its own, and what Secor calls it.
+"""The table of parsers: how to make each from the settings, its own settings, and Secor's name for it.
 
 A new parser is its class and its row of ``PARSERS``. A setting of its own is a field of a group that the row names.
 """
@@ -41,7 +41,7 @@ _SPLIT_FIELD: Final = "message.split.field.name"
 
 
 class OffsetSettings(SettingsGroup):
-    """Of parsers that file by offset."""
+    """Settings of parsers that file by offset."""
 
     offsets_per_partition: Annotated[int, long(1), secor.HONOURED] = pydantic.Field(
         default=10000000, alias="secor.offsets.per.partition", description="Offsets of one `offset` directory."
@@ -54,7 +54,7 @@ class OffsetSettings(SettingsGroup):
 
 
 class PatternSettings(SettingsGroup):
-    """Of parsers that find a time by a pattern."""
+    """Settings of parsers that find a time by a pattern."""
 
     timestamp_pattern: Annotated[str, string("a date pattern of Java's, or a regular expression"), secor.HONOURED] = (
         pydantic.Field(
@@ -66,7 +66,7 @@ class PatternSettings(SettingsGroup):
 
 
 class SplitSettings(SettingsGroup):
-    """Of parsers that file by a field."""
+    """Settings of parsers that file by a field."""
 
     split_field: Annotated[str, string("a field"), secor.HONOURED] = pydantic.Field(
         default="",
@@ -82,7 +82,7 @@ class SplitSettings(SettingsGroup):
 
 
 class ThriftSettings(SettingsGroup):
-    """Of the parser ``thrift``."""
+    """Settings of the parser ``thrift``."""
 
     timestamp_id: Annotated[
         str,
@@ -112,18 +112,18 @@ class ParserKind:
 
     make: Callable[[PipelineSettings, Schemas], Parser]
     secor: tuple[str, ...] = ()
-    """Secor's classes that stand for it."""
+    """Secor's classes for it."""
     settings: type[SettingsGroup] | None = None
     """Its own settings. The name of a field is part of fingerprints: do not change it."""
     needs: str = ""
-    """The property that it does not work without."""
+    """A property that it requires."""
     check_pattern: Callable[[str], object] | None = None
-    """Raises ConfigError for what is no pattern of its times; such a parser has PatternSettings."""
+    """Raises ConfigError for an invalid pattern of its times; such a parser has PatternSettings."""
     by_offset: bool = False
     by_field: bool = False
     by_time: bool = True
     schemas: Literal["", "avro", "protobuf"] = ""
-    """What has to be said of topics before records are filed."""
+    """Kind of schema required for topics before records are filed."""
 
 
 def _by_time(time_of: Callable[[PipelineSettings, Schemas], Time]) -> Callable[[PipelineSettings, Schemas], Parser]:
@@ -240,7 +240,7 @@ PARSERS: Final[Mapping[str, ParserKind]] = {
 }
 
 OWN_PARSER: Final = ParserKind(lambda own, _: _own_parser(own.filing.parser, dict(own.filing.parser_options)))
-"""The row of a class of the user's own."""
+"""The row of a user's own class."""
 
 
 def parser_settings() -> tuple[type[SettingsGroup], ...]:
@@ -249,7 +249,7 @@ def parser_settings() -> tuple[type[SettingsGroup], ...]:
 
 
 def kind_of(own: PipelineSettings) -> ParserKind:
-    """The row of the settings' parser."""
+    """Return the row of the settings' parser."""
     return PARSERS.get(own.filing.parser, OWN_PARSER)
 
 
@@ -260,12 +260,12 @@ def _own_parser(name: str, options: Mapping[str, str]) -> Parser:
 
 
 def parser_of(own: PipelineSettings, schemas: Schemas | None = None) -> Parser:
-    """Make the parser of the settings; without schemas it knows the directories alone."""
+    """Make the parser of the settings; without schemas it knows only the directories."""
     return kind_of(own).make(own, schemas or Schemas())
 
 
 def field_prefix_of(own: PipelineSettings) -> str:
-    """Return what directories by a field begin with; unset, the field's name, but never that of a column of files."""
+    """Return the prefix of directories by a field; unset, the field's name, but never a column's name."""
     split = own.of_parser(SplitSettings)
     if split.field_prefix is not None:
         return split.field_prefix
@@ -273,7 +273,7 @@ def field_prefix_of(own: PipelineSettings) -> str:
 
 
 def partition_names(own: PipelineSettings) -> dict[str, str]:
-    """Return the names that readers take from paths (``dt`` of ``dt=``), in small letters, each with its setting."""
+    """Return the names that readers take from paths (``dt`` of ``dt=``), in lower case, each with its setting."""
     kind, filing = kind_of(own), own.filing
     if kind is OWN_PARSER:
         return {}

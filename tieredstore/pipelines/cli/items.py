@@ -202,7 +202,7 @@ class BadMessagesTeller(WindowTeller):
         )
 
     def sentence(self) -> str:
-        """How many messages are good by now."""
+        """Return how many messages are good now."""
         files, bad = counted(self.counts.total(), "file"), self.sums["quarantined"]
         if self.is_plan:
             return f"{counted(bad, 'message')} in {files} would be parsed"
@@ -213,7 +213,7 @@ class BadMessagesTeller(WindowTeller):
 
 @contextmanager
 def open_pipeline(file: Path) -> Generator[tuple[Pipeline, Parts]]:
-    """The pipeline of a file, and its stores."""
+    """Open the pipeline of a file and its stores."""
     from tieredstore.pipelines.config.settings import load_pipeline
 
     pipeline = load_pipeline(file)
@@ -225,7 +225,7 @@ def open_pipeline(file: Path) -> Generator[tuple[Pipeline, Parts]]:
 
 @contextmanager
 def open_runner(file: Path, *, threads: int | None = None, take_over: int | None = None) -> Generator[Runner]:
-    """The pipeline of a file at work in this process, on as many threads as there are cores."""
+    """Open the pipeline of a file for this process, with as many threads as cores."""
     with open_pipeline(file) as (pipeline, parts):
         from tieredstore.pipelines.run.runner import Runner
         from tieredstore.query.topic_scan import default_parallelism

@@ -47,7 +47,7 @@ app: Final = typer.Typer(no_args_is_help=True, help="Topics kept as files, each 
 
 
 class Against(enum.StrEnum):
-    """What an output is compared with."""
+    """Source to compare an output with."""
 
     BUCKET = "bucket"
     BROKER = "broker"
@@ -56,7 +56,7 @@ class Against(enum.StrEnum):
 @app.callback()
 def pipeline() -> None:
     """Topics kept as files, each record exactly once."""
-    # What of a pipeline's file has no effect is said to whoever runs a verb, and not only with -v.
+    # Users of a subcommand see properties without effect even without -v.
     logging.getLogger("tieredstore.pipelines.config.settings").setLevel(logging.INFO)
 
 
@@ -189,7 +189,7 @@ def status(
     now_ms = time.time_ns() // 1_000_000
     row = _status_row(now_ms, lost)
     if output.as_json:
-        # Of a topic that is nowhere all else is null.
+        # A topic that does not exist has null in every other column.
         nothing = dict.fromkeys(row.names)
         for line in [*map(row.json, rows), *({**nothing, "topic": topic} for topic in absent)]:
             print_json_line(line)
@@ -211,7 +211,7 @@ def _show_changes(file: Path, after: int, *, as_json: bool) -> None:
         from tieredstore.pipelines.run.generation import commit_log_of
 
         log = commit_log_of(settings, parts.store)
-        # Entries that show nothing count too, so that they are not looked at again.
+        # Entries that show nothing count too, so that they are not read again.
         last, count = max(log.read().number, after), 0
         for change in changes_since(log, after):
             last, count = max(last, change.number), count + 1
@@ -230,7 +230,7 @@ _DONE: Final = {
     "replacing": "is not complete: files of it are being replaced",
     "replaced": "may be complete again: files of it were replaced",
 }
-"""Of directories that a change names."""
+"""Words for the directories of a change."""
 _CHANGE: Final[Row[Change]] = Row(
     field("commit", lambda one: one.number),
     field("kind", lambda one: one.kind),
@@ -297,7 +297,7 @@ _VERIFICATION: Final[Row[Verification]] = Row(
     field("stored_size", lambda one: one.size),
     attributes("files", "read_files", "read_size"),
 )
-# What is about a partition has no key of a file.
+# A problem of a partition has no key.
 _PROBLEM: Final[Row[OutputProblem]] = Row(
     field("fault", lambda one: one.kind),
     field("output_key", lambda one: one.subject if "/" in one.subject else None),
@@ -306,7 +306,7 @@ _PROBLEM: Final[Row[OutputProblem]] = Row(
 
 
 def _read_lines(verification: Verification, is_compared: bool) -> list[str]:
-    """What was looked at, and what was not."""
+    """Return what was checked, and what was not."""
     size = f"{human_bytes(verification.read_size)} of {human_bytes(verification.size)}"
     lines = [f"{verification.read_files} of {counted(verification.files, 'file')} read in full ({size})"]
     if not verification.has_log:
@@ -319,7 +319,7 @@ def _read_lines(verification: Verification, is_compared: bool) -> list[str]:
 
 
 def _compare(settings: Pipeline, against: Against, problems: list[OutputProblem]) -> Compared:
-    """Adds what is wrong beside the log; what was compared."""
+    """Add problems from the comparison with the log; return what was compared."""
     from tieredstore.pipelines.run.stores import open_parts
     from tieredstore.pipelines.upkeep import comparison as comparing
 
@@ -331,7 +331,7 @@ def _compare(settings: Pipeline, against: Against, problems: list[OutputProblem]
 
 
 def _count_held(count: int, row: PartitionStatus) -> str:
-    """A number of what is there; where all of it gave way, by whom it was replaced."""
+    """Return the number of present items, or the generation that replaced all of them."""
     return str(count) if count or not row.replaced else f"by {row.replaced[-1].generation}"
 
 

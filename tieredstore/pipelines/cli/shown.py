@@ -1,6 +1,6 @@
-"""Files of pipelines for ``show``, with ``-c PIPELINE``: their records, and where these came from.
+"""Files of pipelines for ``show`` with ``-c PIPELINE``: their records and origins.
 
-It lies apart from the commands because ``show`` imports it by an entry point.
+Apart from the commands because ``show`` imports it by an entry point.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _show(asked: Asked) -> Generator[Shown]:
 
 
 def _sources_of(asked: Asked, file: Path, stack: ExitStack) -> Rows[Origin]:
-    """By the commit log; of files that it does not have, as Secor's, by the names of their partition's files."""
+    """By the commit log; files outside it, such as Secor's, by the names of their partition's files."""
     settings, parts = stack.enter_context(open_pipeline(file))
     from tieredstore.pipelines.run.selection import query_of
     from tieredstore.pipelines.upkeep.origins import Backup, origins_of

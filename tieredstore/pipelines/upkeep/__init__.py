@@ -1,1 +1,1 @@
-"""What is done to an output besides writing it: backfills, dropping, verification."""
+"""Maintenance of an output: backfills, dropping, verification."""

@@ -1,4 +1,4 @@
-"""Offsets of a topic written once more, beside the generation that goes on or in place of its files."""
+"""Writing a topic's offsets again, beside the running generation or in place of its files."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BackfillPlan:
-    """What a backfill would do.
+    """The plan of a backfill.
 
-    ``asked``: the chosen offsets, as far as the source has them; ``windows``: those that would be written, whole ones
-    of a generation that is replaced; ``going``: the files of that one that would be deleted.
+    ``asked``: the chosen offsets, as far as the source has them; ``windows``: those to write, whole ones of a replaced
+    generation; ``going``: that generation's files to delete.
     """
 
     asked: Sequence[Window]
@@ -39,11 +39,11 @@ class BackfillPlan:
 
 
 class Backfill:
-    """A generation that holds chosen offsets and does not go on. For one thread; ``source`` is its owner's.
+    """A generation of chosen offsets that does not continue. For one thread; the caller owns ``source``.
 
-    What is to be written is committed before anything is, with the settings that decide its files: whoever is killed
-    is completed by the next call, under the same settings. With ``replaces`` the files give way that this generation
-    has of the same offsets, see :class:`Replacement`.
+    The plan is committed before anything is written, with the settings that determine its files: after a kill the next
+    call completes it, under the same settings. With ``replaces`` this generation's files replace the other's for the
+    same offsets, see :class:`Replacement`.
     """
 
     def __init__(
@@ -79,12 +79,12 @@ class Backfill:
         )
 
     def run(self, selected: Selected) -> Iterator[Entry]:
-        """Write what is selected and not written yet; each entry is told of when its files are published.
+        """Write the selected offsets not yet written; yield each entry once its files are published.
 
-        With ``replaces`` the last ones are of that generation's log: their ``removed`` files gave way.
+        With ``replaces`` the last entries are of that generation's log, with the replaced files as ``removed``.
 
-        ConfigError for a generation that is none of a backfill, or was begun otherwise, DataLossError for offsets that
-        the source has no more.
+        Raises ConfigError for a generation that is not a backfill, or was begun with other settings, and DataLossError
+        for offsets that the source no longer has.
         """
         extents, unfinished = self._look(selected)
         log = self.driver.log
@@ -97,7 +97,7 @@ class Backfill:
             yield from self._complete(log.append("backfill", fingerprint, windows, other=self._replaces))
 
     def _look(self, selected: Selected) -> tuple[list[Window], Entry | None]:
-        """Return what the source has of the selected offsets, and the entry of a run that did not complete."""
+        """Return the selected offsets that the source has, and the entry of an incomplete run."""
         state = self.driver.log.read()
         if state.backfill < 0 and state.positions:
             raise ConfigError(
@@ -124,7 +124,7 @@ class Backfill:
         return entry
 
     def _unwritten(self, extents: Sequence[Window], selected: Selected) -> list[Window]:
-        """What of the offsets is not written, with whole windows of a generation that is replaced."""
+        """Return the unwritten offsets, widened to whole windows of a replaced generation."""
         if self._replaces >= 0:
             extents = self._replacement().whole_windows(extents, selected)
         holdings = Holdings.of(self.driver.log)
@@ -179,7 +179,7 @@ class Backfill:
         return self._write(window, self.driver.generation, reached)
 
     def write(self, window: Window, generation: Generation) -> Written:
-        """Write a window once more, under the names of a generation."""
+        """Write a window again, under the names of a generation."""
         return self._write(window, generation)
 
     def aside(self, window: Window, key: str, generation: Generation) -> Written:  # noqa: ARG002  a driver's writer
@@ -202,15 +202,15 @@ _ENTRY_WINDOWS: Final = 500
 
 
 class Replacement:
-    """The part of a backfill that concerns the generation before. Repeated after a kill it completes.
+    """The part of a backfill that concerns the replaced generation. Repeated after a kill it completes.
 
-    ``announce``: an entry of that generation's log names the directories of the files that will go, then their
-    ``_SUCCESS`` is taken away. ``finish``: entries name the files, these are deleted, and a last entry ends it. Whoever
-    runs the generation is fenced by either, and may be started again in between.
+    ``announce``: an entry of that generation's log names the directories of the files to delete, then their
+    ``_SUCCESS`` is deleted. ``finish``: entries name the files, these are deleted, and a last entry ends it. Either
+    fences a driver of that generation, which may be restarted in between.
     """
 
     def __init__(self, new: Driver, generation: int) -> None:
-        """``new`` drives the generation whose files come in place of those of ``generation``."""
+        """``new`` drives the generation whose files replace those of ``generation``."""
         self._new, self._old = new, new.of_generation(generation)
         self._store, self._table = new.store, new.generation.table
         self._log, self._family = self._old.log, self._old.generation.family
@@ -226,9 +226,10 @@ class Replacement:
             )
 
     def whole_windows(self, extents: Sequence[Window], selected: Selected) -> list[Window]:
-        """The same offsets as far as the generation holds them, out to the ends of its windows: these go whole.
+        """Return the same offsets as far as the generation holds them, widened to its windows, which are replaced
+        whole.
 
-        Inwards where nothing was asked for but all that there is. ConfigError for offsets that another one holds.
+        Narrowed instead if everything was selected. Raises ConfigError for offsets that another generation holds.
         """
         holdings = Holdings.of(self._log)
         for one in extents:
@@ -259,7 +260,7 @@ class Replacement:
         return whole
 
     def _refuse_held(self, window: Window) -> None:
-        """ConfigError for offsets that neither the generation nor the new one holds, but another one."""
+        """Raise ConfigError for offsets that a third generation holds."""
         for entry in self._family.find_redriven():
             for its in entry.windows:
                 if (
@@ -283,17 +284,17 @@ class Replacement:
             )
 
     def announce(self, backfill: Entry) -> None:
-        """Before anything of the new generation is published."""
+        """Announce the replacement before the new generation publishes anything."""
         log = self._log
         if log.state.giving_to != self._number:
             if self._count_announced() >= self._count_wanted(backfill):
-                # It is over, but for what the new generation says of it.
+                # It is over, except for the new generation's own statements.
                 return
             if self._table is not None:
                 going = [file.key for window in self._going(backfill) for file in window.data_files]
                 self._table.refuse_rewritten(log, going)
             self._take_over()
-            # Another backfill may have been faster; the entry that follows is refused if one is from here on.
+            # Another backfill may have been faster; from here on the next entry is refused if so.
             self._family.refresh()
             for window in backfill.windows:
                 self._refuse_held(window.window)
@@ -305,9 +306,9 @@ class Replacement:
             self._old.finalizer.take_back(path)
 
     def withhold(self) -> None:
-        """Look for ``_SUCCESS`` once more where files give way, and take it away; nothing if it is over by now.
+        """Delete ``_SUCCESS`` again where files are being replaced; a no-op if that is over.
 
-        One that a process had under way when it stopped may reach the store at any time.
+        A write that a stopped process had in flight may reach the store at any time.
         """
         if self._log.read().giving_to != self._number:
             return
@@ -318,7 +319,9 @@ class Replacement:
                 self._old.finalizer.take_back(path)
 
     def finish(self, backfill: Entry) -> list[str]:
-        """Once all is published that comes in their place; the directories that are complete again."""
+        """Delete the replaced files once their replacements are published; return the directories that are complete
+        again.
+        """
         log = self._log
         if log.read().giving_to == self._number:
             self._take_over()
@@ -342,17 +345,17 @@ class Replacement:
         return [path for path in sorted(complete) if held[path][0]]
 
     def given(self) -> list[Entry]:
-        """Return the entries that name the files that gave way."""
+        """Return the entries that name the replaced files."""
         return [entry for entry in self._since_announced() if entry.removed]
 
     def _take_over(self) -> None:
-        """Fence whoever runs the generation, and have all of it published; a sealed one is."""
+        """Fence a driver of the replaced generation and publish all it committed; not needed for a sealed one."""
         if self._log.state.life is not Life.SEALED:
             self._old.begin([])
             self._old.mark_published()
 
     def going(self, spans: Sequence[Window]) -> list[WrittenWindow]:
-        """The windows in these offsets that go, with those of their files that are still there."""
+        """Return the windows in these offsets to replace, with those of their files that still exist."""
         holdings = Holdings.of(self._log)
         windows = (one for span in spans for one in holdings.between(span.where, span.start, span.stop))
         return [one.window for one in windows if one.is_held or one.window.files]
@@ -365,14 +368,14 @@ class Replacement:
         return sum(effects(entry).withholds is not None for entry in told)
 
     def _count_wanted(self, backfill: Entry) -> int:
-        """How often the new generation has replaced this one, with this time."""
+        """Return how often the new generation has replaced this one, this time included."""
         return sum(
             bool(effects(entry).jumps) and entry.other == self._generation and entry.number <= backfill.number
             for entry in self._new.log.entries()
         )
 
     def _since_announced(self) -> list[Entry]:
-        """What the generation's log says of this replacement."""
+        """Return the entries of the generation's log about this replacement."""
         entries: list[Entry] = []
         for entry in self._log.entries():
             does = effects(entry)

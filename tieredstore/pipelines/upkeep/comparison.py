@@ -1,4 +1,4 @@
-"""An output beside the log that it was made of: each record that the bucket or the broker still has, once."""
+"""Comparing an output with its source log: every record that bucket or broker still has must occur once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SHOWN: Final = 5
 
 
 def one_sided(pipeline: Pipeline, side: Side) -> Pipeline:
-    """The pipeline as it would read one of the two alone; ConfigError if it does not have that."""
+    """Return the pipeline reading only one of the two sides; raise ConfigError if it lacks that side."""
     if side == "bucket" and pipeline.source is None:
         raise ConfigError(
             "--against bucket: the pipeline reads none; compare with the broker, or give storage.backend.class"
@@ -45,22 +45,24 @@ def one_sided(pipeline: Pipeline, side: Side) -> Pipeline:
 
 
 class Against:
-    """Compares the files of a generation with what one side of its source still has. For one thread.
+    """Compares the files of a generation with the remaining records of one side of its source. For one thread.
 
-    ``compared`` and ``gone`` are offsets: what was looked at, and what the source does not have any more, or not yet.
+    ``compared`` and ``gone`` count offsets: those compared, and those that the source no longer, or not yet, has.
     """
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, source: SegmentSource) -> None:
         """``pipeline`` and ``source`` are of that side alone."""
         self._pipeline, self._store, self._source = pipeline, store, source
         own = pipeline.own
-        # Others hold what they made of the records.
+        # Other files hold derived contents.
         self._has_contents = own.columns == "none" and not own.transformer and not own.frame
         self._has_keys = True
         self.compared = self.gone = 0
 
     def problems(self) -> Iterator[OutputProblem]:
-        """What is in the log and in no file, in files and not in the log, in several, or there with other bytes."""
+        """Yield records that are in the log but in no file, in files but not in the log, in several files, or
+        changed.
+        """
         windows = self._windows()
         topics = tuple(sorted({window.topic for window, _ in windows}))
         if not topics:
@@ -72,7 +74,7 @@ class Against:
                 yield from self._compare(window, logs.get(window.where), keys, reader)
 
     def _windows(self) -> list[tuple[WrittenWindow, list[str]]]:
-        """With the files of each: by the commit log; without one, as Secor's are, by names."""
+        """Return windows with their files: by the commit log, or by names if there is none, as in Secor's output."""
         log = commit_log_of(self._pipeline, self._store)
         if log.read().number < 0:
             return self._windows_by_name()
@@ -85,13 +87,13 @@ class Against:
         self._has_keys = False
         windows: list[tuple[WrittenWindow, list[str]]] = []
         for one in uploads_of(self._pipeline, self._store, sorted(find_topics(self._pipeline, self._store))):
-            # How far the newest reaches is in its files alone.
+            # Only the newest file itself tells where it ends.
             stop = self._end(one) if one.stop is None else one.stop
             windows.append((Window(one.topic, "", one.partition, one.start, stop).without_records(), list(one.keys)))
         return windows
 
     def _contents(self, batch: Any) -> dict[int, int]:
-        """Of each offset a hash of key and value; of value alone, where Secor wrote it."""
+        """Return for each offset a hash of key and value; of the value alone in Secor's files."""
         offsets, values = (batch.column(name).to_pylist() for name in ("offset", "value"))
         keys = batch.column("key").to_pylist() if self._has_keys else [None] * len(offsets)
         return {offset: hash((key, value)) for offset, key, value in zip(offsets, keys, values, strict=True)}
@@ -149,7 +151,7 @@ class Against:
 
 
 class _Files:
-    """What files have: how often each offset, and a hash of key and value."""
+    """The contents of files: how often each offset occurs, and a hash of key and value."""
 
     def __init__(self, contents: Callable[[Any], dict[int, int]]) -> None:
         self._contents = contents
@@ -164,7 +166,7 @@ class _Files:
 
 
 def _describe(offsets: Sequence[int]) -> str:
-    """Runs of offsets, the first ones."""
+    """Return the first runs of offsets as text."""
     runs = [
         [offset for _, offset in run] for _, run in groupby(enumerate(sorted(offsets)), key=lambda one: one[1] - one[0])
     ]

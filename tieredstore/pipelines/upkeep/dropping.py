@@ -1,4 +1,4 @@
-"""The end of a generation: an entry that says so, then its files go."""
+"""The end of a generation: an entry marks it, then its files are deleted."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ _AT_ONCE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A file that goes, or would."""
+    """A file to delete, or already deleted."""
 
     key: str
     size: int
 
 
 def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = True) -> Iterator[Dropped]:
-    """Delete all files of the pipeline's generation, unless it is a dry run; each is told of when it is gone.
+    """Delete all files of the pipeline's generation, unless it is a dry run; yield each file once it is gone.
 
-    An entry says so before anything goes, which fences whoever runs it; the log stays, so that nobody begins the
-    generation anew. Killed and run again it completes. Strangers, whatever their names, are left alone.
+    An entry marks the end before anything is deleted, which fences a running driver; the log stays, so that the
+    generation cannot begin anew. After a kill, run it again to complete it. Files of other origin are kept, whatever
+    their names.
     """
     generation = Generation(pipeline, store)
     log, table = generation.log, None if dry_run else generation.table
@@ -47,12 +48,12 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = T
         if table is not None:
             table.refuse_rewritten(log)
         log.append("drop", generation.fingerprint)
-    # What is committed and not published must not appear any more.
+    # Committed but unpublished files must not appear any more.
     if not dry_run and state.written >= 0:
         discard_files(store, log.entry(state.written).files)
     if table is not None:
         table.take_out(log)
-    # Nobody is to read a directory as complete while its files go.
+    # No reader may take a directory for complete while its files are deleted.
     yield from _drop_successes(generation, dry_run=dry_run)
     files = _files(pipeline, store, log)
     for start in range(0, len(files), _AT_ONCE):
@@ -63,7 +64,7 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = T
 
 
 def _drop_successes(generation: Generation, *, dry_run: bool) -> Iterator[Dropped]:
-    """What says that directories are complete: its own goes, another generation's counts its files no more."""
+    """Delete this generation's ``_SUCCESS``, and update those of other generations that counted its files."""
     store, log, family = generation.store, generation.log, generation.family
     inside = {above for path in log.state.directories for above in with_those_above(path)}
     paths = sorted(log.state.finalized | (family.finalized & inside))
@@ -83,7 +84,7 @@ def _drop_successes(generation: Generation, *, dry_run: bool) -> Iterator[Droppe
 
 
 def _files(pipeline: Pipeline, store: ObjectStore, log: CommitLog) -> list[Dropped]:
-    """Those of any entry that are still there, and what lies staged."""
+    """Return the files of any entry that still exist, and staged ones."""
     committed, own = Committed(), set[str]()
     for entry in log.entries():
         committed.take(entry)

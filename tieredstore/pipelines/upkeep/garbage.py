@@ -1,4 +1,4 @@
-"""What killed tasks and drivers left in an output's store, and that nobody will ever publish."""
+"""Leftovers of killed tasks and drivers in an output's store that will never be published."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.config.settings import Pipeline
 
 LEAST_AGE_MS: Final = 3_600_000
-"""What is younger may be of a task at work, whatever is asked for."""
+"""Younger objects may belong to a running task, whatever age is requested."""
 
 
 def collect_garbage(
     pipeline: Pipeline, store: ObjectStore, *, min_age_ms: int, dry_run: bool = True
 ) -> Iterator[Step[ObjectInfo | AbandonedWrite]]:
-    """What is prepared and will not be published, of the pipeline's generation; deleted unless it is a dry run.
+    """Yield prepared files of the pipeline's generation that will not be published; deleted unless it is a dry run.
 
-    A folder's hidden files tell no generation: there it is that of all generations of the root, of none what is
-    committed. ConfigError for an age below an hour, or a store that does not tell its time.
+    In a folder, hidden files do not name a generation, so this covers every generation of the root, but never committed
+    files. Raises ConfigError for an age below an hour, or a store that does not report its time.
     """
     if min_age_ms < LEAST_AGE_MS:
         raise ConfigError("a least age below an hour is not safe: what is younger may be of a task at work")
@@ -70,7 +70,7 @@ def _discard(store: ObjectStore, write: AbandonedWrite, *, dry_run: bool) -> Out
 
 
 def _waiting(store: ObjectStore, root: str) -> set[str]:
-    """Keys, staged keys and names of hidden files that the last entry of any generation of the root has."""
+    """Return keys, staged keys and names of hidden files in the last entry of every generation of the root."""
     waiting: set[str] = set()
     for info in store.list(f"{root}{OWN_FOLDER}/generations/"):
         owner = read_json(Claim, store.get(info.key), info.key)

@@ -1,4 +1,4 @@
-"""What of a pipeline is written, and whether it is all there: by its commit log and by plain listings."""
+"""State and verification of an output, by its commit log and by plain listings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _PIECE: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """Offsets ``first`` to ``last`` (inclusive) whose files gave way to those of a generation."""
+    """Offsets ``first`` to ``last`` (inclusive) whose files another generation replaced."""
 
     generation: int
     first: int
@@ -47,7 +47,7 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """How far a partition is written. ``end_offset`` is that of its log, None where it is not known any more."""
+    """Progress of a partition. ``end_offset`` is its log's end, None if unknown."""
 
     topic: str
     partition: int
@@ -57,15 +57,17 @@ class PartitionStatus:
     files: int
     records: int
     replaced: tuple[Replaced, ...] = ()
-    """Offsets that the generation wrote and another one holds by now."""
+    """Offsets that the generation wrote and another one holds now."""
 
     @property
     def lag(self) -> int | None:
-        """Offsets that are not written."""
+        """Number of unwritten offsets."""
         return None if self.end_offset is None else max(0, self.end_offset - self.next_offset)
 
     def lag_s(self, now_ms: int) -> float | None:
-        """How old the latest written record is where some are not written, in seconds; None where none is."""
+        """Return the age of the latest written record in seconds if some are unwritten; None without a written
+        record.
+        """
         if not self.lag:
             return None if self.lag is None else 0.0
         return None if self.max_timestamp < 0 else max(0, now_ms - self.max_timestamp) / 1000
@@ -73,9 +75,10 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class OutputProblem:
-    """What is wrong with an output. ``kind``: ``missing``, ``size``, ``content``, ``stranger`` or ``offsets``.
+    """A problem of an output. ``kind``: ``missing``, ``size``, ``content``, ``stranger`` or ``offsets``.
 
-    Beside the log that it was made of: ``lost``, ``twice``, ``invented`` or ``changed`` of a partition, or ``unread``.
+    From a comparison with the source log: ``lost``, ``twice``, ``invented`` or ``changed`` in a partition, or
+    ``unread``.
     """
 
     kind: str
@@ -84,9 +87,9 @@ class OutputProblem:
 
 
 def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnapshot) -> list[PartitionStatus]:
-    """Of each partition that is there or was written, in their order; of the others where they will begin.
+    """Return the status of each existing or written partition, in order; unwritten ones show where they will begin.
 
-    ConfigError for a generation that another pipeline writes.
+    Raises ConfigError for a generation that another pipeline writes.
     """
     generation = Generation(pipeline, store)
     state = generation.log.read()
@@ -102,7 +105,7 @@ def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnap
         if skipped is not None and skipped.fullmatch(topic):
             continue
         progress, log = positions.get((topic, number)), snapshot.logs.get((topic, number))
-        # One whose group is further than what can be read begins behind the end.
+        # A partition whose group is ahead of what is readable begins after the end.
         first = 0 if log is None else begins.get(log.where, log.end if begins_elsewhere(pipeline.own) else log.earliest)
         statuses.append(
             PartitionStatus(
@@ -120,7 +123,9 @@ def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnap
 
 
 def _find_replaced(generation: Generation) -> dict[TopicPartition, list[Replaced]]:
-    """By partition what gave way, and which generation holds it now; of one that was dropped, which it gave way to."""
+    """Return replaced offsets by partition and the generation that holds them now; for a dropped one, its
+    replacement.
+    """
     replaced: dict[TopicPartition, list[Replaced]] = {}
     for where, holdings in Holdings.of(generation.log).windows.items():
         for one in (one for one in holdings if not one.is_held):
@@ -136,7 +141,7 @@ def _find_replaced(generation: Generation) -> dict[TopicPartition, list[Replaced
 def losses_of(
     snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress], query: LogQuery
 ) -> dict[TopicPartition, str]:
-    """A sentence for each partition whose next offsets are lost, as the next run will end with it."""
+    """Return a sentence for each partition whose next offsets are lost: the error that the next run will end with."""
     sentences: dict[TopicPartition, str] = {}
     losses = Losses(query)
     for where, progress in sorted(positions.items()):
@@ -156,9 +161,9 @@ def losses_of(
 
 
 def check_written(pipeline: Pipeline, store: ObjectStore) -> None:
-    """ResourceNotFoundError where there is nothing of the generation that could be verified: a name may be misspelt.
+    """Raise ResourceNotFoundError if the generation has nothing to verify: a name may be misspelled.
 
-    ConfigError for a generation that another pipeline writes.
+    Raises ConfigError for a generation that another pipeline writes.
     """
     own, root = pipeline.own, pipeline.output.key_prefix
     generation = Generation(pipeline, store)
@@ -177,24 +182,23 @@ def verify_output(pipeline: Pipeline, store: ObjectStore, *, contents: bool = Tr
 
 
 class Verification:
-    """Looks at the files of a generation, and counts what it has read of them. For one thread.
+    """Checks the files of a generation and counts what it has read of them. For one thread.
 
-    ``files`` and ``size`` are of all files that it knows of, ``read_files`` and ``read_size`` of those whose bytes were
-    read to their ends. ``has_log`` says whether a commit log told which files there are: without one, as Secor's
-    output has none, nothing tells of a file that is missing.
+    ``files`` and ``size`` count all known files, ``read_files`` and ``read_size`` those read to the end. ``has_log`` is
+    True if a commit log named the files: without one, as in Secor's output, a missing file cannot be detected.
     """
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, *, contents: bool = True) -> None:
-        """With ``contents`` each file is read; without a log anyway."""
+        """With ``contents`` each file is read; without a log always."""
         self._pipeline, self._store, self._contents = pipeline, store, contents
         self._generation = Generation(pipeline, store)
         self.files = self.size = self.read_files = self.read_size = 0
         self.has_log = False
 
     def problems(self) -> Iterator[OutputProblem]:
-        """All that is wrong with the files of the generation.
+        """Yield every problem with the files of the generation.
 
-        Entries that contradict each other are CommitLogCorruptError, as for a driver that starts.
+        Entries that contradict each other raise CommitLogCorruptError, as they do for a starting driver.
         """
         log, family = self._generation.log, self._generation.family
         self.has_log = log.read().life is not Life.FREE
@@ -239,7 +243,7 @@ class Verification:
             self.read_files, self.read_size = self.read_files + files, self.read_size + size
 
     def _faults_without_log(self) -> Iterator[OutputProblem]:
-        """Secor's files have none; ours do, and then an object says whose the generation is."""
+        """Secor's files have no log; ours do, and a missing one is detected by the claim on the generation."""
         topics = find_topics(self._pipeline, self._store)
         uploads = uploads_of(self._pipeline, self._store, topics)
         if self._generation.is_claimed():
@@ -258,12 +262,12 @@ class Verification:
 
 
 def _success_problems(generation: Generation, successes: set[str]) -> Iterator[OutputProblem]:
-    """Directories that are complete have to say so, with what lies in them, and no others."""
+    """Check that complete directories, and no others, have a ``_SUCCESS`` with the right contents."""
     store, log, family = generation.store, generation.log, generation.family
     if log.state.life is Life.DROPPED:
         yield from _late_successes(generation, successes)
         return
-    # What the last entry says is perhaps not written yet, and where another generation was dropped, that took it away.
+    # The last entry may not be carried out yet, and dropping another generation deletes its mark.
     last = set(log.entry(log.state.unpublished).directories) if log.state.unpublished >= 0 else set[str]()
     expected = log.state.finalized - family.withheld - last
     inside = {above for path in log.state.directories for above in with_those_above(path)}
@@ -288,7 +292,9 @@ def _success_problems(generation: Generation, successes: set[str]) -> Iterator[O
 
 
 def _late_successes(generation: Generation, successes: set[str]) -> Iterator[OutputProblem]:
-    """What a process had under way when it stopped, and reached the store behind ``drop``, which takes it away."""
+    """Report a ``_SUCCESS`` that a stopped process had in flight and that reached the store after ``drop`` deleted
+    it.
+    """
     for path in sorted(successes):
         success = read_success(generation.store, path)
         if success is not None and any(map(generation.is_own, success.statements)):
@@ -310,12 +316,12 @@ def _offset_problems(one: CommittedFile) -> Iterator[OutputProblem]:
 def list_output(
     pipeline: Pipeline, store: ObjectStore, committed: Committed, successes: set[str] | None = None
 ) -> dict[str, int]:
-    """Sizes of all files of the generation, those of bad messages too, by plain listings.
+    """Return the sizes of all files of the generation, bad messages included, by plain listings.
 
-    ``successes`` gets the directories that have a ``_SUCCESS``.
+    ``successes`` receives the directories that have a ``_SUCCESS``.
     """
     places = places_of(pipeline)
-    # Under other settings some of them were perhaps written elsewhere.
+    # Under other settings some of them may have been written elsewhere.
     others = {
         key.rpartition("/")[0]
         for key, one in committed.files.items()

@@ -1,4 +1,4 @@
-"""Where the records of an output's files came from: their offsets, and what else holds them raw."""
+"""Origins of the records in an output's files: their offsets, and other raw copies of them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Offsets ``first`` up to ``last`` (inclusive) of a partition hold all records of a file.
+    """Offsets ``first`` up to ``last`` (inclusive) of a partition that hold all records of a file.
 
-    ``last`` is None where only the file's own name tells: Secor's, the newest of its partition. ``committed`` says
-    whether a commit log told it. ``backups`` and ``segments`` hold the same records raw.
+    ``last`` is None if only the file's name is known: Secor's newest file of a partition. ``committed`` is True if a
+    commit log gave the range. ``backups`` and ``segments`` hold the same records raw.
     """
 
     key: str
@@ -39,18 +39,18 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A pipeline that keeps messages as they came, and its committed files."""
+    """A pipeline that keeps messages unchanged, and its committed files."""
 
     pipeline: str
     files: Committed
 
     @classmethod
     def of(cls, pipeline: Pipeline, store: ObjectStore) -> Backup:
-        """By its commit log."""
+        """Read its commit log."""
         return cls(pipeline.own.name, Committed.of(commit_log_of(pipeline, store)))
 
     def holding(self, topic: str, partition: int, first: int, last: int | None) -> list[str]:
-        """Its files that reach into these offsets."""
+        """Return its files that overlap these offsets."""
         return sorted(
             key
             for key, one in self.files.files.items()
@@ -69,9 +69,10 @@ def origins_of(
     snapshot: LogSnapshot | None = None,
     backups: Sequence[Backup] = (),
 ) -> Iterator[Origin]:
-    """Of each file, by the commit log; of one that is in none, as Secor's are, by the names of its partition's files.
+    """Yield the origin of each file, by the commit log; without an entry, as for Secor's, by its partition's file
+    names.
 
-    ObjectNotFoundError for a key that neither tells of.
+    Raises ObjectNotFoundError for a key that neither covers.
     """
     committed = Committed.of(commit_log_of(pipeline, store))
     for key in keys:
@@ -97,8 +98,7 @@ def _with_copies(origin: Origin, snapshot: LogSnapshot | None, backups: Sequence
 
 
 def place_of(places: Places, key: str) -> tuple[str, int]:
-    """The topic and the partition that a file's key tells; ObjectNotFoundError for a key that is none of an
-    output's."""
+    """Return topic and partition of a file's key; raise ObjectNotFoundError for a key outside the output."""
     name = parse_name(key, or_beside=True)
     is_own = key.startswith(f"{places.root}{OWN_FOLDER}/")
     inner = key.removeprefix(places.root) if is_own else places.inner(key) or ""
@@ -112,7 +112,7 @@ def place_of(places: Places, key: str) -> tuple[str, int]:
 
 
 def _by_names(store: ObjectStore, places: Places, key: str) -> Origin:
-    """Secor names all files of an upload by the first offset of it: the next upload's name ends this one."""
+    """Secor names all files of an upload by its first offset, so the next upload's name ends this one."""
     topic, partition = place_of(places, key)
     names = {info.key: parse_name(info.key, or_beside=True) for info in places.list_files(store, [topic])}
     own = names.get(key)

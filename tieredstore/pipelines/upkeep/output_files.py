@@ -1,4 +1,4 @@
-"""Files of an output: their records, and what their names tell where no commit log does, as in Secor's."""
+"""Files of an output: their records, and the facts in their names where there is no commit log, as for Secor's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """Files that Secor uploaded together: all are named by its first offset. ``stop`` is the next one's, None: none."""
+    """Files that Secor uploaded together, named by its first offset. ``stop`` is the next upload's start; None:
+    none.
+    """
 
     topic: str
     partition: int
@@ -35,7 +37,7 @@ class Upload:
 
 
 def uploads_of(pipeline: Pipeline, store: ObjectStore, topics: Iterable[str]) -> list[Upload]:
-    """Those of the pipeline's generation, by topic, partition and offset."""
+    """Return the uploads of the pipeline's generation, by topic, partition and offset."""
     places = places_of(pipeline)
     groups: dict[tuple[str, int, int], list[tuple[str, int]]] = {}
     for info in places.list_files(store, topics):
@@ -54,7 +56,7 @@ def uploads_of(pipeline: Pipeline, store: ObjectStore, topics: Iterable[str]) ->
 
 
 def find_topics(pipeline: Pipeline, store: ObjectStore) -> set[str]:
-    """The topics of the settings that there are files of this generation of."""
+    """Return the selected topics that have files of this generation."""
     own, places = pipeline.own, places_of(pipeline)
     names = {part.strip() for part in own.topic_list.split(",")} - {""}
     topics: set[str] = set()
@@ -71,15 +73,15 @@ def find_topics(pipeline: Pipeline, store: ObjectStore) -> set[str]:
 
 
 def offsets_in(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[list[int]]:
-    """Those of a file, batch by batch; none of records whose offset it does not tell."""
+    """Yield the offsets of a file, batch by batch; none for records without a stored offset."""
     for batch in read_records(pipeline, store, key):
         yield [offset for offset in batch.column("offset").to_pylist() if offset is not None]
 
 
 def find_faults(pipeline: Pipeline, store: ObjectStore, uploads: Iterable[Upload]) -> Iterator[tuple[str, str, str]]:
-    """Kind, key and words: offsets in a file that its name does not allow, or another has as well, and damage.
+    """Yield kind, key and description of faults: offsets outside a file's name or in two files, and corruption.
 
-    Whether something is missing no name tells.
+    Names cannot show whether anything is missing.
     """
     for upload in uploads:
         seen: set[int] = set()
@@ -101,7 +103,7 @@ def find_faults(pipeline: Pipeline, store: ObjectStore, uploads: Iterable[Upload
 
 
 def read_records(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[pa.RecordBatch]:
-    """The records of the file, of whatever format; ObjectNotFoundError if it is not there."""
+    """Yield the records of a file of any format; raise ObjectNotFoundError if it is absent."""
     delimiter = delimiter_bytes(pipeline.own.delimiter)
     with ExitStack() as stack:
         file = stack.enter_context(download(store, key))
@@ -111,6 +113,6 @@ def read_records(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[p
             try:
                 sidecar = stack.enter_context(download(store, naming_of(pipeline).sidecar_key(key)))
             except ObjectNotFoundError:
-                # Secor's have none.
+                # Secor writes none.
                 sidecar = None
         yield from read_output(file, key, sidecar=sidecar, delimiter=delimiter)

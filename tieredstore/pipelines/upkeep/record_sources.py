@@ -1,4 +1,4 @@
-"""Where the records of a backfill come from: bucket and broker, or files of a backup that hold them as they came."""
+"""Sources of a backfill's records: bucket and broker, or backup files that hold them unchanged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """Which offsets of a topic are meant: from ``start`` up to ``stop``, of these partitions (None: all)."""
+    """The selected offsets of a topic: ``start`` up to ``stop``, of these partitions (None: all)."""
 
     topic: str
     start: int | AtTime | None = None
@@ -41,11 +41,11 @@ class Selected:
     partitions: tuple[int, ...] | None = None
 
     def has(self, topic: str, partition: int) -> bool:
-        """Whether it is one of these."""
+        """Return True if the partition is selected."""
         return topic == self.topic and (self.partitions is None or partition in self.partitions)
 
     def check_reached(self, ends: Mapping[int, int]) -> None:
-        """Refuse an offset beyond the ends of all selected partitions, by their numbers: it was perhaps for a time."""
+        """Refuse an offset beyond the ends of all selected partitions, by number: a time may have been meant."""
         named = {f"{self.topic}-{number}": end for number, end in ends.items() if self.has(self.topic, number)}
         for place in (self.start, self.stop):
             if isinstance(place, int):
@@ -53,27 +53,27 @@ class Selected:
 
 
 class RecordSource(ABC):
-    """Records by their offsets. Several threads may read at once; to be closed."""
+    """Records by offset. Several threads may read at once; must be closed."""
 
     @abstractmethod
     def extents(self, selected: Selected) -> list[Window]:
-        """Of each partition the offsets that are meant and that it has; DataLossError for what it has no more."""
+        """Return the selected offsets of each partition that it has; raise DataLossError for those it no longer has."""
 
     @abstractmethod
     def due(self, rest: Sequence[Window]) -> list[Window]:
-        """The next of these, cut into windows that many may write at once; empty if there is nothing to read."""
+        """Return the next of these, cut into windows for parallel writing; empty if there is nothing to read."""
 
     @abstractmethod
     def records(self, window: Window) -> Generator[pa.RecordBatch]:
-        """The records of a window, ascending, each once."""
+        """Yield the records of a window, ascending, each once."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close what is open."""
+        """Close the source."""
 
 
 class LogSource(RecordSource):
-    """Bucket and broker of a pipeline, across the seam, as they are at the start."""
+    """Bucket and broker of a pipeline, read as one log, as they are at the start."""
 
     def __init__(self, pipeline: Pipeline, source: SegmentSource, topic: str) -> None:
         own = pipeline.own.model_copy(update={"topic_list": topic, "topic_blacklist": ""})
@@ -116,17 +116,17 @@ class LogSource(RecordSource):
         return [window for window in capped if window.start < window.stop]
 
     def records(self, window: Window) -> Generator[pa.RecordBatch]:
-        """Out of the bucket, then from the broker."""
+        """From the bucket, then from the broker."""
         return self._reader.read(log_of(self._snapshot, window), window.start, window.stop)
 
     def close(self) -> None:
-        """Close the connections to the broker; the bucket is its owner's."""
+        """Close the broker's connections; the caller owns the bucket."""
         self._planner.close()
         self._reader.close()
 
 
 def gone(window: Window, where: str) -> DataLossError:
-    """The error of offsets that nothing has: ``where`` says what was looked at."""
+    """Return the error for offsets that no source has; ``where`` names the sources."""
     return DataLossError(
         f"offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} are {where}"
     )
@@ -138,7 +138,7 @@ _UNKNOWN: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Offsets ``start`` up to ``stop`` of a partition, and the files that hold all records of them."""
+    """Offsets ``start`` up to ``stop`` of a partition, and the files that hold all their records."""
 
     start: int
     stop: int
@@ -146,16 +146,16 @@ class _Piece:
     size: int
     max_timestamp: int = _UNKNOWN
     ordered: bool = False
-    """Whether each of the files ends before the next begins."""
+    """True if each file ends before the next begins."""
     given_to: int = _UNKNOWN
-    """The generation whose files took the place of these."""
+    """The generation whose files replaced these."""
 
 
 class KeptFiles(RecordSource):
-    """The files of one generation of a pipeline, or of Secor's, that keeps messages as they came."""
+    """The files of one generation of a pipeline that keeps messages unchanged, or of Secor's."""
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, topic: str, window_bytes: int) -> None:
-        """``window_bytes``: of files that are read into one window, about."""
+        """``window_bytes``: approximate size of files read into one window."""
         self._pipeline, self._store, self._window_bytes = pipeline, store, window_bytes
         self._log = commit_log_of(pipeline, store)
         self._topic_ids: dict[int, str] = {}
@@ -166,7 +166,7 @@ class KeptFiles(RecordSource):
             )
 
     def extents(self, selected: Selected) -> list[Window]:
-        """Whole files where a time is given; ConfigError for offsets whose files gave way to another generation's."""
+        """Whole files if a time is given; ConfigError for offsets whose files another generation replaced."""
         selected.check_reached({number: max(one.stop for one in its) for number, its in sorted(self._pieces.items())})
         windows = [
             Window(selected.topic, self._topic_ids.get(number, ""), number, *self._extent(number, selected))
@@ -180,7 +180,7 @@ class KeptFiles(RecordSource):
         return windows
 
     def _error_of_given(self, window: Window, piece: _Piece) -> ConfigError:
-        """The error of offsets that the files read here do not hold any more: it names the generation that does."""
+        """Return the error for offsets that these files no longer hold; it names the generation that does."""
         own = self._pipeline.own
         given = replace(window, start=max(window.start, piece.start), stop=min(window.stop, piece.stop))
         held = Family(self._log).holder(given, but={own.generation})
@@ -197,7 +197,7 @@ class KeptFiles(RecordSource):
         )
 
     def due(self, rest: Sequence[Window]) -> list[Window]:
-        """Cut where files end."""
+        """Cut at the ends of files."""
         windows: list[Window] = []
         for one in rest:
             start = one.start
@@ -210,7 +210,7 @@ class KeptFiles(RecordSource):
         return windows
 
     def records(self, window: Window) -> Generator[pa.RecordBatch]:
-        """Piece by piece; a record that Secor wrote twice is given once."""
+        """Piece by piece; a record that Secor wrote twice is yielded once."""
         for piece in self._over(window):
             reading = self._stream if piece.ordered else self._sort
             for batch in reading(piece):
@@ -223,7 +223,7 @@ class KeptFiles(RecordSource):
                     yield rest
 
     def close(self) -> None:
-        """Nothing is open between two windows."""
+        """Do nothing: no file is open between windows."""
 
     def _extent(self, number: int, selected: Selected) -> tuple[int, int]:
         pieces = self._pieces[number]
@@ -246,7 +246,7 @@ class KeptFiles(RecordSource):
         return f"in no file of {self._pipeline.own.name}"
 
     def _stop(self, window: Window) -> int:
-        """The end of the last piece that goes into a window."""
+        """Return the end of the last piece that fits into a window."""
         size = 0
         stop = window.start
         for piece in self._over(window):
@@ -256,7 +256,7 @@ class KeptFiles(RecordSource):
         return stop
 
     def _over(self, window: Window) -> Iterator[_Piece]:
-        """The pieces that a window reaches into; DataLossError for offsets that none has."""
+        """Yield the pieces that a window overlaps; raise DataLossError for offsets in none."""
         pieces = self._pieces.get(window.partition, [])
         at = max(0, bisect.bisect_right(pieces, window.start, key=lambda piece: piece.start) - 1)
         reached = window.start
@@ -270,7 +270,7 @@ class KeptFiles(RecordSource):
             raise gone(replace(window, start=reached), self._here)
 
     def _find_committed(self, topic: str) -> dict[int, list[_Piece]]:
-        """By the commit log: bad messages too, which lie aside whole."""
+        """Find pieces by the commit log, quarantined messages included."""
         pieces: dict[int, list[_Piece]] = {}
         redriven = Family(self._log).find_redriven()
         for (its_topic, number), holdings in Holdings.of(self._log, redriven).windows.items():
@@ -290,7 +290,7 @@ class KeptFiles(RecordSource):
         return pieces
 
     def _find_named(self, topic: str) -> dict[int, list[_Piece]]:
-        """By the names of Secor's files."""
+        """Find pieces by the names of Secor's files."""
         pieces: dict[int, list[_Piece]] = {}
         for one in uploads_of(self._pipeline, self._store, [topic]):
             stop = self._end(one.keys) if one.stop is None else one.stop
@@ -298,7 +298,7 @@ class KeptFiles(RecordSource):
         return pieces
 
     def _end(self, keys: Sequence[str]) -> int:
-        """Behind the last record of the newest upload, which no name tells."""
+        """Return the offset after the last record of the newest upload, which no name gives."""
         batches = (batch for key in keys for batch in self._read(key))
         return 1 + max((max(batch.column("offset").to_pylist()) for batch in batches), default=-1)
 
@@ -320,7 +320,7 @@ class KeptFiles(RecordSource):
             raise ObjectNotFoundError(f"{error}: verify the pipeline {self._pipeline.own.name}") from error
 
     def _as_read(self, batch: Any, key: str) -> Any:
-        """As records come out of a log."""
+        """Return records in the form in which a log yields them."""
         if batch.column("offset").null_count:
             raise ConfigError(
                 f"{key} does not tell the offsets of its records, so that they cannot be filed again by them: "
@@ -333,7 +333,7 @@ class KeptFiles(RecordSource):
 
 
 def _once(batches: Iterable[Any]) -> Iterator[Any]:
-    """Without offsets that were given before; they ascend."""
+    """Drop repeated offsets; they ascend."""
     last = _UNKNOWN
     for batch in batches:
         rows: list[int] = []
