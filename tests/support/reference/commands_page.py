@@ -30,7 +30,7 @@ $ tieredstore ls -c store.properties
 - **Commands that delete or rewrite** print their plan and exit with 0. `--yes` applies it. No command asks a question.
 - Results go to stdout; progress, notes and errors to stderr. For scripts use [`--json`](json.md) and the
   [exit codes](#exit-codes).
-- A topic is a name or a glob (`'orders-*'`). A time is `2026-01-31T08:00Z`, `10:00`, `yesterday`, `-1h` or `@` with
+- `[TOPIC]...` are names or globs (`'orders-*'`). A time is `2026-01-31T08:00Z`, `10:00`, `yesterday`, `-1h` or `@` with
   milliseconds since 1970; without a zone it is UTC.
 - `-v` adds details on stderr. `tieredstore --version --json` also has the version of the JSON.
 - `tieredstore --install-completion` completes commands, options, topics, partitions and offsets in your shell.
