@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -95,7 +95,7 @@ class _Seen:
         self._title = ""
 
     @contextlib.contextmanager
-    def section(self, title: str) -> Iterator[None]:
+    def section(self, title: str) -> Generator[None]:
         """Begin a panel."""
         self._title = title
         yield
