@@ -26,8 +26,11 @@ $ tieredstore ls -c store.properties
 ```
 
 - `tieredstore COMMAND --help` has examples. `TIEREDSTORE_SETTINGS` may name the settings file instead of `-c`.
-- **Commands that only add** (`upload`, `mirror`, `holds place`) act at once; `--dry-run` shows their plan.
-- **Commands that delete or rewrite** print their plan and exit with 0. `--yes` applies it. No command asks a question.
+- **These only add**, and act at once (`upload`, `mirror` and `uploader` have `--dry-run`):
+  {adds}.
+- **These delete or rewrite**. They print their plan and exit with 0; `--yes` applies it. No command asks a question:
+  {rewrites}.
+- All others only read.
 - Results go to stdout; progress, notes and errors to stderr. For scripts use [`--json`](json.md) and the
   [exit codes](#exit-codes).
 - `[TOPIC]...` are names or globs (`'orders-*'`). A time is `2026-01-31T08:00Z`, `10:00`, `yesterday`, `-1h` or `@` with
@@ -66,7 +69,7 @@ def render_page() -> str:
     commands = {path: help_of(path, command) for path, command in commands_below(program())}
     count = Counter(option for one in commands.values() for options in one.panels.values() for option in options)
     shared = {option for option, times in count.items() if times > 1}
-    lines = [_INTRO.rstrip("\n"), "", "## Shared options", "", *_shared(commands, shared)]
+    lines = [_introduction(), "", "## Shared options", "", *_shared(commands, shared)]
     summaries = {entry.name: entry.summary for entry in all_entries()}
     wings = {entry.name for entry in wing_entries()}
     for title, is_shown in (("The core", False), ("The wings", True)):
@@ -75,6 +78,15 @@ def render_page() -> str:
             if (path.split()[0] in wings) is is_shown:
                 lines += ["", f"### {path}", "", *_command(one, summaries.get(path, one.summary), shared)]
     return "\n".join([*lines, "", "## Exit codes", "", *_exit_codes()]) + "\n"
+
+
+def _introduction() -> str:
+    effects = {command: effect for entry in all_entries() for command, effect in entry.effects.items()}
+    named = {
+        each: ", ".join(f"`{command}`" for command, effect in effects.items() if effect == each)
+        for each in ("adds", "rewrites")
+    }
+    return _INTRO.rstrip("\n").replace("{adds}", named["adds"]).replace("{rewrites}", named["rewrites"])
 
 
 def help_of(path: str, command: Any) -> Help:
