@@ -83,7 +83,7 @@ def test_retention_that_passes_by_during_the_read_is_data_loss_behind_what_had_c
 def test_an_offset_behind_the_log_is_data_loss(kafka: KafkaServer) -> None:
     topic = make_topic(kafka)
     produce(kafka, topic, records(10))
-    with pytest.raises(DataLossError, match="ends before offset 10 now, and was to be read from offset 11 on"):
+    with pytest.raises(DataLossError, match="now ends before offset 10, but was read from offset 11 on"):
         list(reading(kafka, topic, 11, 12))
 
 
@@ -99,7 +99,7 @@ def test_a_log_that_ends_too_early_is_data_loss_after_its_records(kafka: KafkaSe
         said = str(raised.value)
         if isinstance(raised.value, DataLossError):
             break
-    assert "ends before offset 10, and was to be read up to offset 12" in said
+    assert "ends before offset 10, but was to be read up to offset 12" in said
     assert rows == list(range(10))
 
 
@@ -131,7 +131,7 @@ def test_a_topic_that_was_created_again_is_data_loss(kafka: KafkaServer) -> None
     old = topic_id_of(kafka, topic)
     recreated(kafka, topic, 10)
     new = topic_id_of(kafka, topic)
-    with pytest.raises(DataLossError, match=f"created again: its id is {new} on the broker, and the records of {old}"):
+    with pytest.raises(DataLossError, match=f"created again: its id is {new} on the broker, but the records of {old}"):
         list(reading(kafka, topic, 0, 10, topic_id=old))
     assert sum(batch.num_rows for batch in reading(kafka, topic, 0, 10, topic_id=new)) == 10
 

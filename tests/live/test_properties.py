@@ -72,7 +72,9 @@ def test_without_servers_nothing_can_be_read() -> None:
 
 def test_the_isolation_is_one_of_two_and_must_agree() -> None:
     assert configured(**{"isolation.level": "read_committed"})["isolation.level"] == "read_committed"
-    refused({"isolation.level": "read_uncommitted"}, "isolation.level is read_uncommitted, and .* read read_committed")
+    refused(
+        {"isolation.level": "read_uncommitted"}, "isolation.level is read_uncommitted, but .* read is read_committed"
+    )
     with pytest.raises(ConfigError, match="must be read_uncommitted or read_committed"):
         LiveCluster(SERVERS, isolation="serializable")  # type: ignore[arg-type]
 
@@ -164,13 +166,16 @@ LOGIN = f'{PLAIN} required username="u" password="{SECRET}"'
         (LOGIN, 'is not of the form "<login module> required'),
         (f"{LOGIN}; {LOGIN};", "for one module"),
         (f'{LOGIN} password="{SECRET}";', "has the option password twice"),
-        (f'{PLAIN} required username="u" password="{SECRET};', "a quote that is not closed"),
+        (f'{PLAIN} required username="u" password="{SECRET};', "an unclosed quote"),
         (f"{PLAIN} required username {SECRET};", "something other than <name>="),
         (f'{PLAIN} required username="u";', "has no password: PlainLoginModule needs username and password"),
-        (f'{LOGIN} tokenauth="true";', "has the option tokenauth; PlainLoginModule can be given username, password"),
+        (
+            f'{LOGIN} tokenauth="true";',
+            "has the unsupported option tokenauth; PlainLoginModule takes username, password",
+        ),
         (f'com.sun.Krb5LoginModule required keyTab="{SECRET}";', "names the login module Krb5LoginModule"),
         (f'x.ScramLoginModule required username="u" password="{SECRET}";', "sasl.mechanism must be SCRAM-SHA-256 or"),
-        ("x" * 70_000, "over 65536 characters"),
+        ("x" * 70_000, "more than 65536 characters"),
         ("", "is not of the form"),
     ],
 )
@@ -179,7 +184,7 @@ def test_a_login_that_cannot_be_used_is_one_sentence_without_its_secret(jaas: st
 
 
 def test_a_login_without_a_mechanism_says_which_to_name() -> None:
-    refused({"sasl.jaas.config": f"{LOGIN};"}, "sasl.mechanism must be PLAIN for it")
+    refused({"sasl.jaas.config": f"{LOGIN};"}, "for which sasl.mechanism must be PLAIN")
 
 
 @pytest.mark.parametrize("store", ["ssl.truststore", "ssl.keystore"])
@@ -187,7 +192,7 @@ def test_a_jks_file_is_refused_with_the_way_out(store: str, tmp_path: Path) -> N
     jks = tmp_path / "store.jks"
     jks.write_bytes(b"\xfe\xed\xfe\xed" + bytes(40))
     for more in ({}, {f"{store}.type": "JKS"}):
-        said = rf"{store}.location names a JKS file, .* by keytool -importkeystore .*PKCS12, or name PEM files"
+        said = rf"{store}.location names a JKS file, .* with keytool -importkeystore .*PKCS12, or use PEM files"
         refused({f"{store}.location": str(jks), f"{store}.password": SECRET, **more}, said)
 
 
@@ -196,10 +201,12 @@ def test_a_store_that_is_not_what_it_should_be_is_said(tmp_path: Path) -> None:
     refused({location: str(file)}, f"{location} cannot be read: No such file")
     file.write_bytes(b"something else")
     secret = {"ssl.truststore.password": SECRET}
-    refused({location: str(file), **secret}, f"{location} is no PEM or PKCS12 file, or ssl.truststore.password is not")
-    refused({location: str(file), "ssl.truststore.type": "PEM"}, "type is PEM, and the file of .* is not")
-    refused({location: str(file), "ssl.truststore.type": "BKS"}, "type is BKS; PEM and PKCS12 can be used")
+    refused(
+        {location: str(file), **secret}, f"{location} is not a PEM or PKCS12 file, or ssl.truststore.password is wrong"
+    )
+    refused({location: str(file), "ssl.truststore.type": "PEM"}, "type is PEM, but the file of .* is")
+    refused({location: str(file), "ssl.truststore.type": "BKS"}, "type is BKS; only PEM and PKCS12 are supported")
     refused({"ssl.ca.location": str(tmp_path / "absent")}, "ssl.ca.location cannot be read")
     with file.open("wb") as large:
         large.truncate(17 * 2**20)
-    refused({location: str(file)}, "is no key store, it is over 16777216 bytes long")
+    refused({location: str(file)}, "is larger than 16777216 bytes, so it is no key store")

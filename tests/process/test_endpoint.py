@@ -69,8 +69,8 @@ def get(endpoint: Endpoint, path: str) -> tuple[int, bytes]:
 @pytest.mark.parametrize(
     ("request_", "status", "words"),
     [
-        (b"GET / HTTP/1.1\r\n\r\n", 404, b"There are /metrics"),
-        (b"GET /metrics/../etc/passwd HTTP/1.1\r\n\r\n", 404, b"There are /metrics"),
+        (b"GET / HTTP/1.1\r\n\r\n", 404, b"Available: /metrics"),
+        (b"GET /metrics/../etc/passwd HTTP/1.1\r\n\r\n", 404, b"Available: /metrics"),
         (b"GET /readyz?verbose HTTP/1.1\r\n\r\n", 200, b"true"),
         (b"GET /readyz HTTP/1.0\r\n\r\n", 200, b"true"),
         (b"POST /readyz HTTP/1.1\r\n\r\n", 501, b""),
@@ -188,7 +188,7 @@ def test_who_owes_a_sign_of_life_is_named() -> None:
     health.beat("ship", within_s=30)
     health.beat("watch", within_s=60)
     now[0] += 31
-    assert health.silent() == {"ship": "no sign of life for 31 s, and 30 s were promised"}
+    assert health.silent() == {"ship": "no sign of life for 31 s, expected within 30 s"}
     health.beat("ship", within_s=30)
     assert health.silent() == {}
     now[0] += 61

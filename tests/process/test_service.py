@@ -71,7 +71,7 @@ ENDINGS: Final = {
     **{
         f"{signum.name} drains": Ending(
             TWO_LOOPS, 0, (("working", 2, signum),),
-            ("drained", f"tester: {signum.name}: stopping, for 30 s at most; a second one ends it at once"),
+            ("drained", f"tester: {signum.name}: stopping within 30 s; a second one ends it at once"),
         )
         for signum in (TERM, INT)
     },
@@ -95,7 +95,7 @@ ENDINGS: Final = {
             threading.Event().wait()
         sys.exit(Service("tester", {"loop": loop, "stuck": stuck}, drain_s=0.5).run())
         """,
-        75, (("working", 2, TERM),), ("tester: stuck did not end within 0.5 s; what was under way there is lost",),
+        75, (("working", 2, TERM),), ("tester: stuck did not end within 0.5 s; its unfinished work is lost",),
         never="loop did not",
     ),
     **{
@@ -148,7 +148,7 @@ ENDINGS: Final = {
         sys.exit(Service("tester", {"loop": loop}, reload=reload, drain_s=0.5).run())
         """,
         75, (("working", 1, HUP), ("reloading", 1, TERM)),
-        ("tester: reload did not end within 0.5 s; what was under way there is lost",), never="loop did not",
+        ("tester: reload did not end within 0.5 s; its unfinished work is lost",), never="loop did not",
     ),
     "a reload that hangs does not outlive the work": Ending(
         """
@@ -161,7 +161,7 @@ ENDINGS: Final = {
             reloading.wait(120)
         sys.exit(Service("tester", {"work": work}, reload=reload, drain_s=0.5).run())
         """,
-        75, (("working", 1, HUP),), ("tester: reload did not end within 0.5 s; what was under way there is lost",),
+        75, (("working", 1, HUP),), ("tester: reload did not end within 0.5 s; its unfinished work is lost",),
         never="work did not",
     ),
     "without anything to reload a hangup is left to the system": Ending(

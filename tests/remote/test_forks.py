@@ -160,11 +160,11 @@ def test_a_child_is_told_what_its_parent_alone_has(tmp_path: Path) -> None:
                 lambda: manager.fetch_manifest(second),
                 lambda: manager.copy_log_segment_data(new_metadata(500), data),
             ):
-                in_child(use, "given by the parent process")
+                in_child(use, "belong to the parent process")
             with ThreadPool(2, "manifests") as pool:
                 loaded = load_segments(manager.store, list_segments(manager.store), pool)
                 next(loaded)
-                in_child(lambda: next(loaded), "begun by the parent process")
+                in_child(lambda: next(loaded), "started by the parent process")
                 assert next(loaded).metadata.segment_size_in_bytes == 500
             listed = manager.store.list()
             before = [next(listed).key]

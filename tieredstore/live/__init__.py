@@ -13,10 +13,10 @@ try:
     from tieredstore.live.reader import LiveReader, read_live
 except ModuleNotFoundError as error:
     missing = (error.name or "").partition(".")[0]
-    # Any other module that is missing is a fault of the installation, and says best itself what it is.
+    # Do not mask other missing modules: their own errors explain a broken installation best.
     if missing not in {"confluent_kafka", "pyarrow"}:
         raise
-    raise ConfigError(f"to read from a broker needs the package {missing}: {install_command('kafka')}") from error
+    raise ConfigError(f"reading from a broker needs the package {missing}: {install_command('kafka')}") from error
 
 __all__ = [
     "EpochEnd",

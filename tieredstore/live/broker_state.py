@@ -1,4 +1,4 @@
-"""What the brokers say of partitions at this moment, for whoever asks again and again: one answer, or an error soon."""
+"""Current state of partitions at the brokers, for periodic callers: each call returns or fails soon."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from tieredstore.model import TopicPartition, Uuid
 from tieredstore.process.closing import Closing
 from tieredstore.process.per_process import PerProcess
 
-# The library leaves the types of these open.
+# The library does not type these.
 _admin: Final[Any] = admin
 _TOPIC: Final = _admin.ResourceType.TOPIC
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionEnd:
-    """Where a partition ends, as its leader says: behind that offset, in this epoch (-1 if it does not tell)."""
+    """End of a partition by its leader: the next offset, and the leader epoch (-1 if unknown)."""
 
     offset: int
     leader_epoch: int
 
 
 class BrokerState(Closing):
-    """Leaders, ends and settings of topics, each asked for anew, by a call that takes ``timeout_s`` at most.
+    """Leaders, ends and settings of topics, fetched anew by each call within ``timeout_s``.
 
-    Unlike a :class:`~tieredstore.live.cluster.LiveCluster` nothing is asked twice: what fails is asked for again by a
-    caller who comes every second anyway. ``properties`` have the names of Kafka's clients (``docs/how-to/read.md``).
-    Thread-safe. Raises BrokerUnavailableError, BrokerDeniedError and BrokerError.
+    Unlike :class:`~tieredstore.live.cluster.LiveCluster` it never retries, since its callers ask every second anyway.
+    ``properties`` have the names of Kafka's clients (``docs/how-to/read.md``). Thread-safe. Raises
+    BrokerUnavailableError, BrokerDeniedError and BrokerError.
     """
 
     def __init__(self, properties: Mapping[str, str], *, timeout_s: float = 10.0) -> None:
-        """ConfigError for properties that cannot be used; nothing is connected to yet."""
+        """Raise ConfigError for invalid properties; nothing connects yet."""
         check_timeout(timeout_s)
         configuration = client_configuration(properties, "read_uncommitted")
         check_configuration(configuration)
@@ -53,7 +53,7 @@ class BrokerState(Closing):
         self._has_moved = False
 
     def leaders(self) -> dict[TopicPartition, int]:
-        """The id of the broker that leads each partition of the cluster; -1 where none does. One request."""
+        """Return the leader's broker id of each partition of the cluster; -1 without a leader. One request."""
         client, doing = self._clients.get(), f"the leaders at {self._servers} cannot be looked up"
         try:
             listed = client.metadata(self._timeout_s, doing)
@@ -66,9 +66,9 @@ class BrokerState(Closing):
         }
 
     def ends(self, partitions: Iterable[TopicPartition], *, stable: bool) -> dict[TopicPartition, PartitionEnd]:
-        """The high watermarks, or with ``stable`` the last stable offsets; what was not answered is left out.
+        """Return the high watermarks, or with ``stable`` the last stable offsets, without unanswered partitions.
 
-        A request for each broker that leads one of the partitions; one more where an answer was missing before.
+        One request per leading broker; one more if an earlier answer was missing.
         """
         client: Any = self._clients.get()
         self._look_anew()
@@ -82,22 +82,21 @@ class BrokerState(Closing):
         ends = {
             where: PartitionEnd(answer.offset, -1 if answer.leader_epoch is None else answer.leader_epoch)
             for where, answer in answers.items()
-            # Of one whose broker is dead the library gives an invalid offset after the time-out, and no error.
+            # If a partition's broker is dead, the library returns an invalid offset after the timeout, without an
+            # error.
             if answer.offset >= 0
         }
-        # Never unsaid here: another thread's answers may have been missing meanwhile.
+        # Only set, never cleared here: answers of another thread may have been missing.
         if len(ends) < len(by_place):
             self._has_moved = True
         if not ends:
-            raise BrokerUnavailableError(
-                f"{self._servers}: no leader of {len(by_place)} partitions tells where they end"
-            )
+            raise BrokerUnavailableError(f"{self._servers}: no leader of {len(by_place)} partitions returned an end")
         return ends
 
     def topic_settings(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
-        """The settings in force of each topic, those of the cluster and Kafka's own included.
+        """Return the effective settings of each topic, including the cluster's and Kafka's defaults.
 
-        One request to the controller; one more where an answer was missing before.
+        One request to the controller; one more if an earlier answer was missing.
         """
         client: Any = self._clients.get()
         self._look_anew()
@@ -112,9 +111,9 @@ class BrokerState(Closing):
         }
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, Uuid | None]:
-        """Return the id of each topic, None if the broker knows none of that name; zero where topics have no ids.
+        """Return the id of each topic: None if the broker does not know it, zero if topics have no ids.
 
-        What was not answered is left out. One request.
+        Unanswered topics are left out. One request.
         """
         client: Any = self._clients.get()
         self._look_anew()
@@ -126,13 +125,13 @@ class BrokerState(Closing):
         return {name: None if answer is None else uuid_of(answer.topic_id) for name, answer in answers.items()}
 
     def look_anew(self) -> None:
-        """Who leads has changed: the next question begins with who does, and none goes to a leader that may be dead."""
+        """Look up leaders before the next request, since they have changed and the known ones may be dead."""
         self._has_moved = True
 
     def _look_anew(self) -> None:
-        """Ask who leads, and which broker is the controller, where an answer was missing before.
+        """Look up leaders and the controller if an earlier answer was missing.
 
-        The library goes on asking those that it knows for minutes, whatever they answer, and if they are dead.
+        The library keeps asking the known ones for minutes, even if they refuse or are dead.
         """
         if self._has_moved:
             self._has_moved = False
@@ -145,12 +144,13 @@ class BrokerState(Closing):
     def _answers(
         self, client: LiveAdmin, futures: Mapping[Any, Future[Any]], *, absent_too: bool = False
     ) -> dict[Any, Any]:
-        """What came in time; if nothing did, the error. What there is not is None if ``absent_too``."""
+        """Return the answers that arrived in time; raise the error if none did. Absent ones are None if
+        ``absent_too``."""
         end = time.monotonic() + self._timeout_s + 1.0
         answers: dict[Any, Any] = {}
         failure: TieredStoreError | None = None
         for what, future in futures.items():
-            doing = f"{self._servers} does not tell of {what}"
+            doing = f"{self._servers} returned nothing about {what}"
             try:
                 answers[what] = await_answer(client, future, end, partial(client.listen, doing))
             except TimeoutError:
@@ -168,5 +168,5 @@ class BrokerState(Closing):
         return answers
 
     def close(self) -> None:
-        """Let this process's client go; it is made again when it is needed."""
+        """Close this process's client; it is recreated when needed."""
         self._clients.close()

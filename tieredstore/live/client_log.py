@@ -1,4 +1,4 @@
-"""What librdkafka's clients log, as sentences: one for a broker that cannot be reached, one when it is back."""
+"""Logs of librdkafka's clients as sentences: one for an unreachable broker, one for its return."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ _FAILURE: Final = re.compile(
     r"(?: \(after \d+ms in state .*)?",
     re.DOTALL,
 )
-"""A connection has the name of its broker, or of a role such as GroupCoordinator: then the broker follows."""
+"""A connection is named by its broker, or by a role such as GroupCoordinator; then the broker follows."""
 
 _UP: Final = re.compile(r"(?P<connection>(?:\w+://)?\S+?)(?:/-?\w+)?: Broker changed state \w+ -> UP")
 _CONNECTING: Final = re.compile(r"Connect to \S+ failed: ")
 _MOST: Final = 1000
 _SILENT: Final = frozenset({"0", "1", "2"})
-"""Levels of syslog, at which librdkafka does not log a failure."""
+"""Syslog levels at which librdkafka does not log failures."""
 
 
 class ClientLog:
-    """The logger of one client, as librdkafka's binding asks for it.
+    """The logger of one client, in the form that librdkafka's binding expects.
 
-    Sentences are at WARNING: brokers that come and go, and the first warning of each other kind. All lines are at
-    DEBUG too. Clients of one process share what they know of brokers, so that one sentence is enough for all.
+    Brokers that go and return, and the first warning of each other kind, are logged at WARNING. All lines are also
+    logged at DEBUG. Clients of one process share their state of brokers, so that each change is logged once.
     """
 
     def __init__(self) -> None:
         self.down: dict[str, str] = {}
-        """The broker of each connection that failed and has not come up since."""
-        self._told: set[str] = {"CONFWARN"}  # properties that only another kind of client needs
+        """The broker of each connection that failed and is not back yet."""
+        self._told: set[str] = {"CONFWARN"}  # properties meant for another kind of client
         self._is_past = False
         _shared.add(self)
 
     @contextmanager
     def of_the_past(self) -> Generator[None]:
-        """Take the lines that come in the block for old ones: that a broker was away is no news any more."""
+        """Treat lines in the block as old: a broker's earlier absence is no longer news."""
         self._is_past = True
         try:
             yield
@@ -54,7 +54,7 @@ class ClientLog:
             self._is_past = False
 
     def log(self, level: int, form: str, *words: object) -> None:
-        """Take a line: the binding gives a facility, the client's name and a text."""
+        """Handle a line: the binding passes a facility, the client's name and a text."""
         facility, text = str(words[0]), _THREAD.sub("", str(words[-1]), count=1)
         if facility == "FAIL" and level >= logging.ERROR:
             self._fail(text)
@@ -88,31 +88,31 @@ class ClientLog:
 
 
 class _Shared:
-    """What the clients of this process know of brokers, for as long as they live."""
+    """State of brokers shared by the clients of this process, while they exist."""
 
     def __init__(self) -> None:
         self.begin_again()
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """In a forked child, which leaves its parent's clients alone."""
+        """Reset in a forked child, which ignores its parent's clients."""
         self._lock = threading.Lock()
         self._logs: weakref.WeakSet[ClientLog] = weakref.WeakSet()
 
     def add(self, log: ClientLog) -> None:
-        """Take what this client knows into account."""
+        """Add a client's log."""
         with self._lock:
             self._logs.add(log)
 
     def loses(self, log: ClientLog, connection: str, broker: str) -> bool:
-        """Note that a client's connection failed; return whether the broker was not known to be away."""
+        """Note a failed connection; return True if the broker was not known to be away."""
         with self._lock:
             is_known = any(broker in other.down.values() for other in self._logs)
             log.down[connection] = broker
             return not is_known
 
     def regains(self, broker: str) -> bool:
-        """Note that a broker answers; return whether it was known to be away."""
+        """Note that a broker answers; return True if it was known to be away."""
         with self._lock:
             failed = [(log, name) for log in self._logs for name, other in log.down.items() if other == broker]
             for log, name in failed:
@@ -124,10 +124,10 @@ _shared: Final = _Shared()
 
 
 def log_to(log: ClientLog, configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration of a client that reports to ``log``; nothing if its ``log_level`` is below errors.
+    """Return the configuration of a client that reports to ``log``, unless its ``log_level`` is below errors.
 
-    librdkafka tells of connections that come up only where brokers are debugged. That is a line for each step of a
-    connection, and none while records come.
+    librdkafka reports successful connections only in debug mode for brokers: a line for each step of a connection, and
+    none while records arrive.
     """
     if str(configuration.get("log_level")) in _SILENT:
         return {**configuration, "logger": log}
@@ -140,5 +140,5 @@ def _without_protocol(name: str) -> str:
 
 
 def _begun_small(reason: str) -> str:
-    """As the rest of a sentence, unless it begins with an abbreviation."""
+    """Return the reason in lower case, unless it begins with an abbreviation."""
     return reason[:1].lower() + reason[1:] if reason[1:2].islower() else reason

@@ -1,4 +1,4 @@
-"""librdkafka's clients, logged in one place and left alone by a forked child; and consumers that are kept."""
+"""librdkafka's clients with common logging and fork safety, and a pool of consumers."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ Result = TypeVar("Result")
 
 
 class Statistics:
-    """Hands a consumer's statistics to whoever reads by it at the moment, if somebody does."""
+    """Passes a consumer's statistics to its current reader, if there is one."""
 
     def __init__(self) -> None:
         self.listener: Callable[[str], None] | None = None
 
     def hear(self, text: str) -> None:
-        """librdkafka's callback: JSON, at every ``statistics.interval.ms``."""
+        """Handle librdkafka's callback: JSON, every ``statistics.interval.ms``."""
         if self.listener is not None:
             self.listener(text)
 
 
 class _Family:
-    """The clients of this process, and whether its parent had some when it forked."""
+    """The clients of this process; records whether its parent had some at the fork."""
 
     def __init__(self) -> None:
         self._clients: weakref.WeakSet[object] = weakref.WeakSet()
@@ -45,12 +45,12 @@ class _Family:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """In a forked child: those were the parent's."""
+        """Reset in a forked child, since the clients are the parent's."""
         self.is_forked_beside_clients = self.is_forked_beside_clients or bool(self._clients)
         self._clients = weakref.WeakSet()
 
     def add(self, client: object) -> None:
-        """One of this process. A forked child leaves it alone: its end would wait for threads that are not there."""
+        """Register a client. A forked child must not destroy it, which would wait for threads that it does not have."""
         self._clients.add(client)
         leave_to_parent(client)
 
@@ -59,7 +59,7 @@ _family: Final = _Family()
 
 
 class LiveConsumer(Consumer):
-    """A consumer that knows its trouble, and can be referred to weakly."""
+    """A consumer with its noted trouble and weak references."""
 
     def __init__(self, configuration: Mapping[str, str]) -> None:
         self.trouble: Trouble = Trouble(beside_clients=_family.is_forked_beside_clients)
@@ -68,17 +68,17 @@ class LiveConsumer(Consumer):
         _family.add(self)
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """As the library's, which an interrupt ends as it ends anything else."""
+        """Consume like the library, but end on an interrupt."""
         try:
             return super().consume(num_messages, timeout)
         except SystemError as error:
-            # About half of the times confluent-kafka 2.16 loses what a signal's handler raised while it waited, and
-            # returns an error without saying which.
+            # In about half of all cases, confluent-kafka 2.16 loses the exception of a signal handler during the wait,
+            # and returns an error without setting one.
             raise KeyboardInterrupt from error
 
 
 class LiveProducer(Producer):
-    """A producer that knows its trouble, and whether it can go on."""
+    """A producer with its noted trouble; ``is_lost`` is True after a fatal error."""
 
     def __init__(self, configuration: Mapping[str, str]) -> None:
         self.trouble: Trouble = Trouble(beside_clients=_family.is_forked_beside_clients)
@@ -87,13 +87,13 @@ class LiveProducer(Producer):
         _family.add(self)
 
     def _note(self, error: KafkaError) -> None:
-        """Of an idempotent producer that cannot tell any more what the broker has the library says that it is fatal."""
+        """Note an error; the library calls it fatal if an idempotent producer lost track of the broker's state."""
         self.is_lost = self.is_lost or error.fatal() or error.code() == KafkaError._FATAL
         self.trouble.note(error)
 
 
 class LiveAdmin(AdminClient):
-    """An administrative client that knows its trouble."""
+    """An administrative client with its noted trouble."""
 
     def __init__(self, configuration: Mapping[str, str]) -> None:
         self.trouble: Trouble = Trouble(beside_clients=_family.is_forked_beside_clients)
@@ -101,23 +101,23 @@ class LiveAdmin(AdminClient):
         _family.add(self)
 
     def hear(self) -> None:
-        """Take note that an answer has come: what the client reported before it is over, but for brokers that are back.
+        """Note an answer: trouble reported before it is over, except that returned brokers are still logged.
 
-        Nothing else polls a client that is answered at once, and its reports would pile up.
+        Nothing else polls a client with immediate answers, so its reports would pile up.
         """
         with self._log.of_the_past():
             self.poll(0)
         self.trouble.forget()
 
     def listen(self, doing: str) -> None:
-        """Raise what waiting does not mend, as that we are refused: the client reports it only while it is polled."""
+        """Raise errors that waiting cannot fix, such as denied access: the client reports them only while polled."""
         self.poll(0)
         final = self.trouble.final(doing)
         if final is not None:
             raise final
 
     def metadata(self, timeout_s: float, doing: str) -> ClusterMetadata:
-        """Return what the cluster has; KafkaException if no broker tells in time. Raises as :meth:`listen` too."""
+        """Return the cluster's metadata; raise KafkaException if no broker answers in time, or as :meth:`listen`."""
         end = time.monotonic() + timeout_s
         while True:
             try:
@@ -133,20 +133,19 @@ class LiveAdmin(AdminClient):
 
 
 _LISTED_S: Final = 1.0
-"""How long the client is not polled while metadata are waited for."""
+"""Time without polling the client while waiting for metadata."""
 
 _SILENT_S: Final = 1.0
-"""How long an answer may be missing before the brokers are asked who they are; twice as long each time."""
+"""Time without an answer before metadata are refreshed; it doubles each time."""
 
 _POLL_S: Final = 0.02
 
 
 def await_answer(client: LiveAdmin, future: Future[Result], end: float, between: Callable[[], None]) -> Result:
-    """Return what ``future`` gives; TimeoutError at ``end``, by the monotonic clock.
+    """Return the result of ``future``; raise TimeoutError at ``end``, on the monotonic clock.
 
-    ``between`` is called again and again while nothing comes, and may raise. Some requests go to the controller. If
-    that broker has died, librdkafka 2.16 waits for it (and takes a whole core) until an answer to another question
-    names a new one.
+    ``between`` is called repeatedly during the wait, and may raise. Some requests go to the controller. If that broker
+    has died, librdkafka 2.16 waits for it (and uses a whole core) until another answer names a new controller.
     """
     silent_s = _SILENT_S
     refresh_at = time.monotonic() + silent_s
@@ -166,7 +165,7 @@ def await_answer(client: LiveAdmin, future: Future[Result], end: float, between:
 
 
 def check_configuration(configuration: Mapping[str, str]) -> None:
-    """ConfigError for what librdkafka does not take. Connects to nothing."""
+    """Raise ConfigError for properties that librdkafka rejects. Connects to nothing."""
     known = {name: value for name, value in configuration.items() if name != "bootstrap.servers"}
     LiveConsumer(known).close()
 
@@ -178,29 +177,29 @@ def _construct(
     try:
         constructor(log_to(log, {**configuration, "error_cb": trouble.note, **callbacks}))
     except KafkaException as error:
-        raise ConfigError(f"the client properties cannot be used: {error.args[0].str()}") from error
+        raise ConfigError(f"invalid client properties: {error.args[0].str()}") from error
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"the client properties cannot be used: {error}") from error
+        raise ConfigError(f"invalid client properties: {error}") from error
     return log
 
 
 _logger: Final = logging.getLogger(__name__)
 
 _KEPT: Final = 4
-"""Idle ones of a pool; reads that go on side by side have one each, however many they are."""
+"""Most idle consumers of a pool; any number of parallel reads have one each."""
 
 _STATISTICS_MS: Final = 1000
 
 _FETCH_WAIT_MS: Final = 20
-"""How long a broker waits at the end of its log before it answers a bounded read that there is no more.
+"""Time for which a broker waits at its log's end before it answers a bounded read without records.
 
-A read up to the end waits for that answer where transactions end, and the next read by the same consumer for one that
-is under way: the library's 500 ms cost each of them half a second.
+A read to the end waits for that answer if transactions end there, and the consumer's next read waits for a pending one:
+the library's default of 500 ms would cost each of them half a second.
 """
 
 
 def reading_configuration(configuration: Mapping[str, str], timeout_s: float) -> dict[str, str]:
-    """That of a consumer which reads what it is told to, and commits nothing."""
+    """Return the configuration of a consumer that reads assigned offsets and commits nothing."""
     return {
         **configuration,
         "auto.offset.reset": "error",
@@ -214,12 +213,12 @@ def reading_configuration(configuration: Mapping[str, str], timeout_s: float) ->
 
 
 def bounded_configuration(configuration: Mapping[str, str], timeout_s: float) -> dict[str, str]:
-    """That of a consumer whose reads end where the broker's log did a moment ago."""
+    """Return the configuration of a consumer whose reads end at the recent end of the broker's log."""
     return {"fetch.wait.max.ms": str(_FETCH_WAIT_MS), **reading_configuration(configuration, timeout_s)}
 
 
 class ConsumerPool:
-    """Lends consumers of one configuration, each to one read at a time. Safe from several threads of one process."""
+    """Lends consumers of one configuration to one read at a time each. Thread-safe within one process."""
 
     def __init__(self, configuration: Mapping[str, str]) -> None:
         self._configuration = dict(configuration)
@@ -228,7 +227,7 @@ class ConsumerPool:
 
     @contextmanager
     def lent(self) -> Generator[LiveConsumer]:
-        """A consumer without an assignment, for the block; one that a read failed with is not used again."""
+        """Lend a consumer without assignment for the block; a consumer is discarded after a failed read."""
         consumer = self._take_idle() or LiveConsumer(self._configuration)
         try:
             yield consumer
@@ -241,13 +240,13 @@ class ConsumerPool:
         self._take_back(consumer)
 
     def close(self) -> None:
-        """Close the idle ones; those that are lent are closed when they come back."""
+        """Close idle consumers now, and lent ones when they return."""
         self._is_open = False
         while (consumer := self._take_idle()) is not None:
             consumer.close()
 
     def _take_idle(self) -> LiveConsumer | None:
-        # In one step, without a look beforehand: another thread may take the last one in between.
+        # One step without a check before: another thread may take the last one in between.
         try:
             return self._idle.pop()
         except IndexError:
@@ -264,17 +263,17 @@ class ConsumerPool:
         try:
             consumer.unassign()
         except KafkaException as error:
-            _logger.debug("a consumer is not used again: %s", error)
+            _logger.debug("discarding a consumer: %s", error)
             _close(consumer)
             return
-        # What went wrong under one read would be told as the next one's trouble.
+        # Forget trouble of this read, which would be reported as the next one's.
         consumer.trouble.noted = None
         self._idle.append(consumer)
-        if not self._is_open:  # closed since it was looked
+        if not self._is_open:  # closed since the check
             self.close()
 
 
 def _close(consumer: LiveConsumer) -> None:
-    # A forked child has the read that borrowed it, and none of the threads that closing waits for.
+    # A forked child inherits the lent consumer, but none of the threads that closing waits for.
     if not is_inherited(consumer):
         consumer.close()

@@ -1,4 +1,4 @@
-"""What a cluster has: topics, their ids and partitions, the offsets between which they can be read, and a group's."""
+"""A cluster's metadata: topics with ids and partitions, their readable offsets, and groups' commits."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ from tieredstore.process.per_process import PerProcess
 _POLL_S: Final = 0.02
 _AGAIN_S: Final = 0.1
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
-"""What Kafka itself calls internal, for patterns of topics too."""
+"""Topics that Kafka calls internal, also in topic patterns."""
 
-# The library leaves the types of these open.
+# The library does not type these.
 _admin: Final[Any] = admin
 _spec: Final = _admin.OffsetSpec
 _EARLIEST: Final = _spec.earliest()
 _LATEST: Final = _spec.latest()
 
 _SILENCE: Final = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT})
-"""Where the client says more of its connections than the call does."""
+"""Codes for which the client's noted trouble says more than the call's error."""
 
 Asked = TypeVar("Asked")
 
 
 @dataclass(frozen=True, slots=True)
 class LiveTopic:
-    """A topic as the broker has it now; ``partitions`` ascend."""
+    """A topic as the broker has it now; ``partitions`` are sorted."""
 
     topic: str
     topic_id: Uuid
@@ -59,14 +59,14 @@ class LiveTopic:
 
 @dataclass(frozen=True, slots=True)
 class LiveEnd:
-    """Where a partition ends, as its leader tells it, and the leader's epoch; None from a broker that tells none."""
+    """End of a partition and the leader's epoch; None if the broker does not report it."""
 
     offset: int
     leader_epoch: int | None = None
 
 
 class GroupCommit(NamedTuple):
-    """What a group has committed of a partition, with the leader epoch of the record before, if it is told."""
+    """A group's commit in a partition, with the leader epoch of the preceding record if known."""
 
     offset: int
     metadata: str | None = None
@@ -74,15 +74,15 @@ class GroupCommit(NamedTuple):
 
 
 class LiveCluster(Closing):
-    """Answers from the brokers, each asked for anew. Thread-safe.
+    """Metadata from the brokers, fetched anew by each call. Thread-safe.
 
-    ``properties`` have the names of Kafka's clients (``docs/how-to/read.md``). Picklable, with the properties; a client
-    is made on first use, and again after fork or unpickling. Each answer takes ``timeout_s`` at most; the errors are
-    ResourceNotFoundError, BrokerDeniedError, BrokerUnavailableError (to be tried again) and BrokerError.
+    ``properties`` have the names of Kafka's clients (``docs/how-to/read.md``). Picklable with properties; the client
+    is made at the first use, and again after a fork or unpickling. Each call takes at most ``timeout_s``, and raises
+    ResourceNotFoundError, BrokerDeniedError, BrokerUnavailableError (retryable) or BrokerError.
     """
 
     def __init__(self, properties: Mapping[str, str], *, isolation: Isolation, timeout_s: float = 60.0) -> None:
-        """ConfigError for properties that cannot be used; nothing is connected to yet."""
+        """Raise ConfigError for invalid properties; nothing connects yet."""
         check_timeout(timeout_s)
         configuration = client_configuration(properties, isolation)
         check_configuration(configuration)
@@ -94,7 +94,7 @@ class LiveCluster(Closing):
         self._login: tuple[str, str] | None = None
 
     def topics(self) -> tuple[str, ...]:
-        """The names of all topics, sorted, without Kafka's internal ones. One request."""
+        """Return the names of all topics, sorted, without Kafka's internal ones. One request."""
         doing = f"the topics of {self._servers} cannot be listed"
         client = self._clients.get()
         try:
@@ -104,14 +104,14 @@ class LiveCluster(Closing):
         return tuple(sorted(name for name in listed.topics if name not in _INTERNAL))
 
     def topic(self, topic: str) -> LiveTopic:
-        """The topic of this name; ResourceNotFoundError if there is none. One request."""
+        """Return the topic of this name; raise ResourceNotFoundError if there is none. One request."""
         known = self.describe([topic])
         if topic not in known:
             raise ResourceNotFoundError(f"there is no {topic} at {self._servers}")
         return known[topic]
 
     def existing_topic(self, topic: str) -> LiveTopic:
-        """As :meth:`topic`, for one that was there a moment ago: asked for again while not all brokers know of it."""
+        """Return a topic that existed recently, retrying while not all brokers know it."""
         end = time.monotonic() + unknown_s(self._timeout_s)
         while True:
             try:
@@ -122,7 +122,7 @@ class LiveCluster(Closing):
                 time.sleep(_AGAIN_S)
 
     def describe(self, topics: Iterable[str]) -> dict[str, LiveTopic]:
-        """Those of the topics that there are, by name. One request, however many are asked for."""
+        """Return the existing ones of the topics, by name. One request in all."""
         names = sorted(set(topics))
         if not names:
             return {}
@@ -138,31 +138,30 @@ class LiveCluster(Closing):
         return {name: _live_topic(name, answers[name], doing) for name in names if answers[name] is not None}
 
     def earliest_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset that can be read of each. A request for each broker that leads one."""
+        """Return the first readable offset of each partition. One request per leading broker."""
         return self._offsets(dict.fromkeys(partitions, _EARLIEST))
 
     def end_offsets(
         self, partitions: Iterable[TopicPartition], isolation: Isolation | None = None
     ) -> dict[TopicPartition, int]:
-        """Behind the last offset that can be read of each: the high watermark, or the last stable offset.
+        """Return the end of each partition: the high watermark, or for ``read_committed`` the last stable offset.
 
-        The latter for ``read_committed``, which may be asked for in place of the cluster's own isolation. A request
-        for each broker that leads one of the partitions.
+        ``isolation`` overrides the cluster's. One request per leading broker.
         """
         return self._offsets(dict.fromkeys(partitions, _LATEST), isolation)
 
     def ends(
         self, partitions: Iterable[TopicPartition], isolation: Isolation | None = None
     ) -> dict[TopicPartition, LiveEnd]:
-        """The same with the epoch of the leader that answered."""
+        """Return the ends like :meth:`end_offsets`, with the epoch of the answering leader."""
         answers = self._list_offsets(dict.fromkeys(partitions, _LATEST), isolation)
         return {where: LiveEnd(answer.offset, _epoch(answer.leader_epoch)) for where, answer in answers.items()}
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
-        """Where on the leader's log the largest epoch ends that is not above the one asked for.
+        """Return the end, on the leader's log, of the largest epoch not above the given one.
 
-        A partition is absent if the answer was not understood. A consumer of its own asks: some connections, and a
-        request to each broker that leads one of the partitions.
+        A partition is left out if its answer was not understood. A separate consumer asks: it opens some connections,
+        and sends a request to each leading broker.
         """
         if not epochs:
             return {}
@@ -176,22 +175,22 @@ class LiveCluster(Closing):
             consumer.close()
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """The offset of the first record of each whose timestamp is the given one (milliseconds) or later.
+        """Return the offset of the first record at or after each timestamp (milliseconds).
 
-        None where there is none so late, among what ``isolation`` lets be read. Requests as above.
+        None if there is none among the readable records. Requests as above.
         """
-        # Times below zero have meanings of their own in the protocol.
+        # Negative times have special meanings in the protocol.
         specs = {where: _spec.for_timestamp(max(0, moment)) for where, moment in times.items()}
         return {where: None if offset < 0 else offset for where, offset in self._offsets(specs).items()}
 
     def committed_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """What a group has committed of each, None for nothing; transactions that commit offsets are waited for."""
+        """Return a group's committed offset of each partition, None without one, after pending transactions end."""
         wheres = list(partitions)
         commits = self.commits(group, wheres)
         return {where: commits[where].offset if where in commits else None for where in wheres}
 
     def commits(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, GroupCommit]:
-        """The same with all that each commit says, of those partitions alone of which there is one."""
+        """Return a group's whole commits, only for partitions that have one."""
         wheres = list(partitions)
         if not wheres:
             return {}
@@ -205,9 +204,9 @@ class LiveCluster(Closing):
         }
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Have a group that has no members stand at these offsets, the next to be read.
+        """Set the offsets of a group without members to these, the next to be read.
 
-        BrokerError names the first partition that is refused: then perhaps not all are committed.
+        BrokerError names the first refused partition; then some may not be committed.
         """
         if not offsets:
             return
@@ -258,14 +257,14 @@ class LiveCluster(Closing):
         absent_too: bool = False,
         watch: TopicWatch | None = None,
     ) -> dict[Asked, Any]:
-        """Asked again while the brokers say that it may succeed later, as that a partition gets another leader.
+        """Send requests, again on retryable errors such as a change of leaders.
 
-        What there is not is None if ``absent_too``, and an error otherwise.
+        Absent ones are None if ``absent_too``, otherwise an error.
         """
         begun = time.monotonic()
         end = begun + self._timeout_s
         while True:
-            # The last attempt too gets a moment in which it can be answered.
+            # Leave the last attempt a moment to be answered.
             futures = ask(max(_AGAIN_S, end - time.monotonic()))
             answers: dict[Asked, Any] = {}
             try:
@@ -277,8 +276,8 @@ class LiveCluster(Closing):
                             raise
                         answers[what] = None
             except (BrokerUnavailableError, ResourceNotFoundError) as error:
-                # All are asked again, not the failed one alone: it costs no more, and the answers are of one time.
-                # Offsets are asked of what was there a moment ago, of which not all brokers may know yet.
+                # Repeat all, not only the failed one: it costs no more, and the answers are of one time. Offsets are
+                # only requested of partitions that existed recently, which some brokers may not know yet.
                 last = end if error.retryable else begun + unknown_s(self._timeout_s)
                 if time.monotonic() + _AGAIN_S > last:
                     raise
@@ -291,7 +290,7 @@ class LiveCluster(Closing):
         self, client: LiveAdmin, what: object, future: Future[Any], doing: str, end: float, watch: TopicWatch | None
     ) -> Any:
         def wait() -> None:
-            # A client that is denied says so by its callback, which runs only while it is polled.
+            # The client reports denied access by a callback, which only runs while it is polled.
             client.listen(doing)
             if watch is not None and watch.is_due:
                 topic, partition = cast("TopicPartition", what)
@@ -307,19 +306,19 @@ class LiveCluster(Closing):
             client.listen(doing)
             raise self._fault(client, error, what, doing) from error
         if getattr(answer, "offset", None) == OFFSET_INVALID:
-            # What the library gives of one whose broker is dead, without an error, and would go on to ask.
+            # The library returns this without an error if the broker is dead, and would keep asking that broker.
             with contextlib.suppress(KafkaException):
                 client.list_topics(timeout=_POLL_S)
             raise client.trouble.unavailable(doing, self._timeout_s)
         return answer
 
     def _fault(self, client: LiveAdmin, error: KafkaException, what: object, doing: str) -> TieredStoreError:
-        """What went wrong with one of them, or with the connection, which then says more."""
+        """Return the error of one partition, or of the connection if that explains more."""
         named = _name_of(what)
         of = f"{doing}, for {named}"
         if error.args[0].code() != KafkaError._NOENT or not isinstance(what, tuple):
             return self._name_absent(self._failure(client, error, of), named)
-        # Why no broker could be asked librdkafka does not tell.
+        # librdkafka does not report why it could ask no broker.
         topic, partition = cast("TopicPartition", what)
         why = TopicWatch(client, self._timeout_s).errors(topic, [partition]).get(partition)
         if why is None or kind_of(why) is BrokerUnavailableError:
@@ -327,23 +326,23 @@ class LiveCluster(Closing):
         return self._name_absent(fault(why, of), named)
 
     def _failure(self, client: LiveAdmin, error: KafkaException, doing: str) -> TieredStoreError:
-        """What went wrong with a call, or with the connection."""
+        """Return the error of a call, or of the connection if that explains more."""
         if error.args[0].code() in _SILENCE:
             return client.trouble.unavailable(doing, self._timeout_s)
         return fault(error.args[0], doing)
 
     def _name_absent(self, error: TieredStoreError, named: str) -> TieredStoreError:
-        """What is absent has one sentence, whoever says so."""
+        """Return one common sentence for absent topics and partitions, whatever reported them."""
         is_absent = isinstance(error, ResourceNotFoundError)
         return ResourceNotFoundError(f"there is no {named} at {self._servers}") if is_absent else error
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in by these from the next connection on."""
+        """Use these credentials for new connections."""
         self._login = username, password
         self._clients.get().set_sasl_credentials(username, password)
 
     def close(self) -> None:
-        """Let this process's client go; it is made again when it is needed."""
+        """Close this process's client; it is recreated when needed."""
         self._clients.close()
 
     def __repr__(self) -> str:
@@ -351,7 +350,7 @@ class LiveCluster(Closing):
 
 
 def _name_of(what: object) -> str:
-    """A topic by its name, a partition as topic and number."""
+    """Return a topic's name, or a partition's topic and number."""
     return "-".join(map(str, cast("tuple[object, ...]", what))) if isinstance(what, tuple) else f"{what}"
 
 
@@ -360,19 +359,19 @@ def _epoch(theirs: int | None) -> int | None:
 
 
 def _untyped(client: LiveAdmin) -> Any:
-    """The library leaves the types of its futures open."""
+    """Return the client without types: the library does not type its futures."""
     return client
 
 
 def _live_topic(name: str, described: Any, doing: str) -> LiveTopic:
     topic_id = uuid_of(described.topic_id)
     if topic_id.bytes == bytes(16):
-        raise BrokerError(f"{doing}: the broker names no topic id; Kafka 2.8 or later does")
+        raise BrokerError(f"{doing}: the broker returned no topic id; Kafka 2.8 or later is needed")
     return LiveTopic(name, topic_id, tuple(sorted(partition.id for partition in described.partitions)))
 
 
 def uuid_of(theirs: Any) -> Uuid:
-    """Return a topic's id, in the library two signed longs as in Java; zero where the broker tells none."""
+    """Return a topic's id, which the library holds as two signed longs; zero if the broker has none."""
     if theirs is None:
         return Uuid(bytes(16))
     high, low = theirs.get_most_significant_bits(), theirs.get_least_significant_bits()
@@ -380,28 +379,28 @@ def uuid_of(theirs: Any) -> Uuid:
 
 
 _FIRST_COMMITS_S: Final = 1.0
-"""A call in which nothing can interrupt; those that follow take as long as all before them."""
+"""Duration of the first call, which nothing can interrupt; each later one takes as long as all before it."""
 
 
 class GroupClient(Closing):
-    """Asks a group's coordinator; subscribes to nothing, and so is no member. For one thread.
+    """Asks a group's coordinator, without subscribing and so without joining the group. For one thread.
 
-    Not the administrative client: librdkafka 2.x takes the whole process down where a coordinator answers that one that
-    it is not the coordinator any more (its issue 5040), as each does that has only just become one.
+    It avoids the administrative client: librdkafka 2.x crashes the process if a coordinator answers that one that it is
+    no longer the coordinator (its issue 5040), as a broker does that has just become one.
     """
 
     def __init__(self, configuration: Mapping[str, str], login: tuple[str, str] | None = None) -> None:
-        """``configuration`` names the group; ``login``, a user and a password, stands for what it says of these."""
-        # What transactions are about to commit is waited for, whatever may be read of topics.
+        """``configuration`` names the group; ``login``, a user and a password, overrides its credentials."""
+        # Wait for pending commits of transactions, whatever the isolation for topics.
         own = {"enable.auto.commit": "false", "isolation.level": "read_committed"}
         self._client = LiveConsumer({**configuration, **own})
         if login is not None:
             self._client.set_sasl_credentials(*login)
 
     def committed(self, partitions: Sequence[TopicPartition], doing: str, timeout_s: float) -> list[KafkaPartition]:
-        """What is committed of each, asked for again while that may succeed later; a negative offset for nothing.
+        """Return the commit of each partition, retrying while that may help; a negative offset means none.
 
-        Errors begin with ``doing``: BrokerDeniedError, BrokerUnavailableError (nothing came in ``timeout_s``),
+        Errors begin with ``doing``: BrokerDeniedError, BrokerUnavailableError (no answer in ``timeout_s``),
         BrokerError.
         """
         begun = time.monotonic()
@@ -417,20 +416,20 @@ class GroupClient(Closing):
                 time.sleep(_AGAIN_S)
 
     def close(self) -> None:
-        """Let the connections go."""
+        """Close the connections."""
         self._client.close()
 
     def _ask(
         self, partitions: Sequence[TopicPartition], doing: str, wait_s: float, timeout_s: float
     ) -> list[KafkaPartition]:
         trouble = self._client.trouble
-        client: Any = self._client  # the library leaves types of its results open
+        client: Any = self._client  # the library does not type its results
         try:
             places: list[KafkaPartition] = client.committed(
                 [KafkaPartition(*where) for where in partitions], timeout=wait_s
             )
         except KafkaException as error:
-            # A client that is denied says so by its callback, which runs only while it is polled.
+            # The client reports denied access by a callback, which only runs while it is polled.
             self._client.poll(0)
             final = trouble.final(doing)
             if final is not None:

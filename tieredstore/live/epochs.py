@@ -1,9 +1,8 @@
-"""Where leader epochs end on the brokers, asked by a consumer, since librdkafka's administrative client cannot ask it.
+"""Ends of leader epochs at the brokers, asked by a consumer: librdkafka's administrative client cannot ask for them.
 
-A consumer that seeks with a leader epoch has the leader validate the place (Kafka's OffsetForLeaderEpoch) before
-anything is fetched. No log reaches the offset that is sought here, so each answer is the client's error "log
-truncation", whose text has the two numbers: the largest epoch up to the one asked for that the leader knows, and its
-end.
+If a consumer seeks with a leader epoch, the leader validates the place (Kafka's OffsetForLeaderEpoch) before any fetch.
+The offset sought here is beyond any log. So each answer is the client's error "log truncation", whose text has the two
+numbers: the largest epoch known to the leader up to the given one, and its end.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from tieredstore.live.faults import OUT_OF_RANGE, fault, translate_errors
 from tieredstore.model import TopicPartition
 
 _BEYOND: Final = 1 << 62
-"""An offset that no log reaches."""
+"""An offset beyond any log."""
 
 _ANSWER: Final = re.compile(r"broker end offset is (\d+) \(offset leader epoch (\d+)\)", re.ASCII)
 _POLL_S: Final = 0.1
 _FIRST_WAIT_S: Final = 1.0
-"""How long the first answer is waited for before the place is sought again; twice as long each time."""
+"""Wait for the first answer before seeking again; it doubles each time."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
-    """The largest epoch up to the one that was asked for, and the offset behind its last record.
+    """The largest epoch up to the requested one, and its end (exclusive).
 
-    Where retention has deleted all of an epoch, the leader tells the beginning of its log.
+    If retention has deleted an entire epoch, the leader returns the beginning of its log.
     """
 
     epoch: int
@@ -42,7 +41,7 @@ class EpochEnd:
 
 
 class EpochInquiry:
-    """One inquiry of the leaders of some partitions, by a consumer that fetches nothing. For one thread."""
+    """One inquiry at the leaders of some partitions, by a consumer that fetches nothing. For one thread."""
 
     def __init__(self, consumer: LiveConsumer, epochs: Mapping[TopicPartition, int], doing: str) -> None:
         self._consumer = consumer
@@ -52,9 +51,9 @@ class EpochInquiry:
         self._answers: dict[TopicPartition, EpochEnd | None] = {}
 
     def ask(self, timeout_s: float) -> dict[TopicPartition, EpochEnd]:
-        """The answers; a partition is absent if its leader knows no epoch so early, or was not understood.
+        """Return the answers, without partitions whose leader knows no epoch so early or was not understood.
 
-        BrokerUnavailableError if not all have come in ``timeout_s``, BrokerDeniedError, BrokerError.
+        Raise BrokerUnavailableError unless all arrive in ``timeout_s``; or BrokerDeniedError, BrokerError.
         """
         end, wait_s = time.monotonic() + timeout_s, _FIRST_WAIT_S
         places = [KafkaPartition(*where, _BEYOND) for where in self._epochs]
@@ -81,7 +80,7 @@ class EpochInquiry:
             try:
                 self._consumer.seek(KafkaPartition(*where, _BEYOND, leader_epoch=self._epochs[where]))
             except KafkaException:
-                continue  # the assignment has not begun yet
+                continue  # the assignment is not active yet
             self._unsought.discard(where)
 
     def _hear(self, message: Message) -> None:
@@ -98,6 +97,6 @@ class EpochInquiry:
 
 
 def epoch_end_in(text: str) -> EpochEnd | None:
-    """Return what the client's error "log truncation" says of the leader's log; None if its words are others."""
+    """Parse the client's error "log truncation"; return None if its wording is unknown."""
     match = _ANSWER.search(text)
     return None if match is None else EpochEnd(int(match[2]), int(match[1]))

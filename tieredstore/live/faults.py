@@ -1,4 +1,4 @@
-"""Errors of librdkafka and of the broker, in classes of ours. One place translates them."""
+"""Translation of errors of librdkafka and brokers to this project's classes, all in one place."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from tieredstore.errors import (
 )
 
 _UNKNOWN_S: Final = 5.0
-"""How long a topic or partition that should be there may be unknown to the brokers before it counts as absent.
+"""Time for which brokers may not know a topic or partition that should exist, before it counts as absent.
 
-Each broker learns for itself of what was created a moment ago: one with KRaft within milliseconds, one that lags or
-asks ZooKeeper within a second or two. Java's clients wait for their whole time-out, and so tell of a misspelt name
-after a minute.
+Each broker learns of new topics by itself: within milliseconds with KRaft, within a second or two if it lags or uses
+ZooKeeper. Java's clients wait for their whole timeout, so they report a misspelt name after a minute.
 """
 
 _DENIED: Final = frozenset(
@@ -53,7 +52,7 @@ _ABSENT: Final = frozenset(
     }
 )
 _PASSING_WITHOUT_NAME: Final = frozenset({-137, 103, 106, 122, 123, 129, 133})
-"""Those for which not every version of the library that works here has a name: _DESTROY_BROKER, INCONSISTENT_TOPIC_ID,
+"""Codes that some supported versions of the library do not name: _DESTROY_BROKER, INCONSISTENT_TOPIC_ID,
 FETCH_SESSION_TOPIC_ID_ERROR, SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH, REBOOTSTRAP_REQUIRED,
 SHARE_SESSION_LIMIT_REACHED."""
 
@@ -106,12 +105,12 @@ _PASSING: Final = _PASSING_WITHOUT_NAME | frozenset(
         KafkaError.UNSTABLE_OFFSET_COMMIT,
     }
 )
-"""What may be otherwise in a moment: all that Java's clients call retriable, but for what is absent or damaged."""
+"""Temporary errors: all that Java's clients call retriable, except for absence and damage."""
 
 OUT_OF_RANGE: Final = frozenset(
     {KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE}
 )
-"""The broker's log does not have the offset that was asked for, or not any more."""
+"""The broker's log does not have the requested offset, or no longer has it."""
 
 OF_GROUPS: Final = frozenset(
     {
@@ -122,19 +121,19 @@ OF_GROUPS: Final = frozenset(
         KafkaError.NOT_COORDINATOR,
     }
 )
-"""A consumer looks for its group though it needs none here, and may have no right to it."""
+"""Errors of the consumer's group, which readers do not need and may have no access to."""
 
 OF_HOLES: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE})
-"""What librdkafka says after ten fetches of a partition that brought nothing but what compaction left of a batch at a
-segment's end: that its records were too large. It goes on behind it by itself."""
+"""librdkafka's error after ten fetches of a partition that returned only the compacted rest of a batch at a segment's
+end: it calls the records too large, and continues by itself."""
 
 _DAMAGED: Final = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG, KafkaError.INVALID_MSG})
 
 
 class Trouble:
-    """What a client said of its connections while it was waited for. The client's callback notes it.
+    """Connection errors of a client during a wait, noted by its callback.
 
-    ``beside_clients``: whether the process was forked from one that had clients, so that those of its own may not work.
+    ``beside_clients``: True if the process was forked from one with clients, so that its own may not work.
     """
 
     def __init__(self, *, beside_clients: bool = False) -> None:
@@ -143,8 +142,8 @@ class Trouble:
         self._answered = False
 
     def note(self, error: KafkaError) -> None:
-        """Keep what tells most: that all brokers are down follows on the reason, and a lost connection on a refusal."""
-        # Of topics the consumer's own errors tell which one is meant.
+        """Keep the most informative error: "all brokers down" follows the reason, and a lost connection a refusal."""
+        # The consumer's own errors name the topic.
         if error.code() in OF_GROUPS or kind_of(error) is ResourceNotFoundError:
             return
         follows = error.code() == KafkaError._ALL_BROKERS_DOWN or self._is_final()
@@ -152,41 +151,41 @@ class Trouble:
             self.noted = error
 
     def forget(self) -> None:
-        """An answer has come."""
+        """Forget noted errors after an answer."""
         self.noted = None
         self._answered = True
 
     def final(self, doing: str) -> TieredStoreError | None:
-        """What waiting does not mend, as that the broker refuses us, or we it: librdkafka would try again for ever."""
+        """Return an error that waiting cannot fix, such as denied access, which librdkafka would retry forever."""
         return fault(self.noted, doing) if self.noted is not None and self._is_final() else None
 
     def _is_final(self) -> bool:
         if self.noted is None or kind_of(self.noted) not in (BrokerDeniedError, BrokerError):
             return False
-        # A TLS handshake also fails where the connection is lost in it; not the first ones, if nothing ever came.
+        # A TLS handshake also fails if the connection is lost during it. Before the first answer it counts as final.
         return self.noted.code() != KafkaError._SSL or not self._answered
 
     def unavailable(self, doing: str, timeout_s: float) -> TieredStoreError:
-        """Nothing came within ``timeout_s`` seconds."""
+        """Return the error for no answer within ``timeout_s`` seconds."""
         if self.noted is not None and self.noted.code() != KafkaError._ALL_BROKERS_DOWN:
             error = fault(self.noted, doing)
-            # A connection on which something else than Kafka speaks damages no record.
+            # If the other side does not speak Kafka, no record is damaged.
             return BrokerUnavailableError(str(error)) if isinstance(error, BatchCorruptError) else error
         if self._beside_clients and not self._answered:
-            # A thread of the parent's may have held a lock of OpenSSL's, which is librdkafka's own copy: in the child
-            # it stays locked, and each connection waits for it.
+            # A thread of the parent may have held a lock in librdkafka's own copy of OpenSSL. In the child it stays
+            # locked, and every connection waits for it.
             return BrokerUnavailableError(
-                f"{doing}: no broker answered within {timeout_s:g} s; this process was forked beside clients of "
-                "librdkafka, after which none may work in it: spawn it, or fork before the first client is made"
+                f"{doing}: no broker answered within {timeout_s:g} s; this process was forked from one with librdkafka "
+                "clients, after which its own may hang: spawn it instead, or fork before making the first client"
             )
-        # A listener for TLS or SASL closes the connections of clients that come without, and tells them nothing.
+        # A TLS or SASL listener closes plain connections without an answer.
         return BrokerUnavailableError(
-            f"{doing}: no broker answered within {timeout_s:g} s; if it runs, see that security.protocol is its own"
+            f"{doing}: no broker answered within {timeout_s:g} s; if it runs, check security.protocol"
         )
 
 
 def kind_of(error: KafkaError) -> type[TieredStoreError]:
-    """The class of ours for one of theirs: only BrokerUnavailableError is to be tried again."""
+    """Return this project's class for an error; only BrokerUnavailableError is retryable."""
     code = error.code()
     if code in _DENIED:
         return BrokerDeniedError
@@ -200,18 +199,18 @@ def kind_of(error: KafkaError) -> type[TieredStoreError]:
 
 
 def fault(error: KafkaError, doing: str) -> TieredStoreError:
-    """The error of ours for one of theirs; ``doing`` says what failed, and of what."""
+    """Return this project's error for one of librdkafka; ``doing`` says which operation failed."""
     return kind_of(error)(f"{doing}: {excerpt(error.str() or error.name(), 1000)}")
 
 
 def unknown_s(timeout_s: float) -> float:
-    """How long the brokers may not know what should be there, for one who waits ``timeout_s`` seconds for them."""
+    """Return how long brokers may not know an existing topic, for a caller with timeout ``timeout_s``."""
     return min(_UNKNOWN_S, timeout_s / 4)
 
 
 @contextmanager
 def translate_errors(doing: str) -> Generator[None]:
-    """What a client raises in the block as an error of ours."""
+    """Translate a client's errors raised in the block."""
     try:
         yield
     except KafkaException as error:

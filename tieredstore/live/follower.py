@@ -1,4 +1,4 @@
-"""A consumer that follows partitions for as long as it is wanted, and says what came of each."""
+"""A consumer that follows partitions continuously and returns events of each."""
 
 from __future__ import annotations
 
@@ -28,62 +28,62 @@ from tieredstore.process.closing import Closing
 _ROWS: Final = 10_000
 _TARGET_BYTES: Final = 4 * 1024 * 1024
 _FIRST_ROWS: Final = 256
-"""How large messages are is not known before the first have come."""
+"""Rows of the first request, while the size of messages is unknown."""
 
 _WAIT_S: Final = 0.1
 _LOOK_S: Final = 5.0
-"""How long a look whether a broker is there at all may take."""
+"""Longest time for checking that any broker is available."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveEvent:
-    """What came of a partition: ``records`` in the order of offsets, all of which before ``next_offset`` were given.
+    """New ``records`` of a partition in the order of offsets; all before ``next_offset`` were returned.
 
-    None for records means that the broker does not have what comes next: retention passed by, the log was cut, or the
-    topic is gone. The partition is followed no longer then.
+    ``records`` is None if the broker does not have the next offset: retention deleted it, the log was cut, or the topic
+    is gone. The partition is then no longer followed.
     """
 
     where: TopicPartition
     records: pa.RecordBatch | None
     next_offset: int
     leader_epoch: int | None = None
-    """That of the last record."""
+    """Leader epoch of the last record."""
 
 
 class Link(enum.Enum):
-    """What is known of the client's side of a partition that it fetches.
+    """State of a partition in the client.
 
     | from | event | next |
     |---|---|---|
-    | - | assigned, with the leader epoch of the record before | `UNCHECKED` |
+    | - | assigned, with the leader epoch of the preceding record | `UNCHECKED` |
     | - | assigned without | `SILENT` |
-    | `UNCHECKED` | the client takes the seek that has it ask the leader | `SILENT` |
-    | `SILENT` | a record or the end comes | `HEARD` |
+    | `UNCHECKED` | the client accepts the seek that makes it ask the leader | `SILENT` |
+    | `SILENT` | a record or the end arrives | `HEARD` |
     """
 
     UNCHECKED = enum.auto()
-    """The client has yet to ask whether the record before the place is of the broker's log: nothing is given."""
+    """The leader has yet to confirm that the preceding record is in its log; messages are dropped."""
     SILENT = enum.auto()
-    """Nothing has come since it was assigned, so that the client does not tell where it is."""
+    """Nothing has arrived since the assignment, so the client's position is unknown."""
     HEARD = enum.auto()
 
 
 @dataclass(slots=True)
 class _Followed:
-    """A partition that is followed: where it goes on, with the epoch of the record before as far as it is known."""
+    """A followed partition: its next offset, and the epoch of the preceding record if known."""
 
     position: int
     epoch: int | None
     link: Link
     failure: TieredStoreError | None = None
-    """Raised once all is given that came before it."""
+    """Raised after everything before it was returned."""
 
 
 class LiveFollower(Closing):
-    """Follows partitions of one cluster, each from an offset on. For one thread; to be closed.
+    """Follows partitions of one cluster from given offsets. For one thread; close it after use.
 
-    One consumer has them all, and joins no group. Memory is bounded whatever the number of partitions: what librdkafka
-    reads ahead (``docs/how-to/read.md``) and about 4 MiB or 10,000 records on their way out.
+    One consumer reads them all, without joining a group. Memory is bounded for any number of partitions: librdkafka's
+    read-ahead (``docs/how-to/read.md``) and about 4 MiB or 10,000 records to return.
     """
 
     def __init__(
@@ -95,12 +95,12 @@ class LiveFollower(Closing):
         timeout_s: float = 60.0,
         make_consumer: Callable[[Mapping[str, str]], LiveConsumer] = LiveConsumer,
     ) -> None:
-        """ConfigError for what cannot be; nothing is connected to before the first partition."""
+        """Raise ConfigError for invalid arguments; nothing connects before the first partition."""
         check_timeout(timeout_s)
         configuration = client_configuration(properties, isolation)
         self._columns = MessageColumns(columns)
         self._servers = configuration["bootstrap.servers"]
-        self._doing = f"the partitions that are followed at {self._servers} cannot be read"
+        self._doing = f"the followed partitions at {self._servers} cannot be read"
         self._timeout_s = timeout_s
         self._consumer = make_consumer(reading_configuration(configuration, timeout_s))
         self._followed: dict[TopicPartition, _Followed] = {}
@@ -110,29 +110,29 @@ class LiveFollower(Closing):
         self._answered_at = time.monotonic()
         self._watch = TopicWatch(self._consumer, timeout_s)
         self._watched = ""
-        """The topic that was looked at last."""
+        """The topic that was checked last."""
 
     @property
     def positions(self) -> Mapping[TopicPartition, int]:
-        """Where each partition that is followed goes on, behind what :meth:`poll` has given."""
+        """Next offset of each followed partition, after the events returned by :meth:`poll`."""
         return {where: one.position for where, one in self._followed.items()}
 
     @property
     def is_ready(self) -> bool:
-        """Whether :meth:`poll` has something to give without asking."""
+        """True if :meth:`poll` can return an event at once."""
         return bool(self._ready)
 
     def add(
         self, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int] = MappingProxyType({})
     ) -> None:
-        """Follow these partitions too, from these offsets on; one that is followed already moves there.
+        """Add these partitions from these offsets; followed ones move there.
 
-        ``epochs`` are of leaders that had the offsets in their logs: if an election has cut a log below its offset
-        since, an event without records tells it.
+        ``epochs`` are of leaders whose logs had the offsets: if an election has since cut a log below its offset, an
+        event without records reports it.
         """
         self.remove(positions)
         if positions:
-            # Incremental: the others are fetched on, and what was read ahead of them is kept.
+            # Incremental: other partitions keep their fetches and read-ahead.
             with translate_errors(self._doing):
                 self._consumer.incremental_assign([KafkaPartition(*where, at) for where, at in positions.items()])
             for where, at in positions.items():
@@ -142,7 +142,7 @@ class LiveFollower(Closing):
             self._watch.begin()
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Follow these no longer; what had come of them and was not asked for is dropped."""
+        """Remove these partitions, and drop their unreturned events."""
         known = [where for where in partitions if where in self._followed]
         if not known:
             return
@@ -153,12 +153,12 @@ class LiveFollower(Closing):
         self._ready = deque(event for event in self._ready if event.where in self._followed)
 
     def poll(self, timeout_s: float) -> LiveEvent | None:
-        """What comes next, of whichever partition; None if nothing does for ``timeout_s``.
+        """Return the next event of any partition; None if there is none for ``timeout_s``.
 
-        Nothing is no error as long as a broker is there: a log may not grow. BrokerUnavailableError, to be tried again,
-        if none has answered for the follower's own time-out; BrokerDeniedError, BrokerError, BatchCorruptError. What
-        came before an error is given before it is raised, and asked again the follower goes on behind what it has
-        given. A topic or partition that the brokers still do not know after some seconds is gone.
+        None is no error while a broker is available: a log may not grow. Raise BrokerUnavailableError (retryable) if no
+        broker answers within the follower's own timeout; or BrokerDeniedError, BrokerError, BatchCorruptError. Events
+        before an error are returned first; a later call continues after them. A topic or partition that brokers do not
+        know after some seconds counts as gone.
         """
         self.wait(timeout_s)
         if not self._ready:
@@ -174,7 +174,7 @@ class LiveFollower(Closing):
         return event
 
     def wait(self, timeout_s: float) -> None:
-        """Until :meth:`poll` has something to give, ``timeout_s`` at most; errors as there."""
+        """Wait until :meth:`poll` has an event, at most ``timeout_s``; errors as there."""
         if self._is_closed:
             raise AlreadyClosedError("the follower was closed; open another one to go on")
         end = time.monotonic() + timeout_s
@@ -183,7 +183,7 @@ class LiveFollower(Closing):
             self._raise_failure()
             if self._followed:
                 self._check_places()
-                # Asked to wait for many, a consumer waits its whole time for the last of them.
+                # consume(many, timeout) would wait the whole time for the last of them.
                 messages = self._consumer.consume(self._rows, 0)
                 self._take(messages or self._consumer.consume(1, min(left, _WAIT_S)))
                 self._check_broker()
@@ -193,21 +193,21 @@ class LiveFollower(Closing):
                 return
 
     def _check_places(self) -> None:
-        """Have the client ask the leaders: only a seek always does, which drops what was fetched before it."""
+        """Make the client ask the leaders: only a seek always does, and it drops earlier fetches."""
         for where, followed in self._followed.items():
             if followed.link is Link.UNCHECKED and followed.epoch is not None:
                 place = KafkaPartition(*where, followed.position, leader_epoch=followed.epoch)
-                with contextlib.suppress(KafkaException):  # the assignment has not begun yet
+                with contextlib.suppress(KafkaException):  # the assignment is not active yet
                     self._consumer.seek(place)
                     followed.link = Link.SILENT
 
     def close(self) -> None:
-        """End the connections; AlreadyClosedError from then on."""
+        """Close the connections; later calls raise AlreadyClosedError."""
         self._is_closed = True
         self._consumer.close()
 
     def _take(self, messages: list[Message]) -> None:
-        """What came, by partition; events keep the order in which a partition's messages came."""
+        """Turn messages into events per partition, in order of arrival."""
         runs: dict[TopicPartition, list[Message]] = {}
         for message in messages:
             where = _partition_of(message)
@@ -218,17 +218,17 @@ class LiveFollower(Closing):
             if error is not None:
                 self._judge(error, where, runs)
             elif followed is not None and followed.failure is None:
-                # Others may still come of a partition that was removed, or that begins again after an error.
+                # Messages may still arrive of a removed partition, or of one that restarts after an error.
                 runs.setdefault(where, []).append(message)
         for where in list(runs):
             self._release(where, runs)
         if messages:
             size = size_of([message for message in messages if message.error() is None])
-            # As many for the next call as make the target's size, if they are like these.
+            # Estimate the next call's number of messages from the size of these.
             self._rows = max(1, min(_ROWS, _TARGET_BYTES * len(messages) // max(1, size)))
 
     def _release(self, where: TopicPartition, runs: dict[TopicPartition, list[Message]]) -> None:
-        """Make record batches of what has come of one partition."""
+        """Make record batches of one partition's messages."""
         for piece in pieces(runs.pop(where), _TARGET_BYTES):
             try:
                 records = self._columns.build(piece)
@@ -248,15 +248,15 @@ class LiveFollower(Closing):
         broker_error = fault(error, self._doing)
         if code in OUT_OF_RANGE or isinstance(broker_error, ResourceNotFoundError):
             if where in runs:
-                # What came before the error is good, and tells where the bucket has to go on.
+                # Records before the error are good, and give the offset at which the bucket continues.
                 self._release(where, runs)
             if where in self._followed:
                 self._ready.append(LiveEvent(where, None, self._followed[where].position))
         elif broker_error.retryable:
-            # librdkafka tries again by itself: this is an error only if nothing comes until the time is over.
+            # librdkafka retries by itself: this becomes an error only if nothing arrives within the timeout.
             self._consumer.trouble.note(error)
         else:
-            # Raised here it would take along what came of other partitions in the same answer.
+            # Raising here would drop messages of other partitions in the same answer.
             self._fail(where, broker_error)
 
     def _fail(self, where: TopicPartition, error: TieredStoreError) -> None:
@@ -265,10 +265,10 @@ class LiveFollower(Closing):
             followed.failure = error
 
     def _raise_failure(self) -> None:
-        """The error of a partition, which begins again behind what was given: the consumer has moved on."""
+        """Raise a partition's error, and restart it after its last returned event, since the consumer moved on."""
         for where, followed in list(self._followed.items()):
             if followed.failure is not None:
-                # With the epoch: the leader may be another one by now, whose log was cut below the place.
+                # Pass the epoch: a new leader's log may be cut below the offset.
                 epochs = {} if followed.epoch is None else {where: followed.epoch}
                 self.add({where: followed.position}, epochs)
                 raise followed.failure
@@ -280,7 +280,7 @@ class LiveFollower(Closing):
         self._consumer.trouble.forget()
 
     def _check_broker(self) -> None:
-        """An error if a broker should have said something by now, and is not there when it is looked for."""
+        """Raise an error if an answer is overdue and no broker is available."""
         trouble = self._consumer.trouble
         final = trouble.final(self._doing)
         if final is not None:
@@ -290,7 +290,7 @@ class LiveFollower(Closing):
             return
         if trouble.noted is None and not self._list_silent():
             return
-        # Connections come and go while a log does not grow, and nobody tells that they are back.
+        # Connections come and go while a log does not grow, and returns are not reported.
         self._look_for_broker()
         if self._list_silent():
             raise trouble.unavailable(self._doing, self._timeout_s)
@@ -298,7 +298,7 @@ class LiveFollower(Closing):
         self._answered_at = time.monotonic()
 
     def _check_silent(self) -> None:
-        """Find out why nothing has come of some yet: of one topic after the other."""
+        """Find out why some partitions are silent, one topic at a time."""
         if not self._watch.is_due or not (silent := self._list_silent()):
             return
         topics = {topic for topic, _ in silent}
@@ -312,12 +312,12 @@ class LiveFollower(Closing):
             self._ready.append(LiveEvent(where, None, self._followed[where].position))
 
     def _list_silent(self) -> list[TopicPartition]:
-        """Those of which neither a record nor the end has come yet."""
+        """Return the partitions without a record or an end so far."""
         return [where for where, followed in self._followed.items() if followed.link is not Link.HEARD]
 
     def _look_for_broker(self) -> None:
         try:
-            # Of one topic: the metadata of all may be large, and any answer will do.
+            # Ask for one topic: all metadata may be large, and any answer will do.
             self._consumer.list_topics(self._any_topic(), timeout=min(_LOOK_S, self._timeout_s))
         except KafkaException as error:
             raise self._consumer.trouble.unavailable(self._doing, self._timeout_s) from error

@@ -1,4 +1,4 @@
-"""Messages of librdkafka into Arrow columns, one column after the other."""
+"""Conversion of librdkafka's messages into Arrow columns, column by column."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from tieredstore.kafka.records.columns import RecordColumns
 
 
 class MessageColumns:
-    """Record batches of the asked columns, of the schema that the records of a bucket have."""
+    """Record batches of selected columns, with the same schema as a bucket's records."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        """ConfigError for columns that there are not."""
+        """Raise ConfigError for unknown columns."""
         self.schema: pa.Schema = RecordColumns(names).schema
 
     def build(self, messages: Sequence[Message]) -> pa.RecordBatch:
-        """A record batch of messages, none of which is an error."""
+        """Return a record batch of messages without errors."""
         arrays = [_column(field.name, field.type, messages) for field in _fields(self.schema)]
         built: pa.RecordBatch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         return built
 
 
 def before(messages: Sequence[Message], stop: int) -> Sequence[Message]:
-    """Those with offsets below ``stop``; offsets ascend."""
+    """Return the messages with offsets below ``stop``; offsets ascend."""
     if not messages or _offset(messages[-1]) < stop:
         return messages
     return messages[: bisect_left(messages, stop, key=_offset)]
 
 
 def size_of(messages: Sequence[Message]) -> int:
-    """Bytes of keys and values."""
+    """Return the bytes of keys and values."""
     return sum(map(len, messages)) + sum(len(key) for key in map(Message.key, messages) if key is not None)
 
 
@@ -45,7 +45,7 @@ def _fields(schema: Any) -> list[Any]:
 
 
 def pieces(messages: Sequence[Message], target_bytes: int) -> Iterator[Sequence[Message]]:
-    """The messages in runs of at most ``target_bytes``, or of one that is larger."""
+    """Yield the messages in runs of at most ``target_bytes``, or of one larger message."""
     first, held = 0, 0
     for at, message in enumerate(messages):
         size = size_of((message,))
@@ -57,12 +57,12 @@ def pieces(messages: Sequence[Message], target_bytes: int) -> Iterator[Sequence[
 
 
 def last_offset(messages: Sequence[Message]) -> int:
-    """That of the last one; there is one."""
+    """Return the offset of the last message."""
     return _offset(messages[-1])
 
 
 def epoch_of(message: Message) -> int | None:
-    """The leader epoch of a record; None from a broker that tells none."""
+    """Return a record's leader epoch; None if the broker does not report it."""
     epoch = message.leader_epoch()
     return None if epoch is None or epoch < 0 else epoch
 
@@ -74,19 +74,19 @@ def _offset(message: Message) -> int:
 
 def _headers(messages: Sequence[Message]) -> list[Any]:
     all_headers: list[Any] = []
-    # Through map as below: only there Python sees that the method has failed where it returns nonetheless.
+    # Use map as below: only then Python notices that the failed method has returned a value nonetheless.
     try:
         all_headers.extend(map(Message.headers, messages))
     except (SystemError, UnicodeDecodeError) as error:
         message = messages[len(all_headers)]
         raise BatchCorruptError(
             f"the record at offset {message.offset()} of {message.topic()}-{message.partition()} has a header whose "
-            f"key is not UTF-8, which librdkafka's binding cannot give; read without headers"
+            f"key is not UTF-8, which librdkafka's binding cannot return; read without headers"
         ) from error
     return [headers or None for headers in all_headers]
 
 
-# A method of the class, mapped over the messages, costs half of what a loop in Python does.
+# Mapping a method of the class over the messages costs half of a Python loop.
 def _column(name: str, kind: Any, messages: Sequence[Message]) -> Any:
     match name:
         case "key":

@@ -1,7 +1,7 @@
-"""Properties of a Kafka client, under the names that Java clients and Spark users know, for librdkafka.
+"""Translation of a Kafka client's properties, as Java clients and Spark users name them, for librdkafka.
 
-That includes ``sasl.jaas.config``, and key stores and trust stores: PEM and PKCS12 files can be used; JKS files cannot
-be read without Java.
+It covers ``sasl.jaas.config``, key stores and trust stores. PEM and PKCS12 files work; JKS files cannot be read without
+Java.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RENAMED: Final = {
     "send.buffer.bytes": "socket.send.buffer.bytes",
 }
 _OPERATING_SYSTEM: Final = ("socket.receive.buffer.bytes", "socket.send.buffer.bytes")
-"""Where Java says -1 for what the operating system chooses, and librdkafka says 0."""
+"""For the operating system's choice Java uses -1, librdkafka 0."""
 
 _WITHOUT_EFFECT: Final = frozenset(
     {
@@ -40,16 +40,16 @@ _WITHOUT_EFFECT: Final = frozenset(
         "ssl.enabled.protocols", "ssl.keymanager.algorithm", "ssl.protocol", "ssl.trustmanager.algorithm",
     }
 )  # fmt: skip
-"""Groups, polling, metrics of the JVM; and the protocol of TLS, which is 1.2 or later here."""
+"""Properties of groups, polling, JVM metrics, and TLS protocols, which are always 1.2 or later here."""
 
 _REFUSED: Final = {
-    "auto.offset.reset": "where a read starts is said by offsets, and one that is gone is an error",
+    "auto.offset.reset": "reads start at given offsets, and a missing offset is an error",
     "enable.auto.commit": "nothing is committed to the broker",
     "enable.auto.offset.store": "nothing is committed to the broker",
-    "enable.partition.eof": "a read ends by it",
-    "interceptor.classes": "there is no JVM here that could load classes",
+    "enable.partition.eof": "reads need it to find their end",
+    "interceptor.classes": "there is no JVM to load classes",
     "key.deserializer": "keys are bytes; decode them in the query",
-    "plugin.library.paths": "libraries are not loaded into a reader",
+    "plugin.library.paths": "readers do not load libraries",
     "value.deserializer": "values are bytes; decode them in the query",
     **dict.fromkeys(
         (
@@ -57,7 +57,7 @@ _REFUSED: Final = {
             "sasl.login.class", "security.providers", "ssl.engine.factory.class", "ssl.provider",
             "ssl.secure.random.implementation",
         ),
-        "there is no JVM here that could load classes",
+        "there is no JVM to load classes",
     ),
 }  # fmt: skip
 
@@ -69,7 +69,7 @@ _OF_JAVA: Final = frozenset(
         "ssl.trustmanager.algorithm",
     }
 )  # fmt: skip
-"""What of these librdkafka has no name for."""
+"""Of these, properties that librdkafka does not know."""
 
 _ASSIGNORS: Final = {
     "org.apache.kafka.clients.consumer.CooperativeStickyAssignor": "cooperative-sticky",
@@ -80,30 +80,30 @@ _STRATEGY: Final = "partition.assignment.strategy"
 _HOST_CHECK: Final = "ssl.endpoint.identification.algorithm"
 
 _NOT_FROM_TEXT: Final = frozenset({"default.topic.config", "logger", "on_commit", "on_delivery"})
-"""What the Python binding takes, and takes objects for."""
+"""Properties for which the Python binding takes objects."""
 
 _MAX_TIMEOUT_S: Final = 3600
 _DEFAULTS: Final = {
     "group.id": "tieredstore",
     "check.crcs": "true",
-    # One second by default, which a reader that was slow for a moment would wait.
+    # By default a reader that was slow for a moment waits for one second.
     "fetch.queue.backoff.ms": "5",
-    # What is read ahead, at most (one answer of the broker more). The library's default is 64 MiB; what lies behind the
-    # end of a bounded read is fetched for nothing, with that a third of a read of 200 MB.
+    # Limits read-ahead (plus one answer of the broker). The library's default is 64 MiB, but data beyond the end of a
+    # bounded read is fetched in vain: a third of a read of 200 MB.
     "queued.max.messages.kbytes": "16384",
     "fetch.message.max.bytes": "4194304",
 }
 
 _FIXED: Final = {
-    # Nothing is written to the cluster, and an administrative client would by asking for a topic's metadata.
+    # Never create topics: an administrative client would do so by asking for a topic's metadata.
     "allow.auto.create.topics": "false",
 }
 
 
 def client_configuration(properties: Mapping[str, str], isolation: Isolation) -> dict[str, str]:
-    """What librdkafka's consumer is to be given. Names are looked at, values only where they are translated.
+    """Return the configuration of librdkafka's consumer. Values are only read if they are translated.
 
-    ConfigError for what is refused, for what contradicts ``isolation``, and without ``bootstrap.servers``.
+    Raise ConfigError for refused properties, for a contradiction to ``isolation``, and without ``bootstrap.servers``.
     """
     if isolation not in get_args(Isolation):
         raise ConfigError(f"isolation is {isolation!r}; it must be {' or '.join(get_args(Isolation))}")
@@ -115,9 +115,10 @@ def client_configuration(properties: Mapping[str, str], isolation: Isolation) ->
 
 
 def member_configuration(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """What librdkafka's consumer is to be given that is a member of a group: its own properties, and Java's translated.
+    """Return the configuration of a group member: librdkafka's own properties, and Java's translated.
 
-    Values may be numbers and functions too, as confluent-kafka takes them. ConfigError for what needs a JVM.
+    Values may also be numbers and functions, as confluent-kafka takes them. Raise ConfigError for those that need a
+    JVM.
     """
     given: dict[str, Any] = {}
     for name, value in properties.items():
@@ -137,35 +138,35 @@ def member_configuration(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _translate(given: dict[str, Any]) -> dict[str, Any]:
-    """Java's stores, login and names as librdkafka has them."""
+    """Return properties with Java's stores, login and names translated for librdkafka."""
     settings = translate_stores(given) | _login(given)
     renamed = {_RENAMED.get(name, name): value for name, value in given.items()}
     for name in _OPERATING_SYSTEM:
         if str(renamed.get(name)) == "-1":
             renamed[name] = "0"
     if _HOST_CHECK in renamed:
-        # Java has no check of the host name where this is empty.
+        # In Java an empty value disables the check of the host name.
         renamed[_HOST_CHECK] = renamed[_HOST_CHECK].lower() or "none"
     return renamed | settings
 
 
 def is_translated(name: str) -> bool:
-    """Whether librdkafka is never given this name: it has no effect here, is refused, or is Java's for a login."""
+    """Return True if librdkafka never sees this name: it has no effect, is refused, or is Java's login."""
     return name in _WITHOUT_EFFECT or name in _OF_JAVA or name in _REFUSED or name == "sasl.jaas.config"
 
 
 def is_never_text(name: str) -> bool:
-    """Whether the Python binding takes an object under this name, which no file of properties has."""
+    """Return True if the Python binding takes an object under this name, which no properties file can hold."""
     return name in _NOT_FROM_TEXT or name.endswith("_cb")
 
 
 def librdkafka_name(name: str) -> str:
-    """What librdkafka calls a property of Java's."""
+    """Return librdkafka's name for a property of Java."""
     return _RENAMED.get(name, name)
 
 
 def shared_properties(properties: Mapping[str, Any]) -> dict[str, str]:
-    """Those of a member's properties that its other clients need too: how to connect, and who asks."""
+    """Return a member's properties that its other clients need too: connection and credentials."""
     return {
         name: ("true" if value else "false") if isinstance(value, bool) else str(value)
         for name, value in properties.items()
@@ -174,7 +175,7 @@ def shared_properties(properties: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check_timeout(timeout_s: float) -> None:
-    """ConfigError for what is no time to wait."""
+    """Raise ConfigError for an invalid timeout."""
     if not 0 < timeout_s <= _MAX_TIMEOUT_S:
         raise ConfigError(f"timeout_s is {timeout_s}; it must be over 0 and at most {_MAX_TIMEOUT_S}")
 
@@ -186,9 +187,11 @@ def _check(given: Mapping[str, str], isolation: Isolation) -> None:
         if is_never_text(name):
             raise ConfigError(f"the client property {name} is not known")
     if not given.get("bootstrap.servers"):
-        raise ConfigError("bootstrap.servers is not set: it names the brokers, as host:port,host:port")
+        raise ConfigError("bootstrap.servers is not set: name the brokers, as host:port,host:port")
     if given.get("isolation.level", isolation) != isolation:
-        raise ConfigError(f"isolation.level is {given['isolation.level']}, and the records are to be read {isolation}")
+        raise ConfigError(
+            f"isolation.level is {given['isolation.level']}, but the isolation of this read is {isolation}"
+        )
 
 
 def _login(given: dict[str, str]) -> dict[str, str]:
@@ -208,13 +211,13 @@ _JAAS: Final = "sasl.jaas.config"
 _JAAS_TOKEN: Final = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([=;])|([^\s=;"']+))""")
 _JAAS_FLAGS: Final = frozenset({"required", "requisite", "sufficient", "optional"})
 _JAAS_LENGTH: Final = 64 * 1024
-"""Longer ones are no login."""
+"""Longest accepted value."""
 
 
 class _Word(NamedTuple):
     text: str
     is_mark: bool = False
-    """Whether it is a sign of the form, and not one that somebody has put between quotes."""
+    """True for a mark of the syntax, unless it was quoted."""
 
 
 _IS: Final = _Word("=", is_mark=True)
@@ -234,28 +237,28 @@ _MODULES: Final = {
 
 
 def login_of_jaas(text: str, mechanism: str) -> dict[str, str]:
-    """The settings that one login module stands for; ConfigError, which shows nothing of ``text`` but its names.
+    """Return the settings of one login module; ConfigError shows only names of ``text``, never values.
 
-    Kafka's modules for PLAIN, SCRAM and OAUTHBEARER are taken, under any package.
+    Kafka's modules for PLAIN, SCRAM and OAUTHBEARER are supported, in any package.
     """
     module, options = _parse_jaas(text)
     if module not in _MODULES:
         raise ConfigError(
-            f"{_JAAS} names the login module {module}; those of PLAIN, SCRAM and OAUTHBEARER can be used here: "
+            f"{_JAAS} names the login module {module}; only those of PLAIN, SCRAM and OAUTHBEARER are supported: "
             f"{', '.join(_MODULES)}"
         )
     mechanisms, names = _MODULES[module]
     if mechanism not in mechanisms:
-        raise ConfigError(f"{_JAAS} names {module}; sasl.mechanism must be {' or '.join(mechanisms)} for it")
+        raise ConfigError(f"{_JAAS} names {module}, for which sasl.mechanism must be {' or '.join(mechanisms)}")
     unknown = sorted(options.keys() - names.keys())
     if unknown:
-        raise ConfigError(f"{_JAAS} has the option {unknown[0]}; {module} can be given {', '.join(names)} here")
+        raise ConfigError(f"{_JAAS} has the unsupported option {unknown[0]}; {module} takes {', '.join(names)}")
     return _login_properties(module, options, names)
 
 
 def _login_properties(module: str, options: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
     missing = [name for name in names if name not in options and name != "scope"]
-    # For OAUTHBEARER the client may be named by properties of its own.
+    # For OAUTHBEARER, other properties may name the client.
     if missing and names is _PASSWORD:
         raise ConfigError(f"{_JAAS} has no {missing[0]}: {module} needs {' and '.join(names)}")
     login = {names[name]: value for name, value in options.items()}
@@ -263,7 +266,7 @@ def _login_properties(module: str, options: Mapping[str, str], names: Mapping[st
 
 
 def _parse_jaas(text: str) -> tuple[str, dict[str, str]]:
-    """The module without its package, and its options."""
+    """Return the module without its package, and its options."""
     words = _split_jaas(text)
     if len(words) < 3 or words[-1] != _END or _END in words[:-1] or words[1].text not in _JAAS_FLAGS:
         raise ConfigError(f'{_JAAS} is not of the form "<login module> required <name>=<value> ...;" for one module')
@@ -273,12 +276,12 @@ def _parse_jaas(text: str) -> tuple[str, dict[str, str]]:
     for at in range(0, len(rest), 3):
         option = rest[at : at + 3]
         if [word.is_mark for word in option] != [False, True, False]:
-            raise ConfigError(f'{_JAAS} has something other than <name>="<value>" behind {module} {flag}')
+            raise ConfigError(f'{_JAAS} has something other than <name>="<value>" after {module} {flag}')
         name, _, value = (word.text for word in option)
         if name in options:
             raise ConfigError(f"{_JAAS} has the option {name} twice")
         options[name] = value
-    # Without its package: repackaged clients have the same modules under names such as kafkashaded.org.apache.
+    # Drop the package: repackaged clients have the same modules under names such as kafkashaded.org.apache.
     return module.rpartition(".")[2], options
 
 
@@ -288,7 +291,7 @@ def _split_jaas(text: str) -> list[_Word]:
     while at < len(text):
         token = _JAAS_TOKEN.match(text, at) if len(text) <= _JAAS_LENGTH else None
         if token is None:
-            raise ConfigError(f"{_JAAS} has a quote that is not closed, or is over {_JAAS_LENGTH} characters long")
+            raise ConfigError(f"{_JAAS} has an unclosed quote, or more than {_JAAS_LENGTH} characters")
         quoted = token[1] if token[1] is not None else token[2]
         if quoted is not None:
             words.append(_Word(re.sub(r"\\(.)", r"\1", quoted)))
@@ -301,7 +304,7 @@ def _split_jaas(text: str) -> list[_Word]:
 _JKS_MAGICS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _PEM_MARK: Final = b"-----BEGIN "
 _MAX_STORE_BYTES: Final = 16 * 1024 * 1024
-"""More is no key store."""
+"""Largest accepted key store."""
 
 _IN_WORDS: Final = {
     "ssl.truststore.certificates": "ssl.ca.pem",
@@ -314,21 +317,21 @@ _PARTS: Final = ("location", "type", "password")
 OF_JAVAS_STORES: Final = frozenset(_IN_WORDS) | {
     f"{store}.{part}" for store in ("ssl.truststore", "ssl.keystore") for part in _PARTS
 }
-"""What :func:`translate_stores` takes."""
+"""Properties that :func:`translate_stores` handles."""
 
 
 def translate_stores(given: MutableMapping[str, str]) -> dict[str, str]:
-    """Take Java's properties of stores out of ``given``; what they are for librdkafka.
+    """Remove Java's properties of stores from ``given``; return librdkafka's.
 
-    Reads the files, to tell their type. ConfigError for what cannot be read or used.
+    Read the files to find their type. Raise ConfigError if they cannot be read or used.
     """
     for name in _FILES:
-        # librdkafka says no more than that it failed. Authorities may be a folder, or a word for where to look.
+        # librdkafka's error has no details. Authorities may be a folder or the word "probe".
         if name in given and not Path(given[name]).exists() and given[name] != "probe":
             raise ConfigError(f"{name} cannot be read: there is no {given[name]}")
     settings = {ours: given.pop(java) for java, ours in _IN_WORDS.items() if java in given}
     trust = _take_store(given, "ssl.truststore")
-    # These names are librdkafka's own as well; only the type is not.
+    # librdkafka has the same names, except for the type.
     key = _take_store(given, "ssl.keystore")
     if "location" in trust:
         settings |= _by_type("ssl.truststore", trust, {"PEM": _pem_trust, "PKCS12": _pkcs12_trust})
@@ -347,17 +350,17 @@ _Translation = Callable[[Mapping[str, str], bytes], dict[str, str]]
 def _by_type(store: str, given: Mapping[str, str], known: Mapping[str, _Translation]) -> dict[str, str]:
     written = given.get("type", "").upper()
     if written and written not in _TYPES:
-        raise ConfigError(f"{store}.type is {given['type']}; PEM and PKCS12 can be used")
+        raise ConfigError(f"{store}.type is {given['type']}; only PEM and PKCS12 are supported")
     content = _read_store(f"{store}.location", given["location"])
     if content.startswith(_JKS_MAGICS):
         raise ConfigError(
-            f"{store}.location names a JKS file, which only Java can read: make a PKCS12 file of it by "
-            f"keytool -importkeystore -deststoretype PKCS12, or name PEM files, with {store}.type"
+            f"{store}.location names a JKS file, which only Java can read: convert it to PKCS12 with "
+            f"keytool -importkeystore -deststoretype PKCS12, or use PEM files, and set {store}.type"
         )
-    # As in Java, whose default type is JKS, a PKCS12 file needs no type.
+    # PKCS12 files need no type, as in Java, whose default type is JKS.
     kind = "PEM" if _PEM_MARK in content else "PKCS12"
     if written in {"PEM", "PKCS12"} and written != kind:
-        raise ConfigError(f"{store}.type is {written}, and the file of {store}.location is not")
+        raise ConfigError(f"{store}.type is {written}, but the file of {store}.location is {kind}")
     return known[kind](given, content)
 
 
@@ -368,7 +371,7 @@ def _read_store(name: str, location: str) -> bytes:
     except OSError as error:
         raise ConfigError(f"{name} cannot be read: {error.strerror or error}: {location}") from error
     if len(content) > _MAX_STORE_BYTES:
-        raise ConfigError(f"{name} is no key store, it is over {_MAX_STORE_BYTES} bytes long: {location}")
+        raise ConfigError(f"{name} is larger than {_MAX_STORE_BYTES} bytes, so it is no key store: {location}")
     return content
 
 
@@ -377,7 +380,7 @@ def _pem_trust(given: Mapping[str, str], _read_store: bytes) -> dict[str, str]:
 
 
 def _pem_key(given: Mapping[str, str], _read_store: bytes) -> dict[str, str]:
-    """Java has the key and its chain in one file; each is found in it."""
+    """Return the same file for key and certificate chain, as Java keeps both in one."""
     return {"ssl.key.location": given["location"], "ssl.certificate.location": given["location"]}
 
 
@@ -386,18 +389,18 @@ def _pkcs12_key(given: Mapping[str, str], _read_store: bytes) -> dict[str, str]:
 
 
 def _pkcs12_trust(given: Mapping[str, str], content: bytes) -> dict[str, str]:
-    """librdkafka trusts PEM only."""
+    """Convert PKCS12 certificates to PEM, the only form that librdkafka trusts."""
     password = given.get("password")
     try:
         store = load_pkcs12(content, None if password is None else password.encode())
     except ValueError as error:
         raise ConfigError(
-            f"ssl.truststore.location is no PEM or PKCS12 file, or ssl.truststore.password is not its password: "
+            f"ssl.truststore.location is not a PEM or PKCS12 file, or ssl.truststore.password is wrong: "
             f"{given['location']}"
         ) from error
     certificates = [entry.certificate for entry in (store.cert, *store.additional_certs) if entry is not None]
     if not certificates:
-        raise ConfigError(f"ssl.truststore.location holds no certificate: {given['location']}")
+        raise ConfigError(f"ssl.truststore.location has no certificate: {given['location']}")
     return {"ssl.ca.pem": "".join(each.public_bytes(Encoding.PEM).decode("ascii") for each in certificates)}
 
 
@@ -406,7 +409,7 @@ _UNKNOWN: Final = "No such configuration property"
 
 
 def unknown_properties(names: Iterable[str]) -> list[str]:
-    """Those that are neither librdkafka's nor, translated or without effect, Java's. Looks at no value."""
+    """Return names known neither to librdkafka nor as Java's. Values do not matter."""
     return [name for name in names if not _is_known(name)]
 
 
@@ -417,11 +420,11 @@ def _is_known(name: str) -> bool:
         return False
     consumer: Any = Consumer
     try:
-        # Names are looked at in this order; behind the last one nothing is begun.
+        # The library checks names in this order; the unknown last one stops it before it starts anything.
         consumer({"group.id": "names", librdkafka_name(name): "", _NO_PROPERTY: ""})
     except KafkaException as error:
         words: str = error.args[0].str()
         return not words.startswith(_UNKNOWN) or _NO_PROPERTY in words
     except (TypeError, ValueError):
         return True
-    raise AssertionError(f"librdkafka takes {_NO_PROPERTY}")
+    raise AssertionError(f"librdkafka accepts {_NO_PROPERTY}")

@@ -1,4 +1,4 @@
-"""Reads of a broker's partitions from one offset up to another, by clients that are kept from read to read."""
+"""Bounded reads of a broker's partitions, by clients that later reads reuse."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ from tieredstore.process.per_process import PerProcess
 
 
 class LiveReader(Closing):
-    """Reads of one cluster that share their clients: ``cluster``'s, and consumers that go from read to read.
+    """Reads of one cluster that share ``cluster``'s client and a pool of consumers.
 
-    Thread-safe; picklable with its properties, clients are made anew after fork or unpickling. To be closed.
+    Thread-safe, and picklable with its properties; clients are recreated after a fork or unpickling. Close it after
+    use.
     """
 
     def __init__(self, properties: Mapping[str, str], *, isolation: Isolation, timeout_s: float = 60.0) -> None:
-        """ConfigError for properties that cannot be used; nothing is connected to yet."""
+        """Raise ConfigError for invalid properties; nothing connects yet."""
         self.cluster: LiveCluster = LiveCluster(properties, isolation=isolation, timeout_s=timeout_s)
         configuration = client_configuration(properties, isolation)
         self._servers = configuration["bootstrap.servers"]
         self._timeout_s = timeout_s
-        # Lent from read to read: a new consumer has to connect, and to ask who leads what, before its first record.
+        # Reuse consumers: a new one must connect and look up leaders before its first record.
         self._consumers = PerProcess(
             partial(ConsumerPool, bounded_configuration(configuration, timeout_s)), ConsumerPool.close
         )
@@ -53,15 +54,15 @@ class LiveReader(Closing):
         columns: Sequence[str] = COLUMNS,
         topic_id: Uuid | None = None,
     ) -> Generator[pa.RecordBatch, None, None]:
-        """The records with offsets in ``[start, stop)``, ascending, in record batches of about 4 MiB or 10,000 rows.
+        """Yield the records with offsets in ``[start, stop)``, in batches of about 4 MiB or 10,000 rows.
 
-        ``stop`` is an end that the broker has told; the read goes on until the broker's log reaches it, whether or not
-        a record lies there: markers of transactions and aborted records take offsets and do not come. ConfigError at
-        once for what cannot be. Then DataLossError if the broker does not have ``start``, or if retention passes by the
-        reader, or if the log ends before ``stop`` and does not grow for ``timeout_s``, or if the topic's id is not
+        ``stop`` must be an end reported by the broker. The read continues until the log reaches it, even if no record
+        has the last offsets: transaction markers and aborted records occupy offsets. Raise ConfigError at once for
+        invalid arguments. Later raise DataLossError if the broker does not have ``start``, if retention overtakes the
+        reader, if the log ends before ``stop`` without growing for ``timeout_s``, or if the topic's id differs from
         ``topic_id`` before or after the read (two requests); ResourceNotFoundError, BrokerDeniedError,
-        BatchCorruptError; and BrokerUnavailableError, which is to be tried again, if nothing comes for ``timeout_s``.
-        Records that came before an error are given before it is raised.
+        BatchCorruptError; or BrokerUnavailableError (retryable) if nothing arrives for ``timeout_s``. Records before an
+        error are yielded first.
         """
         shape = MessageColumns(columns)
         if not 0 <= start <= stop <= MAX_OFFSET:
@@ -74,24 +75,24 @@ class LiveReader(Closing):
         if extent.start == extent.stop:
             return
         self._check_identity(extent.topic, topic_id)
-        # Looked at before and after: a topic may be created anew while it is read, and offsets alone do not tell.
+        # Check before and after: a topic may be recreated during the read, which offsets alone do not show.
         with self._consumers.get().lent() as consumer:
             yield from BoundedRead(consumer, extent, shape, self._timeout_s).batches()
         self._check_identity(extent.topic, topic_id)
 
     def _check_identity(self, topic: str, topic_id: Uuid | None) -> None:
-        """DataLossError naming both ids if the topic is another one than was meant: its offsets mean nothing then."""
+        """Raise DataLossError if the topic's id is not the expected one, so that its offsets are meaningless."""
         if topic_id is None:
             return
         known_id = self.cluster.existing_topic(topic).topic_id
         if known_id != topic_id:
             raise DataLossError(
-                f"topic {topic} was created again: its id is {known_id} on the broker, and the records of {topic_id} "
-                "were to be read"
+                f"topic {topic} was created again: its id is {known_id} on the broker, but the records of {topic_id} "
+                "were requested"
             )
 
     def close(self) -> None:
-        """End this process's connections, those of ``cluster`` too; they are made again if they are needed."""
+        """Close this process's connections, also ``cluster``'s; they are recreated when needed."""
         self._consumers.close()
         self.cluster.close()
 
@@ -108,7 +109,7 @@ def read_live(
     topic_id: Uuid | None = None,
     timeout_s: float = 60.0,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """One read by clients of its own: see :meth:`LiveReader.read`, which many reads share clients by."""
+    """Read once with separate clients: see :meth:`LiveReader.read`, which shares clients between reads."""
     reader = LiveReader(properties, isolation=isolation, timeout_s=timeout_s)
     return _read_and_close(reader, reader.read(topic, partition, start, stop, columns=columns, topic_id=topic_id))
 
@@ -123,14 +124,14 @@ def _read_and_close(
 _ROWS: Final = 10_000
 _TARGET_BYTES: Final = 4 * 1024 * 1024
 _FIRST_ROWS: Final = 256
-"""How large messages are is not known before the first have come."""
+"""Rows of the first request, while the size of messages is unknown."""
 
 _WAIT_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class LiveRange:
-    """The offsets ``start`` up to ``stop`` (half-open) of a partition at ``servers``."""
+    """The offsets from ``start`` to ``stop`` (exclusive) of a partition at ``servers``."""
 
     servers: str
     topic: str
@@ -143,7 +144,7 @@ class LiveRange:
 
 
 class BoundedRead:
-    """Reads a range once, by a consumer that nobody else reads by meanwhile. For one thread."""
+    """Reads a range once, by a consumer of its own. For one thread."""
 
     def __init__(self, consumer: LiveConsumer, extent: LiveRange, columns: MessageColumns, timeout_s: float) -> None:
         self._consumer = consumer
@@ -158,12 +159,12 @@ class BoundedRead:
         self._pending_bytes = 0
         self._rows = _FIRST_ROWS
         self._error: TieredStoreError | None = None
-        # The log's end, where it was met. Behind it nothing comes until the log grows.
+        # The log's end, once reached. Nothing arrives after it until the log grows.
         self._end = -1
         self._deadline = 0.0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The records. What came before an error is given before it is raised."""
+        """Yield the records; those before an error come first."""
         extent = self._range
         self._consumer.statistics.listener = self._hear_statistics
         with translate_errors(self._doing):
@@ -175,26 +176,25 @@ class BoundedRead:
                 self._is_done() or self._pending_bytes >= _TARGET_BYTES or len(self._pending) >= _ROWS
             ):
                 yield from self._flush()
-                # The time until the caller asks for more is not the broker's.
+                # Do not count the caller's time between batches.
                 self._progress()
         if self._error is not None:
             raise self._error
 
     def _is_done(self) -> bool:
-        # Markers and aborted records take offsets and never come: there it is the log's end that says that all is read.
+        # Markers and aborted records have offsets but never arrive, so the log's end also means completion.
         return self._error is not None or max(self._position, self._end) >= self._range.stop
 
     def _receive(self) -> list[Message]:
-        """What is there, else what comes within a moment.
+        """Return available messages, or those that arrive within a moment.
 
-        Asked to wait for many, the consumer would wait its whole time for the last of them, which never come at the
-        log's end.
+        consume(many, timeout) would wait the whole time for the last of them, which never arrive at the log's end.
         """
-        # librdkafka would fill any number of rows while the next ones arrive: the memory is bounded here.
+        # Limit rows to bound memory: librdkafka would fill any number while more arrive.
         return self._consumer.consume(self._rows, 0) or self._consumer.consume(1, _WAIT_S)
 
     def _take(self, messages: list[Message]) -> None:
-        # Errors come as messages, and are an answer too: whether the time is over is looked at only where nothing came.
+        # Errors arrive as messages, and are answers too: check the deadline only if nothing arrives.
         nothing = not messages
         if any(map(Message.error, messages)):
             messages = self._without_errors(messages)
@@ -205,7 +205,7 @@ class BoundedRead:
             self._pending += kept
             size = size_of(kept)
             self._pending_bytes += size
-            # As many for the next call as make the target's size, if they are like these.
+            # Estimate the next call's number of messages from the size of these.
             self._rows = max(1, min(_ROWS, _TARGET_BYTES * len(messages) // max(1, size)))
         elif nothing:
             self._error = self._silence()
@@ -213,12 +213,12 @@ class BoundedRead:
     def _flush(self) -> Iterator[pa.RecordBatch]:
         messages, size = self._pending, self._pending_bytes
         self._pending, self._pending_bytes = [], 0
-        # Only where messages were larger than those before them, by which it was guessed how many to take at once.
+        # Split only if messages are larger than the earlier ones, from which their number was estimated.
         for run in pieces(messages, _TARGET_BYTES) if size > 2 * _TARGET_BYTES else (messages,):
             yield self._columns.build(run)
 
     def _without_errors(self, messages: list[Message]) -> list[Message]:
-        """The records before the first error that ends the read."""
+        """Return the records before the first error that ends the read."""
         records: list[Message] = []
         for message in messages:
             error = message.error()
@@ -258,20 +258,20 @@ class BoundedRead:
             lost = f"offsets {position} to {min(first, extent.stop) - 1} are gone"
             return DataLossError(f"{lost} from {extent}, which begins at offset {first} now")
         if position > end:
-            return DataLossError(f"{extent} ends before offset {end} now, and was to be read from offset {position} on")
+            return DataLossError(f"{extent} now ends before offset {end}, but was read from offset {position} on")
         return DataLossError(f"{self._doing} from offset {position} on: {error.str()}")
 
     def _silence(self) -> TieredStoreError | None:
-        """The error where nothing came just now: what does not pass at once, the rest when the time is over."""
+        """Return the error if nothing arrives: a lasting one at once, others after the deadline."""
         trouble = self._consumer.trouble
         final = trouble.final(self._doing) or self._topic_fault()
         if final is not None or time.monotonic() < self._deadline:
             return final
-        # The broker answers, and its log has ended: to wait for a connection would not help.
+        # The broker answers and its log has ended, so waiting for a connection is pointless.
         if trouble.noted is None and 0 <= self._end < self._range.stop:
             return DataLossError(
-                f"{self._range} ends before offset {self._end}, and was to be read up to offset {self._range.stop}: "
-                f"it was cut, or that is no end that the broker has told"
+                f"{self._range} ends before offset {self._end}, but was to be read up to offset {self._range.stop}: "
+                f"the log was cut, or the broker never reported that end"
             )
         return trouble.unavailable(self._doing, self._timeout_s)
 
@@ -280,7 +280,7 @@ class BoundedRead:
         return self._watch.faults(topic, [partition], self._doing).get(partition) if self._watch.is_due else None
 
     def _hear_statistics(self, text: str) -> None:
-        """Records of aborted transactions never come, but the fetcher's position moves over them."""
+        """Count a moving fetch position as progress: records of aborted transactions never arrive."""
         topics: dict[str, Any] = json.loads(text).get("topics", {})
         partitions = topics.get(self._range.topic, {}).get("partitions", {})
         position = partitions.get(str(self._range.partition), {}).get("next_offset", -1)

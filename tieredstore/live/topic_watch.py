@@ -1,6 +1,6 @@
-"""Why nothing comes of a topic: of itself librdkafka tells neither that there is none, nor that one may not read it.
+"""Checks of silent topics: librdkafka itself reports neither a missing topic nor denied access.
 
-It asks for the metadata again and again, and keeps what the brokers answer to itself.
+It requests metadata repeatedly, and does not pass on the brokers' errors.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tieredstore.live.faults import fault, kind_of, unknown_s
 from tieredstore.model import TopicPartition
 
 _FIRST_S: Final = 0.5
-"""How long nothing comes before the brokers are asked: a log may be waited for that does not grow."""
+"""Time without messages before the brokers are asked: a log may simply not grow."""
 _MOST_S: Final = 5.0
 _LOOK_S: Final = 1.0
-"""How long an answer is waited for; meanwhile nothing is given of what else comes."""
+"""Longest wait for an answer, which blocks other messages."""
 
 
 class TopicWatch:
-    """Asks the brokers now and then about partitions of which nothing comes. For the thread of its client."""
+    """Asks the brokers now and then about silent partitions. For its client's thread."""
 
     def __init__(self, client: LiveConsumer | LiveAdmin, timeout_s: float) -> None:
         self._client = client
@@ -35,20 +35,20 @@ class TopicWatch:
         self.begin()
 
     def begin(self) -> None:
-        """Something has come: it is looked again only after a while without."""
+        """Restart the pause, since something has arrived."""
         self._pause_s = self._first_s
         self._look_at = time.monotonic() + self._first_s
         self._absent_since.clear()
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to look."""
+        """True if it is time to ask."""
         return time.monotonic() >= self._look_at
 
     def faults(self, topic: str, partitions: Iterable[int], doing: str) -> dict[int, TieredStoreError]:
-        """What keeps these partitions from being read and does not pass, by their numbers. One request.
+        """Return lasting errors of these partitions, by number. One request.
 
-        What is not there counts only after a while, as the brokers may not know of it yet. What passes is noted as the
+        Absence counts only after a while, since brokers may not know a new topic yet. Temporary errors become the
         client's trouble.
         """
         errors = self.errors(topic, partitions)
@@ -63,7 +63,7 @@ class TopicWatch:
                     is_waited_for = True
                     continue
             if kind is BrokerUnavailableError:
-                # As that a partition has no leader: it tells why nothing came, once the time is over.
+                # For example, no leader: this explains the silence once the timeout is over.
                 self._client.trouble.note(error)
             else:
                 faults[number] = fault(error, doing)
@@ -72,12 +72,12 @@ class TopicWatch:
         return faults
 
     def errors(self, topic: str, partitions: Iterable[int]) -> dict[int, KafkaError]:
-        """What the brokers say of these partitions, of those that have an error. One request."""
+        """Return the brokers' errors of these partitions. One request."""
         try:
             listed = self._client.list_topics(topic, timeout=self._look_s).topics.get(topic)
         except KafkaException as raised:
             failure: KafkaError = raised.args[0]
-            # What the client says of its connections tells more than that nothing came through them.
+            # The client's connection errors explain more than a missing answer.
             return {} if kind_of(failure) is BrokerUnavailableError else dict.fromkeys(partitions, failure)
         if listed is None:
             return dict.fromkeys(partitions, KafkaError(KafkaError._UNKNOWN_TOPIC))
@@ -88,7 +88,7 @@ class TopicWatch:
             known = listed.partitions.get(number)
             if known is None:
                 errors[number] = KafkaError(KafkaError._UNKNOWN_PARTITION)
-            # Other errors are of replicas that are away, which keeps nobody from reading.
+            # Other errors are of unavailable replicas, which do not affect reading.
             elif known.error is not None and known.error.code() == KafkaError.LEADER_NOT_AVAILABLE:
                 errors[number] = known.error
         return errors

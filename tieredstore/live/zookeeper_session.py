@@ -1,4 +1,4 @@
-"""A session with ZooKeeper: each call has a deadline, and errors are of our classes."""
+"""A session with ZooKeeper: calls have deadlines and raise this project's errors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ _ANSWER_S: Final = 5.0
 
 
 class ZooKeeperSession:
-    """Connects with the first call, and again and again by itself; for any thread.
+    """Connects at the first call, and reconnects by itself. Thread-safe.
 
-    Calls raise BrokerUnavailableError without an answer in time, BrokerDeniedError, and ResourceNotFoundError where
-    there is no node; a node that is there, or is another version than was asked for, is kazoo's own error:
-    :attr:`errors`.
+    Calls raise BrokerUnavailableError without an answer in time, BrokerDeniedError, or ResourceNotFoundError for a
+    missing node. For an existing node, or one of another version, they raise kazoo's own error, see :attr:`errors`.
     """
 
     def __init__(self, hosts: str, session_s: float, *, answer_s: float = _ANSWER_S) -> None:
@@ -27,7 +26,7 @@ class ZooKeeperSession:
             self._kazoo = importlib.import_module("kazoo.client")
             self.errors: Any = importlib.import_module("kazoo.exceptions")
         except ImportError as error:
-            raise ConfigError(f"who asks ZooKeeper needs the package kazoo: {install_command('zookeeper')}") from error
+            raise ConfigError(f"ZooKeeper needs the package kazoo: {install_command('zookeeper')}") from error
         self._hosts = hosts
         self._session_s = session_s
         self._answer_s = answer_s
@@ -38,7 +37,7 @@ class ZooKeeperSession:
 
     @property
     def id(self) -> int:
-        """The session's number: who owns the nodes that end with it."""
+        """The session's number, which owns its ephemeral nodes."""
         return int(self._connect().client_id[0])
 
     def close(self) -> None:
@@ -52,16 +51,16 @@ class ZooKeeperSession:
                 client.close()
 
     def children(self, path: str) -> list[str]:
-        """The names of the nodes below ``path``."""
+        """Return the names of the nodes below ``path``."""
         return list(self._call(path, "get_children_async", path))
 
     def get(self, path: str) -> tuple[bytes, Any]:
-        """The data of a node, and what kazoo says of it."""
+        """Return a node's data and kazoo's metadata."""
         raw, stat = self._call(path, "get_async", path)
         return raw, stat
 
     def get_all(self, paths: Sequence[str]) -> dict[str, tuple[bytes, Any]]:
-        """The same of many, asked for at once; those that are gone are left out."""
+        """Return many nodes by concurrent requests, without missing ones."""
         client = self._connect()
         answers = [(path, client.get_async(path)) for path in paths]
         nodes: dict[str, tuple[bytes, Any]] = {}
@@ -71,22 +70,22 @@ class ZooKeeperSession:
         return nodes
 
     def provide(self, path: str) -> None:
-        """Have a node there, and those above it."""
+        """Ensure that a node and its parents exist."""
         self._call(path, "ensure_path_async", path)
 
     def create(self, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False) -> str:
-        """A new node, and its whole path."""
+        """Create a node and return its full path."""
         return str(self._call(path, "create_async", path, data, ephemeral=ephemeral, sequence=sequence))
 
     def delete(self, path: str) -> None:
-        """Remove a node; none need be there."""
+        """Remove a node if it exists."""
         with contextlib.suppress(ResourceNotFoundError):
             self._call(path, "delete_async", path)
 
     def set_if(self, condition: str, path: str, data: bytes, version: int = -1) -> bool:
-        """Set the data of a node of a certain version, if the node ``condition`` is there, in one step.
+        """Set a node's data if it has the version, and if node ``condition`` exists, in one transaction.
 
-        ResourceNotFoundError if that is not there; False if the node is gone, or another version.
+        Raise ResourceNotFoundError without ``condition``; return False if the node is gone or has another version.
         """
         transaction = self._connect().transaction()
         transaction.check(condition, -1)
@@ -109,10 +108,10 @@ class ZooKeeperSession:
         except (self.errors.NodeExistsError, self.errors.BadVersionError):
             raise
         except (self.errors.NoAuthError, self.errors.AuthFailedError) as error:
-            raise BrokerDeniedError(f"ZooKeeper at {self._hosts} refuses to have {path} read or changed") from error
+            raise BrokerDeniedError(f"ZooKeeper at {self._hosts} denies access to {path}") from error
         except Exception as error:
             raise BrokerUnavailableError(
-                f"ZooKeeper at {self._hosts} does not answer of {path}: {error!r:.200}"
+                f"ZooKeeper at {self._hosts} gave no answer about {path}: {error!r:.200}"
             ) from error
 
     def _connect(self) -> Any:
@@ -131,11 +130,11 @@ class ZooKeeperSession:
             client = self._kazoo.KazooClient(
                 self._hosts,
                 timeout=self._session_s,
-                # Without an end to it, and a second apart at most.
+                # Retry forever, at most a second apart.
                 connection_retry={"max_tries": -1, "max_delay": 1.0},
             )
         except ValueError as error:
-            raise ConfigError(f"{excerpt(self._hosts)!r} is no list of hosts of ZooKeeper: {error}") from error
+            raise ConfigError(f"{excerpt(self._hosts)!r} is not a list of ZooKeeper hosts: {error}") from error
         client.add_listener(self._hear_state)
         client.start_async()
         return client

@@ -1,1 +1,1 @@
-"""What long-running parts share: fork safety, work in parallel, deadlines and retries, the life of a service."""
+"""Basics of long-running parts: fork safety, parallel work, deadlines, retries and services."""

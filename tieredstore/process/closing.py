@@ -1,4 +1,4 @@
-"""The end of a ``with`` block closes, and closing never waits for ever: signal handlers and several threads may ask."""
+"""Closing by ``with`` blocks, which never waits forever and works from signal handlers and several threads."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tieredstore.process.forks import begin_again_after_fork
 
 
 class Closing(ABC):
-    """The end of a ``with`` block closes it, whatever ended the block."""
+    """Closed at the end of a ``with`` block, however it ends."""
 
     __slots__ = ()
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what is held."""
+        """Release all resources."""
 
     def __enter__(self) -> Self:
         return self
@@ -32,17 +32,17 @@ class Closing(ABC):
 
 
 _LOCKED_S: Final = 1.0
-"""For locks: whoever has one gives it up at once, unless it is the thread that waits here."""
+"""Longest wait for locks: a holder soon releases one, unless it is the thread that waits here."""
 
 _LAST_STEPS_S: Final = 0.1
-"""For a thread that has nothing left to do but to end."""
+"""Longest wait for a thread that is about to end."""
 
 
 class Closer:
-    """Does ``end``, which waits for nothing but locks, and then ``close``, once, whoever asks and however often.
+    """Calls ``end``, which only waits for locks, and then ``close``, once for any number of callers.
 
-    They are done on a thread of its own: a signal's handler may have interrupted the very thread that holds a lock
-    which closing needs, and what is closed may not answer.
+    They run on a separate thread: a signal handler may have interrupted the thread that holds a lock needed for
+    closing, and the closed resource may not respond.
     """
 
     def __init__(self, end: Callable[[], None], close: Callable[[], None]) -> None:
@@ -54,7 +54,7 @@ class Closer:
         begin_again_after_fork(self)
 
     def _reset(self) -> None:
-        # Locks, since their methods are one step each, which a handler cannot come between.
+        # Use locks, whose methods are atomic, so that signal handlers cannot interrupt them.
         self._begun = threading.Lock()
         self._ended = threading.Lock()
         self._done = threading.Lock()
@@ -64,24 +64,25 @@ class Closer:
             self._done.acquire()
 
     def begin_again(self) -> None:
-        """In a forked child: what the parent has not closed to the end is to be closed here too."""
+        """Reset in a forked child, which has to close what the parent had not closed."""
         self._reset()
 
     def close(self, timeout_s: float) -> bool:
-        """Close, or wait until it is closed; False if it still is not after the time-out, and goes on.
+        """Close, or wait until closed; return False after the timeout, while closing continues.
 
-        What went wrong is raised once, by whoever hears of it first.
+        An error is raised once, in the first caller to notice it.
         """
         if self._is_done:
             return True
         if self._begun.acquire(blocking=False):
             try:
-                # Not the thread itself: to start one takes a lock of Python's, and waits for it to have begun.
+                # Start it from another thread: starting takes a lock of Python, and waits until it runs.
                 _thread.start_new_thread(self._thread.start, ())
-            except RuntimeError:  # the interpreter is ending
+            except RuntimeError:  # the interpreter is shutting down
                 self._run()
         deadline = Deadline.after(timeout_s)
-        # Where not even this is done, the thread that asks has a lock that is needed, and gives it up when we return.
+        # If even ``end`` has not finished, this thread holds a lock that it needs, and will release it after the
+        # return.
         for lock, longest_s in ((self._ended, min(_LOCKED_S, timeout_s)), (self._done, timeout_s)):
             if not lock.acquire(timeout=max(0.0, min(longest_s, deadline.remaining_s()))):
                 return False
@@ -98,7 +99,7 @@ class Closer:
             self._end()
             self._ended.release()
             self._close()
-        except Exception as error:  # noqa: BLE001  raised where somebody waits for it
+        except Exception as error:  # noqa: BLE001  raised in a waiting caller
             self._error = error
         finally:
             self._is_done = True

@@ -1,4 +1,4 @@
-"""By when something has succeeded or failed: nothing waits for ever for a store, a broker or a lock."""
+"""Deadlines of operations, so that nothing waits forever for a store, a broker or a lock."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Final
 from tieredstore.errors import StoreUnavailableError
 
 CALL_TIMEOUT_S: Final = 300.0
-"""Time limit of one request with its retries, where the settings give none."""
+"""Default time limit of one request with its retries."""
 
 
 def seconds(milliseconds: int | None) -> float | None:
-    """A time-out of the settings; None if there is none."""
+    """Convert a timeout of the settings; None stays None."""
     return None if milliseconds is None else milliseconds / 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A moment of the monotonic clock by which an operation has succeeded or failed.
+    """A moment of the monotonic clock at which an operation times out.
 
-    It comes earlier if ``part`` stands still.
+    With ``part`` it also times out when that stalls.
     """
 
     at_s: float
@@ -34,28 +34,28 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float, monotonic: Callable[[], float] = time.monotonic) -> Deadline:
-        """The deadline ``seconds`` from now."""
+        """Return the deadline ``seconds`` from now."""
         return cls(monotonic() + seconds, monotonic)
 
     def remaining_s(self) -> float:
-        """Seconds left; zero or less when it has passed."""
+        """Return the seconds left; zero or less after the deadline."""
         left_s = self.at_s - self.monotonic()
         return left_s if self.part is None else min(left_s, self.part.stall.remaining_s())
 
     def check(self, what: str) -> None:
-        """StoreUnavailableError, naming ``what``, if the deadline has passed."""
+        """Raise StoreUnavailableError, naming ``what``, if the deadline has passed."""
         if self.remaining_s() <= 0:
             raise StoreUnavailableError(f"{what} {self.reason}")
 
     @property
     def reason(self) -> str:
-        """What is the case once it has passed, said of the operation."""
+        """The reason of a timeout, as predicate of a sentence about the operation."""
         if self.part is not None and self.at_s > self.monotonic():
             return f"made no progress for {self.part.stall.timeout_s:g} s"
         return "did not end within its deadline"
 
     def sooner(self, other: Deadline | None) -> Deadline:
-        """This deadline or ``other``, whichever comes first."""
+        """Return the earlier one of the two deadlines."""
         if other is None:
             return self
         first, last = (self, other) if self.at_s <= other.at_s else (other, self)
@@ -63,10 +63,10 @@ class Deadline:
 
 
 class Stall:
-    """An end that moves away with each progress: an operation may be slow, but not stand still. Thread-safe.
+    """A timeout that restarts with each progress: an operation may be slow, but must not stall. Thread-safe.
 
-    Only the time counts in which a part of the operation is under way (``under_way``), and what progress is, is said by
-    who makes it (``progress``): waits between the parts, such as those for a rate limit, may be as long as they like.
+    Only time with a part of the operation under way counts (``under_way``); callers report ``progress``. Waits between
+    parts, such as those for a rate limit, are unlimited.
     """
 
     def __init__(self, timeout_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -75,17 +75,17 @@ class Stall:
         self._lock = threading.Lock()
         self._parts = 0
         self._stood_s = 0.0
-        """How long it had stood still when it was last under way; counted on from ``_since_s``."""
+        """Stalled time up to the end of the last part; while one runs, time since ``_since_s`` adds to it."""
         self._since_s = monotonic()
 
     def progress(self) -> None:
-        """Begin the time anew."""
+        """Restart the timeout."""
         with self._lock:
             self._stood_s, self._since_s = 0.0, self._monotonic()
 
     @contextmanager
     def under_way(self) -> Generator[Deadline]:
-        """A part of the operation runs in the block; its deadline as far as this one decides it."""
+        """Count time in the block, and yield the deadline that results for this part."""
         with self._lock:
             if self._parts == 0:
                 self._since_s = self._monotonic()
@@ -99,7 +99,7 @@ class Stall:
                     self._stood_s += self._monotonic() - self._since_s
 
     def remaining_s(self) -> float:
-        """Seconds left; zero or less when it has stood still for too long."""
+        """Return the seconds left; zero or less after a stall."""
         with self._lock:
             running_s = self._monotonic() - self._since_s if self._parts else 0.0
             return self.timeout_s - self._stood_s - running_s
@@ -107,22 +107,22 @@ class Stall:
 
 @dataclass(slots=True)
 class PartUnderWay:
-    """A part of an operation that may not stand still, with its retries."""
+    """A part of an operation, retries included, that must not stall."""
 
     stall: Stall
     furthest: int = 0
 
     def reached(self, position: int) -> None:
-        """So many bytes of the part have gone out: progress, unless an earlier try came as far."""
+        """Report the bytes sent of the part: progress, unless an earlier try got as far."""
         if position > self.furthest:
             self.furthest = position
             self.stall.progress()
 
 
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Linux alone counts sleep by a clock of its own; its monotonic one stands still meanwhile, as macOS's does not."""
+"""On Linux only this clock counts suspended time; macOS's monotonic clock does so too."""
 
 
 def boot_clock_s() -> float:
-    """Seconds of a clock that nobody sets and that goes on while the machine is suspended."""
+    """Return the seconds of a clock that nobody can set and that continues during suspension."""
     return time.clock_gettime(_CLOCK)

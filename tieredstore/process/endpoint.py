@@ -1,6 +1,6 @@
-"""``/metrics``, ``/healthz`` and ``/readyz`` of a process by HTTP: few threads, and no request takes them for long.
+"""``/metrics``, ``/healthz`` and ``/readyz`` of a process by HTTP, with few threads and short requests.
 
-Apart from the service, which is about threads and signals and needs no HTTP where nothing listens.
+Kept apart from the service, which needs no HTTP unless it listens.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _logger: Final = logging.getLogger(__name__)
 
 _THREADS: Final = 3
 _WAITING: Final = 16
-"""Connections that wait for a thread; one more is closed at once."""
+"""Connections that may wait for a thread; further ones are closed at once."""
 
 _REQUEST_S: Final = 5.0
-"""How long a request may take to come, and an answer to go: whoever is slower holds one of few threads."""
+"""Longest time to receive a request or to send an answer: a slow client holds one of few threads."""
 
 _MAX_HEAD: Final = 16 << 10
 _POLL_S: Final = 0.1
@@ -44,10 +44,10 @@ _CLOSE_S: Final = 2.0
 
 
 class Endpoint:
-    """Answers GET and HEAD, from construction until ``close``; a forked child does neither.
+    """Answers GET and HEAD from construction until ``close``; a forked child does not.
 
-    ``/metrics`` is ``registry`` for Prometheus. ``/healthz`` is 200, or 503 when the process should be started anew.
-    ``/readyz`` is 200, or 503 while it should get no work. Both have a JSON object with the sentences.
+    ``/metrics`` exports ``registry`` to Prometheus. ``/healthz`` is 200, or 503 if the process should be restarted.
+    ``/readyz`` is 200, or 503 while the process should get no work. Both return a JSON object with the reasons.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Endpoint:
         registry: CollectorRegistry = REGISTRY,
         request_s: float = _REQUEST_S,
     ) -> None:
-        """Port 0 is any free one, see ``port``; ConfigError if nothing can listen there."""
+        """Port 0 chooses a free one, see ``port``. Raise ConfigError if the address cannot be used."""
         if not 0 <= port < 1 << 16:
             raise ConfigError(f"there is no port {port}: choose one from 1 to 65535, or 0 for any that is free")
         try:
@@ -79,11 +79,11 @@ class Endpoint:
         self._thread.start()
 
     def begin_again(self) -> None:
-        """In a forked child: give up the port, which the parent could not have again while a child has it."""
+        """Close the port in a forked child, so that the parent can open it again."""
         self._server.socket.close()
 
     def close(self) -> None:
-        """Answer no more, and give the port up; what is being answered is cut off. Idempotent."""
+        """Close the port and cut off running answers. Idempotent."""
         if not is_inherited(self) and self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -91,7 +91,7 @@ class Endpoint:
 
 
 class _Server(socketserver.TCPServer):
-    """A thread of its own accepts; a few others answer, one connection each at a time."""
+    """Accepts on one thread; a few others answer one connection each."""
 
     allow_reuse_address = True
     request_queue_size = 32
@@ -114,7 +114,7 @@ class _Server(socketserver.TCPServer):
             thread.start()
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """The next connection. Where the process has no descriptor left for it, a pause: it stays in the queue."""
+        """Return the next connection. Without a free descriptor, pause: the connection stays in the backlog."""
         try:
             return super().get_request()
         except OSError:
@@ -122,7 +122,7 @@ class _Server(socketserver.TCPServer):
             raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """On the accepting thread: hand the connection on, or close it if too many wait."""
+        """Hand the connection to a thread, or close it if too many wait. Runs on the accepting thread."""
         self._open.add(request)
         try:
             self._waiting.put_nowait((request, client_address))
@@ -130,16 +130,16 @@ class _Server(socketserver.TCPServer):
             self.shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
-        """The end of a connection."""
+        """Close a connection."""
         self._open.discard(request)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  the base class's signature
-        """A client that went away, mostly; never a line on stderr for each."""
+        """Log at debug level: mostly a client has disconnected."""
         _logger.debug("a request to %s failed: %r", self.server_address, sys.exception())
 
     def end(self) -> None:
-        """Once nothing is accepted any more: cut off who is being answered, and wait for the threads a moment."""
+        """After the last accept, cut off running answers and wait briefly for the threads."""
         self.server_close()
         deadline = Deadline.after(_CLOSE_S)
         with contextlib.suppress(queue.Empty):
@@ -158,20 +158,20 @@ class _Server(socketserver.TCPServer):
             request, client_address = connection
             try:
                 self.finish_request(request, client_address)
-            except Exception:  # noqa: BLE001  a thread answers on, whatever one client does
+            except Exception:  # noqa: BLE001  one client's error must not end the thread
                 self.handle_error(request, client_address)
             finally:
                 self.shutdown_request(request)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One request. It is read as a whole before anything is made of it, and written as a whole, by deadlines."""
+    """One request, read completely before it is handled, and answered in one piece, both within a deadline."""
 
     server_version = "tieredstore"
     sys_version = ""
 
     def setup(self) -> None:
-        """Read the request's head."""
+        """Read the head of the request."""
         assert isinstance(self.server, _Server)
         self._server = self.server
         self.connection = self.request
@@ -181,19 +181,19 @@ class _Handler(BaseHTTPRequestHandler):
 
     def finish(self) -> None:
         """Send the answer."""
-        self.connection.settimeout(self._server.request_s)  # of all of it
+        self.connection.settimeout(self._server.request_s)  # for the whole answer
         self.connection.sendall(self._response.getvalue())
 
     def do_GET(self) -> None:
-        """One of the three pages."""
+        """Answer with a page."""
         try:
             self._answer_page()
         except Exception:
-            _logger.exception("%s cannot be answered", self.path)
-            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, explain="The log of the process says why.")
+            _logger.exception("cannot answer %s", self.path)
+            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, explain="See the log of the process.")
 
     def do_HEAD(self) -> None:
-        """The same without the page itself."""
+        """Answer without the page's body."""
         self.do_GET()
 
     def _answer_page(self) -> None:
@@ -207,7 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
             case "/readyz":
                 self._tell("ready", server.health.reasons())
             case _:
-                self.send_error(HTTPStatus.NOT_FOUND, explain="There are /metrics, /healthz and /readyz.")
+                self.send_error(HTTPStatus.NOT_FOUND, explain="Available: /metrics, /healthz and /readyz.")
 
     def _tell(self, state: str, reasons: Mapping[str, str]) -> None:
         status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
@@ -224,12 +224,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests are asked every few seconds: for debugging only."""
+        """Log requests at debug level, since they arrive every few seconds."""
         _logger.debug(format, *args)
 
 
 def _head_of(connection: socket.socket, request_s: float) -> bytes:
-    """The first lines of a request up to the empty one; nothing if they do not come in time or are too many."""
+    """Return a request's lines up to the empty one; nothing if they arrive too late or are too many."""
     deadline = Deadline.after(request_s)
     head = bytearray()
     while b"\r\n\r\n" not in head and b"\n\n" not in head:

@@ -1,4 +1,4 @@
-"""Several streams made side by side and read as one: in their order, or as what is in them comes."""
+"""Parallel streams read as one, in order or as items arrive."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tieredstore.process.thread_pool import ThreadPool
 _Item = TypeVar("_Item")
 
 _LOOK_S: Final = 1.0
-"""How often one who waits looks up by himself: for a thread that ended without a word, as at the process's end."""
+"""Time between a waiter's own checks, in case a thread ends without notice, as at the end of the process."""
 
 
 @dataclass(eq=False, slots=True)
 class _Stream(Generic[_Item]):
-    """A stream that was begun: what it has made and nobody has taken, with the weights, and how it ended."""
+    """A started stream: its items to read, with weights, and its end."""
 
     items: deque[tuple[_Item, int]] = field(default_factory=deque[tuple[_Item, int]])
     is_ended: bool = False
@@ -33,13 +33,13 @@ class _Stream(Generic[_Item]):
 
 
 class FanIn(Iterator[_Item], Generic[_Item]):
-    """What the streams give, ``at_once`` of them made by threads of this object's own. For one reader at a time.
+    """Items of many streams, ``at_once`` of which run on threads of this object. For one reader at a time.
 
-    A stream is taken from ``streams``, on one of the threads, when the one before it has been begun. ``ordered``:
-    stream after stream; else as it comes. What is made and not yet taken weighs ``max_weight`` together at most (by
-    ``weigh``), and beyond that one item, for which the reader waits. When a stream fails, what comes before its error
-    is still given where there is an order, then the error is raised; no stream is begun any more. Close it: streams
-    under way end with their next item, and are not waited for. Threads start when the first item is asked for.
+    A thread takes a stream from ``streams`` after the one before it has started. With ``ordered`` the items come stream
+    by stream, otherwise as they arrive. Unread items weigh at most ``max_weight`` in all (by ``weigh``), except for one
+    item that the reader waits for. After a stream's failure no further stream starts; in order, the items before it are
+    returned, then the error is raised. Close it: running streams end after their next item, without a wait. Threads
+    start with the first read.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class FanIn(Iterator[_Item], Generic[_Item]):
         self._max_weight = max_weight
         self._changed = threading.Condition()
         self._open: list[_Stream[_Item]] = []
-        """Those that were begun and have not given all, in the order in which they were begun."""
+        """Started streams with unread items, in the order of their start."""
         self._are_all_begun = False
         self._weight = 0
         self._is_closed = False
@@ -72,14 +72,14 @@ class FanIn(Iterator[_Item], Generic[_Item]):
     def __next__(self) -> _Item:
         if os.getpid() != self._process:
             raise AlreadyClosedError(
-                "this was begun by the parent process, whose threads a fork leaves behind; begin anew"
+                "this iterator was started by the parent process, and a fork leaves its threads behind; start a new one"
             )
         self._start()
         with self._changed:
             while True:
                 if self._is_interrupted:
                     raise Interrupted
-                # A reader that another thread closed must not go on with what was left.
+                # After another thread's close, the reader must not continue with the rest.
                 if self._is_closed:
                     break
                 if (item := self._take()) is not None:
@@ -91,9 +91,9 @@ class FanIn(Iterator[_Item], Generic[_Item]):
         raise StopIteration
 
     def close(self) -> None:
-        """End the streams under way at their next item; nothing is given any more."""
+        """End running streams after their next item; no more items are returned."""
         if os.getpid() != self._process:
-            return  # locks and threads are the parent's
+            return  # locks and threads belong to the parent
         with self._changed:
             self._is_closed = True
             self._open.clear()
@@ -103,9 +103,9 @@ class FanIn(Iterator[_Item], Generic[_Item]):
             self._pool.shutdown(wait=False)
 
     def abandon(self) -> None:
-        """Close it for a reader that was forgotten: takes no lock, as a garbage collection may come anywhere.
+        """Close it for a reader that was garbage collected, without locks, since that may happen anywhere.
 
-        Threads that wait see it when they look up, and their end forgets what was made.
+        Waiting threads notice at their next check, and drop their items when they end.
         """
         self._is_closed = True
         self._at_end.close()
@@ -124,11 +124,11 @@ class FanIn(Iterator[_Item], Generic[_Item]):
                 self._pool.submit(self._work)
 
     def _interrupt(self) -> None:
-        # Called on a thread that must not wait, and the lock may be anybody's: who waits looks up by himself.
+        # The calling thread must not wait, and any thread may hold the lock: waiters check by themselves.
         self._is_interrupted = True
 
     def _take(self) -> tuple[_Item, int] | None:
-        """The next item, under the lock; None if it is not there yet. Leaves streams behind that have given all."""
+        """Return the next item, or None if there is none yet; drop finished streams. The lock is held."""
         for stream in list(self._open):
             if stream.items:
                 item = stream.items.popleft()
@@ -151,7 +151,7 @@ class FanIn(Iterator[_Item], Generic[_Item]):
             raise failure
 
     def _work(self) -> None:
-        """One thread: a stream after the other."""
+        """Run streams one after the other, on one thread."""
         while (begun := self._next_stream()) is not None:
             make, stream = begun
             failure: BaseException | None = None
@@ -163,19 +163,19 @@ class FanIn(Iterator[_Item], Generic[_Item]):
                     for item in items:
                         if not self._put(stream, item):
                             break
-            except BaseException as error:  # noqa: BLE001  the reader's to see, whatever it is
+            except BaseException as error:  # noqa: BLE001  any error is passed to the reader
                 failure = error
             with self._changed:
                 stream.is_ended, stream.failure = True, failure
                 self._changed.notify_all()
 
     def _next_stream(self) -> tuple[Callable[[], Iterator[_Item]], _Stream[_Item]] | None:
-        """The next one, begun; one that cannot be had fails in its turn. None where there is none."""
+        """Start the next stream, or return None at the end; a stream that cannot be made fails in its turn."""
         with self._taking:
             with self._changed:
                 if self._is_closed or self._are_all_begun or any(stream.failure is not None for stream in self._open):
                     return None
-            # Without the lock that the reader waits with: what makes the streams may ask a store.
+            # Without the reader's lock: making the streams may ask a store.
             make: Callable[[], Iterator[_Item]] | None
             try:
                 make = next(self._streams, None)
@@ -191,7 +191,7 @@ class FanIn(Iterator[_Item], Generic[_Item]):
                 return make, stream
 
     def _put(self, stream: _Stream[_Item], item: _Item) -> bool:
-        """Add an item as soon as there is room for it; False once nobody wants it any more."""
+        """Add an item once there is room for it; return False after close."""
         weight = self._weigh(item)
         with self._changed:
             while not self._is_closed:
@@ -206,7 +206,7 @@ class FanIn(Iterator[_Item], Generic[_Item]):
     def _has_room(self, stream: _Stream[_Item], weight: int) -> bool:
         if self._weight + weight <= self._max_weight:
             return True
-        # What the reader waits for comes in whatever it weighs, so that streams further on can never block it.
+        # Always admit the item that the reader waits for, so that later streams can never block it.
         if self._ordered:
             return stream is self._open[0] and not stream.items
         return not any(other.items for other in self._open)
@@ -216,12 +216,12 @@ _OPEN: Final[weakref.WeakSet[FanIn[Any]]] = weakref.WeakSet()
 
 
 def _close_all() -> None:
-    """When the process ends: a thread that waits for room would still be there when Python is taken down."""
+    """Close all at the end of the process, when threads that wait for room must be gone."""
     for open_one in list(_OPEN):
         open_one.close()
 
 
-# After the pools' own, which is therefore called later.
+# Registered after the pools' handler, so called before it.
 atexit.register(_close_all)
 
 

@@ -1,13 +1,13 @@
-"""What forks must not tear: locks that other threads hold, clients of the parent, files that two processes share.
+"""Fork safety of locks that other threads hold, clients of the parent, and files that two processes share.
 
-A forked child has a copy of everything but the threads. Three tools, from the smallest on:
+A forked child has a copy of everything except threads. Three tools, smallest first:
 
-- :class:`ForkSafeLock` for state that is whole after every step of it: only the lock has to be a fresh one;
+- :class:`ForkSafeLock` for state that is consistent after every step: it only needs a fresh lock;
 - :func:`begin_again_after_fork` for state that another thread may have left half changed, or that counts;
-- :func:`leave_to_parent` for things whose end reaches outside of the process (connections, threads, files).
+- :func:`leave_to_parent` for objects whose end has effects outside of the process (connections, threads, files).
 
-:class:`~tieredstore.process.per_process.PerProcess` is made of these, for clients. (:mod:`tieredstore.metrics` lies
-below this room, and begins again by itself.)
+:class:`~tieredstore.process.per_process.PerProcess` combines these for clients. (:mod:`tieredstore.metrics` is below
+this package, and resets by itself.)
 """
 
 from __future__ import annotations
@@ -21,54 +21,54 @@ from typing import Final, Protocol
 
 
 class Forked(Protocol):
-    """State that a fork copies in whatever condition another thread left it."""
+    """State that a fork copies in any condition that another thread left it in."""
 
     def begin_again(self) -> None:
-        """In the child, before anything else runs there: fresh locks, and nothing that is half done."""
+        """Reset in the child, before anything else runs: make fresh locks, and drop unfinished work."""
 
 
 class Paused(Protocol):
-    """State that must be at rest while the process forks."""
+    """State that must be at rest during a fork."""
 
     def pause(self) -> None:
-        """In the parent, before the fork: come to rest."""
+        """Come to rest, in the parent before the fork."""
 
     def go_on(self) -> None:
-        """In the parent, after the fork."""
+        """Resume, in the parent after the fork."""
 
 
 _FORKED: Final[weakref.WeakSet[Forked]] = weakref.WeakSet()
 _PAUSED: Final[weakref.WeakSet[Paused]] = weakref.WeakSet()
 _OWNED: Final[weakref.WeakSet[object]] = weakref.WeakSet()
 _inherited: Final[set[int]] = set()
-"""What this process has of its parent's and leaves alone, by ``id``: it lives for ever, so no id comes twice."""
+"""Objects inherited from the parent, by ``id``. They are never freed, so ids stay unique."""
 
 
 def begin_again_after_fork(state: Forked) -> None:
-    """Have ``state.begin_again()`` called in every forked child, for as long as ``state`` lives."""
+    """Call ``state.begin_again()`` in every forked child, while ``state`` lives."""
     _FORKED.add(state)
 
 
 def pause_during_fork(state: Paused) -> None:
-    """Have ``state`` paused around every fork, for as long as it lives."""
+    """Pause ``state`` around every fork, while it lives."""
     _PAUSED.add(state)
 
 
 def leave_to_parent(thing: object) -> None:
-    """Have every forked child leave ``thing`` alone: its destructor never runs there, :func:`is_inherited` is true."""
+    """Mark ``thing`` as the parent's in every forked child: it is never destroyed there; see :func:`is_inherited`."""
     _OWNED.add(thing)
 
 
 def is_inherited(thing: object) -> bool:
-    """Whether ``thing`` is the parent's, and this process a forked child, which must neither use nor close it."""
+    """Return True if ``thing`` belongs to the parent, so that this forked child must not use or close it."""
     return id(thing) in _inherited
 
 
 def inherit(thing: object) -> None:
-    """In a forked child, of one thing of the parent's: never destroy it, not even when the interpreter ends.
+    """In a forked child, keep an object of the parent from ever being destroyed, even at the interpreter's end.
 
-    A list of such things would be taken down with its module, and the things with it: connections would be ended under
-    the parent, and librdkafka waits for threads that are not here. A reference that nobody holds is never given up.
+    A list of such objects would be destroyed with its module, and they with it: that would end the parent's
+    connections, and librdkafka would wait for threads that do not exist here. So leak a reference.
     """
     if id(thing) not in _inherited:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
@@ -92,10 +92,10 @@ def _in_child() -> None:
     for state in list(_FORKED):
         try:
             state.begin_again()
-        except Exception as error:  # noqa: BLE001  one that fails must not leave the others locked
+        except Exception as error:  # noqa: BLE001  one failure must not leave other state locked
             failures.append(error)
     if failures:
-        # Python prints it and goes on: nobody called this who could catch it.
+        # Python prints it and continues: no caller could catch it.
         raise ExceptionGroup("state of the parent process could not begin again in this one", failures)
 
 
@@ -103,9 +103,9 @@ os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_
 
 
 class ForkSafeLock:
-    """A lock that is open in a forked child, whoever held it in the parent. Not reentrant.
+    """A lock that is open in a forked child, even if a thread of the parent held it. Not reentrant.
 
-    What it guards is copied as it is: for state that every step leaves whole, as the change of one number or one entry.
+    The guarded state is copied as it is: use it for state that every step leaves consistent, such as one number.
     """
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class ForkSafeLock:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """A fresh lock: the thread that would open this one is not in the child, unless it is the one that forked."""
+        """Make a fresh lock, unless the forking thread itself holds it: another holder does not exist in the child."""
         if self._holder != threading.get_ident():
             self._lock = threading.Lock()
 
@@ -123,14 +123,14 @@ class ForkSafeLock:
         self._holder = threading.get_ident()
 
     def acquire(self, timeout_s: float) -> bool:
-        """Whether it could be had in so many seconds; then it is given back by :meth:`release`."""
+        """Try to acquire it within ``timeout_s``; if True, call :meth:`release` later."""
         if not self._lock.acquire(timeout=timeout_s):
             return False
         self._holder = threading.get_ident()
         return True
 
     def release(self) -> None:
-        """Open it again."""
+        """Release the lock."""
         self._holder = 0
         self._lock.release()
 
@@ -141,7 +141,7 @@ class ForkSafeLock:
 
 
 class Gate:
-    """``with gate:`` is a use; a gate that is shut lets nobody in until it is opened. Safe from several threads."""
+    """Counts uses (``with gate:``); a shut gate blocks new ones until it is opened. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
@@ -163,13 +163,13 @@ class Gate:
                 self._changed.notify_all()
 
     def shut(self, timeout_s: float) -> bool:
-        """Let nobody in, and wait until nobody is inside; False if somebody still is after the time-out."""
+        """Block new uses, and wait for the end of current ones; return False after the timeout."""
         with self._changed:
             self._is_shut = True
             return self._changed.wait_for(lambda: not self._inside, timeout_s)
 
     def open(self) -> None:
-        """Let uses in again."""
+        """Admit uses again."""
         with self._changed:
             self._is_shut = False
             self._changed.notify_all()

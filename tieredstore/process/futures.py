@@ -1,4 +1,4 @@
-"""The one place where futures are waited for: what was dropped ends a wait as surely as what was done."""
+"""Waiting for futures, in one place: a dropped future ends a wait like a completed one."""
 
 from __future__ import annotations
 
@@ -13,34 +13,32 @@ from tieredstore.errors import AlreadyClosedError
 
 _Result = TypeVar("_Result")
 
-# Ctrl-C is heard when a wait ends. A signal that comes just before the system begins one does not end it; nor does any
-# end one without a time-out where some library (Polars is one) has put a handler of its own before Python's.
+# Ctrl-C takes effect when a wait ends. A signal just before the wait's system call does not end it. Nor does any signal
+# end a wait without timeout if a library such as Polars has installed its own handler before Python's.
 _LOOK_S: Final = 0.5
 
 
 class OverdueError(Exception):
-    """A future was not done in time; its work goes on."""
+    """A future was not done in time; its work continues."""
 
 
 def outcome(future: Future[_Result], timeout_s: float | None = None) -> _Result:
-    """The result, or the error of the work; OverdueError after the time-out.
+    """Return the result or raise the work's error; raise OverdueError after the timeout.
 
-    AlreadyClosedError if the work was dropped before it began, as it is when its threads are shut down.
+    Raise AlreadyClosedError if the work was dropped before it began, as by shutting down its threads.
     """
     if not is_done(future, timeout_s):
         raise OverdueError
     try:
         return future.result(0)
     except CancelledError as error:
-        raise AlreadyClosedError(
-            "what was waited for was dropped: the threads that do this work were shut down"
-        ) from error
+        raise AlreadyClosedError("the awaited work was dropped, because its threads were shut down") from error
 
 
 def is_done(future: Future[Any], timeout_s: float | None = None) -> bool:
-    """Wait until it is done, well or not, or was dropped; False after the time-out.
+    """Wait until the future is done or dropped; return False after the timeout.
 
-    Unlike ``concurrent.futures.wait``, which goes on waiting for a dropped future until a thread comes by it.
+    ``concurrent.futures.wait`` would keep waiting for a dropped future until a thread reaches it.
     """
     end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
     while not future.done() and (left_s := end_s - time.monotonic()) > 0:
@@ -50,5 +48,5 @@ def is_done(future: Future[Any], timeout_s: float | None = None) -> bool:
 
 
 def any_done(futures: Collection[Future[Any]], timeout_s: float) -> bool:
-    """Wait until one of them is done, or was dropped and its thread came by; False after the time-out."""
+    """Wait until one is done, or dropped and reached by its thread; return False after the timeout."""
     return bool(wait(futures, timeout_s, return_when=FIRST_COMPLETED).done)

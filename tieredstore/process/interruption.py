@@ -1,4 +1,4 @@
-"""How a process that does one thing ends when a signal asks it to: soon, whatever its threads are waiting for."""
+"""Ending a single-command process soon after a signal, whatever its threads wait for."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.process.signal_handlers import SignalHandlers
 
 ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Ctrl-C, what a service manager sends, and the terminal that is closed."""
+"""Signals of Ctrl-C, of service managers, and of a closed terminal."""
 
 UNWINDING_S: Final = 0.5
-"""How long a process that has nothing to take back may go on after the first signal."""
+"""Time after the first signal for a process without anything to undo."""
 
 TAKING_BACK_S: Final = 1.5
-"""How long one may go on that has."""
+"""Time after the first signal for a process that has something to undo."""
 
 _LAST_ACT_S: Final = 0.2
 _SOON: Final = 255  # no signal has this number
 
 
 class Interrupted(BaseException):
-    """A signal asked for the end. Raised once, in the main thread, wherever that is; and where others are woken."""
+    """A signal requested the end. Raised once in the main thread, and in threads that are woken for it."""
 
 
 def exit_code_of(signum: int) -> int:
-    """The exit code that shells give to what a signal ended."""
+    """Return a shell's exit code for a process ended by a signal."""
     return 128 + signum
 
 
@@ -45,7 +45,7 @@ class _LastAct:
     needs_time: bool
 
     def do(self) -> None:
-        with suppress(Exception):  # there is nobody left who could be told
+        with suppress(Exception):  # nothing is left to report it to
             self.act()
 
 
@@ -55,9 +55,9 @@ _WAKERS: Final[dict[object, Callable[[], None]]] = {}
 
 @contextmanager
 def woken_by_interruption(wake: Callable[[], None]) -> Generator[None]:
-    """Within the block: call ``wake`` when a signal asks for the end, on another thread; it must not wait.
+    """Within the block, call ``wake`` on another thread when a signal requests the end; it must not wait.
 
-    For those who wait on threads that the main thread's exception does not reach, to raise Interrupted there.
+    For readers of threads that the main thread's exception does not reach, to raise Interrupted there.
     """
     name = object()
     _WAKERS[name] = wake
@@ -69,10 +69,10 @@ def woken_by_interruption(wake: Callable[[], None]) -> Generator[None]:
 
 @contextmanager
 def at_sudden_end(act: Callable[[], None], *, needs_time: bool = False) -> Generator[None]:
-    """Within the block: if the process is ended in the middle of it, do ``act``, on another thread and quickly.
+    """Within the block, if the process is ended suddenly, run ``act`` quickly on another thread.
 
-    For what an error would undo on its way out of the block, and a sudden end does not: a file is removed, a sentence
-    said. ``needs_time`` says that the way out talks with a store, and is worth waiting for.
+    It replaces the cleanup that an error would do on its way out, such as removing a file. ``needs_time``: that cleanup
+    talks to a store, and is worth waiting for.
     """
     name = object()
     _LAST_ACTS[name] = _LastAct(act, needs_time)
@@ -83,12 +83,12 @@ def at_sudden_end(act: Callable[[], None], *, needs_time: bool = False) -> Gener
 
 
 class Interruption:
-    """The signals of a process while its one command runs; a context manager, for the main thread.
+    """Signal handling of a process while its one command runs; a context manager for the main thread.
 
-    The first signal raises :class:`Interrupted` in the main thread, and all is undone on its way out as after an
-    error. That way may be long: pools are waited for, and their threads for a store, and the main thread may not even
-    hear of it in the middle of a call that is not Python's. So a thread of its own, which the system wakes, gives it
-    a moment, does what :func:`at_sudden_end` was told, and ends the process. A second signal is not given the moment.
+    The first signal raises :class:`Interrupted` in the main thread, which cleans up as after an error. That may take
+    long: pools wait for threads, and these for a store, and the main thread may not notice the signal during a call
+    outside Python. So a separate thread, woken by the system, waits a moment, runs the acts of :func:`at_sudden_end`,
+    and ends the process. A second signal skips the wait.
     """
 
     def __init__(self, *, end_process: Callable[[int], object] = os._exit) -> None:
@@ -114,34 +114,34 @@ class Interruption:
     ) -> None:
         self._handlers.restore()
         self._speak_again()
-        self._rung.close()  # which ends the thread
+        self._rung.close()  # ends the thread
         self._watch.join()
         self._heard.close()
 
     def begin_again(self) -> None:
-        """In a forked child: nobody watches there, and its signals are what they were."""
+        """Restore normal reporting in a forked child, where no thread watches."""
         self._speak_again()
 
     @property
     def exit_code(self) -> int:
-        """What the process is to end with; 0 if nothing asked for its end."""
+        """Exit code for the process; 0 if nothing requested its end."""
         return self._exit_code if self.signum is None else exit_code_of(self.signum)
 
     def end_soon(self, exit_code: int) -> None:
-        """As if a signal had come, but that nothing is raised: the caller does that himself."""
+        """Act as after a signal, but without raising: the caller does that."""
         self._exit_code = self._exit_code or exit_code
         self._has_raised = True
         self._rung.send(bytes((_SOON,)))
 
     def is_over(self) -> None:
-        """The command is done: a signal that comes from now on interrupts nothing, but still ends the process."""
+        """Mark the command as done: a later signal interrupts nothing, but still ends the process."""
         self._is_over = True
 
     def _take(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002  a handler's signature
         self.signum = self.signum or signum
         if not (self._has_raised or self._is_over):
             self._has_raised = True
-            # Threads that are left behind meet pools and stores that are closed, and nobody wants to read of that.
+            # Threads left behind meet closed pools and stores: do not print their errors.
             logging.lastResort, threading.excepthook = None, _say_nothing
             raise Interrupted(signum)
 
@@ -161,14 +161,14 @@ class Interruption:
             self._end_process(self.exit_code)
 
     def _next_signal(self, seconds: float | None) -> int | None:
-        """The number of the signal that comes next; 0 if none comes in that time, None if none will be waited for."""
+        """Return the number of the next signal; 0 after the timeout, None at the end of watching."""
         poll = select.poll()
         poll.register(self._heard, select.POLLIN)
         while poll.poll(None if seconds is None else seconds * 1000):
             rung = self._heard.recv(1)
             if not rung:
                 return None
-            if rung[0] in (*ENDING_SIGNALS, _SOON):  # the system tells of all signals that have a handler of Python
+            if rung[0] in (*ENDING_SIGNALS, _SOON):  # the descriptor gets every signal with a Python handler
                 return rung[0]
         return 0
 
@@ -177,13 +177,13 @@ class Interruption:
 
 
 def _say_nothing(_: threading.ExceptHookArgs) -> None:
-    """What Python would tell of an error that ends a thread."""
+    """Suppress Python's report of an error that ends a thread."""
 
 
 def _do_last_acts() -> None:
-    """The last first. Each has a moment alone, since a disk or a terminal may not answer."""
+    """Run the acts, last first, each for a moment at most, since a disk or a terminal may hang."""
     for last in reversed(list(_LAST_ACTS.values())):
         actor = threading.Thread(target=last.do, name="tieredstore-last-act", daemon=True)
-        with suppress(RuntimeError):  # the system has no thread for it
+        with suppress(RuntimeError):  # no thread available
             actor.start()
             actor.join(_LAST_ACT_S)

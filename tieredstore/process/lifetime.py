@@ -1,4 +1,4 @@
-"""How long something is open: what is waited for on its behalf ends when it does, whoever still works at it."""
+"""Lifetimes of open objects: waits on their behalf end with them, even if work continues."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _Result = TypeVar("_Result")
 
 
 class Lifetime:
-    """From the making of ``what`` until it is closed. Safe from several threads.
+    """The time from opening ``what`` until it is closed. Thread-safe.
 
-    Work is given to executors through :meth:`bound`: a future of theirs fails when the lifetime ends, while its work
-    may go on, since nobody can take a thread out of a call that a store does not answer.
+    Pass work to executors through :meth:`bound`: its futures fail when the lifetime ends. The work may continue, since
+    no thread can be removed from a call to a silent store.
     """
 
     def __init__(self, what: str) -> None:
@@ -29,46 +29,45 @@ class Lifetime:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """In a forked child: over if it was, and nothing runs."""
-        # Without locks, by steps that are whole by themselves: garbage collection ends work anywhere.
+        """Reset in a forked child: keep the end, and forget all work."""
+        # No locks, only atomic steps: garbage collection may end work anywhere.
         self._promises: set[_Promise[Any]] = set()
         self._running: set[object] = set()
         self._rested = threading.Event()
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """True after its end."""
         return self._is_over
 
     def check(self) -> None:
-        """AlreadyClosedError if it has ended."""
+        """Raise AlreadyClosedError after its end."""
         if self._is_over:
             raise self.error()
 
     def error(self) -> AlreadyClosedError:
-        """What whoever waits, or comes later, is told."""
-        return AlreadyClosedError(f"{self._what} was closed; open another one to go on")
+        """Return the error for waiters and later callers."""
+        return AlreadyClosedError(f"{self._what} was closed; open another one to continue")
 
     def bound(self, executor: Executor) -> Executor:
-        """The executor, for work of this lifetime. Shutting it down is its owner's business."""
+        """Return the executor for work of this lifetime. Its owner shuts it down."""
         return _Bound(executor, self)
 
     def end(self) -> None:
-        """End all waits, and let nothing begin any more. Not for signal handlers: waits have locks."""
+        """End all waits, and begin no more work. Not for signal handlers, since waits have locks."""
         self._is_over = True
         with contextlib.suppress(KeyError):
             while True:
                 self._promises.pop().fail(self.error())
 
     def rest(self, timeout_s: float | None) -> bool:
-        """Once it has ended: wait until no work is under way; False if some still is after the time-out."""
+        """After the end, wait until no work runs; return False after the timeout."""
         return not self._running or self._rested.wait(timeout_s)
 
     def during(self, work: Callable[[], _Result]) -> _Result:
-        """Do the work on the caller's thread; AlreadyClosedError if it has ended before, and not while the work goes
-        on."""
+        """Do the work on the caller's thread; raise AlreadyClosedError only if the lifetime has ended before it."""
         token = object()
-        self._running.add(token)  # first, as below
+        self._running.add(token)  # before the check, as below
         try:
             self.check()
             return work()
@@ -76,16 +75,16 @@ class Lifetime:
             self._discard(token)
 
     def begun(self, promise: _Promise[Any]) -> None:
-        """Have ``promise`` failed at the end."""
+        """Register ``promise``, to fail at the end."""
         self._promises.add(promise)
         promise.add_done_callback(self._promises.discard)
-        if self._is_over:  # since it was looked: nobody else would fail it
+        if self._is_over:  # it ended just now, so nobody else will fail it
             promise.fail(self.error())
 
     def do(self, promise: _Promise[_Result], work: Callable[[], _Result]) -> _Result:
-        """Do the work, on the executor's thread, and tell whoever still waits for it."""
+        """Do the work on the executor's thread, and complete the promise."""
         token = object()
-        self._running.add(token)  # first, so that whoever has seen nothing run can rely on it
+        self._running.add(token)  # before the check, so that rest() can rely on _running
         try:
             promise.begin()
             result = work()
@@ -96,7 +95,7 @@ class Lifetime:
             promise.fulfil(result)
             return result
         finally:
-            del promise  # which the error's traceback would keep, and it the error
+            del promise  # break the cycle of the error, its traceback and the promise
             self._discard(token)
 
     def _discard(self, token: object) -> None:
@@ -106,10 +105,10 @@ class Lifetime:
 
 
 class _Promise(Future[_Result]):
-    """A future that may be failed while its work goes on; what comes of the work then is nobody's."""
+    """A future that may fail while its work continues; the work's result is then dropped."""
 
     def begin(self) -> None:
-        """The work begins; CancelledError, which nobody looks at, if it was dropped or failed before."""
+        """Begin the work; raise CancelledError, which is ignored, if it was dropped or failed before."""
         with self._condition:
             if self.done() or not self.set_running_or_notify_cancel():
                 raise CancelledError
@@ -133,14 +132,14 @@ class _Bound(Executor):
     def submit(
         self, fn: Callable[_Parameters, _Result], /, *args: _Parameters.args, **kwargs: _Parameters.kwargs
     ) -> Future[_Result]:
-        """AlreadyClosedError once the lifetime has ended, and when the executor takes no more."""
+        """Submit work; raise AlreadyClosedError after the lifetime's end or the executor's shutdown."""
         self._life.check()
         promise: _Promise[_Result] = _Promise()
         self._life.begun(promise)
         try:
             task = self._executor.submit(self._life.do, promise, lambda: fn(*args, **kwargs))
-        except RuntimeError as error:  # an executor's own way to say that it was shut down
+        except RuntimeError as error:  # raised by an executor after its shutdown
             promise.cancel()
-            raise AlreadyClosedError(f"no thread can be given more work: {error}") from error
-        # An executor may do the work before submit returns; then its own future has the answer.
+            raise AlreadyClosedError(f"the threads accept no more work: {error}") from error
+        # The executor may have done the work before submit returned; then its own future has the result.
         return task if task.done() else promise

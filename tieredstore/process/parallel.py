@@ -1,4 +1,4 @@
-"""One job for each of many items, several at once: what a store is asked many times, parts that are sent."""
+"""One job per item with bounded parallelism, for many requests to a store or parts of an upload."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.interruption import Interrupted, woken_by_interruption
 
 READERS: Final = 16
-"""Requests at once unless told otherwise: a planning waits for round trips, not for bytes."""
+"""Default number of parallel requests: planning waits for round trips, not for bytes."""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -33,18 +33,17 @@ def in_parallel(
     weigh: Callable[[_Item], int] | None = None,
     max_weight: int = 0,
 ) -> Generator[_Result, None, None]:
-    """The results of ``job`` in the order of ``items``; in that of their coming if not ``ordered``.
+    """Yield the results of ``job`` in the order of ``items``, or as they complete if not ``ordered``.
 
-    At most ``at_once`` items are with the pool, waiting, being worked on, or done and not yet asked for, which bounds
-    memory; one more is taken from ``items`` meanwhile. Items are taken on the caller's thread, in between results.
-    With ``weigh`` these items together weigh at most ``max_weight``; one that weighs more is there alone.
+    At most ``at_once`` items are waiting, running or unread, which bounds memory; one more is taken from ``items`` in
+    advance. Items are taken on the caller's thread between results. With ``weigh``, these items weigh at most
+    ``max_weight`` in all; a heavier one runs alone.
 
-    When a job fails none is begun any more that comes after it. The results before it are still given, then its error
-    is raised; an error of ``items`` is raised at once. StoreUnavailableError if the ``deadline`` passes while a result
-    is waited for; AlreadyClosedError if the pool drops what waits, and in a child that was forked meanwhile. However it
-    ends, by an error, by ``close`` or because nobody asks for more, jobs that wait are dropped, and those under way go
-    on to their own end: the pool's owner waits for them by shutting it down. Where a signal ends the process,
-    Interrupted is raised at once for results that are given as they come, whatever thread waits for them.
+    After a job's failure no later job begins. The results before it are yielded, then its error is raised; an error of
+    ``items`` is raised at once. Raise StoreUnavailableError if the ``deadline`` passes during a wait;
+    AlreadyClosedError if the pool drops waiting jobs, and in a forked child. At any end (an error, ``close``, or a
+    reader that stops), waiting jobs are dropped and running ones continue: shutting down the pool waits for them. If a
+    signal ends the process, unordered reads raise Interrupted at once, on any thread.
     """
     run = _Run[_Item, _Result](pool, job, ordered, deadline)
     with woken_by_interruption(run.interrupt), contextlib.closing(run):
@@ -60,11 +59,11 @@ def in_parallel(
 
 
 class _DroppedError(Exception):
-    """A job that was not begun, since one before it had failed."""
+    """A job was not begun because an earlier one failed."""
 
 
 class _Run(Generic[_Item, _Result]):
-    """What of one call is with the pool: begun in the order of the items, taken in that order or as it is done."""
+    """Jobs of one call, begun in order of the items, and read in that order or as they complete."""
 
     def __init__(
         self, pool: Executor, job: Callable[[_Item], _Result], ordered: bool, deadline: Deadline | None
@@ -83,16 +82,16 @@ class _Run(Generic[_Item, _Result]):
 
     @property
     def has_failed(self) -> bool:
-        """Whether a job has failed, so that none is begun any more."""
+        """True if a job has failed, so that no more begin."""
         return self._failed_at is not None
 
     @property
     def size(self) -> int:
-        """How many items are with the pool, or done and not taken."""
+        """Number of jobs that are unread."""
         return len(self._futures)
 
     def begin(self, item: _Item, weight: int) -> None:
-        """Give the pool one more."""
+        """Submit one more job."""
         future = self._pool.submit(self._do, self._begun, item)
         self._begun += 1
         self._futures.append(future)
@@ -103,10 +102,10 @@ class _Run(Generic[_Item, _Result]):
             future.add_done_callback(self._done.put)
 
     def next_result(self) -> _Result:
-        """Wait for the one that is due; raises its error."""
+        """Wait for the next result, and return it or raise its error."""
         if os.getpid() != self._process:
             raise AlreadyClosedError(
-                "this was begun by the parent process, whose threads a fork leaves behind; begin anew"
+                "these jobs were started by the parent process, and a fork leaves its threads behind; start again"
             )
         while True:
             future = self._first() if self._ordered else self._first_done()
@@ -115,21 +114,21 @@ class _Run(Generic[_Item, _Result]):
             try:
                 return outcome(future)
             except _DroppedError:
-                # It may be done a moment before the failed job is for whose sake it was dropped: that one is there too.
+                # A dropped job may complete just before the failed one that caused it, which is unread too.
                 continue
 
     def interrupt(self) -> None:
-        """Raise Interrupted where results are waited for as they come."""
+        """Raise Interrupted in an unordered read."""
         self._done.put(None)
 
     def close(self) -> None:
-        """Begin none of those that wait. In a forked child all are the parent's, and so are their locks."""
+        """Drop waiting jobs. In a forked child jobs and locks belong to the parent."""
         if os.getpid() == self._process:
             for future in self._futures:
                 future.cancel()
 
     def _do(self, number: int, item: _Item) -> _Result:
-        # One before it may get its thread's time only now, and its result is still asked for.
+        # An earlier job may only now get a thread, and its result is still needed.
         if self._failed_at is not None and number > self._failed_at:
             raise _DroppedError
         try:

@@ -1,4 +1,4 @@
-"""A client that is made on first use, and made again after fork or unpickling."""
+"""A client made at the first use, and again after a fork or unpickling."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ Client = TypeVar("Client")
 
 
 class PerProcess(Generic[Client]):
-    """Holds one ``Client`` for each process. Thread-safe; pickled, it takes only its two functions along.
+    """Holds one ``Client`` per process. Thread-safe; pickling keeps only its two functions.
 
-    A forked child never touches its parent's client: connections that two processes write to mix their requests.
-    The child neither closes nor destroys it, since that could end the parent's TLS sessions.
+    A forked child never touches its parent's client: two processes writing to one connection would mix their requests.
+    The child neither closes nor destroys it, which could end the parent's TLS sessions.
     """
 
     def __init__(self, make: Callable[[], Client], close: Callable[[Client], None] | None = None) -> None:
-        """Without ``close`` a client ends with its last reference."""
+        """Without ``close``, a client ends with its last reference."""
         self._make = make
         self._close = close
         self._reset()
 
     def _reset(self) -> None:
-        # In a tuple: a client may be anything, None too.
+        # A tuple, since a client may be any object, even None.
         self._client: tuple[Client] | None = None
         self._lock = threading.Lock()
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """In a forked child: no client yet, and a lock that no thread of the parent holds."""
+        """Reset in a forked child: no client, and a fresh lock."""
         if self._client is not None:
             inherit(self._client[0])
         self._client = None
@@ -39,11 +39,11 @@ class PerProcess(Generic[Client]):
 
     @property
     def is_open(self) -> bool:
-        """Whether this process has its client."""
+        """True if this process has its client."""
         return self._client is not None
 
     def get(self) -> Client:
-        """This process's client, made now if there is none."""
+        """Return this process's client, made now if there is none."""
         client = self._client
         if client is not None:
             return client[0]

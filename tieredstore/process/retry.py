@@ -1,4 +1,4 @@
-"""Trying again: attempts, back-off with full jitter, and one deadline over all of an operation."""
+"""Retries: attempts, backoff with full jitter, and one deadline for the whole operation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 class Attempt:
     """One try of an operation. ``number`` counts from 1.
 
-    After the first, an earlier try may have taken effect although its answer was lost.
+    From the second on, an earlier try may have taken effect although its answer was lost.
     """
 
     number: int
@@ -31,12 +31,11 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often, how fast and for how long an operation is tried again after an error that is ``retryable``.
+    """Limits of retries after ``retryable`` errors.
 
-    Before the try after the n-th, a random time between 0 and ``min(max_delay_s, base_delay_s * 2**(n-1))`` passes
-    ("full jitter": clients that were throttled together do not come back together). ``timeout_s`` bounds all tries and
-    waits of one operation, ``attempt_timeout_s`` each try of it. Clock, sleep and random are fields so that tests can
-    count without waiting.
+    After the n-th try a random time between 0 and ``min(max_delay_s, base_delay_s * 2**(n-1))`` passes ("full jitter":
+    clients that were throttled together do not return together). ``timeout_s`` limits all tries and waits of one
+    operation, ``attempt_timeout_s`` each try. Clock, sleep and random are fields for tests.
     """
 
     attempts: int = 5
@@ -50,13 +49,13 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or self.timeout_s <= 0 or not 0 <= self.base_delay_s <= self.max_delay_s:
-            raise ConfigError(f"{self} cannot be kept: at least one attempt and a time-out over 0 s are needed")
+            raise ConfigError(f"invalid {self}: at least one attempt and a timeout above 0 s are needed")
 
     def call(self, what: str, operation: Callable[[Attempt], Result], *, deadline: Deadline | None = None) -> Result:
-        """The first result of ``operation``; the last retryable error when tries or time are used up.
+        """Return the first result of ``operation``; raise the last retryable error when tries or time are used up.
 
-        Any other error is raised at once: the same call would fail again. ``what`` names the operation in the log and
-        in the final error; ``deadline`` is one of a larger operation that this is a part of.
+        Other errors are raised at once, since the same call would fail again. ``what`` names the operation in the log
+        and in the final error; ``deadline`` is that of a larger operation around this one.
         """
         end = self.deadline().sooner(deadline)
         number = 0
@@ -70,13 +69,13 @@ class RetryPolicy:
                 delay = self.delay_s(number)
                 if number >= self.attempts or delay >= end.remaining_s():
                     raise type(error)(f"{what} failed ({number} of {self.attempts} tries): {error}") from error
-                if isinstance(error, StoreError):  # the metric counts stores' retries, by its name
+                if isinstance(error, StoreError):  # the metric counts only stores' retries
                     RETRIES.add(1, kind_of(error))
                 _logger.info("%s: try %d failed, next in %.2f s: %s", what, number, delay, error)
                 self.sleep(delay)
 
     def deadline(self) -> Deadline:
-        """That of an operation that begins now."""
+        """Return the deadline of an operation that begins now."""
         return Deadline.after(self.timeout_s, self.monotonic)
 
     def _deadline_of_attempt(self, end: Deadline) -> Deadline:
@@ -85,7 +84,7 @@ class RetryPolicy:
         return Deadline.after(self.attempt_timeout_s, self.monotonic).sooner(end)
 
     def delay_s(self, number: int) -> float:
-        """A random time to wait after try ``number`` (from 1) has failed."""
-        # The exponent is capped: 2**1024 no longer fits into a float.
+        """Return a random delay after failed try ``number`` (from 1)."""
+        # Cap the exponent: 2**1024 does not fit a float.
         ceiling = min(self.max_delay_s, self.base_delay_s * 2.0 ** min(number - 1, 64))
         return ceiling * self.random()

@@ -1,4 +1,4 @@
-"""The life of a long-running process: its threads, signals, how it drains, and what it says of itself meanwhile."""
+"""Lifecycle of a long-running process: threads, signals, draining and health."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _logger: Final = logging.getLogger(__name__)
 
 _STOPPING: Final = "stopping"
 _LOST: Final = StoreUnavailableError.exit_code
-"""Try again later: a new process may do better than one with a thread that does not come back."""
+"""Exit code "try again later": a new process may do better than one with a hanging thread."""
 
 _LAST_WORDS_S: Final = 1.0
 _POLL_S: Final = 0.2
 _LONGEST_POLL_S: Final = 3600.0
 
 Work = Callable[[Stop], None]
-"""What a thread of a service does until it is told to stop: its pauses are ``stop.wait``, and then it returns."""
+"""Body of a service's thread: it pauses by ``stop.wait``, and returns after the stop."""
 
 
 class Service:
-    """Threads that work until they are told to stop, and what a process needs around them.
+    """Threads that work until a stop, with the surroundings of a process.
 
-    ``run`` is for a process that is nothing else: it takes the signals and gives the exit code. Inside of a larger
-    process (``with Service(...):``) signals are left alone, and the end of the block stops and drains. A thread that
-    raises stops all of them. A service lives once.
+    ``run`` is for a dedicated process: it handles signals and returns the exit code. Within a larger process (``with
+    Service(...):``) signals are left alone, and the end of the block stops and drains. An error of one thread stops
+    all. A service runs once.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Service:
         listen: tuple[str, int] | None = None,
         reload: Callable[[], None] | None = None,
     ) -> None:
-        """``work`` by the names of its threads; ``listen`` is host and port of the endpoint, None for no endpoint.
+        """``work``: functions by thread name. ``listen``: host and port of the endpoint, None for no endpoint.
 
         ``reload`` is called at SIGHUP, on a thread of its own; without it SIGHUP is left alone.
         """
@@ -78,23 +78,23 @@ class Service:
         self._is_reloading = self._reload_again = False
 
     def begin_again(self) -> None:
-        """In a forked child: none of the threads is here, and the bell is the parent's."""
+        """Reset in a forked child, which has no threads; the bell is the parent's."""
         self._forget_threads()
         self._threads = []
         self._bell.close()
 
     def run(self) -> int:
-        """Begin, work until a signal, ``stop`` or an error, drain; the exit code. On the main thread only.
+        """Run until a signal, ``stop`` or an error, then drain; return the exit code. On the main thread only.
 
-        0 when all work has ended, or the code of the error that ended it. SIGTERM and SIGINT stop; the second of them
-        ends the process at once, with 128 and its number. Where a thread has not come back by the drain's deadline the
-        process is ended with 75: such a thread could hold up the interpreter's end as well. It is not waited for where
-        nothing is under way.
+        The exit code is 0 when all work has ended, or that of the error that ended it. SIGTERM and SIGINT stop; a
+        second one ends the process at once, with 128 and its number. If a thread has not returned by the drain's
+        deadline, the process exits with 75, since such a thread could also block the interpreter's shutdown. If nothing
+        is under way, it exits without waiting.
         """
         with contextlib.closing(self._bell), _Signals(self._bell, reloads=self._reload is not None) as signals:
             try:
                 self.start()
-            except Exception as error:  # noqa: BLE001  told as the failure of a thread is
+            except Exception as error:  # noqa: BLE001  reported like a thread's failure
                 self._fail("start", error)
             self._supervise(signals)
             if missing := self._still_running():
@@ -106,28 +106,29 @@ class Service:
         return self._exit_code()
 
     def start(self) -> None:
-        """Begin to answer and to work; ConfigError if nothing can listen at the address."""
+        """Begin to answer and to work; raise ConfigError if the address cannot be used."""
         if self._listen is not None:
             self.endpoint = Endpoint(*self._listen, self.health)
-            _logger.info("%s: http://%s:%d/readyz says how it is", self.name, self.endpoint.host, self.endpoint.port)
+            _logger.info("%s: health at http://%s:%d/readyz", self.name, self.endpoint.host, self.endpoint.port)
         for name, work in self._work.items():
             self._begin(name, work)
 
     def stop(self) -> None:
-        """Ask all threads to end; returns at once. From any thread, but not from a signal handler, since it locks."""
+        """Ask all threads to end, and return at once. From any thread, but not from a signal handler, since it
+        locks."""
         self.health.fails(_STOPPING, f"{self.name} is stopping")
         self.stopping.ask()
         self._bell.ring()
 
     def join(self, timeout_s: float | None = None) -> tuple[str, ...]:
-        """Wait for the end of all threads; the names of those that go on. Without a time-out until a stop has drained.
+        """Wait for all threads; return the names of running ones. Without a timeout, wait until a stop has drained.
 
-        The endpoint answers until all have ended, that the service is not ready.
+        Until then the endpoint reports that the service is not ready.
         """
         if timeout_s is None:
             while self._running and not self.stopping.wait(_POLL_S):
                 pass
-        # Without a stop none is running any more, and what is left of them ends at once.
+        # Without a stop, no work is running any more, and the threads end at once.
         deadline = self.stopping.deadline if timeout_s is None else None
         deadline = deadline or Deadline.after(_LAST_WORDS_S if timeout_s is None else timeout_s)
         for thread in list(self._threads):
@@ -168,16 +169,16 @@ class Service:
         except BaseException:
             self._running.discard(name)
             raise
-        # Those that reloaded before have ended: a service that runs for months keeps none of them.
+        # Drop ended reload threads: a service may run for months.
         self._threads = [*(old for old in self._threads if old.is_alive()), thread]
 
     def _run_work(self, name: str, work: Work) -> None:
         try:
             work(self.stopping)
-        except BaseException as error:  # noqa: BLE001  whatever it is, the others must not work on without this one
+        except BaseException as error:  # noqa: BLE001  other threads must not continue without this one
             self._fail(name, error)
         finally:
-            # In this order: who hears the bell looks at what is running.
+            # In this order: the bell's listener checks the running threads.
             self._running.discard(name)
             self._bell.ring()
 
@@ -188,14 +189,14 @@ class Service:
         if isinstance(error, TieredStoreError):
             _logger.error("%s: %s: %s", self.name, name, error)
         else:
-            _logger.error("%s: %s ended by an error of its own", self.name, name, exc_info=error)
+            _logger.error("%s: %s ended by an internal error", self.name, name, exc_info=error)
         self.stop()
 
     def _supervise(self, signals: _Signals) -> None:
-        """Until all threads have ended, or should have."""
+        """Return when all threads have ended, or should have."""
         while self._running:
             if self._running.isdisjoint(self._work) and not self.stopping.is_asked:
-                # All that is left is a reload, which nobody needs any more: it has the time of a drain.
+                # Only a reload is left, which is no longer needed: it gets the time of a drain.
                 self.stop()
             deadline = self.stopping.deadline
             if deadline is not None and (deadline.remaining_s() <= 0 or self._is_without_work()):
@@ -208,7 +209,8 @@ class Service:
                 self._begin_reload()
 
     def _begin_reload(self) -> None:
-        """On a thread of its own, so that a slow one holds up no signal; one at a time, and once more if asked then."""
+        """Reload on a separate thread, so that a slow reload does not block signals; one at a time, and again if
+        asked."""
         with self._lock:
             if self._is_reloading:
                 self._reload_again = True
@@ -216,7 +218,7 @@ class Service:
             self._is_reloading = True
         try:
             self._begin("reload", self._reload_all)
-        except RuntimeError as error:  # the system has no thread for it now; a later signal may find one
+        except RuntimeError as error:  # no thread available; a later signal may succeed
             with self._lock:
                 self._is_reloading = False
             _say(partial(_logger.error, "%s: not reloaded: %s", self.name, error))
@@ -241,7 +243,7 @@ class Service:
         return tuple(sorted(self._running))
 
     def _is_without_work(self) -> bool:
-        """Whether no thread has anything that should end in order."""
+        """Return True if no thread has work that should end properly."""
         return all(is_without_work(thread) for thread in list(self._threads) if thread.is_alive())
 
     def _exit_code(self) -> int:
@@ -251,24 +253,24 @@ class Service:
 
     def _say_stopping(self, signum: signal.Signals) -> None:
         _logger.info(
-            "%s: %s: stopping, for %g s at most; a second one ends it at once",
+            "%s: %s: stopping within %g s; a second one ends it at once",
             self.name, signum.name, self.stopping.drain_s,
         )  # fmt: skip
 
     def _say_missing(self, missing: tuple[str, ...]) -> None:
         _logger.error(
-            "%s: %s did not end within %g s; what was under way there is lost",
+            "%s: %s did not end within %g s; its unfinished work is lost",
             self.name, " and ".join(missing), self.stopping.drain_s,
         )  # fmt: skip
-        with contextlib.suppress(Exception):  # a stderr that is no file
+        with contextlib.suppress(Exception):  # stderr may be no file
             faulthandler.dump_traceback()
 
 
 class _Bell:
-    """Wakes the one thread that waits for it: rung by other threads, and by the system itself when a signal comes.
+    """Wakes the one thread that waits for it, rung by other threads and by the system at a signal.
 
-    A pair of sockets and no lock: Python runs signal handlers in the middle of whatever the main thread does, also
-    while it holds a lock that a handler would wait for.
+    A socket pair without locks: Python runs signal handlers in the middle of the main thread's code, which may hold a
+    lock that the handler would wait for.
     """
 
     def __init__(self) -> None:
@@ -277,17 +279,17 @@ class _Bell:
         self._rung.setblocking(False)
 
     def fileno(self) -> int:
-        """What the system writes to."""
+        """Return the descriptor for the system to write to."""
         return self._rung.fileno()
 
     def ring(self) -> None:
-        """Wake who waits, now or later."""
-        # It is full, then somebody will wake anyway; or closed, then nobody waits any more.
+        """Wake the waiter, now or at its next wait."""
+        # If full, a wake-up is pending; if closed, nobody waits.
         with contextlib.suppress(OSError):
             self._rung.send(b"\0")
 
     def wait(self, seconds: float) -> None:
-        """Until it is rung, if it was not since the last time."""
+        """Wait until it is rung, unless it was rung since the last wait."""
         poll = select.poll()
         poll.register(self._heard, select.POLLIN)
         if poll.poll(max(0.0, min(seconds, _LONGEST_POLL_S)) * 1000):
@@ -295,13 +297,13 @@ class _Bell:
                 self._heard.recv(4096)
 
     def close(self) -> None:
-        """Let go of the sockets."""
+        """Close the sockets."""
         self._heard.close()
         self._rung.close()
 
 
 class _Signals:
-    """The signals of a process while a service runs in it."""
+    """Signal handling while a service runs."""
 
     def __init__(self, bell: _Bell, *, reloads: bool) -> None:
         self._bell = bell
@@ -314,7 +316,7 @@ class _Signals:
     def __enter__(self) -> Self:
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("signals reach the main thread only: run a service there, or use it in a with block")
-        even_ignored = frozenset({signal.SIGHUP})  # a service under nohup reloads all the same
+        even_ignored = frozenset({signal.SIGHUP})  # a service under nohup reloads too
         self._handlers.install(self._signals, self._take, self._bell.fileno(), even_ignored=even_ignored)
         return self
 
@@ -324,17 +326,17 @@ class _Signals:
         self._handlers.restore()
 
     def take_ending(self) -> signal.Signals | None:
-        """The signal that asks for the end, once."""
+        """Return the signal that requests the end, once."""
         if self._has_told or not self._endings:
             return None
         self._has_told = True
         return self._endings[0]
 
     def take_reload(self) -> bool:
-        """Whether a reload was asked for since the last time."""
+        """Return True if a reload was requested since the last call."""
         if not self._reloads:
             return False
-        # One that comes only now is cleared too, and is answered by the reload that follows.
+        # Clearing also drops one that arrives now, but the following reload covers it.
         self._reloads.clear()
         return True
 
@@ -343,14 +345,14 @@ class _Signals:
             self._reloads.append(signum)
             return
         self._endings.append(signal.Signals(signum))
-        # Here, and not where the first one is handled: the main thread may be held up by a log that nobody reads.
+        # End here, not in the main thread, which may be blocked by a log without a reader.
         if len(self._endings) > 1:
             os._exit(128 + signum)
 
 
 def _say(words: Callable[[], None]) -> None:
-    """Log something if that does not take long: nobody may read the log, or a lost thread may hold its lock."""
+    """Log by a thread with a time limit: the log may have no reader, or a lost thread may hold its lock."""
     talker = threading.Thread(target=words, daemon=True)
-    with contextlib.suppress(RuntimeError):  # no thread for it
+    with contextlib.suppress(RuntimeError):  # no thread available
         talker.start()
         talker.join(_LAST_WORDS_S)

@@ -1,4 +1,4 @@
-"""Signal handlers that a process has for a while."""
+"""Temporary signal handlers of a process."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tieredstore.process.forks import begin_again_after_fork
 
 
 class SignalHandlers:
-    """Handlers, and the descriptor that the system wakes; what was there before comes back, in a forked child too.
+    """Handlers and the wake-up descriptor; the previous ones are restored, also in a forked child.
 
-    Of the main thread alone.
+    For the main thread only.
     """
 
     def __init__(self) -> None:
@@ -28,10 +28,10 @@ class SignalHandlers:
         *,
         even_ignored: frozenset[signal.Signals] = frozenset(),
     ) -> None:
-        """Have ``take`` called for these signals, and ``wakeup_fd`` written to.
+        """Call ``take`` for these signals, and write to ``wakeup_fd``.
 
-        One that is ignored stays so, unless it is among ``even_ignored``: a shell has SIGINT ignored by what it starts
-        in the background, and nohup SIGHUP.
+        An ignored signal stays ignored unless it is in ``even_ignored``: shells ignore SIGINT for background
+        processes, and nohup ignores SIGHUP.
         """
         self._wakeup_before = signal.set_wakeup_fd(wakeup_fd, warn_on_full_buffer=False)
         begin_again_after_fork(self)
@@ -42,16 +42,16 @@ class SignalHandlers:
                 signal.signal(signum, take)
 
     def restore(self) -> None:
-        """As it was."""
+        """Restore the previous state."""
         self._restore(self._wakeup_before)
 
     def begin_again(self) -> None:
-        """In a forked child: its signals are not the parent's, and must not wake the parent's threads."""
+        """Reset in a forked child, whose signals must not wake the parent's threads."""
         self._restore(-1)
 
     def _restore(self, wakeup_fd: int) -> None:
         signal.set_wakeup_fd(wakeup_fd)
         while self._before:
             signum, before = self._before.popitem()
-            # None is a handler that was not set by Python, and cannot be set by it.
+            # None is a handler set outside Python, which Python cannot restore.
             signal.signal(signum, signal.SIG_DFL if before is None else before)

@@ -1,4 +1,4 @@
-"""How the threads of a service learn that they are to end, and by when."""
+"""Stop requests to the threads of a service, with a deadline."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _WITHOUT_WORK: Final = set[threading.Thread]()
 
 @contextmanager
 def nothing_under_way() -> Generator[None]:
-    """Within the block this thread has nothing that a stop should let end, as one that waits for a store to answer.
+    """Mark the thread, within the block, as free of work that a stop should let finish, as during a wait for a store.
 
-    A service that is told to stop, and of which only such threads go on, ends at once.
+    After a stop, a service with only such threads left ends at once.
     """
     thread = threading.current_thread()
     is_outermost = thread not in _WITHOUT_WORK
@@ -32,19 +32,19 @@ def nothing_under_way() -> Generator[None]:
 
 
 def is_without_work(thread: threading.Thread) -> bool:
-    """Whether a thread is within such a block."""
+    """Return True if a thread is within such a block."""
     return thread in _WITHOUT_WORK
 
 
 class Stop:
-    """A stop that is asked for once, and then for good. Thread-safe; not for signal handlers, which must not lock.
+    """A permanent stop request. Thread-safe; not for signal handlers, which must not lock.
 
-    ``drain_s`` is how long the work that is under way may take from then on.
+    ``drain_s`` is the time for running work from then on.
     """
 
     def __init__(self, drain_s: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         if not 0 <= drain_s < threading.TIMEOUT_MAX:
-            raise ConfigError(f"work cannot be drained for {drain_s} s; 0 s or more are needed")
+            raise ConfigError(f"invalid drain time of {drain_s} s; 0 s or more are needed")
         self.drain_s = drain_s
         self._monotonic = monotonic
         self._asked = threading.Event()
@@ -53,14 +53,14 @@ class Stop:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """In a forked child: as it was, with locks that no thread of the parent holds."""
+        """Reset in a forked child: keep the request, and make fresh locks."""
         self._lock = threading.Lock()
         self._asked = threading.Event()
         if self._deadline is not None:
             self._asked.set()
 
     def ask(self) -> None:
-        """Ask for it; later calls change nothing, the deadline neither."""
+        """Request the stop; later calls change nothing, not even the deadline."""
         with self._lock:
             if self._deadline is None:
                 self._deadline = Deadline.after(self.drain_s, self._monotonic)
@@ -68,17 +68,17 @@ class Stop:
 
     @property
     def is_asked(self) -> bool:
-        """Whether it was asked for."""
+        """True after the request."""
         return self._asked.is_set()
 
     @property
     def deadline(self) -> Deadline | None:
-        """By when all work is to have ended; None as long as nobody asked."""
+        """When all work must have ended; None before the request."""
         return self._deadline
 
     def wait(self, seconds: float) -> bool:
-        """Pass the time until there is something to do; True at once when the stop is asked for.
+        """Pause for ``seconds``; return True at once after the request.
 
-        A service waits by this alone: ``while not stop.wait(5.0): ...`` ends when it is told to.
+        A service pauses only by this: ``while not stop.wait(5.0): ...`` ends with the stop.
         """
         return self._asked.wait(seconds)

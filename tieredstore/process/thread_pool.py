@@ -1,4 +1,4 @@
-"""Threads that outlive a call, are a forked child's own, and keep no process from ending."""
+"""Thread pools that are safe after forks and never keep a process from ending."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ _Result = TypeVar("_Result")
 _Task: TypeAlias = tuple[Future[Any], Callable[[], Any]]
 
 _LAST_WORDS_S: Final = 1.0
-"""How long a process that ends waits for tasks under way, in all pools together."""
+"""Time for which an ending process waits for running tasks, in all pools together."""
 
 
 class ThreadPool(Executor):
-    """At most ``threads`` threads, which start when there is work; a forked child has its own, and none of the work.
+    """At most ``threads`` threads, which start on demand; a forked child has its own, and none of the work.
 
-    Python's pool counts the parent's threads in a child as its own, so that what is given to it there waits for ever,
-    and no process ends before its last task does, however long a store keeps silent. Here a process that ends drops
-    what waits, and leaves what runs behind after a second. Futures of the parent are never done in a child: whoever
-    keeps some begins again too. Left by an interrupt (or by a generator's end) ``with`` does not wait for what runs.
+    Python's own pool counts the parent's threads in a child, so work submitted there waits forever. And it lets no
+    process end before its last task, however long a store is silent. Here an ending process drops waiting tasks, and
+    abandons running ones after a second. The parent's futures are never done in a child, so their holder must reset
+    too. After an interrupt (or a generator's end) ``with`` does not wait for running tasks.
     """
 
     def __init__(self, threads: int, name: str) -> None:
         self._crew = _Crew(threads, name)
-        # Of a pool that is forgotten the threads end too.
+        # The threads also end with a garbage-collected pool.
         weakref.finalize(self, self._crew.dismiss)
 
     def submit(
         self, fn: Callable[_Parameters, _Result], /, *args: _Parameters.args, **kwargs: _Parameters.kwargs
     ) -> Future[_Result]:
-        """RuntimeError once it is shut down."""
+        """Submit work; raise RuntimeError after the shutdown."""
         future: Future[_Result] = Future()
         self._crew.take((future, partial(fn, *args, **kwargs)))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more work; what waits is dropped if ``cancel_futures``."""
+        """Accept no more work; drop waiting tasks if ``cancel_futures``."""
         self._crew.dismiss()
         if cancel_futures:
             self._crew.drop_waiting()
@@ -64,7 +64,7 @@ class ThreadPool(Executor):
 
 
 class ThreadsOfProcess(Executor):
-    """Another one's threads, for the process that they are in: a forked child does not have them, and is told so."""
+    """Another executor's threads for the current process; a forked child, which lacks them, gets an error."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -73,14 +73,14 @@ class ThreadsOfProcess(Executor):
     def submit(
         self, fn: Callable[_Parameters, _Result], /, *args: _Parameters.args, **kwargs: _Parameters.kwargs
     ) -> Future[_Result]:
-        """AlreadyClosedError in a forked child, where it would wait for ever."""
+        """Submit work; raise AlreadyClosedError in a forked child, where it would wait forever."""
         if os.getpid() != self._process:
-            raise AlreadyClosedError("these threads were given by the parent process, and a forked child needs its own")
+            raise AlreadyClosedError("these threads belong to the parent process; a forked child needs its own")
         return self._executor.submit(fn, *args, **kwargs)
 
 
 class _Crew:
-    """The threads of a pool and what waits for them; it does not know the pool, which may be forgotten."""
+    """Threads and tasks of a pool, without a reference to it, so that it can be collected."""
 
     def __init__(self, size: int, name: str) -> None:
         self._size = size
@@ -91,14 +91,14 @@ class _Crew:
         _CREWS.add(self)
 
     def _begin(self) -> None:
-        # Reentrant: the garbage collector may forget another pool, or this one's work, anywhere.
+        # Reentrant: garbage collection may drop another pool, or this one's work, at any point.
         self._lock = threading.RLock()
         self._threads: list[threading.Thread] = []
         self._load = _Load()
         self._waiting: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
 
     def begin_again(self) -> None:
-        """In a forked child: no thread yet; still dismissed if it was."""
+        """Reset in a forked child: no threads yet; a dismissed crew stays dismissed."""
         self._begin()
 
     def take(self, task: _Task) -> None:
@@ -109,20 +109,20 @@ class _Crew:
             if self._load.taken() <= len(self._threads) or len(self._threads) >= self._size:
                 return
             name = f"{self._name}_{len(self._threads)}"
-            # A daemon: one that a store keeps waiting must not keep the process from ending.
+            # A daemon, since a thread that waits for a store must not keep the process from ending.
             thread = threading.Thread(target=_work, args=(self._waiting, self._load), name=name, daemon=True)
             self._threads.append(thread)
-        thread.start()  # without the lock, since it waits for the thread to have begun
+        thread.start()  # without the lock, since it waits for the thread to start
 
     def dismiss(self) -> None:
-        """Take no more; each thread ends when nothing waits."""
+        """Accept no more tasks; each thread ends when none wait."""
         with self._lock:
             if not self._is_dismissed:
                 self._is_dismissed = True
                 self._waiting.put(None)
 
     def drop_waiting(self) -> None:
-        """Of what waits nothing is begun any more, and whoever waits for it is told."""
+        """Drop waiting tasks, and notify their waiters."""
         with contextlib.suppress(queue.Empty):
             while True:
                 task = self._waiting.get_nowait()
@@ -133,7 +133,7 @@ class _Crew:
         self._waiting.put(None)
 
     def join(self, deadline: Deadline | None) -> None:
-        """Wait for the threads, which were dismissed."""
+        """Wait for the dismissed threads."""
         for thread in self._threads:
             if thread.ident is not None and thread is not threading.current_thread():
                 thread.join(None if deadline is None else max(0.0, deadline.remaining_s()))
@@ -143,25 +143,25 @@ _CREWS: Final[weakref.WeakSet[_Crew]] = weakref.WeakSet()
 
 
 class _Load:
-    """How many tasks wait or run: a thread more is needed for those alone that all threads together cannot take.
+    """Number of waiting and running tasks: a new thread is needed only if they exceed the threads.
 
-    Idle threads that are counted instead grow to the most there may be: a task that a busy thread comes to first has
-    taken an idle one out of the count, which nobody then wakes.
+    Counting idle threads instead would grow the pool to its maximum: a task that a busy thread reaches first has
+    already removed an idle one from the count, which nobody then wakes.
     """
 
     def __init__(self) -> None:
-        # Reentrant, as the crew's.
+        # Reentrant, like the crew's.
         self._lock = threading.RLock()
         self._tasks = 0
 
     def taken(self) -> int:
-        """One more; how many there are now."""
+        """Count one more task; return the number."""
         with self._lock:
             self._tasks += 1
             return self._tasks
 
     def done(self) -> None:
-        """One less."""
+        """Count one task less."""
         with self._lock:
             self._tasks -= 1
 
@@ -169,7 +169,7 @@ class _Load:
 def _work(waiting: queue.SimpleQueue[_Task | None], load: _Load) -> None:
     while (task := waiting.get()) is not None:
         _run(*task)
-        del task  # an idle thread keeps nobody's memory
+        del task  # an idle thread must not keep memory
         load.done()
     waiting.put(None)  # for the next thread
 
@@ -181,13 +181,13 @@ def _run(future: Future[Any], work: Callable[[], Any]) -> None:
         result = work()
     except BaseException as error:  # noqa: BLE001  a future carries any error
         future.set_exception(error)
-        del future  # which the error's traceback would keep, and it the error
+        del future  # break the cycle of the error, its traceback and the future
     else:
         future.set_result(result)
 
 
 def _end_all() -> None:
-    """When the process ends: what runs may touch what Python is about to take down."""
+    """End all at the end of the process, before running tasks meet a dismantled interpreter."""
     deadline = Deadline.after(_LAST_WORDS_S)
     crews = list(_CREWS)
     for crew in crews:

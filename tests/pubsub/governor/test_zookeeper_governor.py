@@ -276,7 +276,7 @@ def test_a_broker_that_comes_back_has_its_node_and_one_at_the_address_of_another
 
 
 def test_what_is_no_list_of_hosts_and_who_does_not_answer_are_named() -> None:
-    with pytest.raises(ConfigError, match="no list of hosts of ZooKeeper"):
+    with pytest.raises(ConfigError, match="not a list of ZooKeeper hosts"):
         ZooKeeperSession("a:b:c:d", 8).children("/")
     session = ZooKeeperSession("127.0.0.1:1", 8, answer_s=0.01)
     with pytest.raises(BrokerUnavailableError, match="not connected"):
