@@ -1,4 +1,4 @@
-"""What producers and consumers count, as Prometheus sees it."""
+"""Counts of producers and consumers, as exported to Prometheus."""
 
 from __future__ import annotations
 

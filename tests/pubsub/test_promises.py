@@ -1,4 +1,4 @@
-"""Each row of the tables of what is guaranteed is shown by tests, which are named here."""
+"""Each row of the pages' tables of guarantees names tests that show it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ SHOWN_BY = {
         ],
     },
 }
-"""The tests that show each row of a page's table of guarantees."""
+"""Tests for each row of a page's table of guarantees."""
 
 
 @pytest.mark.parametrize("page", SHOWN_BY)

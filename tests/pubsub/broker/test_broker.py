@@ -1,4 +1,4 @@
-"""A broker by its packets: MemQ's own ones byte for byte, what is refused and how, what is stored, copied, and when."""
+"""A broker by its packets: MemQ's own byte for byte; refusals; storing, copying and their timing."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ fresh = partial(orders_on, batch_ms="20")
 
 
 class HeldStore(DelegatingObjectStore):
-    """Puts of batches wait until they may."""
+    """Puts of batches wait for permission."""
 
     def __init__(self) -> None:
         super().__init__(MemoryObjectStore())
@@ -87,11 +87,11 @@ def test_memqs_own_packets_are_answered_byte_for_byte_in_its_own_form() -> None:
         assert metadata[19:27] == b"\0\6orders"
         assert metadata[27:42] == b"\0\1\0\0\0\x09127.0.0.1"[:15]
         assert struct.pack(">h", address.port) in metadata
-        # Its write carries noise and no Message: refused, in its form, and by its id.
+        # Its write carries noise instead of a Message: refused in its version and by its id.
         client.socket.sendall(written)
         refused = client.raw_answer()
         assert refused[4:17] == b"\0\5" + (42).to_bytes(8, "big") + b"\0" + struct.pack(">h", 400)
-        # The same request around a Message: byte for byte what MemQ's broker answers.
+        # The same request around a Message gets MemQ's broker's answer byte for byte.
         data = message_of([b"v"])
         packet = written[: written.index(b"a payload") - 4] + len(data).to_bytes(4, "big") + data
         packet = packet[:24] + crc32(data).to_bytes(4, "big") + packet[28:]
@@ -157,7 +157,7 @@ def test_what_is_refused_is_answered_once_and_not_stored(
         answer = client.ask(refused, 1)
         assert (answer.code, answer.payload, answer.request_id) == (code, None, 1)
         assert why in answer.error
-        assert client.ask(write_of(message_of([b"good"])), 2).request_id == 2  # and not a second one for the first
+        assert client.ask(write_of(message_of([b"good"])), 2).request_id == 2  # without a second answer to the first
         assert running.broker.room.taken == 0
     assert read_values(topics, 1) == [b"good"]
 
@@ -178,7 +178,7 @@ def test_a_message_without_records_is_acknowledged_and_not_stored_and_none_hides
 
 
 def test_the_numbers_of_messages_without_records_are_told_with_the_next_batch_and_are_no_loss() -> None:
-    """As MemQ's own producer numbers them, also where a batch with them fails first."""
+    """MemQ's own producer numbers them too. A batch that lists them fails first."""
     store = HeldStore()
     topics = orders_on(store, batch_ms="1")
     store.may.set()
@@ -217,7 +217,7 @@ def test_a_message_that_comes_again_is_acknowledged_and_stored_once() -> None:
         second.send(write_of(data), 5)
         store.may.set()
         assert first.answer().code is second.answer().code is Code.OK
-        assert second.ask(write_of(data), 5).code is Code.OK  # long after
+        assert second.ask(write_of(data), 5).code is Code.OK  # long afterwards
         first.socket.close()
         second.socket.close()
         assert running.broker.counts.repeated == 2
@@ -276,7 +276,7 @@ def test_a_full_buffer_stops_reading_and_drops_nothing() -> None:
         room = running.broker.room
         running.until(lambda: room.waiting == 1)
         assert room.taken <= 16 << 20
-        with PacketClient(running.place) as other:  # who asks for metadata needs no room
+        with PacketClient(running.place) as other:  # metadata requests need no room
             assert other.ask(MetadataRequest(("orders",))).code is Code.OK
         store.may.set()
         assert sorted(client.answer().request_id for _ in range(count)) == list(range(count))
@@ -393,7 +393,7 @@ def test_a_broker_that_is_no_server_says_so() -> None:
         other.kill()
 
 
-# Frames that come in one read of the socket, and such as have a buffer of their own.
+# Frames that arrive in one read of the socket, and frames with a buffer of their own.
 @pytest.mark.parametrize(("size", "count"), [(20_000, 30), (300_000, 8)])
 def test_messages_are_read_once_and_are_not_copied_together(size: int, count: int) -> None:
     topics = fresh_topics(batch_ms="60000", batch_messages=str(count))

@@ -1,5 +1,5 @@
-"""Connections of a broker: frames in pieces of any size, damaged packets by the thousand, the room that they take, and
-what ends one; good clients are served all the while."""
+"""Connections of a broker: frames in pieces of any size, thousands of damaged packets, their room and their end; good
+clients are served throughout."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_more_connections_than_may_be_are_closed() -> None:
 
 @pytest.mark.parametrize("buffer", ["268435456", "5242880"])
 def test_what_many_connections_send_in_pieces_stays_apart(buffer: str) -> None:
-    """They read into one buffer: of each a piece comes, and is followed by a piece of another."""
+    """They read into one buffer, with pieces of different connections alternating."""
     topics = fresh()
     dice = random.Random(7)
     values = {
@@ -112,7 +112,7 @@ def test_what_many_connections_send_in_pieces_stays_apart(buffer: str) -> None:
             size = dice.choice([1, 14, 4_000, 65_536, 262_144, 400_000])
             pieces.append((client, sent[:size]))
             sent = sent[size:]
-    # The second is less than the settings allow: all wait for room.
+    # The second size is below the settings' minimum: all wait for room.
     with running_broker(listening_anywhere(topics, buffer_bytes=int(buffer))) as running:
         clients = [PacketClient(running.place) for _ in range(4)]
         answers: list[list[int]] = [[] for _ in clients]
@@ -152,7 +152,7 @@ def originals() -> list[bytes]:
 
 
 def fire(running: RunningBroker, count: int, seed: int) -> Counter[str]:
-    """Each damaged packet on a connection of its own; what became of it."""
+    """Send each damaged packet on a connection of its own; count the outcomes."""
     source, outcomes = random.Random(seed), Counter[str]()
     for packet in (damaged_packet(source, source.choice(originals()), framed=0.8) for _ in range(count)):
         with PacketClient(running.place) as client:
@@ -179,7 +179,7 @@ def shoot(count: int, seed: int) -> None:
         assert {"ended", "BAD_REQUEST", "OK"} <= outcomes.keys()
         running.until(lambda: not running.broker.room.taken and running.broker.connections == 1)
         running.drain()
-    # What was stored decodes: none of it is damaged.
+    # All stored Messages decode: none is damaged.
     values = read_values(topics, 1)
     assert GOOD in values
     assert set(values) <= {GOOD, b"some", b"records", b"x" * 300}
@@ -216,7 +216,7 @@ def test_who_waits_is_served_in_order_and_a_large_one_is_not_passed_by() -> None
     room, served = Room(10), list[str]()
     assert room.take(8, lambda: None) is None
     assert room.take(5, lambda: served.append("large")) is not None
-    assert room.take(1, lambda: served.append("small")) is not None  # there is room, and others were first
+    assert room.take(1, lambda: served.append("small")) is not None  # there is room, but others were first
     room.give_back(2)
     assert served == []
     room.give_back(1)

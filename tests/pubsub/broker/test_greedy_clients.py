@@ -1,4 +1,4 @@
-"""Clients that want more of a broker than their share: memory, answers, threads, time. Others are served meanwhile."""
+"""Clients that want more than their share of a broker: memory, answers, threads, time. Others are still served."""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
@@ -46,7 +46,7 @@ def only(running: RunningBroker) -> Connection:
 
 
 class Broken(Authorizer):
-    """One that somebody wrote in a hurry."""
+    """An authorizer with a bug."""
 
     def allows(self, client: Client, operation: PacketType, topic: str) -> bool:
         raise KeyError(f"{client.address} {operation} {topic}")
@@ -64,7 +64,7 @@ def test_an_authorizer_that_fails_lets_nobody_and_keeps_no_room(caplog: pytest.L
 
 
 def test_answers_that_nobody_reads_are_not_made() -> None:
-    """A question of 15 bytes for all topics: one read of 256 KiB holds 17,000 of them, and each answer 25 KB."""
+    """A request of 15 bytes for all topics: one read of 256 KiB holds 17,000 of them, and each answer has 25 KB."""
     topics = fresh()
     for number in range(200):
         topics.create(f"topic-with-a-long-name-{number:04}-{'x' * 60}")
@@ -78,7 +78,7 @@ def test_answers_that_nobody_reads_are_not_made() -> None:
         assert good.ask(write_of(message_of([b"v"]))).code is Code.OK
         asked = [0, running.ask(lambda: running.broker.counts.metadata_requests)]
         while asked[-1] > asked[-2]:
-            # As long as answers find room on their way it goes on.
+            # Answers continue while the connection has room for them.
             running.call(asyncio.sleep(0.3))
             asked.append(running.broker.counts.metadata_requests)
         answer = len(client.raw_answer())
@@ -95,7 +95,7 @@ def _send_quietly(client: PacketClient, data: bytes) -> None:
 
 
 class Slow(DelegatingObjectStore):
-    """Lookups of topics wait until they may."""
+    """Lookups of topics wait for permission."""
 
     def __init__(self) -> None:
         super().__init__(MemoryObjectStore())
@@ -164,17 +164,18 @@ def test_who_connects_and_says_nothing_whole_is_sent_away(sent: bytes) -> None:
         assert running.broker.connections == 2
         look(LEAST_PACE_S + 60.0)
         assert slow.ended()
-        # Who has nothing to say after a whole request may stay, for as long as it likes.
+        # Between whole requests a client may stay idle for any time.
         look(100 * LEAST_PACE_S)
         assert idle.ask(write_of(message_of([b"v"]))).code is Code.OK
 
 
 FLOOD = b"".join(request_bytes(Request(5, number, MetadataRequest(()))) for number in range(10_000))
-"""Requests of 15 bytes, for the metadata of all topics."""
+"""Requests of 15 bytes for the metadata of all topics."""
 
 
 def test_small_requests_of_many_clients_do_not_keep_the_loop_from_others() -> None:
-    """Of clients that have gone already, as of those that read. In turns of the loop, whatever time these take."""
+    """Both of clients that have gone and of clients that read; measured in turns of the loop, whatever their
+    duration."""
     topics = fresh()
     turns = 0
     with running_broker(topics) as running:
@@ -210,7 +211,7 @@ def test_small_requests_of_many_clients_do_not_keep_the_loop_from_others() -> No
 
 
 def flood(client: PacketClient) -> None:
-    """Send, and be gone."""
+    """Send, then disconnect."""
     with contextlib.suppress(OSError):
         client.socket.settimeout(1.0)
         client.socket.sendall(FLOOD)
@@ -242,7 +243,7 @@ def test_connections_of_one_address_take_turns_and_another_address_has_its_own()
 
 
 class SteppedLoop:
-    """What a connection asks of a loop, on a clock that a test moves."""
+    """The part of a loop that a connection uses, on a clock that a test moves."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -265,7 +266,7 @@ class SteppedLoop:
 
 
 class Wire:
-    """The transport of a connection that ends at once when it is closed."""
+    """The transport of a connection, which ends at once when closed."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -286,7 +287,7 @@ class Wire:
 
 
 class Taker:
-    """What takes whole requests of connections."""
+    """A handler for whole requests of connections."""
 
     def __init__(self, room: Room) -> None:
         self.room = room
@@ -306,8 +307,8 @@ class Taker:
 
 
 def test_slow_senders_hold_the_room_for_a_minute_and_not_one_after_the_other() -> None:
-    """Each sends the beginning of a large Message and no more; the buffer has room for three of them. Who has sent all
-    and waits for room is served behind them, however long that was."""
+    """Each sends only the beginning of a large Message; the buffer has room for three. Clients that have sent
+    everything and wait for room are served afterwards, however long that took."""
     loop, room = SteppedLoop(), Room(16 * MIB)
     handler = Taker(room)
     large = request_bytes(Request(5, 1, write_of(message_of([bytes(4 * MIB - 200)]))))

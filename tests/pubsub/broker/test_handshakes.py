@@ -1,4 +1,4 @@
-"""Clients of a broker with TLS that are silent, or begin a handshake and no more; good ones are served beside them."""
+"""TLS clients of a broker that are silent, or stop within the handshake; good ones are still served."""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
@@ -102,16 +102,16 @@ def test_silent_clients_get_no_tls_and_a_good_one_is_served_beside_1500_of_them(
         with TlsClient(running.place) as good:
             assert good.ask(write_of(message_of([b"v"]))).code is Code.OK
             assert running.ask(tls_objects) == 1
-            left = WAITING_AN_ADDRESS - 1  # the good one took a place, too
+            left = WAITING_AN_ADDRESS - 1  # the good one took a place too
             assert running.ask(lambda: (of(running).waiting, of(running).in_progress)) == (left, 0)
             assert running.broker.room.taken == TLS_COST
-            # The oldest have gone, and no others.
+            # Only the oldest were disconnected.
             assert all(release(client) for client in silent[:-left])
             assert running.broker.counts.refused_connections == 1500 - left
         for client in silent:
             client.close()
         running.until(lambda: of(running).waiting == 0 and running.broker.connections == 0)
-        # At once, not at the next collection.
+        # At once, without waiting for a garbage collection.
         running.until(lambda: tls_objects() == 0)
         assert running.broker.room.taken == 0
 
@@ -160,7 +160,7 @@ def test_handshakes_in_progress_are_few_of_each_address_and_in_all(
             stack.enter_context(begun(running.place))
         running.until(lambda: of(running).in_progress == HANDSHAKES_AN_ADDRESS)
         running.until(lambda: of(running).waiting == 2 * HANDSHAKES - HANDSHAKES_AN_ADDRESS)
-        # Another address has its handshake beside them.
+        # Another address still gets its handshake.
         with TlsClient(running.place, "127.0.0.2") as good:
             assert good.ask(MetadataRequest()).code is Code.OK
         for number in range(3, 6):

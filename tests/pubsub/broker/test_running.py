@@ -1,4 +1,4 @@
-"""A broker as a service, in this process: by each coordinator, beside a store that fails, and to its end."""
+"""A broker as a service, in this process: with each coordinator, with a failing store, and to its end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tieredstore.pubsub.queue.topics import Topics
 
 @dataclass
 class Served:
-    """A broker that is served by threads of this process."""
+    """A broker served by threads of this process."""
 
     broker: Broker
     health: Health
@@ -45,7 +45,7 @@ class Served:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has its topic, and nothing is wrong."""
+        """True if it has its topic and no failing condition."""
         assignment = self.broker._assignment  # pyright: ignore[reportPrivateUsage]
         return assignment.serves("orders") and not self.health.reasons()
 
@@ -93,8 +93,8 @@ def test_it_serves_until_it_is_stopped_and_is_ready_once_it_knows_its_topics(coo
 
 
 class AsMemqs:
-    """A client that does as MemQ's Java producer: it keeps its connection, asks for the metadata when it is told 302,
-    twice for a request at most, and gives a request up when its connection cannot be made, or has ended."""
+    """A client like MemQ's Java producer: it keeps its connection, asks for metadata after a 302, at most twice per
+    request, and gives a request up if it cannot connect or its connection ends."""
 
     def __init__(self, place: str) -> None:
         self.bootstrap = place
@@ -133,7 +133,7 @@ class AsMemqs:
 
 @dataclass
 class Two:
-    """Two brokers of one cluster, of which the first has the topic."""
+    """Two brokers of one cluster, the first of which has the topic."""
 
     first: Service
     second: Service
@@ -175,8 +175,7 @@ def test_a_broker_that_is_stopped_tells_its_clients_who_has_its_topics_in_zookee
 
 
 def stop_one_of_two(topics: Topics) -> None:
-    """MemQ's producer loses a request whose connection ends: none of a broker that is told to stop does before it was
-    told of another one."""
+    """MemQ's producer loses a request whose connection ends, so a stopping broker must redirect its clients first."""
     topics.create("orders")
     with two_brokers(topics) as two:
         busy, idle = AsMemqs(two.places[0]), AsMemqs(two.places[0])
@@ -190,7 +189,7 @@ def stop_one_of_two(topics: Topics) -> None:
             busy.send(number)
             number += 1
         assert not two.brokers[0].serves_any()
-        idle.send(number)  # it is told too, and not just left
+        idle.send(number)  # it is redirected too, not just disconnected
         busy.send(number + 1)
         assert (busy.failed, idle.failed, busy.redirects, idle.redirects) == (0, 0, 1, 1)
         assert two.brokers[1].counts.stored_messages + two.brokers[1].counts.message_bytes > 0

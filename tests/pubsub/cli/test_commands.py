@@ -21,7 +21,7 @@ from tests.support.servers.process import free_port
 
 
 class Stdin:
-    """What a command reads."""
+    """The input of a command."""
 
     def __init__(self, content: bytes) -> None:
         self.buffer = io.BytesIO(content)
@@ -33,7 +33,7 @@ def produce(monkeypatch: pytest.MonkeyPatch, store: Path, content: bytes, *optio
 
 
 def replaced(text: str, places: Mapping[str, str]) -> str:
-    """The text with what is on this machine in place of what it names."""
+    """Return the text with this machine's places instead of its own."""
     for place, here in places.items():
         text = text.replace(place, here)
     return text
@@ -135,7 +135,7 @@ def test_an_offset_is_no_time_of_audit_records(tmp_path: Path) -> None:
 def test_a_broker_takes_lines_and_stores_them_when_it_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the settings, and the program, of docs/how-to/batch-brokers.md."""
+    """With the settings and the program of docs/how-to/batch-brokers.md."""
     port, page = free_port(), REPOSITORY / "docs" / "how-to" / "batch-brokers.md"
     here = {"10.0.0.7:9092": f"127.0.0.1:{port}", "0.0.0.0:9092": f"127.0.0.1:{port}", "127.0.0.1:9404": "127.0.0.1:0"}
     (shown, _), (program,) = (

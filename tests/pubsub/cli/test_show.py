@@ -1,4 +1,4 @@
-"""``show`` of batches: of a file and of a store; damage is told and is exit code 4."""
+"""``show`` of batches in files and stores; damage is reported, with exit code 4."""
 
 from __future__ import annotations
 

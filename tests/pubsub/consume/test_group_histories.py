@@ -1,5 +1,5 @@
-"""Groups on one simulated clock: members come, die, stand still and go on, batches come; what is committed is committed
-once, in order, by who may."""
+"""Groups on one simulated clock: members join, die, pause and resume while batches arrive; everything is committed
+once, in order, by the owner."""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
@@ -27,7 +27,7 @@ Place = tuple[int, int, int, int]
 
 @dataclass
 class Member:
-    """A consumer, and what it was given and has not committed yet, by partition."""
+    """A consumer, and its uncommitted records by partition."""
 
     consumer: BatchConsumer
     store: FaultyStore
@@ -41,7 +41,7 @@ class Member:
 
 
 class History:
-    """Random steps; after each, what was committed is a beginning of what was published."""
+    """Random steps; after each, the committed records are a prefix of the published ones."""
 
     def __init__(self, seed: int) -> None:
         self.source = random.Random(seed)
@@ -62,7 +62,7 @@ class History:
         (step,) = self.source.choices(steps, [6, 6, 6, 6, 6, 4, 1, 1, 1, 2, 1])
         step()
 
-    # --- what happens ---
+    # --- events ---
 
     def publish(self) -> None:
         partition = self.source.randrange(PARTITIONS)
@@ -77,7 +77,7 @@ class History:
         ]
 
     def live(self) -> None:
-        """Some seconds pass: who is not stopped beats, takes part and reads."""
+        """Some seconds pass: running members beat, take part and read."""
         self.clock.sleep(self.source.choice((1.0, 5.0, 5.0, 7.0)))
         members = [member for member in self.members if not member.is_stopped]
         self.source.shuffle(members)
@@ -101,7 +101,7 @@ class History:
                     member.given.setdefault(row["partition"], []).append(place)
 
     def forget(self, member: Member) -> None:
-        """What it reads no more comes again elsewhere: work that was not committed is thrown away."""
+        """Drop the uncommitted work of partitions that it lost: those records repeat elsewhere."""
         for partition in member.given.keys() - member.consumer._partitions.keys():
             del member.given[partition]
 
@@ -132,13 +132,13 @@ class History:
             member.store.fail_at = None
 
     def give_trouble(self, member: Member) -> None:
-        """Now and then a request of a commit fails, or its answer is lost."""
+        """Now and then a commit's request fails, or its answer is lost."""
         if self.source.random() < 0.2:
             member.store.moment = self.source.choice(("before", "after"))
             member.store.fail_at = len(member.store.operations) + self.source.randrange(2)
 
     def resolve(self, member: Member, partition: int) -> None:
-        """Whether it was committed is not known: it is committed again, by who knows nothing of the first time."""
+        """The state of a commit is unknown: commit again, as a new client would."""
         given = member.given.pop(partition, [])
         try:
             member.consumer.commit({partition: member.consumer.position()[partition]})
@@ -157,7 +157,7 @@ class History:
             self.members.append(member)
 
     def kill(self) -> None:
-        """It does nothing any more, and nobody is told."""
+        """Stop it without notice to anyone."""
         if len(self.members) > 1 and (member := self.any_member()):
             self.members.remove(member)
             member.group._stopped.set()
@@ -178,7 +178,7 @@ class History:
     def any_member(self) -> Member | None:
         return self.source.choice(self.members) if self.members else None
 
-    # --- what must hold ---
+    # --- invariants ---
 
     def check(self) -> None:
         for partition, places in self.committed.items():
@@ -204,7 +204,7 @@ class History:
 
 @pytest.fixture(autouse=True)
 def beats_by_hand(monkeypatch: pytest.MonkeyPatch, inline_threads: None) -> None:
-    """A member's own thread goes by the clock of the machine."""
+    """Tests send beats, since a member's own thread uses the machine's clock."""
     del inline_threads
 
     def beat(group: StoreGroup) -> None:

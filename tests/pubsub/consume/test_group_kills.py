@@ -1,5 +1,5 @@
-"""Members of a group, each a process, are killed, stopped, woken and added while records come, with either queue: each
-acknowledged record is given, and what is committed never goes back."""
+"""Members of a group, each a process, are killed, stopped, woken and added while records arrive, with either queue:
+each acknowledged record is read, and commits never go back."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ MOST_MEMBERS = 4
 
 
 def be_a_member(topics: Topics, log: Path) -> None:
-    """In a child: gives and commits for ever; the log gets each value before anything of it is committed."""
-    # Quicker than it is for others: a test has many deaths to see.
+    """In a child: read and commit forever; each value is logged before it is committed."""
+    # Faster than in production, since a test has many deaths to see.
     patch.object(consuming, "StoreGroup", partial(StoreGroup, beat_s=0.3, patience_s=2.0)).start()
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     with consuming.BatchConsumer(topics, "orders", group="g") as consumer:
@@ -59,7 +59,7 @@ def commit(consumer: consuming.BatchConsumer, output: int) -> None:
 
 
 class Members:
-    """Processes of which each may be dead or stopped."""
+    """Processes, each of which may be dead or stopped."""
 
     def __init__(self, topics: Topics, folder: Path, seed: int) -> None:
         self.topics, self.folder = topics, folder
@@ -118,7 +118,7 @@ class Members:
 
 @contextmanager
 def records(topics: Topics) -> Generator[set[bytes]]:
-    """A record every few milliseconds; those that were acknowledged."""
+    """Send a record every few milliseconds; yield the acknowledged ones."""
     acked: set[bytes] = set()
     is_over = threading.Event()
 
@@ -188,7 +188,7 @@ def play(topics: Topics, folder: Path, seed: int, faults: int, pause_s: float) -
 
 @pytest.fixture
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where members say what they were given."""
+    """A folder for the members' logs."""
     return tmp_path_factory.mktemp("logs")
 
 

@@ -1,4 +1,4 @@
-"""A partition of a consumer goes at random through its table of transitions, beside a model of what it must give."""
+"""A consumer's partition takes random transitions of its table, compared with a model of its records."""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
@@ -20,7 +20,7 @@ FETCHES = 3
 
 @dataclass
 class Stored:
-    """A batch, and what of it must be given."""
+    """A batch, and its records that must be read."""
 
     key: str
     values: list[bytes]
@@ -28,7 +28,7 @@ class Stored:
 
 
 class Machine:
-    """Random steps, after each of which the invariants of the states hold."""
+    """Random steps, each followed by a check of the invariants."""
 
     def __init__(self, seed: int) -> None:
         self.source = random.Random(seed)
@@ -36,7 +36,7 @@ class Machine:
         self.consumer = BatchConsumer(self.topics, "orders")
         self.state = self.consumer._partitions[0]
         self.batches: list[Stored] = []
-        self.at = self.taken = 0  # the batch that comes next, and how many of its records were taken
+        self.at = self.taken = 0  # the next batch, and the number of its records taken
         self.was = Position(0)
 
     def step(self) -> None:
@@ -52,7 +52,7 @@ class Machine:
         self.batches.append(Stored(key, values))
 
     def spoil(self) -> None:
-        """An object that was not fetched yet is damaged, or gone."""
+        """Damage or delete an object that was not fetched yet."""
         first = self.at + len(self.state._ahead)
         if first < len(self.batches) and self.source.random() < 0.3:
             batch = self.batches[self.source.randrange(first, len(self.batches))]
@@ -67,7 +67,7 @@ class Machine:
         self.state.look()
 
     def fill(self) -> bool:
-        """Whether there is something to take; what is lost or damaged is told again and again, and passed over."""
+        """Return True if there are rows to take; losses and damage are raised repeatedly, then skipped."""
         for _ in range(self.source.randrange(1, 3)):
             try:
                 return self.state.fill()
@@ -93,7 +93,7 @@ class Machine:
             self.taken += len(values)
 
     def go_on(self) -> None:
-        """What was taken to its end is exhausted."""
+        """Exhaust a batch whose records were all taken."""
         if self.at < len(self.batches) and self.taken == len(self.batches[self.at].values):
             self.at, self.taken = self.at + 1, 0
 

@@ -1,5 +1,5 @@
-"""Loops over records that are left, and members that die or lose partitions, at each record: no record is lost, and
-none is given by a member that has lost its partition; partitions that come are read from the commit."""
+"""Loops over records that are left, and members that die or lose partitions, at each record: no record is lost, and a
+member that lost a partition returns none of it; new partitions are read from the commit."""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tieredstore.pubsub.queue.topics import Topics
 
 RECORDS = 12
 WAIT_S = 1.0
-"""On a simulated clock."""
+"""Seconds of a simulated clock."""
 Place = tuple[int, int, int, int]
 
 
 @pytest.fixture(autouse=True)
 def by_hand(monkeypatch: pytest.MonkeyPatch, inline_threads: None) -> None:
-    """A member's own thread goes by the clock of the machine."""
+    """Tests send beats, since a member's own thread uses the machine's clock."""
     del inline_threads
 
     def beat(group: StoreGroup) -> None:
@@ -43,7 +43,7 @@ def by_hand(monkeypatch: pytest.MonkeyPatch, inline_threads: None) -> None:
 
 
 def published(partitions: int = 1) -> tuple[Topics, dict[int, list[Place]]]:
-    """Batches of three Messages of two records, in turn in each partition; and the places of their records."""
+    """Publish batches of three Messages of two records, in turn in each partition; return the places of the records."""
     topics = fresh_topics(partitions, message_bytes="1024", compression="none", batch_messages="3")
     places: dict[int, list[Place]] = {partition: [] for partition in range(partitions)}
     with BatchProducer(topics, "orders") as producer:
@@ -62,18 +62,18 @@ def place_of(record: ConsumedRecord) -> Place:
 
 
 def consumer_of(topics: Topics, group: str | None = None, clock: SimulatedClock | None = None) -> BatchConsumer:
-    """On a clock of its own, unless one is given: nothing waits."""
+    """Return a consumer on a clock of its own, unless one is given, so that nothing waits."""
     time = clock or SimulatedClock()
     return BatchConsumer(topics, "orders", group=group, monotonic=lambda: time.now, sleep=time.sleep)
 
 
 def rest_of(consumer: BatchConsumer) -> list[Place]:
-    """What it gives until nothing comes for a second."""
+    """Return its records until none arrive for a second."""
     return [place_of(record) for record in consumer.records(WAIT_S)]
 
 
 class FailedError(Exception):
-    """Of whoever handles a record."""
+    """Raised by the handler of a record."""
 
 
 def leave_by_break(records: Iterator[ConsumedRecord], count: int) -> list[Place]:
@@ -96,7 +96,7 @@ def leave_by_an_exception(records: Iterator[ConsumedRecord], count: int) -> list
 
 
 def leave_without_an_end(records: Iterator[ConsumedRecord], count: int) -> list[Place]:
-    """The generator lives on, and nobody asks it for more."""
+    """Keep the generator alive without reading on."""
     given = [place_of(next(records)) for _ in range(count)]
     unended.append(records)
     return given
@@ -157,7 +157,7 @@ def test_a_seek_within_a_loop_goes_there_with_the_next_record() -> None:
 
 @pytest.mark.parametrize("kind", ["killed before", "killed behind"])
 def test_a_member_that_is_killed_at_each_record_loses_none(kind: str) -> None:
-    """Each record is committed when it was handled; the next member gets those that were not."""
+    """Each record is committed after it was handled; the next member gets the others."""
     topics, places = published()
     clock = SimulatedClock()
     handled: list[Place] = []
@@ -169,7 +169,7 @@ def test_a_member_that_is_killed_at_each_record_loses_none(kind: str) -> None:
             handled.append(place_of(record))
             if kind == "killed behind":
                 consumer.commit()
-            break  # and nothing of this member is heard of again
+            break  # this member is never heard of again
     assert handled == (places[0] if kind == "killed behind" else places[0][:1] * (2 * RECORDS))
 
 
@@ -206,7 +206,7 @@ def test_what_is_lost_at_each_record_is_given_no_more_and_the_rest_is_committed(
         assert all(partition == 1 for partition, *_ in after), count
         assert sorted(place for place in given if place[0] == 1) == places[1]
         assert [place for place in before if place[0] == 0] == places[0][: sum(place[0] == 0 for place in before)]
-        # FencedError at most once: it knows from then on what is not its own.
+        # FencedError at most once: afterwards it knows which partitions it lost.
         assert fenced == (1 if heard == "by its commit" else fenced)
         assert fenced <= 1
         consumer.commit()
@@ -220,7 +220,7 @@ def test_what_was_lost_and_taken_again_between_two_records_is_read_from_the_grou
         member.take(0, None)
         records = consumer.records(WAIT_S)
         given = [place_of(next(records)) for _ in range(count)]
-        member.take(0, Position(*places[0][0][1:]))  # another term, and both were never seen apart
+        member.take(0, Position(*places[0][0][1:]))  # another term, without a moment in between
         assert place_of(next(records)) == places[0][0]
         assert given == places[0][:count]
         consumer.close()
@@ -239,7 +239,7 @@ def share(clock: SimulatedClock, members: list[BatchConsumer]) -> None:
 
 @pytest.mark.parametrize("count", range(1, 2 * RECORDS))
 def test_a_rebalance_at_each_record_gives_each_record_to_its_owner_of_then(count: int) -> None:
-    """Another member comes at one record; what either one commits is committed in order and by its owner."""
+    """Another member joins at one record; both commit in order and only their own partitions."""
     topics, places = published(2)
     clock = SimulatedClock()
     members = [consumer_of(topics, "g", clock) for _ in range(2)]
@@ -311,7 +311,7 @@ def test_a_member_of_a_group_in_kafka_has_nothing_when_it_was_fenced(code: int) 
 
 @pytest.mark.parametrize("is_counted", [True, False])
 def test_a_member_is_asked_for_its_claims_when_they_have_changed(*, is_counted: bool) -> None:
-    """Before each record only if nobody counts changes."""
+    """Before each record only if the queue does not count changes."""
     topics, places = published(2)
     consumer, _ = with_member(topics)
     asked: list[int] = []
@@ -332,13 +332,13 @@ def test_a_member_is_asked_for_its_claims_when_they_have_changed(*, is_counted: 
     for record in itertools.islice(consumer.records(WAIT_S), RECORDS):
         assert place_of(record) in places[record.partition]
     assert len(asked) == (1 if is_counted else RECORDS)
-    member.take(1, None)  # in another term both are read from the commit, and there is none
+    member.take(1, None)  # in a new term both are read from the start, without a commit
     assert sorted(rest_of(consumer)) == sorted(places[0] + places[1])
     consumer.close()
 
 
 def test_rows_of_a_loop_are_made_once() -> None:
-    """The records of a decoded batch are not made anew for each that is taken."""
+    """The records of a decoded batch are not rebuilt for each record taken."""
     topics, _ = published()
     with consumer_of(topics) as consumer:
         records = consumer.records(WAIT_S)
@@ -353,7 +353,7 @@ LONG_S = 120.0
 
 
 class Told(GroupMember):
-    """A member that has what a test says, and hears of a loss by its commit alone."""
+    """A member with claims set by a test, which notices a loss only by its commit."""
 
     def __init__(self) -> None:
         self.has: dict[int, Position | None] = {}
@@ -362,7 +362,7 @@ class Told(GroupMember):
         self.term = 0
 
     def take(self, partition: int, position: Position | None) -> None:
-        """Have a partition in another term than before."""
+        """Take a partition in a new term."""
         self.has[partition] = position
         self.term += 1
 
@@ -384,7 +384,7 @@ class Told(GroupMember):
 
 
 def publish_in_turn(topics: Topics, values: list[bytes]) -> None:
-    """Each value in a batch of its own: one producer's batches are in the partitions by turns."""
+    """Publish each value in a batch of its own; one producer's batches alternate between partitions."""
     with BatchProducer(topics, "orders") as producer:
         for value in values:
             producer.send(value)
@@ -392,7 +392,7 @@ def publish_in_turn(topics: Topics, values: list[bytes]) -> None:
 
 
 def two_partitions() -> Topics:
-    """With two records in each."""
+    """Return a topic with two records in each partition."""
     topics = orders_on(None, 2, batch_messages="1")
     publish_in_turn(topics, [b"%d" % number for number in range(4)])
     return topics

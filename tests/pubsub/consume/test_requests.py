@@ -1,4 +1,4 @@
-"""How many requests a topic takes, counted at the store: of what is published, of what is read, of what is idle."""
+"""Numbers of requests counted at the store: for publishing, reading and idle topics."""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_A_GIB = 72
 
 
 def requests_of(store: FaultyStore) -> Counter[str]:
-    """By operation, of objects and of queues apart. A put that is hedged, as on a busy machine, counts once."""
+    """Count by operation, objects and queues separately. A hedged put, as on a busy machine, counts once."""
     kinds: Counter[str] = Counter()
     seen: set[str] = set()
     for operation in store.operations:
@@ -37,7 +37,7 @@ def requests_of(store: FaultyStore) -> Counter[str]:
 
 
 class Clock:
-    """Time passes when somebody sleeps."""
+    """Time passes only in sleep."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -63,7 +63,7 @@ def test_a_gib_takes_72_puts_an_entry_a_batch_and_72_gets_of_a_reader() -> None:
     batches = producer.counts.delivered_batches
     assert stored >= 8 * 16 * MIB
     assert batches == written["put object"] == written["put queue"]
-    assert written["put object"] - 1 <= MOST_A_GIB * stored / (1 << 30)  # the last batch is as full as it is
+    assert written["put object"] - 1 <= MOST_A_GIB * stored / (1 << 30)  # the last batch may be partly full
     store.operations.clear()
     with BatchConsumer(topics, "orders") as consumer:
         while consumer.counts.records < RECORDS:
@@ -104,7 +104,7 @@ def test_batches_of_one_writer_do_not_race_each_other_for_numbers() -> None:
             producer.send(os.urandom(900))
     puts = [each.keys[0] for each in store.operations if each.name == "put" and "/queues/" in each.keys[0]]
     assert len(set(puts)) == 40
-    assert len(puts) <= 42  # but for a hedge on a busy machine
+    assert len(puts) <= 42  # with slack for a hedge on a busy machine
 
 
 def test_a_member_of_a_group_beats_by_one_put_every_five_seconds() -> None:
@@ -134,7 +134,7 @@ def test_a_message_is_read_by_two_requests_for_as_many_bytes() -> None:
         store.reset()
         assert consumer.read_at(0, 0, 3).num_rows == 1
         assert [key for key in store.keys_of("get") if "!" not in key] == batch_keys(topics_on(inner)) * 2
-        assert store.bytes_down < 2500  # the entry, the index, one Message of five
+        assert store.bytes_down < 2500  # an entry, an index, one Message of five
 
 
 def test_no_more_is_fetched_ahead_than_there_is_room_for() -> None:

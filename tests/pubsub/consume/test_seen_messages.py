@@ -1,4 +1,4 @@
-"""Effectively once: Messages that stand twice are read once, wherever one reads on, and nothing else is left out."""
+"""Effectively once: repeated Messages are read once, from any starting position, and nothing else is skipped."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def message(value: bytes, request_id: int, *, address: bytes = LOCALHOST, epoch_
 
 
 def notify_as_memq(topics: Topics, *messages: bytes, damage: int | None = None) -> str:
-    """A batch and its notification as MemQ's broker writes them; ``damage``: a byte from its end to flip."""
+    """Write a batch and its notification like MemQ's broker; ``damage``: a byte from its end to flip."""
     key = str(BatchKey(topics.get("orders").path, 0, next(_server_ids), 1, 0, "h"))
     body = bytearray(build_batch(messages))
     if damage is not None:
@@ -49,7 +49,7 @@ def notify_as_memq(topics: Topics, *messages: bytes, damage: int | None = None) 
 
 
 def repeat(topics: Topics, offset: int) -> None:
-    """Append a notification of the queue once more."""
+    """Append a notification of the queue a second time."""
     queue = topics.queue(topics.get("orders"))
     queue.append(0, [queue.read(0, offset)[0].raw], Deadline.after(60.0))
 
@@ -68,7 +68,7 @@ def test_a_batch_that_is_notified_twice_is_read_once_wherever_one_begins() -> No
     assert values_of(later, at_least=1) == [b"b"]
     assert later.doubles == 1
     later.seek(0, 0)
-    assert values_of(later, at_least=2) == [b"a", b"b"]  # what is read again on purpose comes again
+    assert values_of(later, at_least=2) == [b"a", b"b"]  # records read again on purpose repeat
 
 
 def test_a_message_that_memqs_client_sent_again_is_one_among_others_of_its_batches() -> None:

@@ -1,4 +1,4 @@
-"""MemQ's audit records: their bytes, what pairing them shows, and the way through Kafka from producer to metrics."""
+"""MemQ's audit records: bytes, results of pairing, and the way through Kafka from producer to metrics."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_planted_faults_are_all_that_is_found() -> None:
         del read[lost]
     read[5] = said(5, by_producer=False, ids=b"87654321"), NOW_MS - 4800
     read[6] = said(6, by_producer=False, count=2), NOW_MS - 4800
-    read[7] = said(7, by_producer=False, count=5), NOW_MS - 4800  # one record twice more: the hash is the same
+    read[7] = said(7, by_producer=False, count=5), NOW_MS - 4800  # one record three times: the hash is the same
     read[8] = said(8, by_producer=False), NOW_MS - 1
     del sent[9]
     sent[40] = said(40, by_producer=True), NOW_MS - 10
@@ -152,8 +152,8 @@ def test_what_was_sent_and_read_is_told_of_by_both_sides(kafka: KafkaServer) -> 
     with BatchProducer(topics, "orders") as producer:
         for number in range(50):
             producer.send(b"%04d" % number + bytes(100), message_id=None if number % 2 else b"id %05d" % number)
-        producer.send(b"v", message_id=b"abc")  # of another length: in a Message of its own
-    # Two members, the first of which ends within a Message; and one that is of no group.
+        producer.send(b"v", message_id=b"abc")  # another length begins a new Message
+    # Two members, the first of which stops within a Message; and a consumer without a group.
     with BatchConsumer(topics, "orders", group="g") as first:
         for number, record in enumerate(first.records(LONG_S)):
             if number == 20:

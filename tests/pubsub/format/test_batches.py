@@ -1,5 +1,5 @@
-"""What a batch may be, and what is refused: the index, each field of a Message, each field of a record, bodies of other
-compressors, checksums."""
+"""Valid and refused batches: the index, each field of a Message and of a record, bodies of other compressors,
+checksums."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ RECORDS = st.lists(
 
 
 def with_body(body: bytes, count: int, compression: Compression = Compression.NONE) -> bytes:
-    """A batch of one Message of a body as it is stored."""
+    """Return a batch of one Message with this stored body."""
     header = MessageHeader(REQUEST, crc32(body), compression, count, len(body))
     return build_batch([header.to_bytes() + body])
 
@@ -239,7 +239,7 @@ def test_a_damaged_message_alone_is_left_out_and_counted() -> None:
     assert skipped.startswith("batch: Message 1, byte")
     assert "CRC-32" in skipped
     rows = BatchDecoder().decode(bytes(damaged), "batch")
-    assert next(rows).num_rows == 2  # what came before the damage is given
+    assert next(rows).num_rows == 2  # records before the damage are returned
     with pytest.raises(MessageCorruptError):
         next(rows)
 
@@ -253,7 +253,7 @@ zstd: Any = zstandard
 
 
 def flushed(body: bytes, compressor: Any, mode: int) -> bytes:
-    """As MemQ's writers do it: the compressor is flushed at each record."""
+    """Flush the compressor at each record, like MemQ's writers."""
     parts: list[bytes] = []
     for at in range(0, len(body), RECORD_BYTES):
         parts += (compressor.compress(body[at : at + RECORD_BYTES]), compressor.flush(mode))
@@ -269,7 +269,7 @@ def zstd_behind_what_is_skipped(body: bytes) -> bytes:
 
 
 def zstd_of_a_large_window(body: bytes) -> bytes:
-    """128 MiB, the most that Java's reader takes."""
+    """Use a window of 128 MiB, the most that Java's reader accepts."""
     whole: bytes = zstd.ZstdCompressor(
         compression_params=zstd.ZstdCompressionParameters.from_level(3, window_log=27)
     ).compress(body)

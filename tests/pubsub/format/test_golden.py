@@ -1,4 +1,4 @@
-"""Objects that MemQ's own client and broker (2.0.0) wrote: equal records, and of what is not compressed equal bytes."""
+"""Objects written by MemQ's own client and broker (2.0.0): equal records, and equal bytes if not compressed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def decoded(text: str | None) -> bytes | None:
 
 
 def given(vector: str) -> list[Row]:
-    """What the producer was given, as it must read back."""
+    """Return the producer's records, as they must read back."""
     return [
         {
             "key": decoded(record["key"]) or None,
@@ -43,7 +43,7 @@ def given(vector: str) -> list[Row]:
 def test_its_records_are_those_that_were_given_to_memqs_producer(vector: str) -> None:
     rows = rows_of(BATCHES[vector])
     places = [(row.pop("message"), row.pop("record")) for row in rows]
-    # Three producers at once (v05) have no order among each other.
+    # Three concurrent producers (v05) have no order between them.
     assert sorted(map(repr, rows)) == sorted(map(repr, given(vector)))
     assert places == sorted(set(places))
 

@@ -1,5 +1,5 @@
-"""Damaged batches and notifications: right or refused. ``tests/asan`` puts the same batches to a kernel that watches
-every access; all ten thousand run in ``make soak``."""
+"""Damaged batches and notifications are read correctly or refused. ``tests/asan`` runs the same batches in a kernel
+that checks every access; ``make soak`` runs all ten thousand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys and notifications: MemQ's byte for byte, ours behind them, and what is refused."""
+"""Keys and notifications: MemQ's byte for byte, this project's additions, and refusals."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_what_is_no_batch_is_refused(change: dict[str, Any], sentence: str) -> N
     ],
 )  # fmt: skip
 def test_what_our_notifications_say_of_more_than_they_can_is_refused(changes: dict[str, Any], sentence: str) -> None:
-    """Each request that is named costs memory in whoever reads effectively once."""
+    """Each listed request costs memory in effectively-once readers."""
     notification = Notification("orders", 1234, 3, key="28/a/1_2_3_0_h", bucket="logs", facts=FACTS)
     raw = json.dumps(json.loads(notification.to_json()) | changes).encode()
     with pytest.raises(NotificationCorruptError, match=sentence):
@@ -144,7 +144,7 @@ def test_keys_come_back(client: int, server: int, ms: int, attempt: int, hashed:
     "key",
     [
         "28/prod/topics/orders/42_7_1_0",  # no host
-        "29/prod/topics/orders/42_7_1_0_h",  # another prefix than the id's
+        "29/prod/topics/orders/42_7_1_0_h",  # a prefix that does not match the id
         "28/prod/topics/orders2/42_7_1_0_h",
         "28/prod/topics/orders/x/42_7_1_0_h",
         "28/prod/topics/orders/42_7_one_0_h",

@@ -1,4 +1,4 @@
-"""Packets as MemQ's classes serialize them, ours there and back in each version, and damaged ones."""
+"""Packets as MemQ's classes serialize them, round trips of this project's in each version, and damaged ones."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_memqs_responses(name: str) -> None:
 
 
 def head(version: int, request_id: int, kind: int, payload: bytes) -> bytes:
-    """A packet as MemQ's table of fields has it."""
+    """Build a packet by MemQ's table of fields."""
     fields = version.to_bytes(2, "big") + request_id.to_bytes(8, "big", signed=True) + bytes([kind]) + payload
     return len(fields).to_bytes(4, "big") + fields
 
@@ -119,7 +119,7 @@ def test_metadata_tell_of_any_number_of_topics(version: int) -> None:
     others = TopicMetadata("b", (), "filesystem", (("x", ""), ("y", "1")))
     for topics in ((), (others,), (others, TopicMetadata("a", (BROKER,), "s3v2", ()), others)):
         answer = Response(version, 2, PacketType.METADATA, Code.OK, payload=MetadataAnswer(topics))
-        # No topic at all leaves no byte of a payload.
+        # Without topics the payload is empty.
         assert parse_response(response_bytes(answer)).payload == (MetadataAnswer(topics) if topics else None)
 
 
@@ -153,7 +153,7 @@ def test_what_is_no_request_is_refused(packet: bytes, sentence: str) -> None:
 
 
 def whole_packets() -> tuple[list[bytes], list[bytes]]:
-    """Requests and responses of every kind and version, MemQ's own among them."""
+    """Return requests and responses of every kind and version, including MemQ's own."""
     requests, responses = [golden(name) for name in GOLDEN_REQUESTS], [golden(name) for name in GOLDEN_RESPONSES]
     notification = (GOLDEN / "wire/notification-s3.json").read_text()
     for version in (2, 3, 4, 5):
@@ -170,7 +170,7 @@ def whole_packets() -> tuple[list[bytes], list[bytes]]:
 
 
 def as_received(request: Request) -> Request:
-    """A broker is told nothing of the producer and its slots."""
+    """Drop the producer and its slots, which a broker does not parse."""
     if not isinstance(request.payload, WriteRequest):
         return request
     return replace(request, payload=replace(request.payload, producer_id="", connections=()))

@@ -1,4 +1,5 @@
-"""What MemQ's writer spoils in silence, ours refuses; and the example of the format's page byte for byte."""
+"""Records that MemQ's writer would silently spoil are refused; the example of the format's page matches byte for
+byte."""
 
 from __future__ import annotations
 
@@ -113,7 +114,7 @@ def test_a_message_that_is_stored_as_it_is_is_the_one_that_a_copy_would_be() -> 
 def test_memory_of_messages_is_used_again_and_what_somebody_still_reads_is_not() -> None:
     kept: list[tuple[bytes, memoryview]] = []
     for turn in range(100):
-        body = BodyWriter((1 << 20) + turn // 50)  # of another size half way
+        body = BodyWriter((1 << 20) + turn // 50)  # the size changes half way
         value = bytes([turn]) * 100_000
         while body.append(value, None, None, None, turn):
             pass

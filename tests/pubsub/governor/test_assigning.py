@@ -1,4 +1,4 @@
-"""Who gets which topics: MemQ's numbers, racks, room, and what stays where it is."""
+"""Assignment of topics: MemQ's numbers, racks, capacity, and stickiness."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_topic_stays_for_five_minutes_and_then_moves_only_where_it_is_clearly_
     assert assign(topics, two, first, STICKY_MS - 1) == first  # a new broker moves nothing
     later = assign(topics, two, first, STICKY_MS)
     assert sorted(name for holders in later.values() for name in holders) == ["b0", "b0", "b1", "b1"]
-    assert assign(topics, two, later, 10 * STICKY_MS) == later  # and not to and fro
+    assert assign(topics, two, later, 10 * STICKY_MS) == later  # no oscillation
 
 
 def test_brokers_that_are_started_one_after_the_other_share_the_topics_at_once() -> None:
@@ -85,7 +85,7 @@ def test_brokers_that_are_started_one_after_the_other_share_the_topics_at_once()
     moved = [topic for topic in first if third[topic] != first[topic]]
     assert all(third[topic].keys() <= {"b1", "b2"} for topic in moved)
     assert assign(topics, seats("a", "a", "a"), third, 9000) == third
-    # One that comes when all is settled waits until topics may move; so does one that has gone and comes back.
+    # A broker that joins a settled cluster, or returns to it, waits until topics may move.
     assert assign(topics, seats("a", "a", "a", "a"), third, FORMING_MS + 6000) == third
 
 
@@ -127,4 +127,4 @@ def test_a_strategy_of_ones_own() -> None:
 
 
 class Own(FreeCapacity):
-    """What somebody wrote."""
+    """A strategy of a third party."""

@@ -1,4 +1,4 @@
-"""Three brokers, each a process, are killed, stopped and cut off under load: nothing is lost, nothing doubled."""
+"""Three brokers, each a process, are killed, stopped and cut off under load: no loss, no duplicates."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FAULTS: Final[tuple[tuple[How, Which], ...]] = (
 
 
 class Load:
-    """A producer a topic, each of which sends a record every few milliseconds until the end."""
+    """A producer per topic, each of which sends a record every few milliseconds until the end."""
 
     def __init__(self, properties: dict[str, str], brokers: Sequence[BrokerProcess], pause_s: float) -> None:
         own = {"pubsub.bootstrap": ",".join(broker.place for broker in brokers), "pubsub.linger.ms": "5"}
@@ -64,7 +64,7 @@ class Load:
             thread.join(2 * LONG_S)
 
     def delivered_so_far(self) -> Callable[[], bool]:
-        """Tells whether all that was sent until now has been acknowledged, or has failed."""
+        """Return a function that tells if everything sent until now was acknowledged or has failed."""
         futures = [future for sent in self.sent.values() for future in list(sent)]
         return lambda: all(future.done() for future in futures)
 
@@ -86,7 +86,7 @@ def governor_by_zookeeper(hosts: str) -> str:
 
 
 def generations_written(server: S3Server, bucket: str) -> list[int]:
-    """Those of all assignments that were ever written, in their order: the bucket keeps each version."""
+    """Return the generations of all assignments ever written, in order: the bucket keeps each version."""
     listed = server.plain.list_object_versions(Bucket=bucket, Prefix=ASSIGNMENTS)
     versions = [version.get("VersionId", "") for version in reversed(listed.get("Versions", []))]
     bodies = [server.plain.get_object(Bucket=bucket, Key=ASSIGNMENTS, VersionId=each)["Body"] for each in versions]
@@ -100,9 +100,9 @@ def afflict(broker: BrokerProcess, how: str) -> None:
 def play(
     brokers: Sequence[BrokerProcess], load: Load, rounds: Sequence[Round], governor: Callable[[], str]
 ) -> list[float]:
-    """One round of faults after the other; how long each took until all topics were elsewhere.
+    """Run rounds of faults; return the time of each until all topics were elsewhere.
 
-    Clients have to be there too before anything recovers.
+    Clients must recover too before the next fault.
     """
     took_s: list[float] = []
     for faults in rounds:
@@ -120,7 +120,7 @@ def play(
 
 
 def chosen(brokers: Sequence[BrokerProcess], which: Which, governor: Callable[[], str]) -> BrokerProcess:
-    """One that is well."""
+    """Return a running broker."""
     well = [broker for broker in brokers if broker.is_well]
     has_a_topic = next(iter(well[0].writers(TOPICS[0]) or ()), "").partition(":")[0]
     host = governor() if which == "governs" else has_a_topic
@@ -128,7 +128,7 @@ def chosen(brokers: Sequence[BrokerProcess], which: Which, governor: Callable[[]
 
 
 def settled(brokers: Sequence[BrokerProcess], topic: str) -> set[str]:
-    """Who has the topic, by the word of all brokers that are well; nobody if they disagree or it is not well."""
+    """Return the holders of the topic by the word of all running brokers; nobody if they disagree or one has failed."""
     well = [broker for broker in brokers if broker.is_well]
     first, *others = (broker.writers(topic) for broker in well)
     is_settled = first and all(each == first for each in others) and first <= {broker.place for broker in well}
@@ -136,7 +136,7 @@ def settled(brokers: Sequence[BrokerProcess], topic: str) -> set[str]:
 
 
 def check(properties: dict[str, str], load: Load) -> int:
-    """Each record was acknowledged, and is read once; how many Messages stand twice."""
+    """Check that each acknowledged record is read once; return the number of repeated Messages."""
     settings = settings_from(properties)
     store, doubles = open_wrapped(settings), 0
     for topic, sent in load.sent.items():
@@ -168,7 +168,7 @@ def under_load(
             took_s = play(brokers, load, rounds, governor)
         logs = "".join(broker.log for broker in brokers)
     doubles = check(properties, load)
-    # No governor wrote after another one had: what it knew was too old by then.
+    # No governor wrote after a later one: its knowledge was outdated by then.
     generations = generations_written(server, bucket)
     assert generations == sorted(generations)
     assert "Traceback" not in logs
@@ -192,4 +192,4 @@ def test_brokers_and_governors_under_fault_after_fault(
     rounds: list[Round] = [(fault,) for fault in random.Random(seed).sample(FAULTS, len(FAULTS))]
     hosts = None if zookeeper is None else zookeeper.chroot()
     took_s = under_load(minio, tmp_path, rounds, zookeeper=hosts, pause_s=0.02)
-    assert median(took_s) <= 15, took_s  # a machine that does much else makes each of them longer
+    assert median(took_s) <= 15, took_s  # a busy machine makes each of them longer

@@ -1,4 +1,4 @@
-"""Three brokers that govern themselves, killed, stopped and cut off under load: nothing is lost, nothing doubled."""
+"""Three brokers that govern themselves, killed, stopped and cut off under load: no loss, no duplicates."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from tieredstore.pubsub.produce.futures import UNTOLD, RecordPlace
 from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.topics import Topics
 
-# A broker that is killed while clients come leaves a connection to the collector now and then, as kill -9 would.
+# A broker killed while clients connect sometimes leaves a connection to the collector, like kill -9.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 class Link(DelegatingObjectStore):
-    """One broker's way to the store: it may be cut, and stands still with its process."""
+    """One broker's connection to the store, which may be cut, and pauses with its process."""
 
     def __init__(self, store: ObjectStore, generations: list[int]) -> None:
         super().__init__(store)
@@ -66,10 +66,10 @@ class Link(DelegatingObjectStore):
 
 
 class Coordinator:
-    """What brokers agree by, and what it does when one is silent or dead."""
+    """How brokers coordinate, and how silent or dead ones appear."""
 
     generations: list[int]
-    """Of the governors that wrote assignments into the store, in order."""
+    """Generations of governors that wrote assignments into the store, in order."""
 
     def __init__(self) -> None:
         self.generations = []
@@ -83,14 +83,14 @@ class Coordinator:
         return StoreGovernor(topics.folder, seat, loads, FreeCapacity(), patience_s=1.0)
 
     def is_silent(self, governor: Governor) -> None:
-        """Its beat stands still, which is all that there is to it."""
+        """Do nothing: its beat stops by itself."""
 
     def died(self, governor: Governor) -> None:
-        """The same, and for ever."""
+        """Do nothing: its beat stops by itself."""
 
 
 class ZooKeeper(Coordinator):
-    """A real one: it ends the session of whom it does not hear of."""
+    """A real ZooKeeper, which ends the sessions of silent brokers."""
 
     def __init__(self, hosts: str) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class ZooKeeper(Coordinator):
 
 
 class Member:
-    """A broker with its part in governing, on a thread that ticks."""
+    """A broker with its governor, which ticks on a thread."""
 
     def __init__(self, topics: Topics, number: int, coordinator: Coordinator) -> None:
         self.link = Link(topics.store, coordinator.generations)
@@ -137,22 +137,22 @@ class Member:
         while not self.stopped.wait(0.1):
             assert self.link.may.wait(LONG_S)
             with contextlib.suppress(TieredStoreError):
-                self.link.check()  # who is cut off is so from ZooKeeper too
+                self.link.check()  # a cut also separates it from ZooKeeper
                 self.governor.tick()
 
     def stop(self) -> None:
-        """As by SIGSTOP: its loop, its uploads and its ticks stand still, and its connections are open."""
+        """Pause it like SIGSTOP: its loop, uploads and ticks pause, and its connections stay open."""
         self.link.may.clear()
         self.running.loop.call_soon_threadsafe(self.link.may.wait, LONG_S)
         self.coordinator.is_silent(self.governor)
 
     def cut_off(self) -> None:
-        """It speaks with clients, and neither with the store nor with other brokers."""
+        """Cut it off from the store and other brokers, but not from clients."""
         self.link.is_cut = True
         self.coordinator.is_silent(self.governor)
 
     def goes_on(self) -> None:
-        """It is woken, its links are mended."""
+        """Wake it and mend its links."""
         self.link.is_cut = False
         self.link.may.set()
 
@@ -161,7 +161,7 @@ class Member:
         return not self.stopped.is_set() and self.link.may.is_set() and not self.link.is_cut
 
     def kill(self) -> None:
-        """As by kill -9."""
+        """End it like kill -9."""
         self.goes_on()
         if not self.stopped.is_set():
             self.stopped.set()
@@ -179,11 +179,11 @@ def three(topics: Topics, coordinator: Coordinator) -> Generator[list[Member]]:
     finally:
         for member in members:
             member.kill()
-        gc.collect()  # here, and not in whatever test comes next
+        gc.collect()  # here rather than in the next test
 
 
 def orders() -> Topics:
-    """With a topic of that name."""
+    """Return a store with topic ``orders``."""
     return orders_on(None, 2, batch_ms="20", message_bytes="1024", compression="none")
 
 
@@ -193,7 +193,7 @@ def producer_to(members: list[Member], topics: Topics, *, request_timeout_ms: in
 
 
 def holder(members: list[Member]) -> Member:
-    """Who has the topic; waits until somebody has it."""
+    """Return the broker with the topic, waiting for one."""
     for _ in range(1200):
         for member in members:
             if member.is_well and member.governor.serves("orders"):
@@ -233,12 +233,12 @@ def test_brokers_and_governors_that_are_killed_under_load_lose_nothing_and_doubl
 
 
 def governing(members: list[Member]) -> Member:
-    """Who governs, or has the topic if nobody does just now."""
+    """Return the governing broker, or the one with the topic if none governs just now."""
     return next((each for each in members if each.is_well and each.governor.generation), None) or holder(members)
 
 
 def play(coordinator: Coordinator, faults: Sequence[tuple[str, bool]]) -> None:
-    """Records go on while brokers that have the topic, or govern, are stopped or cut off and come back."""
+    """Records continue while brokers that hold the topic or govern are stopped or cut off and return."""
     topics = orders()
     sent: dict[Future[RecordPlace], bytes] = {}
     with three(topics, coordinator) as members:
@@ -263,7 +263,7 @@ def play(coordinator: Coordinator, faults: Sequence[tuple[str, bool]]) -> None:
         assert {future.result(0) for future in sent} == {UNTOLD}
     with BatchConsumer(topics, "orders", delivery="effectively-once") as consumer:
         assert sorted(values_of(consumer, at_least=len(sent))) == sorted(sent.values())
-    # No governor wrote after another one had: what it knew was too old by then.
+    # No governor wrote after a later one: its knowledge was outdated by then.
     assert coordinator.generations == sorted(coordinator.generations)
 
 

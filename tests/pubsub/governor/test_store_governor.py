@@ -1,4 +1,4 @@
-"""Brokers that govern themselves through a store: on one simulated clock, each with a will of its own."""
+"""Brokers that govern themselves through a store, on one simulated clock, each acting on its own."""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
@@ -28,7 +28,7 @@ TOPICS = [TopicLoad(f"topic-{number}", 16 << 20) for number in range(5)]
 
 
 class Link(DelegatingObjectStore):
-    """One broker's way to the store, which may be cut; and what it writes, in order."""
+    """One broker's connection to the store, which may be cut; and its writes, in order."""
 
     def __init__(self, store: MemoryObjectStore, log: list[tuple[str, str]], name: str) -> None:
         super().__init__(store)
@@ -59,7 +59,7 @@ class Link(DelegatingObjectStore):
 
 @dataclass
 class Cluster:
-    """Some brokers; time passes for all of them alike."""
+    """Some brokers, for all of which the same time passes."""
 
     store: MemoryObjectStore = field(default_factory=MemoryObjectStore)
     now_s: float = 0.0
@@ -100,7 +100,7 @@ class Cluster:
         return [name for name in self.governors if name not in self.stopped and not self.links[name].is_cut]
 
     def check(self) -> None:
-        """Those that are well agree, and every topic is at one of them."""
+        """Check that running brokers agree, and that every topic is at one of them."""
         well = self.well()
         for topic in TOPICS:
             serving = [name for name in well if self.governors[name].serves(topic.topic)]
@@ -150,7 +150,7 @@ def test_the_topics_of_a_lost_broker_are_elsewhere_in_15_s(how: str, *, governs:
 
 
 class Timeline:
-    """Brokers on one clock, each of whose requests takes time; their ticks come in the order of that clock."""
+    """Brokers on one clock, whose requests take time; their ticks follow in the order of that clock."""
 
     def __init__(self, count: int, request_s: float, seed: int) -> None:
         self.source, self.now_s, self.request_s = random.Random(seed), 0.0, request_s
@@ -172,7 +172,7 @@ class Timeline:
         return False
 
     def turn(self) -> str:
-        """Whose turn it was."""
+        """Return the broker whose turn it was."""
         begin_s, name = heapq.heappop(self.turns)
         if name in self.governors:
             self.now_s = begin_s
@@ -181,7 +181,7 @@ class Timeline:
         return name
 
     def seconds_without(self, lost: str) -> float:
-        """How long the topics of a broker stay at it that is killed at the worst moment, just after its beat."""
+        """Return how long topics stay at a broker killed at the worst moment, just after its beat."""
         while self.turn() != lost:
             pass
         killed_s = self.now_s
@@ -191,7 +191,7 @@ class Timeline:
         return self.now_s - killed_s
 
     def holders(self, topic: str) -> set[str]:
-        """Who has it, by the word of anybody."""
+        """Return the topic's holders by any broker's word."""
         return {broker_name(each) for governor in self.governors.values() for each in governor.writers(topic)}
 
 
@@ -216,7 +216,7 @@ def test_a_governor_that_slept_writes_no_more_assignments() -> None:
     (new,) = cluster.governing()
     assert cluster.governors[new].generation == (generation or 0) + 1
     cluster.writes.clear()
-    # It wakes in the middle: with all that it knew, and its lease as it had it.
+    # It wakes in the middle, with its old knowledge and its lease.
     sleeper = cluster.governors[old]
     with pytest.raises((FencedError, PreconditionFailedError)):
         sleeper._govern([sleeper._seat()])
@@ -290,7 +290,7 @@ def play(seed: int, steps: int) -> None:
     try:
         cluster.check()
     except AssertionError:
-        # A topic whose five minutes were over just now has moved, and not all have read it yet.
+        # A topic whose five minutes ended just now has moved, and not all brokers have read it yet.
         cluster.pass_s(2 * TICK_S)
         cluster.check()
     assert len(cluster.governing()) == 1
@@ -308,7 +308,7 @@ def test_whatever_happens_to_brokers_for_long(seed: int) -> None:
 
 
 def test_an_object_that_is_no_broker_keeps_nobody_from_governing(caplog: pytest.LogCaptureFixture) -> None:
-    """Neither one that nobody wrote, nor one that a broker wrote and somebody damaged."""
+    """Neither a foreign object, nor a damaged one of a broker."""
     cluster, names = started(3)
     beginning = OwnFolder(cluster.store, "", "default").key("governor", "brokers", "")
     cluster.store.put(f"{beginning}stranger", b"{}")
@@ -324,7 +324,7 @@ def test_an_object_that_is_no_broker_keeps_nobody_from_governing(caplog: pytest.
     "change", [{"port": 32768}, {"port": -1}, {"ip": "x" * 40_000}, {"rack": "\ud800"}, {"rack": 5}, {"ip": ""}]
 )
 def test_a_broker_that_no_packet_can_tell_of_is_passed_over(change: dict[str, object]) -> None:
-    """Else each client that asks for metadata would lose its connection."""
+    """Otherwise every client that asks for metadata would lose its connection."""
     cluster, names = started(2)
     seat = {"beat": 1, "session": "s", "ip": "10.0.0.9", "port": 9092, "rack": "", "capacity": 9999, "reads": False}
     key = OwnFolder(cluster.store, "", "default").key("governor", "brokers", "stranger")

@@ -1,4 +1,4 @@
-"""Brokers that govern themselves through a real ZooKeeper, with MemQ's nodes, beside brokers that are MemQ's."""
+"""Brokers that govern themselves through a real ZooKeeper with MemQ's nodes, together with brokers of MemQ."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def generation(member: Member) -> int | None:
 
 
 def memq_broker(client: Any, ip: str, **fields: object) -> str:
-    """A broker of MemQ's, as it makes its node."""
+    """Make a node like a broker of MemQ."""
     document = {
         "brokerIP": ip, "brokerPort": 9092, "instanceType": "2xl", "locality": "a", "assignedTopics": [],
         "totalNetworkCapacity": 0, "brokerType": "WRITE", "ofItsOwn": {"x": 1}, **fields,
@@ -144,7 +144,7 @@ def test_a_deposed_governor_writes_nothing_whenever_it_wakes(zookeeper: ZooKeepe
         tick([new], 2)
         assert (generation(new) or 0) > (generation(old) or 0)
         before = client.get("/brokers/10.0.0.1")
-        # It goes on in the middle of a tick, with all that it knew: each of its writes is refused.
+        # It resumes in the middle of a tick, with its old knowledge: each of its writes is refused.
         old.topics = own_topics(9)
         with pytest.raises(FencedError):
             old.governor._govern(sleeping, candidate)  # pyright: ignore[reportPrivateUsage]
@@ -160,7 +160,7 @@ def test_a_deposed_governor_writes_nothing_whenever_it_wakes(zookeeper: ZooKeepe
 
 
 def ticked(member: Member) -> bool:
-    """Whether it could tick: not before it has a session again."""
+    """Return True if it could tick, which needs a session."""
     try:
         member.governor.tick()
     except BrokerUnavailableError:
@@ -172,12 +172,12 @@ def test_curators_contenders_and_ours_take_turns(zookeeper: ZooKeeperServer) -> 
     hosts, topics = zookeeper.chroot(), own_topics(1)
     with zookeeper_client(hosts) as client:
         client.ensure_path("/governor")
-        # Its name as a whole is behind any of ours; Curator looks at what stands behind the last "lock-".
+        # Its whole name sorts after this project's; Curator compares the text after the last "lock-".
         first = client.create("/governor/_c_ffffffff-0000-lock-", b"", ephemeral=True, sequence=True)
         with members(hosts, 1, topics) as (member,):
             tick([member])
             assert generation(member) is None
-            # A governor of MemQ's assigns, and ours takes what it is given, with whatever else it keeps there.
+            # A governor of MemQ assigns, and ours accepts its assignment, with all other fields.
             given = node(client, f"/brokers/{member.ip}")
             given["assignedTopics"] = [{**MEMQ_TOPIC, "assignmentTimestamp": 5, "assignmentInputTrafficMB": 9.0}]
             client.set(f"/brokers/{member.ip}", json.dumps(given).encode())
@@ -266,7 +266,7 @@ def test_a_broker_that_comes_back_has_its_node_and_one_at_the_address_of_another
         with pytest.raises(ConfigError, match=r"another broker has the node /brokers/10\.0\.0\.0, with port 9092"):
             other.governor.tick()
         other.session.close()
-        # The same address and port: the same broker, started again before its old session has ended.
+        # The same address and port: the same broker, restarted before its old session has ended.
         again = Member(hosts, 0, topics)
         again.governor.tick()
         assert client.get(f"/brokers/{member.ip}")[1].ephemeralOwner == again.session.id

@@ -1,4 +1,4 @@
-"""What brokers know of topics and of each other: in ZooKeeper as others write it, damaged, and in the store."""
+"""Brokers' knowledge of topics and each other: ZooKeeper's nodes by others, damaged ones, and the store."""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
@@ -120,7 +120,7 @@ def test_a_topic_that_cannot_be_read_keeps_no_other_from_being_known(caplog: pyt
 
 
 def test_clients_are_told_what_the_queue_is_called_and_no_secret() -> None:
-    """MemQ's consumer asks a broker for it; where Kafka is it knows by a file of its own machine."""
+    """MemQ's consumer asks a broker for the queue's name; it finds Kafka by a file of its own machine."""
     settings = settings_from({
         "storage.backend.class": "s3", "storage.s3.bucket.name": "logs", "storage.s3.region": "us-east-1",
         "storage.aws.access.key.id": "an-id", "storage.aws.secret.access.key": "a-secret", "chunk.size": "4194304",
@@ -138,7 +138,7 @@ def test_clients_are_told_what_the_queue_is_called_and_no_secret() -> None:
 
 
 class Broken(StoreTopics):
-    """A source with an error of its own."""
+    """A source with a bug."""
 
     def get(self, name: str) -> KnownTopic | None:
         raise ZeroDivisionError(name)

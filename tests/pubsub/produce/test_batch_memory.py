@@ -1,4 +1,4 @@
-"""Messages that lie where they are stored from the beginning: the same objects as by copying, none copied."""
+"""Messages written in place for storing: the same objects as by copying, without copies."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_memory_is_full_by_bytes_and_by_messages() -> None:
     memory.add(bytes(100))
     assert memory.left == 0
     alone = BatchMemory(SlabPool(), 1000, 10, least=5000)
-    assert alone.left == 5000  # what is larger than a batch is one by itself
+    assert alone.left == 5000  # a Message larger than a batch gets its own
     alone.add(bytes(950))
     assert alone.left == 0
     assert room_for(1000, 16 << 20, 1 << 20) == 34
@@ -113,7 +113,7 @@ def test_records_of_all_sizes_come_back_from_batches_within_their_limits(
         assert len(stored) <= batch_bytes or len(index) == 1
         assert all(len(message) <= 52 + message_bytes for _, message in index.messages(stored))
     if (message_bytes, batch_messages) == (1024, 1000):
-        # Batches are as full as Messages let them be.
+        # Batches are as full as Messages allow.
         assert len(objects) <= sum(len(value) + 21 for value in values) // (batch_bytes - 2 * message_bytes) + 1
 
 
@@ -133,7 +133,7 @@ def test_what_is_stored_as_it_is_is_neither_copied_together_nor_read_twice() -> 
 
 
 class WatchedPool:
-    """Notes where slabs lie."""
+    """Notes the places of slabs."""
 
     def __init__(self) -> None:
         self.pool = SlabPool()
@@ -159,7 +159,7 @@ def test_memory_is_used_again_once_nobody_sends_from_it() -> None:
 
 
 class WaitingStore(DelegatingObjectStore):
-    """Has puts of batches wait until as many batches are under way as are wanted."""
+    """Delays puts of batches until enough batches are under way."""
 
     def __init__(self, wanted: int) -> None:
         super().__init__(MemoryObjectStore())
@@ -183,7 +183,7 @@ def test_a_buffer_of_the_usual_size_holds_as_many_whole_batches_as_are_sent_at_o
     settings = topics.batches
     value = bytes(10_000)
     with BatchProducer(topics, "orders") as producer:
-        # As much as the buffer holds: the fourth batch goes on its way while none has come to its end.
+        # As much as the buffer holds: the fourth batch starts while none has finished.
         for _ in range(4 * settings.batch_bytes // 10_021):
             producer.send(value)
         assert producer.counts.blocked_sends == 0

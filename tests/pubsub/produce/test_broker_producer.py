@@ -1,4 +1,4 @@
-"""A producer of brokers: what arrives, whom it asks, and what becomes of a Message when brokers go, move, or refuse."""
+"""A producer with brokers: delivery, choice of brokers, and Messages when brokers go, move or refuse."""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
@@ -74,7 +74,7 @@ def test_a_record_lingers_and_no_longer() -> None:
 
 
 class Shared(Assignment):
-    """What the governor of a few brokers would say to the one at ``port``: that ``brokers`` have every topic."""
+    """An assignment for the broker at ``port``, by which ``brokers`` have every topic."""
 
     def __init__(self, brokers: list[BrokerAddress], port: int) -> None:
         self.brokers = brokers
@@ -92,7 +92,7 @@ class Shared(Assignment):
 
 @contextmanager
 def several(topics: Topics, *racks: str) -> Generator[tuple[list[RunningBroker], list[BrokerAddress]]]:
-    """Brokers that know of each other, and the list of those that have the topic: all of them at first."""
+    """Yield brokers that know of each other, and the list of those with the topic: all of them at first."""
     assigned, running = list[BrokerAddress](), list[RunningBroker]()
     try:
         for rack in racks:
@@ -138,7 +138,7 @@ def test_a_redirect_leads_to_the_broker_that_has_the_topic() -> None:
     assert read_values(topics, 2) == [b"0", b"1"]
 
 
-# A broker that is killed while clients come leaves a connection to the collector now and then, as kill -9 would.
+# A broker killed while clients connect sometimes leaves a connection to the collector, like kill -9.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_brokers_that_are_lost_under_load_lose_nothing_that_was_acknowledged() -> None:
     topics = fresh(message_bytes="1024", compression="none")
@@ -152,13 +152,13 @@ def test_brokers_that_are_lost_under_load_lose_nothing_that_was_acknowledged() -
                 if number in {100, 200}:
                     brokers[number // 100].kill()
             producer.flush()
-    gc.collect()  # here, and not in whatever test comes next
+    gc.collect()  # here rather than in the next test
     assert {future.result(0) for future in sent} == {UNTOLD}
     assert set(read_values(topics, 300)) == set(sent.values())
 
 
 class FakeBroker:
-    """Answers as it is told: what of MemQ's broker cannot be had from ours."""
+    """Gives scripted answers, for behaviour of MemQ's broker that this project's lacks."""
 
     def __init__(self, behave: Callable[[FakeBroker, Request, int], bytes | None]) -> None:
         self.requests: list[bytes] = []
@@ -236,7 +236,7 @@ def test_what_was_not_answered_is_sent_again_byte_for_byte() -> None:
 
 def test_a_broker_that_is_cut_off_and_says_that_it_has_the_topic_is_left() -> None:
     topics = fresh()
-    # Cut off from the others, and from the store: it answers what it is asked, and nothing that is written to it.
+    # Cut off from the others and from the store: it answers metadata requests, but no writes.
     with fake(lambda _, __, ___: b"") as cut_off:
         other = RunningBroker(Broker(listening_anywhere(topics)))
         settings = client_of(topics, cut_off.place, other.place, request_timeout_ms=500)
@@ -245,11 +245,11 @@ def test_a_broker_that_is_cut_off_and_says_that_it_has_the_topic_is_left() -> No
             eventually(lambda: cut_off.requests)
             other.begin()
             first.result(LONG_S)
-            # On a busy machine the other one may not answer in time either, and both are asked again.
+            # On a busy machine the other broker may be late too, and both are asked again.
             sent, asked = 1, -1
             while sent < 6 and len(cut_off.requests) != asked:
                 asked = len(cut_off.requests)
-                threading.Event().wait(0.5)  # longer than it is left alone after a first failure
+                threading.Event().wait(0.5)  # longer than the pause after a first failure
                 producer.send(b"v").result(LONG_S)
                 sent += 1
             assert len(cut_off.requests) == asked
@@ -354,7 +354,7 @@ PLACES: list[Place] = [(f"10.0.0.{number}", 9092) for number in range(4)]
 
 
 class Cluster:
-    """Brokers of which one is cut off from the others: it says for ever that it has the topic, and takes nothing."""
+    """Brokers, one of which is cut off from the others: it claims the topic forever, and accepts no writes."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -368,7 +368,7 @@ class Cluster:
         return _Link(place, self)
 
     def sends(self, tries: int) -> bool:
-        """Whether a Message comes to who has the topic."""
+        """Return True if a Message reaches the broker with the topic."""
         for _ in range(tries):
             self.now_s += 1.0
             try:
@@ -383,7 +383,7 @@ class Cluster:
 
 
 class _Link(BrokerLink):
-    """Tells which broker has the topic, as its own one sees it."""
+    """Answers with the broker of the topic, as its own broker sees it."""
 
     def __init__(self, place: Place, cluster: Cluster) -> None:
         self.place = place

@@ -1,4 +1,4 @@
-"""Producer and consumer on a store: order, places, limits, futures, very many producers, a death at every operation."""
+"""Producer and consumer on a store: order, places, limits, futures, many producers, a death at every operation."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ from tieredstore.pubsub.produce.sink import SinkBatches, SinkCommits
 
 LONG_S = 120.0
 IDS = [None, b"1", b"22", b"33", None, b"333", b"1", b"1", None, b"22"]
-"""Of records that go into five Messages."""
+"""Ids of records that go into five Messages."""
 
 
 def check_ids(records: list[ConsumedRecord]) -> None:
-    """All are there, in their order, and no Message has ids of two lengths."""
+    """Check that all are there, in order, and that no Message has ids of two lengths."""
     assert [record.message_id for record in records] == IDS
     sizes: dict[tuple[int, int], set[int]] = {}
     for record in records:
@@ -161,7 +161,7 @@ def test_a_producer_killed_at_any_operation_loses_no_ack_and_halves_nothing(mome
         assert len(read) == len(set(read))
         assert set(acked) <= set(read) <= {b"0", b"1", b"2"}
         told = {notification.key for notification in notified(topics)}
-        assert len(set(batch_keys(topics)) - told) <= 1  # an orphan at most, which no reader sees
+        assert len(set(batch_keys(topics)) - told) <= 1  # at most an orphan, which no reader sees
 
 
 def _store_with_orders() -> MemoryObjectStore:
@@ -171,7 +171,7 @@ def _store_with_orders() -> MemoryObjectStore:
 
 
 def _killed_run(store: FaultyStore) -> list[bytes]:
-    """What was acked of three batches, one after the other, before the process died."""
+    """Return the acknowledged ones of three consecutive batches, until the process died."""
     acked: list[bytes] = []
     try:
         producer = BatchProducer(topics_on(store), "orders")
@@ -218,7 +218,7 @@ def test_whatever_fails_once_each_record_is_there_once_and_no_orphan(moment: Mom
 def test_a_put_that_hangs_is_overtaken_and_makes_no_second_object() -> None:
     let_go = threading.Event()
     store = ScriptedStore(MemoryObjectStore())
-    # The first put hangs until it is let go, and is done then.
+    # The first put hangs until it is released, and then succeeds.
     store.on("put", "*/topics/orders/*", lambda _: let_go.wait(LONG_S), times=1)
     topics = orders_on(store)
     publish(topics, [b"v"])
@@ -229,7 +229,7 @@ def test_a_put_that_hangs_is_overtaken_and_makes_no_second_object() -> None:
 
 
 def refusing_store(word: str, away: threading.Event) -> ScriptedStore:
-    """Return a store that refuses puts of keys with a word in them while it is away, as it is now."""
+    """Return a store that refuses puts of keys with a word in them while ``away`` is set, as it is at first."""
     away.set()
 
     def refuse(_: Operation) -> None:
@@ -239,7 +239,7 @@ def refusing_store(word: str, away: threading.Event) -> ScriptedStore:
     return ScriptedStore(MemoryObjectStore()).on("put", f"*{word}*", refuse)
 
 
-# A write that is on its way when its time is over may still come to its end.
+# A write under way at its timeout may still succeed.
 @pytest.mark.parametrize(("word", "orphans"), [("/topics/orders/", {0, 1}), ("/queues/", {1})])
 def test_what_is_not_stored_or_not_notified_in_time_has_failed(word: str, orphans: set[int]) -> None:
     away = threading.Event()
@@ -254,7 +254,7 @@ def test_what_is_not_stored_or_not_notified_in_time_has_failed(word: str, orphan
     away.clear()
     assert values_of(BatchConsumer(topics, "orders")) == []
     assert len(batch_keys(topics)) in orphans
-    # On a busy machine a second is short for what succeeds too.
+    # On a busy machine one second is short even for a success.
     while (later := producer.send(b"later")).exception(LONG_S) is not None:
         assert later is not future
     producer.close()

@@ -1,4 +1,4 @@
-"""Producers' processes are killed by the kernel at any moment, one after the other on one topic, with either queue."""
+"""The kernel kills producers' processes at any moment, one after the other on one topic, with either queue."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tieredstore.pubsub.upkeep.garbage import GarbageCollection
 
 LONG_S = 120.0
 DAY_MS = 86_400_000
-ID_SIZE = 10  # of the numbers of a value: which producer, and which of its records
+ID_SIZE = 10  # digits of a value's numbers: the producer, and its record
 
 
 def produce_for_ever(topics: Topics, run: int, acks: int) -> None:
-    """In the child: several records are under way at once; the pipe gets each value that was acknowledged."""
+    """In the child: several records are under way at once; the pipe gets each acknowledged value."""
     producer = BatchProducer(topics, "orders")
     for number in range(1_000_000):
         value = b"%04d/%05d" % (run, number)
@@ -34,7 +34,7 @@ def produce_for_ever(topics: Topics, run: int, acks: int) -> None:
 
 
 def killed_after(topics: Topics, run: int, seconds: float) -> set[bytes]:
-    """What a producer had acknowledged that was killed so many seconds after its first acknowledgement."""
+    """Return the acknowledged values of a producer killed this long after its first acknowledgement."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -64,7 +64,7 @@ def kill_and_read(topics: Topics, kills: int, most_s: float = 0.2) -> None:
     read = read_values(topics, len(acked))
     assert len(read) == len(set(read))
     assert acked <= set(read)
-    # What stands and was not notified is what gc names.
+    # Objects without notification are those that gc names.
     told = {notification.key for notification in notified(topics)}
     stored = set(batch_keys(topics))
     assert told <= stored

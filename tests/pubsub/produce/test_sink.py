@@ -1,4 +1,4 @@
-"""Epochs of a query: each notified once, whatever is killed or done again; orphans are what gc names, or deleted."""
+"""Epochs of a query, each notified once across kills and repetitions; orphans are deleted, or named by gc."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TASKS = 3
 
 
 def batches_of(topics: Topics, epoch: int, tasks: int = TASKS, query: str = "q") -> list[StoredBatch]:
-    """What the tasks of an epoch have stored: a record each."""
+    """Store the batches of an epoch's tasks, with one record each."""
     stored: list[StoredBatch] = []
     for task in range(tasks):
         with SinkBatches(topics, topics.get("orders"), f"spark-{query}-{epoch}-{task}") as batches:
@@ -70,7 +70,7 @@ def expected(epochs: Sequence[int]) -> list[bytes]:
 
 
 def orphans_of(topics: Topics) -> set[str]:
-    """What gc says that no reader is told of, in ten days."""
+    """Return the orphans that gc will name in ten days."""
     steps = GarbageCollection(topics_later(topics, 10), topics.get("orders")).run()
     return {step.item.key for step in steps if step.outcome is Outcome.DELETED}
 
@@ -80,7 +80,7 @@ def test_an_epoch_is_notified_once_and_a_second_run_of_it_is_deleted() -> None:
     first, again = batches_of(topics, 0), batches_of(topics, 0)
     assert commits_of(topics).commit(0, first)
     assert not commits_of(topics).commit(0, again)
-    assert not commits_of(topics).commit(0, first)  # what is notified is not deleted, however often it is committed
+    assert not commits_of(topics).commit(0, first)  # repeated commits do not delete notified batches
     commits_of(topics).abort(0, first)
     assert sorted_values(topics) == expected([0])
     assert set(batch_keys(topics)) == {batch.key for batch in first}
@@ -99,7 +99,7 @@ def test_an_epoch_without_records_leaves_no_trace() -> None:
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_driver_killed_at_any_operation_notifies_each_epoch_once(moment: str) -> None:
-    """The next driver runs the epoch again, or goes on with what is recorded."""
+    """The next driver repeats the epoch, or continues from the record."""
     quiet = FaultyStore(MemoryObjectStore())
     commits_of(orders_on(quiet, 2)).commit(4, batches_of(topics_on(quiet.inner), 4))
     for number in range(len(quiet.operations)):
@@ -136,7 +136,7 @@ def test_lost_answers_and_failures_change_nothing(moment: str) -> None:
 
 
 class LateWrites(DelegatingObjectStore):
-    """The first write of a sink's record is told to have failed, and is done later."""
+    """The first write of a sink's record is reported as failed, but happens later."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
@@ -186,7 +186,7 @@ def test_a_record_that_lands_after_the_abort_tells_of_nothing_that_was_deleted(b
 def test_a_driver_that_slept_deletes_nothing_that_was_notified_in_its_name() -> None:
     whole = orders_on(MemoryObjectStore(), 2)
     stored = batches_of(whole, 0)
-    commits_of(whole).commit(0, stored)  # recorded by the one that sleeps then, and seen through by the next one
+    commits_of(whole).commit(0, stored)  # recorded by the paused driver, and finished by the next one
     run_epoch(whole, 1)
     commits_of(whole).abort(0, stored)
     with pytest.raises(FencedError, match="since epoch 1 already was"):
@@ -200,12 +200,12 @@ def test_a_driver_that_slept_deletes_nothing_that_was_notified_in_its_name() -> 
 @pytest.mark.parametrize("epoch", range(5))
 @pytest.mark.parametrize("tasks", [0, 1, TASKS, TASKS + 1])
 def test_an_older_checkpoint_that_was_put_back_is_told(epoch: int, tasks: int) -> None:
-    """Its next epoch was notified long ago, with other records: those that it has now would be written nowhere."""
+    """Its next epoch was notified long ago with other records, so its present records would be lost."""
     topics = orders_on(MemoryObjectStore(), 2)
     for number in range(5):
         run_epoch(topics, number)
     stored = batches_of(topics, epoch, tasks)
-    if epoch == 4 and tasks == TASKS:  # the commit of the latest one was not answered: it is the same epoch again
+    if epoch == 4 and tasks == TASKS:  # the latest commit lost its answer, so the epoch repeats
         assert not commits_of(topics).commit(epoch, stored)
     else:
         why = "since epoch 4 already was" if epoch < 4 else f"notified with {TASKS} records, but has {tasks} now"
@@ -220,7 +220,7 @@ def test_an_older_checkpoint_that_was_put_back_is_told(epoch: int, tasks: int) -
 
 
 def test_two_drivers_of_one_query_at_once(tmp_path: Path) -> None:
-    """One was taken for dead. Whoever records the epoch first has it; both may notify of it."""
+    """One was considered dead. The first to record the epoch owns it; both may notify of it."""
     topics = topics_in(tmp_path)
     topics.create("orders", 2)
     gate = threading.Barrier(4)
@@ -268,7 +268,7 @@ def test_what_retention_has_freed_meanwhile_is_not_guessed() -> None:
     topics = orders_on(inner)
     stored = batches_of(topics, 0)
     with pytest.raises(Killed):
-        # Killed when all is notified, and before that is recorded.
+        # Killed after all notifications, before they are recorded.
         commits_of(topics_on(_DyingAtSecondRecord(inner))).commit(0, stored)
     queue = topics.queue(topics.get("orders"))
     queue.free(0, queue.end(0))
@@ -307,7 +307,7 @@ def test_a_task_that_fails_takes_back_what_it_stored() -> None:
 
 @pytest.mark.parametrize("is_exact", [True, False])
 def test_appending_once(is_exact: bool) -> None:
-    """By the mark, and as a queue does it that cannot tell by marks."""
+    """Once by the mark, and once with a queue that does not store marks."""
     queue = topics_on()
     once = (StoreQueue if is_exact else NotificationQueue).append_once
     store_queue = queue.queue(queue.create("orders"))
@@ -323,7 +323,7 @@ def test_appending_once(is_exact: bool) -> None:
 
 
 def test_a_put_under_way_is_met_where_it_lands() -> None:
-    """Sixteen that append the same at once put it once, whoever else writes."""
+    """Sixteen callers that append the same at once put it once, with another writer."""
     topics = orders_on(MemoryObjectStore())
     queue = topics.queue(topics.get("orders"))
     gate, offsets = threading.Barrier(16), set[int]()

@@ -1,4 +1,4 @@
-"""Groups on a store: shares, take-overs after a death, and commits that come too late."""
+"""Groups on a store: shares, takeovers after a death, and late commits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PARTITIONS = 4
 
 
 class Members:
-    """Members of one group on one clock, which a test moves; their own threads' beats never come."""
+    """Members of one group on a clock that a test moves; their own threads send no beats."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
@@ -159,7 +159,7 @@ def test_members_that_nobody_heard_of_for_long_are_members_again() -> None:
     first.tick()
     members.pass_time(20, first, second)
     is_away = True
-    members.clock.sleep(400)  # longer than a silent member's object is kept
+    members.clock.sleep(400)  # longer than the object of a silent member exists
     is_away = False
     members.clock.sleep(5)
     first.tick()

@@ -1,4 +1,4 @@
-"""The queue in Kafka, against the real broker: the contract, groups, answers that never come, MemQ's own form."""
+"""The queue in Kafka with a real broker: the contract, groups, lost answers, and MemQ's own form."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def topics_with_kafka(kafka: KafkaServer, partitions: int = 1, **more: str) -> T
 
 
 class SilentProducer:
-    """A producer whose broker has the record, and whose answer gets lost; ``times`` times."""
+    """A producer whose broker gets the record, but whose answer is lost, ``times`` times."""
 
     def __init__(self, inner: LiveProducer, times: int, *, sends: bool) -> None:
         self.inner = inner
@@ -209,14 +209,14 @@ def test_a_topic_grows(kafka: KafkaServer) -> None:
 
 
 def test_a_controller_that_died_is_not_waited_for_by_who_makes_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both questions go to the controller: that there is such a topic, and that it has fewer partitions."""
+    """Both requests go to the controller: the topic exists, and it has fewer partitions."""
     monkeypatch.setattr("tieredstore.pubsub.queue.kafka_topics.LiveAdmin", DeadController)
     with TopicAdmin({"bootstrap.servers": "127.0.0.1:1"}, "orders", 60) as topic:
         topic.provide(2)
 
 
 def test_trouble_that_is_no_partitions_keeps_nobody_from_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    """librdkafka gives it as a message without a partition."""
+    """librdkafka reports it as a message without a partition."""
     trouble = Message(topic="notifications", error=KafkaError(KafkaError._ALL_BROKERS_DOWN))
     assert trouble.partition() is None
     given = [[trouble, Message(topic="notifications", partition=0, offset=5, value=b"told", timestamp=(1, 7))]]

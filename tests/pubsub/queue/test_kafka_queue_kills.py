@@ -1,4 +1,4 @@
-"""A producer's process is killed by the kernel around each put of an object and each record of a queue in Kafka."""
+"""The kernel kills a producer's process around each put of an object and each record of a queue in Kafka."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _names = itertools.count()
 
 
 class Reaper:
-    """Ends this process at one of its operations: before it, while it is under way, or when it is done."""
+    """Ends this process at one of its operations: before it, during it, or after it."""
 
     def __init__(self, at: int, moment: Moment) -> None:
         self.at, self.moment = at, moment
@@ -60,7 +60,7 @@ class Reaper:
 
     def kill(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(LONG_S)  # other threads may run for a moment yet; this one goes no further
+        time.sleep(LONG_S)  # other threads may run for a moment; this one stops here
 
 
 class ReapedStore(DelegatingObjectStore):
@@ -77,7 +77,7 @@ class ReapedQueue(KafkaQueue):
 
     def _send(self, partition: int, raw: bytes, deadline: Deadline) -> int:
         if self.reaper.moment == "during":
-            # The record is with the client, or on its way, and nobody has heard of it.
+            # The record is in the client or on its way, without an answer.
             if next(self.reaper.count) == self.reaper.at:
                 producer: LiveProducer = self._producer.get()
                 producer.produce(self._name, raw, partition=partition)
@@ -93,7 +93,7 @@ class ReapedTopics(Topics):
 
 
 def produce_until_killed(topics: Topics, folder: Path, reaper: Reaper, acks: int) -> None:
-    """In the child: batches one after the other; each value that was acknowledged goes into the pipe."""
+    """In the child: batches one after the other; each acknowledged value goes into the pipe."""
     ReapedQueue.reaper = reaper
     producer = BatchProducer(ReapedTopics(ReapedStore(folder, reaper), topics.settings), "orders")
     for number in range(BATCHES):
@@ -123,8 +123,8 @@ def kill_and_read(kafka: KafkaServer, folder: Path, at: int, moment: Moment) -> 
         read = values_of(consumer, at_least=len(acked), timeout_s=1.5)
     assert len(read) == len(set(read))
     assert acked <= set(read) <= {b"%d" % number for number in range(BATCHES)}
-    # What stands and was not notified is what gc names. In an empty queue it deletes nothing: a queue that was created
-    # again is empty too, and its objects may have been notified in the old one.
+    # Objects without notification are those that gc names. With an empty queue it deletes nothing: a recreated queue is
+    # empty too, and the old one may have had their notifications.
     with topics.queue(topics.get("orders")) as queue:
         notified = {parse_notification(entry.raw, "q").key for entry in read_all(queue, 0)}
     stored = {info.key for info in topics.store.list() if "!tieredstore" not in info.key}

@@ -1,5 +1,4 @@
-"""MemQ's topic JSON as it is: its places, its limits, its queue; what is refused, and how every reader and writer has
-it by a setting."""
+"""MemQ's topic JSON: places, limits and queue; refusals, and its use by every reader and writer through a setting."""
 
 from __future__ import annotations
 
@@ -104,7 +103,7 @@ def test_what_ours_does_not_take_is_refused() -> None:
 
 @pytest.fixture
 def settings(tmp_path: Path, kafka: KafkaServer) -> Path:
-    """Of a folder with a topic of MemQ's, which has three records."""
+    """Return settings with a topic of MemQ's that has three records."""
     (tmp_path / "store").mkdir()
     told = make_topic(kafka, partitions=1)
     handler = {"bucket": "logs", "path": "prod/orders", "notificationTopic": told, "enableHashing": False}

@@ -1,5 +1,5 @@
-"""The queue in the store itself, on servers too: the contract of queues, lost answers, races, retention, hedges, and
-what it costs."""
+"""The queue in the store, also on servers: the contract of queues, lost answers, races, retention, hedges, and number
+of requests."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_minute_without_the_queue_delays_and_doubles_nothing() -> None:
 def test_a_number_that_retention_has_freed_is_no_ack() -> None:
     topics = orders_on(MemoryObjectStore())
     slow, others = queue_on(topics), queue_on(topics)
-    slow.append(0, [b"first"], soon())  # it believes from now on that 1 is free
+    slow.append(0, [b"first"], soon())  # from now on it believes that 1 is free
     for number in range(5):
         others.append(0, [b"%d" % number], soon())
     others.free(0, 4 * 256)
@@ -166,16 +166,16 @@ def test_requests_of_writers_and_readers() -> None:
     store.reset()
     for _ in range(60):
         assert cursor.read() == []
-    assert len(store.keys_of("get")) == 60  # one a look, those for the start among them
+    assert len(store.keys_of("get")) == 60  # one per look, including those for the start
     assert store.keys_of("list") == []
 
 
 class OwnQueue(StoreQueue):
-    """What an installed package would offer."""
+    """A queue of an installed package."""
 
 
 class NoQueue:
-    """What is none."""
+    """A class that is no queue."""
 
 
 def test_a_queue_of_an_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +244,7 @@ def test_a_try_is_worth_it_after_three_times_what_is_usual() -> None:
 
 
 class Tries:
-    """The first ``hanging`` hang; then each gives, or raises, what is next."""
+    """The first ``hanging`` tries hang; each later one returns or raises the next outcome."""
 
     def __init__(self, hanging: int, *outcomes: object) -> None:
         self.hanging = hanging
@@ -283,7 +283,7 @@ def test_what_ends_in_time_is_tried_once_well_or_not() -> None:
 
 
 class HangingQueue(DelegatingObjectStore):
-    """The first put of an entry takes effect, and its answer never comes."""
+    """The first put of an entry takes effect, but its answer never arrives."""
 
     def __init__(self) -> None:
         super().__init__(MemoryObjectStore())

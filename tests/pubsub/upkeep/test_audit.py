@@ -1,4 +1,4 @@
-"""The audit finds each fault that is planted, says whose it is, and finds nothing where there is none."""
+"""The audit finds each planted fault with its producer, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tieredstore.pubsub.upkeep.audit import AuditFault, AuditFinding, TopicAudit
 NOW_MS = 1_700_001_000_000
 A, B, C = (b"\xfd" + bytes(14) + bytes([number]) for number in range(3))
 FOREIGN = b"\x7f\0\0\1"
-"""As MemQ's own producers have one."""
+"""An address like those of MemQ's own producers."""
 
 
 def sent(producer: bytes, *request_ids: int, value: bytes = b"v") -> list[bytes]:
@@ -50,7 +50,7 @@ def key_of(topics: Topics, partition: int, offset: int) -> str:
 
 
 class Clock:
-    """By which entries are dated."""
+    """The clock that dates entries."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_ms = NOW_MS - 900_000
@@ -63,19 +63,19 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def planted(topics: Topics, clock: Clock) -> None:
-    """Twelve faults, three of each kind, among what is well."""
+    """Plant twelve faults, three of each kind, among good Messages."""
     store = topics.store
     store_messages(topics, "orders", [*sent(A, 0, 1, 2), *sent(B, 0), *sent(C, 0, 1)], 0)
-    # Lost: one request, several in a row, and an object of which only the notification is left.
+    # Lost: one request, several in a row, and an object with only its notification left.
     store_messages(topics, "orders", [*sent(A, 4), *sent(B, 1, 2), *sent(C, 2)], 1)  # A has no 3
     store_messages(topics, "orders", [*sent(A, 5, 6), *sent(B, 6), *sent(C, 3, 4)], 0)  # B has no 3 to 5
     gone = store_messages(topics, "orders", sent(C, 5), 1)
     store.delete([key_of(topics, 1, gone)])
-    # Doubled: in the same batch, in another one, in another partition.
+    # Doubled: in the same batch, in another batch, in another partition.
     store_messages(topics, "orders", [*sent(A, 7, 7), *sent(B, 7)], 0)
     store_messages(topics, "orders", [*sent(B, 7, 8), *sent(C, 6)], 0)
     store_messages(topics, "orders", [*sent(C, 6, 7), *sent(A, 8)], 1)
-    # Altered: another Message with the request of one, damaged headers, an object that was put in another's place.
+    # Altered: another Message with the same request, damaged headers, an object that replaced another.
     store_messages(topics, "orders", [*sent(A, 9), *sent(A, 8, value=b"another")], 0)
     damaged = store_messages(topics, "orders", [*sent(B, 9), message_of([b"x"], 0)], 1)
     key = key_of(topics, 1, damaged)
@@ -87,7 +87,7 @@ def planted(topics: Topics, clock: Clock) -> None:
         (8).to_bytes(8, "big"), (9).to_bytes(8, "big")
     ))  # fmt: skip
     store_messages(topics, "orders", sent(C, 8), 0)
-    # Late: behind a later one of its producer by more than a minute.
+    # Late: more than a minute after a later one of its producer.
     store_messages(topics, "orders", [*sent(A, 11, 13), *sent(B, 11), *sent(C, 11)], 1)
     clock.now_ms += 59_000
     store_messages(topics, "orders", sent(A, 12), 0)  # in time
@@ -176,7 +176,7 @@ def test_bodies_are_looked_at_where_that_is_asked_for() -> None:
     (finding,) = audited(topics, bodies=True)[0]
     assert (finding.fault, finding.offset) == (AuditFault.ALTERED, offset)
     assert "Message 1, byte" in finding.why
-    # Whole Messages, and not those that were written.
+    # Whole Messages, but not the written ones.
     other = message_of([b"a value"], 0), message_of([b"ANOTHER"], 1)
     head = body[: len(body) - sum(map(len, other))]
     topics.store.put(key, head + b"".join(other))
@@ -192,7 +192,7 @@ def test_memqs_notifications_tell_no_requests_and_its_objects_do() -> None:
         key = str(BatchKey(topic.path, number, 1, 1, 0, "host", is_hashed=topic.is_hashed))
         count = int.from_bytes(batch[4:8], "big")
         notification = Notification("orders", len(batch) - 8 - 12 * count, count, key=key, bucket="")
-        if "v05" not in vector:  # its object is not there
+        if "v05" not in vector:  # its object is missing
             topics.store.put(key, batch)
         queue.append(0, [notification.to_json()], Deadline.after(60))
     queue.append(0, [b"{}"], Deadline.after(60))

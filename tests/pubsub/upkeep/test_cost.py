@@ -1,4 +1,4 @@
-"""What a topic costs: facts out of its queue, amounts that can be checked by hand, four fifths below Kafka."""
+"""Costs of a topic: facts from its queue, amounts that can be checked by hand, four fifths below Kafka."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a topic keeps: retention, orphans, adoption, queues that forget by themselves; a run that dies anywhere;
-histories on a clock that tests move."""
+"""Maintenance of a topic: retention, orphans, adoption, queues that forget; a run that dies anywhere; histories on a
+clock that tests move."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """What all of this process take for the time of day; deadlines go by another clock."""
+    """The wall clock of this process; deadlines use another clock."""
     moved = Clock()
     monkeypatch.setattr(time, "time_ns", lambda: moved.ms * 1_000_000)
     return moved
@@ -60,14 +60,14 @@ def fresh(**properties: str) -> Topics:
 
 @pytest.fixture
 def store_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """What stores in memory take for the time of day, where that is not this machine's."""
+    """The wall clock of stores in memory, if it is not this machine's."""
     moved = Clock()
     monkeypatch.setattr(memory, "time", SimpleNamespace(time_ns=lambda: moved.ms * 1_000_000))
     return moved
 
 
 class Writing:
-    """Batches by hand: an object, then perhaps its notification."""
+    """Writes batches in two steps: an object, then perhaps its notification."""
 
     def __init__(self, topics: Topics) -> None:
         self.topics = topics
@@ -90,7 +90,7 @@ class Writing:
 
 
 def collect(topics: Topics, *, adopt: bool = False, dry_run: bool = False) -> dict[str, list[str]]:
-    """Keys by outcome."""
+    """Return keys by outcome."""
     run = GarbageCollection(topics, topics.get("orders"), adopt=adopt, dry_run=dry_run)
     outcomes: dict[str, list[str]] = {}
     for step in run.run():
@@ -108,7 +108,7 @@ def test_what_is_too_old_is_freed_first_and_deleted_later(clock: Clock) -> None:
     dry = collect(topics, dry_run=True)
     assert dry == {"freed": keys[:2]}
     assert collect(topics) == {"freed": keys[:2], "waiting": keys[:2]}
-    assert set(batch_keys(topics)) == set(keys)  # whoever has read their notifications still fetches them
+    assert set(batch_keys(topics)) == set(keys)  # readers of their notifications may still fetch them
     with pytest.raises(DataLossError, match="retention has freed"):
         topics.queue(topics.get("orders")).read(0, 0)
     clock.pass_ms(HOUR_MS)
@@ -120,14 +120,14 @@ def test_what_is_too_old_is_freed_first_and_deleted_later(clock: Clock) -> None:
 
 @pytest.mark.parametrize("ahead_ms", [60_000, 2 * HOUR_MS, DAY_MS, 30 * DAY_MS, -30 * DAY_MS])
 def test_a_machine_whose_clock_is_ahead_deletes_nothing_young(clock: Clock, store_clock: Clock, ahead_ms: int) -> None:
-    """Nor does one whose clock is behind keep more: what becomes of a batch is the store's to say."""
+    """Nor does a machine whose clock is behind keep more: the store's clock decides."""
 
     def pass_ms(ms: int) -> None:
         clock.pass_ms(ms)
         store_clock.pass_ms(ms)
 
     def collected(ms: int) -> dict[str, list[str]]:
-        """By a machine whose clock is so much ahead; those of writers are not."""
+        """Collect on a machine whose clock is this far ahead; writers' clocks are not."""
         pass_ms(ms)
         clock.pass_ms(ahead_ms)
         outcomes = collect(topics)
@@ -236,7 +236,7 @@ def test_a_run_that_fails_anywhere_is_made_again(clock: Clock, moment: str) -> N
 
 
 class History:
-    """Writers, orphans, retention and collections, some of which fail; what must hold is looked at after each step."""
+    """Writers, orphans, retention and collections, some of which fail; the invariants are checked after each step."""
 
     def __init__(self, seed: int, clock: Clock) -> None:
         self.source = random.Random(seed)
@@ -259,7 +259,7 @@ class History:
         self.check()
 
     def publish(self) -> None:
-        """A batch whose notification comes some time later, within the delivery time-out."""
+        """Write a batch whose notification follows within the delivery timeout."""
         key = self.writing.put()
         self.written_ms[key] = self.clock.ms
         if self.source.random() < 0.5:
@@ -308,7 +308,7 @@ class History:
             if key in there:
                 continue
             if key in self.notified_ms:
-                # Only retention deletes what was notified, and not before its time.
+                # Only retention deletes notified batches, and not before their time.
                 assert self.properties
                 assert self.clock.ms - self.notified_ms[key] >= 3 * DAY_MS
             else:
@@ -342,7 +342,7 @@ MINUTE_MS = 60_000
 
 
 class Forgetful(StoreQueue):
-    """One of somebody else's."""
+    """A third party's queue, which forgets."""
 
     days: ClassVar[int | None] = None
 
@@ -351,7 +351,7 @@ class Forgetful(StoreQueue):
 
 
 class Topic:
-    """``orders``, on a moment that the test moves."""
+    """``orders``, at a time that the test moves."""
 
     def __init__(self, partitions: int = 1, **properties: str) -> None:
         self.store = MemoryObjectStore()
@@ -362,7 +362,7 @@ class Topic:
         self.requests = 0
 
     def batch(self, partition: int | None = 0) -> str:
-        """The key of a batch; notified if there is a partition."""
+        """Write a batch and return its key; notify of it if there is a partition."""
         self.requests += 1
         sealed = sealed_message(ProducerRequest(b"\1\2\3\4", 1, self.requests), b"v", timestamp_ms=5)
         notification = self.writer.store([sealed], Deadline.after(60))
@@ -380,7 +380,7 @@ class Topic:
 
 @pytest.fixture
 def moment(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Of one number: the time in ms."""
+    """The time in ms, as a list of one number."""
     now = [1_700_000_000_000]
 
     def installed(group: str, name: str) -> str:
@@ -398,7 +398,7 @@ def test_what_the_queue_has_dropped_by_itself_is_forgotten_and_no_orphan(moment:
     moment[0] += DAY_MS
     topic.batch()
     orphan = topic.batch(None)
-    topic.queue.free(0, 256)  # nobody has recorded that, as when Kafka does it
+    topic.queue.free(0, 256)  # without a record, as if by Kafka's retention
     moment[0] += 2 * DAY_MS
     assert topic.outcomes() == {dropped: "forgotten", orphan: "deleted"}
     topic.queue.free(0, 512)
