@@ -1,4 +1,4 @@
-"""What a broker says of leaders, ends and settings, asked of a real one."""
+"""Leaders, ends and settings from a real broker."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tieredstore.live import LiveCluster
 from tieredstore.live.broker_state import BrokerState, PartitionEnd
 
 _LIST_OFFSETS = 2
-"""The number of that request."""
+"""The request's number in the protocol."""
 
 
 def last_stable(kafka: KafkaServer, topic: str) -> int:
-    """The end of the first partition for a consumer of committed records."""
+    """Return the end of the first partition for a consumer with read_committed."""
     consumer = Consumer(
         {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "none", "isolation.level": "read_committed"}
     )
@@ -48,14 +48,14 @@ def test_leaders_ends_and_settings_of_a_topic(kafka: KafkaServer) -> None:
         def stable_end() -> int:
             return state.ends(places, stable=True)[places[0]].offset
 
-        # Mostly 2; what a consumer is told is what counts.
+        # Mostly 2; the consumer's view decides.
         assert wait_until(lambda: stable_end() == last_stable(kafka, topic)), (stable_end(), last_stable(kafka, topic))
         transaction.end("abort")
         assert wait_until(lambda: stable_end() == 4), stable_end()
         settings = state.topic_settings([topic])
         assert settings[topic]["retention.ms"] == "123456"
         assert settings[topic]["cleanup.policy"] == "delete"
-        # Of what is not there nothing is told, and the others are.
+        # Missing topics are left out; the others are returned.
         assert set(state.topic_settings([topic, "not-there"])) == {topic}
         assert set(state.ends([places[0], ("not-there", 0)], stable=False)) == {places[0]}
         assert state.ends([], stable=True) == {}
@@ -92,7 +92,7 @@ def test_a_refused_login_ends_each_call_long_before_its_time(ask: Callable[[Brok
         "sasl.password": "b",
     }
     with mock_kafka() as mocked:
-        # The mock knows no SASL, which is final.
+        # The mock does not support SASL, which is a lasting error.
         properties = {"bootstrap.servers": mocked.bootstrap_servers, **login}
         with BrokerState(properties, timeout_s=100) as state:
             begun = time.monotonic()
@@ -108,7 +108,7 @@ def test_properties_that_cannot_be_used_are_refused_at_once() -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """One for each time that it was asked who leads."""
+    """A list with one entry per lookup of leaders."""
     asked: list[bool] = []
     real = BrokerState.leaders
 
@@ -121,7 +121,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def test_where_an_answer_is_missing_it_is_asked_anew_who_leads(asked: list[bool]) -> None:
-    """The library goes on with the leader epoch that it knows for a quarter of an hour, though brokers refuse it."""
+    """The library keeps its known leader epoch for a quarter of an hour, though brokers refuse it."""
     place = ("events", 0)
     with mock_kafka(2) as cluster, BrokerState({"bootstrap.servers": cluster.bootstrap_servers}) as state:
         cluster.make_topic("events")
@@ -137,7 +137,7 @@ def test_where_an_answer_is_missing_it_is_asked_anew_who_leads(asked: list[bool]
 
 
 def test_where_settings_are_not_told_it_is_asked_anew_which_broker_is_the_controller(asked: list[bool]) -> None:
-    # The mock knows no such request, which is as good as a controller that does not answer.
+    # The mock does not know this request, like a controller that does not answer.
     with mock_kafka() as mocked, BrokerState({"bootstrap.servers": mocked.bootstrap_servers}, timeout_s=1) as state:
         mocked.make_topic("events")
         for before in range(3):
@@ -147,7 +147,7 @@ def test_where_settings_are_not_told_it_is_asked_anew_which_broker_is_the_contro
 
 
 def test_what_is_said_of_a_partition_whose_broker_is_dead_is_no_answer() -> None:
-    """The library gives an offset of -1001 then, without an error; nobody is to take it for an end, or a time's."""
+    """The library then returns offset -1001 without an error, which must not count as an end or a time's offset."""
     place = ("events", 0)
     with mock_kafka(2) as mocked:
         properties = {"bootstrap.servers": mocked.bootstrap_servers}
@@ -174,7 +174,7 @@ def test_who_is_told_that_leaders_have_changed_asks_none_of_those_before() -> No
     with mock_kafka(2) as mocked:
         mocked.make_topic("events")
         mocked.set_leader(*place, 1)
-        # Long: it is not to be waited for.
+        # A long timeout, which must not be used up.
         with BrokerState({"bootstrap.servers": mocked.bootstrap_servers}, timeout_s=60) as state:
             assert state.ends([place], stable=False)[place].offset == 0
             mocked.set_leader(*place, 2)

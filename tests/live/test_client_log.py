@@ -1,4 +1,4 @@
-"""What librdkafka logs, as sentences: one for a broker that cannot be reached, one when it is back."""
+"""librdkafka's log as sentences: one for an unreachable broker, one for its return."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _DEADLINE_S: Final = 60.0
 
 @pytest.fixture(autouse=True)
 def only_ours(caplog: pytest.LogCaptureFixture) -> None:
-    """No client of an earlier test knows of a broker any more."""
+    """Forget brokers that clients of earlier tests know."""
     gc.collect()
     caplog.set_level(logging.DEBUG, "tieredstore")
 
 
 def sentences(caplog: pytest.LogCaptureFixture, address: str = "") -> list[str]:
-    """What was said, of a broker alone where clients that other tests left behind may say something too."""
+    """Return the logged sentences; with ``address`` those of one broker, since clients of other tests may log too."""
     texts = [one.getMessage() for one in caplog.records if one.levelno > logging.INFO]
     return [text for text in texts if address in text]
 

@@ -1,4 +1,4 @@
-"""librdkafka's clients as we make them."""
+"""librdkafka's clients with this project's additions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_an_interrupt_is_one_whenever_it_comes() -> None:
-    """In a process of its own, since the signal is the process's. No broker is there: a consumer waits all the same."""
+    """In a separate process, which gets the signal. There is no broker: a consumer waits anyway."""
     printed = run_fresh("""
 import os
 import signal

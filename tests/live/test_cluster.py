@@ -1,4 +1,4 @@
-"""What a cluster says of its topics and offsets."""
+"""A cluster's topics and offsets."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_times_are_looked_up_as_consumers_do(kafka: KafkaServer) -> None:
     with cluster_of(kafka) as cluster:
         for time, offset in {0: 0, 1_000: 0, 1_001: 1, 5_001: 3, 8_000: 3, 8_001: None, 2**62: None}.items():
             assert cluster.offsets_for_times({place: time}) == {place: offset}, time
-        # Below zero the protocol has other meanings: -1 is the end, -2 the beginning.
+        # Negative times have other meanings in the protocol: -1 is the end, -2 the beginning.
         assert [cluster.offsets_for_times({place: time})[place] for time in (-1, -2, -3, -(2**63))] == [0] * 4
 
 
@@ -115,7 +115,7 @@ def test_what_is_not_there_is_said(kafka: KafkaServer, monkeypatch: pytest.Monke
 
 
 def test_a_controller_that_died_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """librdkafka waits for it until another question is answered, be it for the whole time-out."""
+    """librdkafka waits for it, even for the whole timeout, until another request is answered."""
     properties = {"bootstrap.servers": "127.0.0.1:1"}
     monkeypatch.setattr("tieredstore.live.cluster.LiveAdmin", DeadController)
     with LiveCluster(properties, isolation="read_committed", timeout_s=60) as cluster:

@@ -1,4 +1,4 @@
-"""Ways to a broker: logins, TLS, brokers that are not there; and clients that travel to other processes."""
+"""Connections to a broker: logins, TLS, missing brokers; and clients that are sent to other processes."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ Properties = dict[str, str]
 
 @pytest.fixture(scope="module")
 def topic(kafka: KafkaServer) -> str:
-    """Of three records."""
+    """Return a topic with three records."""
     name = make_topic(kafka)
     produce(kafka, name, [Produced(None, b"%d" % number) for number in range(3)])
     return name
 
 
 def rows_through(properties: Properties, topic: str, timeout_s: float = 60) -> int:
-    """How many records come both ways: found by the cluster's offsets, read by a consumer."""
+    """Return the number of records by both ways: offsets from the cluster, and a consumer's read."""
     with LiveCluster(properties, isolation="read_committed", timeout_s=timeout_s) as cluster:
         stop = cluster.end_offsets([(topic, 0)])[topic, 0]
     batches = read_live(properties, topic, 0, 0, stop, isolation="read_committed", timeout_s=timeout_s)
@@ -53,7 +53,7 @@ WRONG: Final = "not-that-one"
 
 
 def listener_of(kafka: KafkaServer, protocol: str) -> Properties:
-    """``elsewhere`` is that of TLS by a name that is not the broker's."""
+    """Return the properties of a listener; ``elsewhere`` is TLS under a name that is not the broker's."""
     servers = {
         "SASL_PLAINTEXT": kafka.sasl_servers,
         "SASL_SSL": kafka.sasl_tls_servers,
@@ -70,7 +70,7 @@ def login(mechanism: str, password: str) -> Properties:
 
 
 def refusal(properties: Properties, topic: str) -> str:
-    """The sentence of both ways, which is the same but for its beginning."""
+    """Return the common sentence of both ways, which differ only in the beginning."""
     cluster = LiveCluster(properties, isolation="read_committed", timeout_s=60)
     with cluster, pytest.raises(BrokerDeniedError) as looked_up:
         cluster.topic(topic)
@@ -86,7 +86,7 @@ def refusal(properties: Properties, topic: str) -> str:
 
 
 def trusted(kafka: KafkaServer, folder: Path, kind: str = "pem") -> Properties:
-    """The broker's authority, in each way that Java clients and librdkafka can be told it."""
+    """Return the broker's authority in a form that Java clients and librdkafka accept."""
     pem, store = folder / "authority.pem", folder / "authority.p12"
     pem.write_text(kafka.authority.certificate_pem)
     entry = PKCS12Certificate(kafka.authority.certificate, b"authority")
@@ -150,14 +150,14 @@ def test_ways_that_are_denied_at_once(
 
 @pytest.fixture(scope="module")
 def choosy() -> Iterator[KafkaServer]:
-    """A broker that wants its clients to have certificates."""
+    """A broker that requires client certificates."""
     with start_kafka(**{"ssl.client.auth": "required"}) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[KafkaServer]:
-    """A broker that lets the user of its SASL listener do only what was allowed."""
+    """A broker that allows the user of its SASL listener only the given operations."""
     authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     with start_kafka(**{"authorizer.class.name": authorizer, "super.users": "User:ANONYMOUS"}) as server:
         yield server
@@ -170,14 +170,14 @@ def test_the_right_to_read_the_topic_is_all_that_is_needed(guarded: KafkaServer)
         produce(guarded, topic, [Produced(None, b"")] * 3)
     allow_to_read(guarded, USER, allowed)
     listener = listener_of(guarded, "SASL_PLAINTEXT") | login("PLAIN", PASSWORD)
-    # No right to any group was given.
+    # Without access to any group.
     assert rows_through(listener, allowed) == 3
     with LiveCluster(listener, isolation="read_committed", timeout_s=60) as cluster:
         assert cluster.topics() == (allowed,)
         for ask in (lambda: cluster.topic(forbidden), lambda: cluster.end_offsets([(forbidden, 0)])):
             with pytest.raises(BrokerDeniedError, match="authorization failed"):
                 ask()
-    # Long before the time is over.
+    # Long before the timeout.
     with pytest.raises(BrokerDeniedError, match="authorization failed"):
         next(read_live(listener, forbidden, 0, 0, 3, isolation="read_committed", timeout_s=500))
     with LiveFollower(listener, isolation="read_committed", timeout_s=500) as follower:
@@ -187,7 +187,7 @@ def test_the_right_to_read_the_topic_is_all_that_is_needed(guarded: KafkaServer)
 
 
 def test_nothing_that_is_asked_for_creates_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even on a broker that makes every topic that it is asked for, as Kafka does unless told otherwise."""
+    """Not even on a broker that creates every requested topic, which is Kafka's default."""
     monkeypatch.setattr(faults, "_UNKNOWN_S", 0.3)
     with mock_kafka() as broker:
         properties = {"bootstrap.servers": broker.bootstrap_servers, "allow.auto.create.topics": "true"}
@@ -220,7 +220,7 @@ def test_a_client_shows_its_certificate(choosy: KafkaServer, tmp_path: Path) -> 
 
 
 def refusal_of_nobody(ask: Callable[[float], object]) -> str:
-    """What is said once the client had the time to hear that nobody listens, which it may not have had at first."""
+    """Return the error once the client had time to notice that no broker listens; it may need more than one try."""
     for timeout_s in (0.5, 5, 50):
         with pytest.raises(BrokerUnavailableError) as raised:
             ask(timeout_s)
@@ -251,7 +251,7 @@ def test_a_broker_that_is_not_there_can_be_tried_again(caplog: pytest.LogCapture
             lambda timeout_s: next(read_live(nobody, "t", 0, 0, 1, isolation="read_committed", timeout_s=timeout_s))
         )
         assert re.match(r"t-0 at .* cannot be read: .*Connection refused", read)
-        # One for each client and try, of what a client says some thirty times a second.
+        # One per client and try, though a client reports about thirty times per second.
         assert len([one for one in caplog.records if one.name.startswith("tieredstore.live")]) <= 3
 
 
@@ -266,7 +266,7 @@ def test_a_listener_of_another_protocol_is_told_by_its_silence(kafka: KafkaServe
 def test_a_broker_that_dies_in_the_middle_can_be_tried_again() -> None:
     with start_kafka() as server:
         topic, properties = make_topic(server), {"bootstrap.servers": server.bootstrap_servers}
-        # More than is read ahead.
+        # More than the read-ahead.
         for _ in range(3):
             produce(server, topic, [Produced(None, os.urandom(990_000)) for _ in range(20)])
         batches = read_live(properties, topic, 0, 0, 60, isolation="read_committed", timeout_s=10)
@@ -300,7 +300,7 @@ def test_a_forked_child_has_a_client_of_its_own_and_leaves_its_parents_alone(kaf
         try:
             fine = cluster.topic(topic) == known
             cluster.close()
-            # What the parent reads is not ended here.
+            # The child must not end the parent's read.
             batches = read_live(properties, topic, 0, 0, 3, isolation="read_committed", timeout_s=30)
             fine = fine and sum(batch.num_rows for batch in batches) == 3
         except BrokerUnavailableError as error:
@@ -317,7 +317,7 @@ def test_a_forked_child_has_a_client_of_its_own_and_leaves_its_parents_alone(kaf
 
 
 UNLUCKY: Final = 75
-"""The fork came while librdkafka held a lock, which it never gives back in the child: one in hundreds."""
+"""Exit code if librdkafka held a lock at the fork, which stays locked in the child: once in hundreds."""
 
 
 def exit_code_of_fork(target: Callable[[], None]) -> int | None:

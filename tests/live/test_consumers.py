@@ -1,4 +1,4 @@
-"""Consumers that are lent: to one read at a time, whoever takes and gives them meanwhile, and none is left open."""
+"""Lent consumers: each for one read at a time, with concurrent lending and returning, and none is left open."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tieredstore.live.faults import Trouble
 
 
 class IdleConsumer:
-    """Stands in for librdkafka's."""
+    """A substitute for librdkafka's consumer."""
 
     instances: list[IdleConsumer]
 

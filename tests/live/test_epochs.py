@@ -1,4 +1,4 @@
-"""Where leader epochs end, as librdkafka's mock of a cluster and a real broker tell it."""
+"""Ends of leader epochs, by librdkafka's mock cluster and by a real broker."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_broker_that_is_away_is_an_error_in_time() -> None:
 
 
 def records_of(follower: LiveFollower, where: TopicPartition) -> LiveEvent:
-    """What comes next of a partition."""
+    """Return the next event of a partition."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
         event = follower.poll(1)
@@ -76,7 +76,7 @@ def records_of(follower: LiveFollower, where: TopicPartition) -> LiveEvent:
 
 @pytest.mark.parametrize(("epoch", "is_in_log"), [(0, True), (7, False), (None, True)])
 def test_a_place_is_checked_by_its_epoch_before_anything_of_it_is_given(epoch: int | None, is_in_log: bool) -> None:
-    """Also if the client knows the topic's leader already, as of a partition that is followed."""
+    """Also if the client already knows the topic's leader, as for a followed partition."""
     first, second = ("orders", 0), ("orders", 1)
     with mock_kafka() as mock:
         filled(mock, 10, partitions=(0, 1))

@@ -1,6 +1,6 @@
-"""What does not pass ends a call long before its time is over, by an error of its class; what passes is waited for.
+"""Lasting errors end a call long before its timeout, with an error of their class; temporary ones are waited for.
 
-On a mock of brokers, which answer with the errors that are wanted.
+The mock brokers answer with the given errors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tieredstore.model import TopicPartition
 pytestmark = pytest.mark.slow
 
 LONG_S = 100.0
-"""Nobody waits so long for a test: what ends has ended for another reason."""
+"""A timeout longer than any test waits: a call that ends must have another reason."""
 
 RECORDS = 5
 Call = Callable[[MockKafka, TopicPartition, float], object]
@@ -34,7 +34,7 @@ Call = Callable[[MockKafka, TopicPartition, float], object]
 
 @pytest.fixture
 def broker() -> Iterator[MockKafka]:
-    """With a topic ``t`` of two partitions, and records in the first."""
+    """A mock broker with a topic ``t`` of two partitions, and records in the first."""
     with mock_kafka() as cluster:
         cluster.make_topic("t", partitions=2)
         producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": "0"})
@@ -59,7 +59,7 @@ def look_up(broker: MockKafka, where: TopicPartition, timeout_s: float) -> objec
 
 
 def follow(broker: MockKafka, where: TopicPartition, timeout_s: float) -> object:
-    """How many records come, none where the follower gives the partition up."""
+    """Return the number of records, None if the follower gives the partition up."""
     rows = 0
     with LiveFollower(
         {"bootstrap.servers": broker.bootstrap_servers}, isolation="read_uncommitted", timeout_s=timeout_s
@@ -121,7 +121,7 @@ def test_what_passes_is_waited_for(broker: MockKafka, call: Call) -> None:
 @pytest.mark.parametrize("call", CALLS)
 def test_what_does_not_pass_in_time_is_unavailable_and_says_why(broker: MockKafka, call: Call) -> None:
     broker.set_topic_error("t", KafkaError.LEADER_NOT_AVAILABLE)
-    # On a busy machine the first time may be over before the broker was asked.
+    # On a busy machine the first timeout may pass before the broker was asked.
     for timeout_s in (0.4, 4, 40):
         with pytest.raises(BrokerUnavailableError) as raised:
             call(broker, ("t", 0), timeout_s)
@@ -134,7 +134,7 @@ def test_what_does_not_pass_in_time_is_unavailable_and_says_why(broker: MockKafk
 def test_what_is_absent_is_so_after_a_part_of_the_time(
     broker: MockKafka, where: TopicPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A quarter of it, or five seconds, which are shorter here."""
+    """After a quarter of the timeout, or five seconds, which are shorter here."""
     monkeypatch.setattr(faults, "_UNKNOWN_S", 0.3)
     for call in (read, look_up):
         begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""Which class each error of librdkafka and of the brokers becomes, against the lists of Kafka's own client."""
+"""Classes of the errors of librdkafka and brokers, compared with the lists of Kafka's own client."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ JAVA_RETRIES = {
     2, 3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 41, 51, 56, 70, 71, 72, 74, 75, 78, 80, 83, 84, 88, 89, 100, 103, 106,
     122, 123, 133,
 }  # fmt: skip
-"""Kafka 4.1: the codes in `Errors` whose exception is a RetriableException."""
+"""Kafka 4.1: codes in `Errors` whose exception is a RetriableException."""
 
 JAVA_REFUSES = {29, 30, 31, 33, 34, 53, 58, 65}
-"""Those whose exception is an AuthorizationException or an AuthenticationException."""
+"""Codes whose exception is an AuthorizationException or an AuthenticationException."""
 
 ABSENT = {3, 100}
 TOKENS = {61, 62, 64, 66}
-"""Of delegation tokens that cannot be used: for Java's clients plain errors."""
+"""Codes of unusable delegation tokens, which are plain errors for Java's clients."""
 
 
 def every_code() -> set[int]:
-    """All that this version of the library has names for, and what Kafka has besides."""
+    """Return all codes that this version of the library names, and Kafka's others."""
     named = {value for name, value in vars(KafkaError).items() if name.lstrip("_").isupper() and isinstance(value, int)}
     return {*named, *range(1, 134)} - {KafkaError.NO_ERROR}
 
 
 def expected_kind(code: int) -> type[TieredStoreError]:
-    """That of what a broker says."""
+    """Return the class of a broker's error."""
     if code in ABSENT:
         return ResourceNotFoundError
     if code in JAVA_REFUSES | TOKENS:
         return BrokerDeniedError
     if code == KafkaError.INVALID_MSG:
         return BatchCorruptError
-    # Java has the first no longer, and its clients begin anew from bootstrap.servers after the second.
+    # Java no longer has the first, and its clients restart from bootstrap.servers after the second.
     passes = code in JAVA_RETRIES | {KafkaError.BROKER_NOT_AVAILABLE, 129}
     return BrokerUnavailableError if passes else BrokerError
 

@@ -1,4 +1,4 @@
-"""A follower loses nothing over an error: what came with it is given, and what could not be given comes again."""
+"""A follower loses nothing after an error: records before it are returned, and the others come again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIRST, SECOND = ("orders", 0), ("orders", 1)
 
 
 class ScriptedConsumer:
-    """Stands in for librdkafka's: each partition's messages from where it is assigned, all in one answer."""
+    """A substitute for librdkafka's: each partition's messages from its assigned offset, all in one answer."""
 
     logs: dict[TopicPartition, list[Message]]
 
@@ -46,7 +46,7 @@ class ScriptedConsumer:
         return messages
 
     def seek(self, place: KafkaPartition) -> None:
-        """Have the leader check the place, and fetch from there."""
+        """Make the leader check the offset, and fetch from there."""
         self.checked.append(((place.topic, place.partition), place.offset, place.leader_epoch))
         self.next_offsets[place.topic, place.partition] = place.offset
 
@@ -69,7 +69,7 @@ def refusal(where: TopicPartition, offset: int, code: int) -> Message:
 
 
 def followed(polls: int, *partitions: TopicPartition) -> tuple[dict[TopicPartition, list[int]], list[TieredStoreError]]:
-    """What comes of the partitions when errors do not keep the caller from asking again."""
+    """Return the partitions' records and errors for a caller that continues after errors."""
     offsets: dict[TopicPartition, list[int]] = {where: [] for where in partitions}
     errors: list[TieredStoreError] = []
     make: Any = ScriptedConsumer
@@ -107,7 +107,7 @@ def test_records_that_came_with_an_error_are_given(
     logs[failing] = [message(failing, 0), message(failing, 1), refusal(failing, 2, code)]
     offsets, errors = followed(6, FIRST, SECOND)
     assert offsets == {well: [0, 1, 2, 3, 4], failing: [0, 1]}
-    # It comes again: nothing goes on behind it without a word.
+    # The error repeats: nothing continues silently after it.
     assert len(errors) > 1
     assert {type(error) for error in errors} == {kind}
 
@@ -133,7 +133,7 @@ def test_a_record_that_cannot_be_given_is_not_skipped(
 
 
 def test_what_librdkafka_says_of_holes_is_no_error(logs: dict[TopicPartition, list[Message]]) -> None:
-    """That a record is too large, where compaction left nothing of a batch at a segment's end; then it goes on."""
+    """It calls a record too large if compaction left nothing of a batch at a segment's end; then it continues."""
     hole = refusal(FIRST, 2, KafkaError.MSG_SIZE_TOO_LARGE)
     logs[FIRST] = [message(FIRST, 0), message(FIRST, 1), hole, message(FIRST, 5), message(FIRST, 6)]
     assert followed(6, FIRST) == ({FIRST: [0, 1, 5, 6]}, [])
@@ -142,7 +142,7 @@ def test_what_librdkafka_says_of_holes_is_no_error(logs: dict[TopicPartition, li
 def test_a_partition_that_begins_again_after_an_error_is_checked_for_a_cut(
     logs: dict[TopicPartition, list[Message]],
 ) -> None:
-    """Its leader may be another one by then, whose log has other records below the place."""
+    """A new leader's log may then have other records below the offset."""
     refused = refusal(FIRST, 2, KafkaError.INVALID_REQUEST)
     logs[FIRST] = [message(FIRST, 0, leader_epoch=3), message(FIRST, 1, leader_epoch=4), refused]
     made: list[ScriptedConsumer] = []
@@ -159,4 +159,4 @@ def test_a_partition_that_begins_again_after_an_error_is_checked_for_a_cut(
         assert made[0].checked[:2] == [(FIRST, 0, 2), (FIRST, 2, 4)]
         live.add({FIRST: 7})
         live.wait(0)
-        assert (FIRST, 7, 4) not in made[0].checked  # another place than that of the last record
+        assert (FIRST, 7, 4) not in made[0].checked  # another place than after the last record

@@ -1,6 +1,6 @@
-"""Committed offsets, of coordinators that say all they can say: by the library's mock, in this process.
+"""Committed offsets with every answer of coordinators, by the library's mock in this process.
 
-librdkafka's administrative client takes the process down where a coordinator answers that it is none any more.
+librdkafka's administrative client crashes the process if a coordinator answers that it is no longer one.
 """
 
 from __future__ import annotations

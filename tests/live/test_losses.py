@@ -1,4 +1,4 @@
-"""What a read from a broker does when records are gone, the topic is another one, or the log was damaged."""
+"""Reads from a broker if records are gone, the topic was recreated, or the log was damaged."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_offsets_before_the_log_are_data_loss(kafka: KafkaServer, start: int, st
 
 def test_retention_that_passes_by_during_the_read_is_data_loss_behind_what_had_come(kafka: KafkaServer) -> None:
     topic = make_topic(kafka)
-    # More than is read ahead.
+    # More than the read-ahead.
     for _ in range(3):
         produce(kafka, topic, records(20, 1_000_000 - 1000))
     batches = reading(kafka, topic, 0, 60)
@@ -91,7 +91,7 @@ def test_a_log_that_ends_too_early_is_data_loss_after_its_records(kafka: KafkaSe
     topic = make_topic(kafka)
     produce(kafka, topic, records(10))
     said, rows = "", list[object]()
-    # With too little time the broker has not given anything at all.
+    # With too short a timeout the broker has not answered at all.
     for timeout_s in (2, 10, 50):
         rows.clear()
         with pytest.raises((DataLossError, BrokerUnavailableError)) as raised:
@@ -158,7 +158,7 @@ def test_a_topic_or_partition_that_is_not_there_is_said(kafka: KafkaServer, monk
 
 
 def change_log(server: KafkaServer, topic: str, change: Callable[[bytes], bytes]) -> None:
-    """In place, on the disk of the broker, which looks at nothing before it sends it."""
+    """Change a log in place on the broker's disk; the broker sends it without a check."""
     (log,) = server.folder(topic).glob("*.log")
     with log.open("r+b") as file:
         content = file.read()

@@ -1,4 +1,5 @@
-"""Properties of Kafka clients: Java's names taken, Spark's refusals kept, one sentence for what is wrong."""
+"""Properties of Kafka clients: Java's names are accepted, Spark's refusals kept, and faults reported in one
+sentence."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def configured(**properties: str) -> dict[str, str]:
 
 
 def refused(properties: dict[str, str], said: str) -> None:
-    """The same sentence from each of the doors, before anything is connected to, without a secret."""
+    """Check the same sentence at both entry points, before any connection, without a secret."""
     sentences: set[str] = set()
     for door in (
         lambda: LiveCluster({**SERVERS, **properties}, isolation="read_committed"),

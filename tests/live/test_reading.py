@@ -1,4 +1,4 @@
-"""Bounded reads from a real broker, row by row against a consumer in pure Python."""
+"""Bounded reads from a real broker, compared row by row with a consumer in pure Python."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def end_of(server: KafkaServer, topic: str, isolation: Isolation) -> int:
 
 @pytest.fixture(scope="module")
 def mixed(kafka: KafkaServer) -> str:
-    """Every codec, transactions with each outcome, an open one, and records behind it."""
+    """Return a topic with every codec, transactions with each outcome, an open one, and records after it."""
     topic, source = make_topic(kafka), random.Random(1)
     for codec in CODECS:
         produce(kafka, topic, random_produced(source, 30), codec=codec)
@@ -166,7 +166,7 @@ def test_nothing_of_an_open_transaction_is_read_before_its_outcome(kafka: KafkaS
 
 
 def end_beyond(server: KafkaServer, topic: str, isolation: Isolation, start: int) -> int:
-    """The end of the partition, once it is beyond ``start``."""
+    """Return the end of the partition, once it is beyond ``start``."""
     give_up = time.monotonic() + TIMEOUT_S
     while (end := end_of(server, topic, isolation)) <= start:
         assert time.monotonic() < give_up, f"the end stays at {end}"
@@ -176,7 +176,7 @@ def end_beyond(server: KafkaServer, topic: str, isolation: Isolation, start: int
 
 @contextmanager
 def producing(server: KafkaServer, topic: str) -> Generator[None]:
-    """Records are written all the while, in transactions of each outcome too."""
+    """Write records continuously, also in transactions of each outcome."""
     done = threading.Event()
 
     def run() -> None:
@@ -216,7 +216,7 @@ def test_batches_are_bounded_in_rows_and_bytes(kafka: KafkaServer) -> None:
     batches = list(read_live(properties(kafka), topic, 0, 0, 25_040, isolation="read_uncommitted"))
     assert sum(batch.num_rows for batch in batches) == 25_040
     assert max(batch.num_rows for batch in batches) < 20_000
-    # Twice the target, and what the other columns take.
+    # Twice the target, plus the other columns.
     assert max(batch.nbytes for batch in batches) < 9 * 2**20
 
 

@@ -1,4 +1,4 @@
-"""Deadlines, and ends that move away with progress."""
+"""Deadlines, and timeouts that restart with progress."""
 
 from __future__ import annotations
 

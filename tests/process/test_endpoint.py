@@ -1,4 +1,4 @@
-"""The endpoint amid slow, wrong and many clients; what is alive and what is ready."""
+"""The endpoint with slow, wrong and many clients; liveness and readiness."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def health() -> Health:
 
 @pytest.fixture
 def endpoint(health: Health, request: pytest.FixtureRequest) -> Iterator[Endpoint]:
-    """Its parameter is how long a request may take: otherwise more than a busy machine needs."""
-    # Those of earlier tests may end meanwhile, and of its own one that has done all may take a moment to.
+    """Serve an endpoint; the parameter is the request timeout, by default longer than a busy machine needs."""
+    # Threads of earlier tests may still end, and the endpoint's own may take a moment to end.
     before = set(threading.enumerate())
     served = Endpoint("127.0.0.1", 0, health, request_s=getattr(request, "param", 600.0))
     yield served
@@ -42,7 +42,7 @@ SLOW_CLIENTS = pytest.mark.parametrize("endpoint", [0.3], indirect=True)
 
 
 def answer(endpoint: Endpoint, request: bytes) -> bytes:
-    """All that comes until the connection is closed."""
+    """Return everything received until the connection is closed."""
     with socket.create_connection((endpoint.host, endpoint.port), timeout=60) as client:
         client.sendall(request)
         received = b""
@@ -52,7 +52,8 @@ def answer(endpoint: Endpoint, request: bytes) -> bytes:
 
 
 def until_answered(endpoint: Endpoint) -> None:
-    """Where requests have a second, or connections are refused: on a busy machine, or in a crowd, not at once."""
+    """Wait until an answer: with a timeout of a second or refused connections, a busy machine may need several
+    tries."""
     until = time.monotonic() + 60
     while True:
         with contextlib.suppress(ConnectionError):
@@ -94,7 +95,7 @@ def test_a_head_has_the_same_status_and_no_body(endpoint: Endpoint, health: Heal
 
 def test_a_request_in_pieces_is_answered(endpoint: Endpoint) -> None:
     with socket.create_connection((endpoint.host, endpoint.port), timeout=60) as client:
-        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)  # a packet each
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)  # one packet each
         for piece in (b"GET /hea", b"lthz HTTP/1.0\r", b"\nA: b\r\n", b"\r\n"):
             client.sendall(piece)
         assert client.recv(100).startswith(b"HTTP/1.0 200")
@@ -104,7 +105,7 @@ def test_a_request_in_pieces_is_answered(endpoint: Endpoint) -> None:
 def test_clients_that_say_nothing_or_too_much_are_dropped_and_others_answered(endpoint: Endpoint) -> None:
     silent = [socket.create_connection((endpoint.host, endpoint.port), timeout=60) for _ in range(12)]
     try:
-        # More slow clients than threads: each has its time, and then the next ones come.
+        # More slow clients than threads: each gets its time, then the next ones.
         until_answered(endpoint)
         assert [client.recv(1) for client in silent] == [b""] * 12
     finally:
@@ -130,9 +131,9 @@ def test_a_client_that_trickles_has_no_more_time_than_others(endpoint: Endpoint)
 
 
 def test_more_connections_than_may_wait_are_closed_at_once_and_it_goes_on(endpoint: Endpoint) -> None:
-    # No more than the system keeps for a server that is slow to accept them.
+    # At most as many as the system's backlog for a server that accepts slowly.
     crowd = [socket.create_connection((endpoint.host, endpoint.port), timeout=60) for _ in range(30)]
-    # Three are being answered, sixteen wait, and what is beyond that is not kept waiting.
+    # Three are being answered, sixteen wait, and the others are closed at once.
     assert wait_until(lambda: len(select.select(crowd, (), (), 1)[0]) >= 30 - 3 - 16)
     for client in crowd:
         client.close()
@@ -143,11 +144,11 @@ def test_the_end_cuts_off_who_is_being_answered(health: Health) -> None:
     served = Endpoint("127.0.0.1", 0, health, request_s=600.0)
     with socket.create_connection((served.host, served.port), timeout=60) as client:
         client.sendall(b"GET /hea")
-        # One of the others is answered meanwhile, so this one was taken too.
+        # One of the others was answered, so this one was accepted too.
         assert get(served, "/healthz")[0] == 200
         started = time.monotonic()
         served.close()
-        assert time.monotonic() - started < 40  # and not the ten minutes that the client has
+        assert time.monotonic() - started < 40  # instead of the client's ten minutes
         assert client.recv(1) == b""
 
 

@@ -1,4 +1,4 @@
-"""Streams side by side: their order or that of their coming, a bound on what waits, errors, and an end at any time."""
+"""Parallel streams: in order or as they arrive, a bound on waiting items, errors, and an end at any time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_waits_is_bounded_and_the_one_that_is_due_comes_in_all_the_same() -
     weights = [6, 1, 1]
 
     def first() -> Iterator[int]:
-        # Begins when those behind it have filled all the room there is.
+        # Begins when later streams have filled all the room.
         assert gone_on.wait(DEADLINE_S)
         yield from (0, 0)
 

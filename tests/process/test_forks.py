@@ -1,4 +1,4 @@
-"""Forks: what begins again in a child, what it leaves to its parent, and that no lock of another thread holds it up."""
+"""Forks: state that resets in a child, objects left to the parent, and locks of other threads that block nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waits for futures: they end with the work, in time, or when a signal comes, at whatever moment."""
+"""Waits for futures end with the work, at the timeout, or at a signal at any moment."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tieredstore.process.futures import OverdueError, is_done, outcome
 
 
 class Waited(Future[int]):
-    """Notes how long each of its waits may take, which passes on a clock of its own; the work ends in the wait of the
-    number ``done_in``."""
+    """Notes the timeout of each of its waits, which passes on a clock of its own; the work ends in wait number
+    ``done_in``."""
 
     def __init__(self, done_in: int = 0) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""How a process ends by a signal: what is raised, what is waited for, what is done at the last."""
+"""Ending a process by a signal: the exception, the waits, and the last acts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tieredstore.process.thread_pool import ThreadPool
 
 
 class End:
-    """Takes the place of the process's end."""
+    """A substitute for the end of the process."""
 
     def __init__(self) -> None:
         self.codes: list[int] = []
@@ -29,7 +29,7 @@ class End:
         self.codes.append(code)
 
     def is_asked(self) -> None:
-        """Waits for it."""
+        """Wait for it."""
         assert wait_until(lambda: bool(self.codes))
 
 
@@ -78,7 +78,7 @@ def test_a_way_out_that_is_short_ends_nothing(monkeypatch: pytest.MonkeyPatch) -
     end, acts = End(), list[str]()
     with Interruption(end_process=end), pytest.raises(Interrupted), at_sudden_end(lambda: acts.append("act")):
         signal.raise_signal(signal.SIGINT)
-    # Nor will it: who would end the process has ended.
+    # Nor will it: the thread that would end the process has ended.
     assert "tieredstore-signals" not in {thread.name for thread in threading.enumerate()}
     assert (end.codes, acts) == ([], [])
 
@@ -115,7 +115,7 @@ def test_what_needs_time_gets_it_and_a_second_signal_takes_it(monkeypatch: pytes
         assert end.codes == []
 
     with Interruption(end_process=end), pytest.raises(Interrupted), at_sudden_end(stay_a_while, needs_time=True):
-        # The second raises nothing: one is on its way already.
+        # The second raises nothing, since one is already on its way.
         raise_and_stay(signal.SIGINT, stay_a_while, partial(signal.raise_signal, signal.SIGTERM), end.is_asked)
     assert end.codes == [130]
 

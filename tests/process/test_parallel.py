@@ -1,4 +1,4 @@
-"""Work in parallel is bounded, keeps the order or gives what comes first, and stops at the first error."""
+"""Parallel work is bounded, ordered or first come first served, and stops at the first error."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_no_more_items_are_taken_than_there_is_room_for(pool: ThreadPoolExecutor
 
 
 class LatestFirst(Executor):
-    """Gives each job that is to fail its thread's time first, as a system may."""
+    """Runs failing jobs first, as a system's scheduling may."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
@@ -162,7 +162,7 @@ def test_nothing_is_begun_after_a_failure_and_it_is_what_is_raised(ordered: bool
 
         with ThreadPoolExecutor(2) as few, pytest.raises(ValueError, match="five"):
             list(in_parallel(few, job, range(1000), at_once=40, ordered=ordered))
-    # The system may let the failing thread wait between its error and the note that it takes of it.
+    # The system may pause the failing thread between its error and the note of it.
     assert sum(max(begun) <= 5 + 2 for begun in runs) >= 40
 
 
@@ -294,7 +294,7 @@ def test_what_is_in_flight_is_bounded_by_weight_too(pool: ThreadPoolExecutor) ->
     results = in_parallel(pool, lambda item: item, weights, at_once=4, weigh=weigh, max_weight=100)
     taken: list[int] = []
     for result in results:
-        # All that was weighed is in flight but for the last one, which may be waiting for room.
+        # All weighed items are in flight except for the last one, which may wait for room.
         in_flight = begun[len(taken) : -1]
         assert len(in_flight) <= 4
         assert sum(in_flight) <= 100 or len(in_flight) == 1

@@ -1,4 +1,4 @@
-"""One client for each process: made late, made once, never taken over a fork or a pickle."""
+"""One client per process: made late and once, never kept over a fork or a pickle."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def test_a_pickled_holder_is_empty() -> None:
     assert clients.get() == 0
 
 
-# Python 3.12 and later warn of a fork beside other threads: here that is what is tested.
+# Python 3.12 and later warn of forks with other threads, which are tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 
 
 def in_child(act: Callable[[], int]) -> int:
-    """The exit code of a forked child that runs ``act``."""
+    """Return the exit code of a forked child that runs ``act``."""
     child = os.fork()
     if child == 0:
         try:

@@ -1,4 +1,4 @@
-"""Retries with a clock of the test's own: how often, how fast, how long."""
+"""Retries on a simulated clock: number, delays and duration."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Clock:
 
 
 def failing(clock: Clock, times: int, takes_s: float = 0.0) -> tuple[Callable[[Attempt], int], list[int]]:
-    """An operation that fails so many times, and the numbers of its attempts."""
+    """Return an operation that fails ``times`` times, and the numbers of its attempts."""
     numbers: list[int] = []
 
     def operation(attempt: Attempt) -> int:
@@ -174,7 +174,7 @@ def test_each_try_has_a_deadline_of_its_own_and_none_outlives_the_call() -> None
 
     with pytest.raises(StoreUnavailableError):
         limited.call("it", operation)
-    # Waits of 1 s and 2 s lie between tries of 3.5 s: the third would end at 1014, past the end of the call.
+    # Waits of 1 s and 2 s separate tries of 3.5 s: the third would end at 1014, after the end of the call.
     assert ends == [1004.0, 1008.5, 1012.0]
 
 

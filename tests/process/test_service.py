@@ -1,4 +1,4 @@
-"""A service's life, in a process of its own: signals, draining, reloading, and threads that do not come back."""
+"""A service's life in a separate process: signals, draining, reloading, and threads that do not return."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.slow
 
 @dataclass(frozen=True)
 class Ending:
-    """A program, the signals it gets as soon as lines that match have come so often, and how it ends."""
+    """A program, its signals, each sent after a number of matching lines, and its end."""
 
     program: str
     code: int
     signals: tuple[tuple[str, int, signal.Signals | None], ...] = ()
     lines: tuple[str, ...] = ()
-    """What is among its lines, and what with ``never`` is in none."""
+    """Texts that must be among its lines; ``never`` must not."""
     never: str = "did not end"
 
 
@@ -81,7 +81,7 @@ ENDINGS: Final = {
         )
         for signum in (TERM, INT)
     },
-    # The first has been heard when the other thread has drained: two that are pending would be one.
+    # The first signal was handled once the other thread has drained: two pending ones would merge.
     "a second signal ends it though a thread holds the log's lock": Ending(
         LOG_IS_STUCK.replace("DRAIN_S", "3600"), 143, (("working", 2, TERM), ("drained", 1, TERM))
     ),
@@ -206,9 +206,9 @@ def test_a_hangup_reloads_one_at_a_time_and_an_error_of_it_leaves_all_as_it_is()
         run.line("working")
         run.send(signal.SIGHUP)
         run.line("reloading 1")
-        for heard in range(1, 6):  # while one is under way: one more answers them all
+        for heard in range(1, 6):  # during a reload: one more answers them all
             run.send(signal.SIGHUP)
-            run.send(signal.SIGUSR1)  # whose handler runs after that of the other
+            run.send(signal.SIGUSR1)  # its handler runs after the other one's
             run.line("heard", heard)
         time.sleep(0.3)
         run.tell()
@@ -234,7 +234,7 @@ def test_signals_that_were_ignored_stay_ignored() -> None:
         run.send(signal.SIGINT)
         run.send(signal.SIGINT)
         run.send(signal.SIGHUP)
-        run.line("tester: reloaded")  # so it has woken, and not ended
+        run.line("tester: reloaded")  # so it has woken without ending
         run.send(signal.SIGTERM)
         assert run.code() == 0
 
@@ -259,7 +259,7 @@ def test_many_signals_at_any_moment_end_it_by_one_of_the_two_ways() -> None:
                 if run.process.poll() is None:
                     run.send(signum)
                 time.sleep(delay_s)
-            # Of two that are pending Python takes SIGINT first; behind the end of the service both are as before.
+            # Of two pending signals Python takes SIGINT first; after the service's end both have their old handlers.
             assert run.code() in {0, 130, 143, -signal.SIGINT, -signal.SIGHUP}
 
 

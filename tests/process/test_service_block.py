@@ -1,4 +1,4 @@
-"""A service within a larger process: begun and ended by a block, without signals."""
+"""A service within a larger process: started and ended by a block, without signals."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Threads: TypeAlias = Callable[[], set[str]]
 
 @pytest.fixture
 def threads() -> Threads:
-    """The names of those begun since the test began: others of this process belong to tests before it."""
+    """Return the names of threads started since the test began: others belong to earlier tests."""
     gc.collect()
     before = frozenset(threading.enumerate())
     return lambda: {thread.name for thread in threading.enumerate() if thread not in before}
 
 
 def descriptors() -> Counter[str]:
-    """The sockets that the process has open, by their numbers: those of earlier tests may be closed meanwhile."""
+    """Count the open sockets of the process by number: those of earlier tests may still close."""
     links: list[str] = []
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):
