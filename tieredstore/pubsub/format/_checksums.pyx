@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The CRC-32 of bytes that lie behind each other, from those of the parts: what has one is not read a second time.
+"""CRC-32 of concatenated bytes from the CRC-32 of their parts, without reading them again.
 
-A CRC is a remainder of polynomials over two elements, the bytes being the coefficients. Bytes behind others move these
-up: the remainder of the first part times x to the number of bits that follow, plus that of the second part, is that of
-both. Numbers have their bits the other way round, as CRC-32 has them: the highest is that of x to the 0.
+A CRC is a remainder of polynomials over two elements, with the bytes as coefficients. Following bytes shift earlier
+ones: the CRC of both parts is that of the first times x to the number of bits that follow, plus that of the second.
+Numbers have reversed bits, as in CRC-32: the highest one is that of x to the 0.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -14,13 +14,13 @@ cdef enum:
 cdef uint32_t POLYNOMIAL = 0xEDB88320
 cdef uint32_t ONE = 0x80000000
 
-# Messages of one producer mostly have one size; whoever holds the interpreter's lock reads and changes these.
+# Messages of one producer mostly have one size. Guarded by the interpreter's lock.
 cdef uint64_t last_size = 0
 cdef uint32_t last_shift = ONE
 
 
 cdef inline uint32_t times(uint32_t left, uint32_t right) noexcept nogil:
-    """The remainder of the product."""
+    """Return the remainder of the product."""
     cdef uint32_t product = 0
     while left:
         if left & ONE:
@@ -31,7 +31,7 @@ cdef inline uint32_t times(uint32_t left, uint32_t right) noexcept nogil:
 
 
 cdef uint32_t shift_by(uint64_t size) noexcept:
-    """x to the number of bits of so many bytes."""
+    """Return x to the number of bits of ``size`` bytes."""
     global last_size, last_shift
     cdef uint32_t shift = ONE, power = ONE_BYTE
     cdef uint64_t left = size
@@ -47,5 +47,5 @@ cdef uint32_t shift_by(uint64_t size) noexcept:
 
 
 def joined_crc(uint32_t first, uint32_t second, uint64_t second_size):
-    """The CRC-32 of some bytes with ``second_size`` others behind them, by the CRC-32 of either."""
+    """Return the CRC-32 of bytes followed by ``second_size`` others, from the CRC-32 of both."""
     return times(shift_by(second_size), first) ^ second

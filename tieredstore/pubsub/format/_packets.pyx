@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The fields of a write request as its packet has them, which a broker gets many thousands of a second."""
+"""Parser of write requests, of which a broker gets many thousands per second."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
@@ -15,7 +15,7 @@ cdef enum:
 
 
 cdef const uint8_t* behind_ascii(const uint8_t* at, const uint8_t* end) noexcept:
-    """As ``behind_text``; NULL too for text that would have to be looked at."""
+    """Skip a text like ``behind_text``; return NULL also for text that is not ASCII."""
     cdef const uint8_t* after = behind_text(at, end)
     if after != NULL and not is_ascii(at + 2, <int32_t>(after - at - 2)):
         return NULL
@@ -23,7 +23,7 @@ cdef const uint8_t* behind_ascii(const uint8_t* at, const uint8_t* end) noexcept
 
 
 cdef const uint8_t* behind_text(const uint8_t* at, const uint8_t* end) noexcept:
-    """Where a text ends that has its length before it; NULL if that is not before ``end``."""
+    """Return the end of a text with its length before it; NULL if that is beyond ``end``."""
     cdef int32_t size
     if at == NULL or end - at < 2:
         return NULL
@@ -32,8 +32,10 @@ cdef const uint8_t* behind_text(const uint8_t* at, const uint8_t* end) noexcept:
 
 
 def write_fields(const uint8_t[::1] packet):
-    """Of a whole write request of a version from 2 to 5: version, request id, whether no answer is wanted, the topic in
-    UTF-8, the CRC-32 of the data, and where these begin; they are the rest of the packet. None for whatever else, and where text would have to be decoded."""
+    """Parse a whole write request of version 2 to 5; return None for anything else or text that needs decoding.
+
+    The result: version, request id, whether no answer is wanted, the topic in UTF-8, the CRC-32 of the data, and the
+    data's beginning; the data is the rest of the packet."""
     cdef Py_ssize_t length = packet.shape[0]
     cdef const uint8_t* start
     cdef const uint8_t* end

@@ -1,4 +1,4 @@
-/* One record of MemQ ("LogMessage"), as it lies in the expanded body of a Message:
+/* One record of MemQ ("LogMessage"), as stored in the expanded body of a Message:
 
        2  L: bytes of the next five rows, 11 + k + h; 0: they are absent
        8  write timestamp, ms
@@ -9,7 +9,7 @@
        4  key length, then the key
        4  value length, then the value
 
-   All numbers are big-endian and signed, but for k. Source: ../../../docs/reference/batch-format.md. */
+   All numbers are big-endian and signed, except for k. Source: ../../../docs/reference/batch-format.md. */
 
 #ifndef TIEREDSTORE_MEMQ_PARSE_H
 #define TIEREDSTORE_MEMQ_PARSE_H
@@ -22,13 +22,13 @@
 
 enum fault {
     NO_FAULT,
-    CUT_OFF,          /* a field would end behind the body */
+    CUT_OFF,          /* a field would end after the body */
     NEGATIVE_LENGTH,  /* of a field */
     FIELDS_DISAGREE,  /* L is not 11 + k + h */
     HEADERS_DISAGREE, /* the headers do not fill their h bytes */
     TOO_FEW_RECORDS,  /* the body ends before `count` of them */
-    BYTES_LEFT,       /* behind the last record */
-    OUTGROWN          /* the bytes are others than those that were measured */
+    BYTES_LEFT,       /* after the last record */
+    OUTGROWN          /* the bytes have changed since they were measured */
 };
 
 struct span {
@@ -73,7 +73,7 @@ static inline uint8_t *write_64(uint8_t *at, uint64_t number) {
     return write_32(write_32(at, (uint32_t)(number >> 32)), (uint32_t)number);
 }
 
-/* A field behind its length of four bytes. On a fault `*at` stands where the length does. */
+/* Take a field with its length of four bytes. On a fault `*at` is at the length. */
 static inline enum fault take_long(const uint8_t **at, const uint8_t *end, struct span *field) {
     if (end - *at < 4) return CUT_OFF;
     int32_t size = signed_32(*at);
@@ -84,7 +84,7 @@ static inline enum fault take_long(const uint8_t **at, const uint8_t *end, struc
     return NO_FAULT;
 }
 
-/* The record at `*at`, which then stands behind it; on a fault at the field that is wrong. */
+/* Take the record at `*at`, which moves after it; on a fault `*at` is at the wrong field. */
 static inline enum fault take_record(const uint8_t **at, const uint8_t *end, struct record *record) {
     memset(record, 0, sizeof *record);
     if (end - *at < 2) return CUT_OFF;
@@ -108,7 +108,7 @@ static inline enum fault take_record(const uint8_t **at, const uint8_t *end, str
     return fault ? fault : take_long(at, end, &record->value);
 }
 
-/* A name or a value within the headers. */
+/* Take a name or a value within the headers. */
 static inline enum fault take_short(const uint8_t **at, const uint8_t *end, struct span *field) {
     if (end - *at < 2) return HEADERS_DISAGREE;
     int32_t size = signed_16(*at);

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The expanded bodies of Messages into the buffers of Arrow columns.
+"""Decoding of expanded Messages into the buffers of Arrow columns.
 
-A body is checked as a whole when it is added: exactly so many records, no byte left. Then columns of exactly the size
-that they need are filled, some rows at a time. Each access is checked again while they are: a body may be the memory
-of a caller who does not leave it alone.
+A body is checked completely when it is added: the exact number of records, no byte left. Then columns of exactly the
+needed size are filled, some rows at a time. Every access is checked again meanwhile, since the caller may change the
+body's memory.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -37,7 +37,7 @@ cdef extern from "_parse.h" nogil:
     fault measure_record(const uint8_t** at, const uint8_t* end, totals* sums)
     void copy_span(uint8_t* to, const uint8_t* source, int32_t size)
 
-# The buffers, in the order in which fill() takes and returns them.
+# The buffers, in the order of fill().
 cdef enum:
     KEY_VALID
     KEY_ENDS
@@ -75,11 +75,11 @@ cdef struct Target:
 
 
 cdef class RecordReader:
-    """Records of some Messages that were added, in their order. Not for two threads at a time."""
+    """Records of added Messages, in order. Not thread-safe."""
 
     cdef list bodies  # (memory, count, message)
     cdef totals sums
-    cdef int place  # the body at hand, and how far its records were given
+    cdef int place  # the current body; the next two are its progress
     cdef int64_t offset, record
     cdef int64_t rows_left
     cdef int wanted
@@ -96,18 +96,18 @@ cdef class RecordReader:
 
     @property
     def rows(self):
-        """Records that were added and not given yet."""
+        """Number of records that were added and not taken yet."""
         return self.rows_left
 
     @property
     def pending_bytes(self):
-        """Bytes of the bodies that were added."""
+        """Bytes of the added bodies."""
         return self.bytes
 
     def add(self, const uint8_t[::1] body, int64_t count, int32_t message):
-        """The body of Message ``message``, which must hold exactly ``count`` records.
+        """Add the body of Message ``message``, which must hold exactly ``count`` records.
 
-        Returns None, or what is wrong: the Fault, the byte of the body, and the record; then nothing was added.
+        Return None; or the fault, its byte in the body, and its record, without adding anything.
         """
         cdef const uint8_t* start = &body[0] if body.shape[0] else NULL
         cdef const uint8_t* at = start
@@ -136,11 +136,10 @@ cdef class RecordReader:
         return None
 
     def take(self, object pool, int64_t most_rows, int64_t most_bytes):
-        """Up to ``most_rows`` rows, which came from about ``most_bytes`` of bodies, in slabs of ``pool``.
+        """Take up to ``most_rows`` rows from about ``most_bytes`` of bodies, in slabs of ``pool``.
 
-        The rows, the nulls of key, id, timestamp and headers, the number of headers, whether all names are ASCII, and
-        for each buffer its slab and the bytes used of it, or None. None when there are no rows; then what was added is
-        let go of.
+        Return the rows; the nulls of key, id, timestamp and headers; the number of headers; True if all names are
+        ASCII; and for each buffer its slab and used bytes, or None. Return None without rows, and release the bodies.
         """
         cdef totals sums
         if not self.rows_left:
@@ -156,7 +155,7 @@ cdef class RecordReader:
         return sums.rows, nulls, sums.headers, bool(sums.names_ascii), buffers
 
     cdef totals _measure(self, int64_t most_rows, int64_t most_bytes) except *:
-        """The totals of the next rows."""
+        """Return the totals of the next rows."""
         cdef totals sums
         cdef int place = self.place, wrong = NO_FAULT
         cdef int64_t offset = self.offset, done = self.record, taken = 0
@@ -251,7 +250,7 @@ cdef void start_ends(Target* target) noexcept nogil:
 
 
 cdef inline void mark(uint8_t* valid, int64_t row, bint is_valid) noexcept nogil:
-    # Rows come one after the other, so that the first of a byte clears what the slab held before.
+    # Rows are written in order, so the first row of a byte clears the slab's old content.
     if row & 7 == 0:
         valid[row >> 3] = 0
     valid[row >> 3] |= <uint8_t>(is_valid << (row & 7))
@@ -260,7 +259,7 @@ cdef inline void mark(uint8_t* valid, int64_t row, bint is_valid) noexcept nogil
 cdef inline bint put_span(
     uint8_t* ends, uint8_t* data, int64_t* end, int64_t most, int64_t row, const span* field
 ) noexcept nogil:
-    """The field behind those of the column; False if it would not fit what was measured."""
+    """Append a field to the column; return False if it exceeds the measured size."""
     if end[0] + field.size > most:
         return False
     copy_span(data + end[0], field.at, field.size)

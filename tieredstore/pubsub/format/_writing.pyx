@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Records into the body of a Message: in memory that grows, or where somebody has room for it.
+"""Writing of records into a Message's body, in growing memory or in memory of the caller.
 
-Room for a header stands before the body, so that a Message that is stored as it is need not be copied to get one. What
-has grown to the size of a whole Message is kept for the next one: memory fresh from the system costs a page fault every
-4 KiB, which is more than the records cost. In memory that is lent the Message comes to lie where it is needed.
+Room for a header before the body lets an uncompressed Message get one without a copy. Memory that has grown to a whole
+Message is kept for the next one: fresh memory of the system costs a page fault every 4 KiB, more than the records. In
+memory of the caller, the Message is written in place.
 """
 
 cimport cython
@@ -27,17 +27,17 @@ cdef enum:
     LEAST_ROOM = 4096
     MOST_ID = 255
     MOST_SHORT = 32767
-    # What a record has beside its bytes: lengths, and its time.
+    # Bytes of a record besides its data: lengths and timestamp.
     LENGTHS = 21
-    # Before the body; a header has 163 bytes at most.
+    # Bytes before the body; a header has at most 163.
     HEAD_ROOM = 192
-    # From here on memory does not double: it becomes that of a whole Message, and is kept.
+    # From this size memory does not double: it grows to a whole Message, and is kept.
     LEAST_KEPT = 262144
     MOST_KEPT = 4194304
     MOST_KEPT_TOGETHER = 67108864
     BLOCKS = 64
 
-# Blocks of one size, that of the largest Messages lately; whoever holds the interpreter's lock takes and gives them.
+# Blocks of one size, that of recent large Messages. Guarded by the interpreter's lock.
 cdef void* kept_blocks[BLOCKS]
 cdef Py_ssize_t kept_size = 0
 cdef int kept_count = 0
@@ -54,7 +54,7 @@ cdef void* take_block(Py_ssize_t size) noexcept:
 cdef void give_block(void* block, Py_ssize_t size) noexcept:
     global kept_count, kept_size
     if size != kept_size and LEAST_KEPT <= size <= MOST_KEPT:
-        # Messages of another size are written now.
+        # Messages now have another size.
         while kept_count:
             kept_count -= 1
             free(kept_blocks[kept_count])
@@ -75,13 +75,13 @@ cdef int64_t now_ms() noexcept nogil:
 @cython.final
 @cython.no_gc
 cdef class BodyWriter:
-    """The records of one Message. A buffer of its bytes; while one is held nothing can be appended.
+    """The records of one Message, as a buffer of bytes; nothing can be appended while a view of it exists.
 
-    ``payload`` counts the bytes of values and keys. ``least_ms`` and ``most_ms`` are the records' first and last time.
-    Those are of the records that were taken by ``take``.
+    ``payload`` counts the bytes of values and keys; ``least_ms`` and ``most_ms`` are the first and last timestamp. They
+    only cover records added by ``take``.
     """
 
-    cdef uint8_t* memory  # our own: HEAD_ROOM bytes, then room for the body
+    cdef uint8_t* memory  # owned memory: HEAD_ROOM bytes, then room for the body
     cdef uint8_t[::1] lent
     cdef uint8_t* body
     cdef Py_ssize_t used, room, most, head, head_room
@@ -91,7 +91,8 @@ cdef class BodyWriter:
     cdef bint is_lent
 
     def __cinit__(self, Py_ssize_t most, lent=None, Py_ssize_t head=0):
-        """``most`` bytes at most. ``lent``: where the Message is to lie, from its header on, which has ``head`` bytes."""
+        """``most``: limit in bytes. ``lent``: the caller's memory for the Message, with ``head`` bytes for its
+        header."""
         self.most, self.head_room = most, HEAD_ROOM
         self.least_ms, self.most_ms = INT64_MAX, INT64_MIN
         if lent is not None:
@@ -108,7 +109,7 @@ cdef class BodyWriter:
         return self.used
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
-        # A body without records has an address too.
+        # Even an empty body needs an address.
         if self.body == NULL:
             self._make_room(1)
         PyBuffer_FillInfo(buffer, self, self.body - self.head, self.head + self.used, 1, flags)
@@ -118,8 +119,9 @@ cdef class BodyWriter:
         self.held -= 1
 
     def behind(self, bytes header):
-        """The Message that ``header`` and this body are, without a copy of either; nothing can be appended any more,
-        and the buffer has the header in it. Where memory was lent, the header has the size that was said."""
+        """Return the Message of ``header`` and this body without a copy; nothing can be appended afterwards.
+
+        The buffer then includes the header. In the caller's memory, the header must have the announced size."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(header)
         if size > self.head_room or (size < self.head_room and self.is_lent):
             raise InvalidRecordError(f"a header of {size} bytes does not go where {self.head_room} are")
@@ -148,8 +150,9 @@ cdef class BodyWriter:
         return 0
 
     def take(self, bytes value, bytes key, headers, bytes message_id, timestamp_ms, Py_ssize_t most_bytes):
-        """``append``, now where ``timestamp_ms`` is None: the record's number. −1, and nothing happened, also if
-        the body would be over ``most_bytes`` by the record's value and key."""
+        """Append a record and return its number; −1, without effect, if it does not fit.
+
+        ``timestamp_ms`` None means now. ``most_bytes`` limits the body including the record's value and key."""
         cdef int64_t timestamp
         cdef Py_ssize_t payload = 0
         if value is not None:
@@ -169,9 +172,9 @@ cdef class BodyWriter:
         return self.count - 1
 
     cpdef bint append(self, bytes value, bytes key, headers, bytes message_id, int64_t timestamp_ms) except -1:
-        """One record behind the others. False, and nothing happened, if it does not fit.
+        """Append a record; return False, without effect, if it does not fit.
 
-        ``headers``: pairs of name and value, or None. InvalidRecordError for what the format cannot hold.
+        ``headers``: pairs of name and value, or None. Raise InvalidRecordError if the format cannot hold the record.
         """
         if value is None:
             raise InvalidRecordError("a record's value is None: MemQ has no null; an empty value is b''")
@@ -214,9 +217,9 @@ cdef class BodyWriter:
         return True
 
     def extend(self, list records, Py_ssize_t start):
-        """``append`` for records (value, key, headers, message_id, timestamp_ms) from ``start`` on.
+        """Append records (value, key, headers, message_id, timestamp_ms) from ``start`` on.
 
-        Returns where the first stands that does not fit, or how many there are.
+        Return the place of the first that does not fit, or their number.
         """
         cdef Py_ssize_t place
         for place in range(start, len(records)):
@@ -227,7 +230,7 @@ cdef class BodyWriter:
 
 
 cdef bytes _packed(headers):
-    """Headers as they are stored."""
+    """Return headers as stored."""
     cdef list parts = []
     cdef set names = set()
     cdef Py_ssize_t size
