@@ -331,7 +331,7 @@ class Values(Group):
         typer.Option(
             "--value",
             metavar="TYPE",
-            help="bytes, text, json:SCHEMA, avro:SCHEMA (files), or avro by --registry; of one topic as orders=text.",
+            help="bytes, text, json, json:SCHEMA, avro:SCHEMA (files), avro by --registry; of one topic: orders=text.",
         ),
     ] = None
     registry: Annotated[

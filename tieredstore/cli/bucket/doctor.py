@@ -12,7 +12,7 @@ from tieredstore.cli.app.options import Apply, Json, Store
 from tieredstore.cli.app.outcomes import Words, carry_out
 from tieredstore.cli.terminal.output import print_json_line, print_lines
 from tieredstore.cli.terminal.progress import tell_if_stopped
-from tieredstore.cli.terminal.rows import Row, field
+from tieredstore.cli.terminal.rows import Row, attributes, field
 from tieredstore.errors import ConfigError
 from tieredstore.ops.doctor.checkup import Check, Verdict
 from tieredstore.ops.garbage.lifecycle import DEFAULT_DAYS
@@ -84,8 +84,6 @@ _WORDS: Final = Words(
     has_sizes=False,
 )
 _CHECK: Final[Row[Check]] = Row(
-    field("check", lambda check: check.check),
-    field("outcome", lambda check: check.outcome),
-    field("detail", lambda check: check.detail),
+    attributes("check", "outcome", "detail"),
     field("figures", lambda check: {name: round(value, 1) for name, value in check.figures.items()}),
 )
