@@ -1,1 +1,1 @@
-"""The command line ``tieredstore``: one file a command group, every command a thin layer over the library."""
+"""The command line ``tieredstore``: one file per command group, each command a thin layer over the library."""

@@ -1,8 +1,8 @@
-"""What the shell offers for a topic, a partition or an offset: names of the bucket, soon, and never a word beside them.
+"""Shell completion of topics, partitions and offsets: names from the bucket, quickly, and nothing else on the screen.
 
-A look at a bucket may take long, and a shell waits for its answer. So a forked child looks, and writes what it learns
-into a file of the user's cache folder; the command itself waits a moment for a first answer, and gives what the file
-has. Where the moment was too short, the child goes on for some seconds, so that the next attempt has an answer.
+Reading a bucket may take long, and the shell waits. So a forked child reads it and writes its answer into a file of the
+user's cache folder; the command waits a moment for a first answer, and offers the file's contents. If the moment was
+too short, the child goes on for some seconds, so that the next attempt has an answer.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 Names: TypeAlias = tuple[str, ...]
 
 _WAIT_S: Final = 0.8
-"""How long the shell waits for a first look."""
+"""How long the shell waits for a first answer."""
 
 _LOOK_S: Final = 10
-"""How long the child may look, for the next attempt's sake."""
+"""How long the child may read for the next attempt."""
 
 _FRESH_S: Final = 60.0
-"""An older answer is given at once, while a child looks again; the next one has that."""
+"""An older answer is given at once, while a child reads again for the next attempt."""
 
 _OLD_S: Final = 86_400.0
-"""One that is older than this is given only if no look comes to an end in time."""
+"""An answer older than this is given only if no read ends in time."""
 
 _MAX_NAMES: Final = 1000
 _MAX_FILES: Final = 200
@@ -47,32 +47,32 @@ _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def complete_topic(ctx: Any, incomplete: str) -> list[str]:
-    """Offer the topics whose names begin so."""
+    """Offer the topics with this prefix."""
     return _offer(ctx, incomplete)
 
 
 def complete_partition(ctx: Any, incomplete: str) -> list[str]:
-    """Offer the topic's partitions; of a list the last one."""
+    """Offer the topic's partitions; in a list complete the last one."""
     listed, comma, last = incomplete.rpartition(",")
     topic = _topic(ctx)
     return [f"{listed}{comma}{name}" for name in _offer(ctx, last, topic)] if topic else []
 
 
 def complete_offset(ctx: Any, incomplete: str) -> list[str]:
-    """Offer the offsets that segments of the partition begin at; of the first partition where none is chosen."""
+    """Offer the base offsets of the partition's segments; of the first partition if none is given."""
     topic, partition = _topic(ctx), _text(ctx, "partition", "partitions") or "0"
     return _offer(ctx, incomplete, topic, int(partition)) if topic and partition.isdecimal() else []
 
 
 def _topic(ctx: Any) -> str | None:
-    """The topic that was typed, of several the last one."""
+    """Return the last topic typed."""
     topics = _texts(ctx, "topic", "topics")
-    # Behind an option that has no value yet arguments are not taken apart.
+    # The parser does not split arguments after an option that still lacks its value.
     return next(reversed(topics or [str(each) for each in ctx.args]), None)
 
 
 def _text(ctx: Any, *names: str) -> str | None:
-    """What was typed for the first of the parameters that has a value; None for several values."""
+    """Return the text of the first of the parameters that has a value; None for several values."""
     given = _texts(ctx, *names)
     return given[0] if len(given) == 1 else None
 
@@ -87,7 +87,7 @@ def _texts(ctx: Any, *names: str) -> list[str]:
 
 
 def _offer(ctx: Any, incomplete: str, topic: str | None = None, partition: int | None = None) -> list[str]:
-    """Answer from the bucket that the options name; with nothing where there is no answer in time."""
+    """Answer from the bucket that the options name; with nothing if there is no answer in time."""
     settings, store = _text(ctx, "settings") or os.environ.get("TIEREDSTORE_SETTINGS"), _text(ctx, "url", "store")
     if settings is None and store is None:
         return []
@@ -96,7 +96,7 @@ def _offer(ctx: Any, incomplete: str, topic: str | None = None, partition: int |
         from tieredstore.ops.bucket import open_bucket
         from tieredstore.remote.stores import settings_of
 
-        # In the child alone: nobody who types wants to read what is wrong, and the command itself will say so.
+        # Only in the child: errors must not appear while the user types; the command itself will report them.
         logging.disable(logging.CRITICAL)
         with open_bucket(settings_of(settings, store=store)) as place:
             write_answer(path, legal_names(_look_up(place, topic, partition)))
@@ -125,15 +125,15 @@ def _look_up(place: Bucket, topic: str | None, partition: int | None) -> Iterabl
 
 
 def legal_names(names: Iterable[str]) -> Names:
-    """Leave out names that are none of Kafka's: a bucket may hold them, and a shell would run what they say."""
+    """Drop names that Kafka does not allow: a bucket may hold them, and a shell could run their contents."""
     return tuple(name for name in names if _LEGAL.fullmatch(name))[: 10 * _MAX_NAMES]
 
 
 def _look_in_child(look: Callable[[], object], *, wait_s: float) -> None:
-    """Have a child look, and wait until it has or the moment is over."""
+    """Let a child read, and wait until it is done or the moment is over."""
     looked, done = os.pipe()
     with warnings.catch_warnings():
-        # Newer Pythons warn of forks beside threads: those here only wait, and hold no lock.
+        # Newer Pythons warn of forks beside threads: these threads only wait, and hold no lock.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
@@ -141,7 +141,7 @@ def _look_in_child(look: Callable[[], object], *, wait_s: float) -> None:
             _leave_terminal()
             look()
         finally:
-            # What went wrong nobody hears of, and nothing of the parent's is undone here.
+            # Errors are dropped, and nothing of the parent's is undone here.
             os._exit(0)
     os.close(done)
     try:
@@ -153,20 +153,20 @@ def _look_in_child(look: Callable[[], object], *, wait_s: float) -> None:
 
 
 def _leave_terminal() -> None:
-    """In the child: be no part of the terminal's session, say nothing, and end in time."""
+    """In the child: leave the terminal's session, print nothing, and end in time."""
     os.setsid()
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(signum, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
     signal.alarm(_LOOK_S)
     nowhere = os.open(os.devnull, os.O_RDWR)
-    # The shell waits for the end of what it reads, and so for everybody who could still write there.
+    # The shell waits until every process that could still write to its pipe has closed it.
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
 
 
 def answer_path(settings: str | None, store: str | None, question: object) -> Path:
-    """Name the file of an answer, which tells nothing, for a settings file as it is now and a URL without secrets."""
+    """Return the file of an answer, opaque by name, for a settings file as it is now and a URL without secrets."""
     from hashlib import sha256
 
     subject: list[object] = [None if store is None else redacted(store), str(Path.cwd()), question]
@@ -178,7 +178,7 @@ def answer_path(settings: str | None, store: str | None, question: object) -> Pa
 
 
 def read_answer(path: Path) -> tuple[Names, float] | None:
-    """Return names and their age in seconds; None where this user wrote none."""
+    """Return names and their age in seconds; None if this user wrote none."""
     with contextlib.suppress(OSError, ValueError, RecursionError), path.open("rb") as file:
         known = os.fstat(file.fileno())
         content: object = json.loads(file.read(_MAX_BYTES))
@@ -193,7 +193,7 @@ def read_answer(path: Path) -> tuple[Names, float] | None:
 
 
 def write_answer(path: Path, names: Names) -> None:
-    """Keep an answer for this user's eyes, whole or not at all; the oldest ones go where there are too many."""
+    """Store an answer readable by this user only, atomically; delete the oldest if there are too many."""
     import tempfile
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Where the command line begins: signals end it quietly while the rest of it is still being imported."""
+"""Entry of the command line: signals end it quietly while the rest of it is still being imported."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Final, NoReturn
 from tieredstore import __version__
 
 VERSION: Final = (["--version"], ["--version", "--json"], ["--json", "--version"])
-"""Command lines that ask for the version alone, which need no parser."""
+"""Command lines that ask only for the version and need no parser."""
 
 JSON_VERSION: Final = 1
-"""The version of docs/reference/json.md: of the names in the JSON that commands print, and of their meanings."""
+"""Version of docs/reference/json.md: the names in the JSON that commands print, and their meanings."""
 
 
 def run() -> NoReturn:
-    """The console script."""
+    """Run the console script."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(signum) is not signal.SIG_IGN:
             signal.signal(signum, _end)
@@ -40,7 +40,7 @@ def version_text() -> str:
 
 
 def show_version(arguments: Sequence[str]) -> int:
-    """Write the version, with ``--json`` also that of the JSON that commands print; the exit code."""
+    """Write the version, with ``--json`` also that of the JSON that commands print; return the exit code."""
     as_json = f'{{"version": "{__version__}", "json_version": {JSON_VERSION}}}'
     sys.stdout.write(f"{as_json if '--json' in arguments else version_text()}\n")
     return 0

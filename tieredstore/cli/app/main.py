@@ -1,7 +1,7 @@
-"""The command ``tieredstore``: its parser and help pages, its exit codes, its one-sentence errors.
+"""The command ``tieredstore``: parser, help pages, exit codes and one-sentence errors.
 
-Help says what one may type and what it does, without the names of Python's types, and no word is cut. ``entry`` imports
-this module once signals end the process quietly.
+Help says what to type and what it does, without Python's type names, and cuts no word. ``entry`` imports this module
+once signals end the process quietly.
 """
 
 from __future__ import annotations
@@ -35,44 +35,44 @@ _NOISE: Final = re.compile(r"(?:; )?(?:x>=0|required)(?=[\];])")
 
 
 class Command(TyperCommand):
-    """A command whose help says what a person needs."""
+    """A command with help for users."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """What is wrong with ``args`` is told as wrong usage of this command."""
+        """Report errors in ``args`` as wrong usage of this command."""
         with _of_context(ctx):
             return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """TOPIC, not {TOPIC}."""
+        """Return TOPIC, not {TOPIC}."""
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Arguments and options; an argument has its name, a switch no value."""
+        """Write arguments and options; an argument shows its name, a switch no value."""
         _write_parameters(self, ctx, formatter)
 
 
 class Group(TyperGroup):
-    """Commands, each with the first sentence of its help, whole."""
+    """Commands, each with the whole first sentence of its help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """What is wrong with ``args`` is told as wrong usage of this group."""
+        """Report errors in ``args`` as wrong usage of this group."""
         with _of_context(ctx):
             return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is named; ConfigError names the one that was meant."""
+        """Return the named command; ConfigError suggests the one that was meant."""
         command = self.commands.get(args[0])
         if command is None and not ctx.resilient_parsing:
             raise no_such_command(ctx, args[0])
         return (args[0] if command else None), command, args[1:]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """The options of all commands, then the commands."""
+        """Write the options of all commands, then the commands."""
         _write_parameters(self, ctx, formatter)
         self.format_commands(ctx, formatter)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Each command and what it does; a long sentence goes on in the next line."""
+        """Write each command and its summary; a long sentence continues on the next line."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         rows = [(name, _first_sentence(command.help)) for name, command in commands if command and not command.hidden]
         with formatter.section("Commands"):
@@ -80,7 +80,7 @@ class Group(TyperGroup):
 
 
 class AllCommands(Group):
-    """The commands of the table: listed by their summaries, and imported when they are named."""
+    """The commands of the table: listed by their summaries, and imported when named."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -91,7 +91,7 @@ class AllCommands(Group):
         return list(self.commands)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  the parser's signature
-        """Return what lists of commands show of one."""
+        """Return the entry of a command as lists show it."""
         entry = entry_of(cmd_name)
         return entry and TyperCommand(cmd_name, help=entry.summary)
 
@@ -114,7 +114,7 @@ class _Commands(Mapping[str, Any]):
 
 @functools.cache
 def load_command(entry: Entry) -> Any:
-    """Import a command and give it, and all below it, our help and the option ``-v`` behind it."""
+    """Import a command and give it and its subcommands our help and the option ``-v``."""
     loaded = entry.load()
     if not isinstance(loaded, typer.Typer):
         app = typer.Typer(add_completion=False)
@@ -137,7 +137,7 @@ def _verbose_option() -> Any:
     app = typer.Typer(add_completion=False)
     app.command()(declare)
     (option,) = typer.main.get_command(app).params
-    # It stands behind a command too, where people look for it.
+    # Users look for it after a command too.
     option.expose_value, option.callback = False, _say_more
     return option
 
@@ -149,7 +149,7 @@ def _say_more(_context: object, _parameter: object, verbose: bool) -> None:
 
 @contextlib.contextmanager
 def _of_context(context: Any) -> Generator[None]:
-    """The parser does not always say of which command it is that something is wrong."""
+    """The parser does not always name the command of an error."""
     try:
         yield
     except UsageProblem as problem:
@@ -179,7 +179,7 @@ def _write_parameters(command: TyperCommand | TyperGroup, ctx: Any, formatter: A
 
 
 def _without_noise(words: str) -> str:
-    """Without what the usage line or good sense says: that numbers begin at 0, that an argument is required."""
+    """Drop what the usage line already says: that numbers begin at 0, that an argument is required."""
     words = _NOISE.sub("", words).replace("[; ", "[").removesuffix("[]").rstrip()
     return _LEAST.sub(r"at least \1", _RANGE.sub(r"\1 to \2", words))
 
@@ -216,14 +216,14 @@ app: Final = typer.Typer(
     help=_HELP,
     epilog=_EPILOG,
     no_args_is_help=True,
-    rich_markup_mode=None,  # plain text, as other tools have it, and none of the time that rich takes to be imported
-    # A traceback of a bug is Python's own: a decorated one can show the values of variables, and so secrets.
+    rich_markup_mode=None,  # plain text, like other tools, and no time to import rich
+    # Python's own traceback for a bug: a decorated one can show the values of variables, and so secrets.
     pretty_exceptions_enable=False,
 )
 
 
 class _Complaints(logging.Handler):
-    """Shows what the library logs as sentences on stderr."""
+    """Shows the library's log as sentences on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         complain(self.format(record))
@@ -253,30 +253,30 @@ def options(
     if not any(isinstance(handler, _Complaints) for handler in logger.handlers):
         logger.addHandler(_Complaints())
     logger.setLevel(logging.INFO if verbose else logging.NOTSET)
-    # Without a handler Python prints warnings of the SDKs itself, beside the sentence that we make of their errors.
+    # Without a handler Python prints the SDKs' warnings itself, beside our sentence about the same error.
     for sdk in ("azure", "botocore", "google", "msal", "urllib3"):
         logging.getLogger(sdk).addHandler(logging.NullHandler())
 
 
 @functools.cache
 def program() -> Any:
-    """Make the parser once: for a caller that runs many commands, as tests do, it is most of what a command costs."""
+    """Make the parser once: for a caller that runs many commands, such as tests, it is most of a command's cost."""
     return typer.main.get_command(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. Errors of the library are one sentence on stderr; bugs are raised."""
+    """Run one command and return its exit code. The library's errors become one sentence on stderr; bugs are raised."""
     if (asked := list(sys.argv[1:] if arguments is None else arguments)) in VERSION:
         return show_version(asked)
     try:
-        # Its own way to tell of wrong usage is another than ours; what it returns is the code of typer.Exit.
+        # Standalone mode would report wrong usage in its own way; the result is the code of typer.Exit.
         code = int(cast("int | None", program()(args=arguments, prog_name="tieredstore", standalone_mode=False)) or 0)
     except SystemExit as done:
         code = done.code if isinstance(done.code, int) else int(done.code is not None)
     except UsageProblem as problem:
         code = tell_usage(problem)
     except StandardOutputFailedError as error:
-        code = error.exit_code  # the stream has said so itself
+        code = error.exit_code  # the stream has already reported it
     except ModuleNotFoundError as error:
         extra = EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
@@ -292,7 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 UsageProblem: Final = cast("type[Exception]", typer.BadParameter.__base__)
-"""What the command line's parser raises: typer names only some of the classes below it."""
+"""The base of the parser's errors: typer exports only some of its subclasses."""
 
 _MEANT: Final[Mapping[str, str]] = {
     "check": "verify", "clean": "gc", "consume": "cat --group", "consumer": "cat --group", "convert": "cat -o",
@@ -302,7 +302,7 @@ _MEANT: Final[Mapping[str, str]] = {
     "read": "cat", "records": "cat", "remove": "rm", "segments": "ls", "size": "du", "sql": "query",
     "stat": "inspect", "sync": "mirror", "tail": "cat --follow", "topics": "ls", "validate": "verify", "view": "cat",
 }  # fmt: skip
-"""What other tools call it."""
+"""Other tools' names for commands."""
 
 _MOVED: Final[Mapping[str, str]] = {
     "keys add": "keys new", "keys check": "keys list", "keys generate": "keys new", "lifecycle": "doctor",
@@ -310,20 +310,20 @@ _MOVED: Final[Mapping[str, str]] = {
     "pubsub audit": "pubsub verify", "pubsub consume": "pubsub cat", "pubsub cost": "pubsub topics --prices FILE",
     "pubsub groups": "pubsub topics TOPIC", "pubsub inspect": "show FILE",
 }  # fmt: skip
-"""Words of a group, and the whole command that does it."""
+"""Other tools' words for a subcommand, and the whole command that does it."""
 
 
 def tell_usage(problem: Any) -> int:
-    """Say on stderr what the parser of the command line found, in our words; the exit code."""
+    """Report on stderr what the parser found, in our words; return the exit code."""
     if type(problem).__name__ == "NoArgsIsHelpError":
-        problem.show()  # the help itself
+        problem.show()  # this shows the help itself
     else:
         complain(_SENTENCES.get(type(problem).__name__, _other)(problem))
     return ConfigError.exit_code
 
 
 def no_such_command(context: Any, name: str) -> ConfigError:
-    """Names the command that was meant, if one looks like it or means it."""
+    """Return an error that names a command with a similar name or meaning, if there is one."""
     there: Mapping[str, Any] = context.command.commands
     path = context.command_path
     called = f"{path} {name}".partition(" ")[2]
@@ -358,7 +358,7 @@ def _bad_value(problem: Any) -> str:
 
 
 def _wanted(error: Mapping[str, Any]) -> str:
-    """What a value has to be, of one that pydantic refused."""
+    """Return what pydantic requires of a refused value."""
     kind, limits = str(error["type"]), error.get("ctx", {})
     if kind.startswith(("int", "float")):
         return "it must be a number" if kind.startswith("float") else "it must be a whole number"

@@ -1,4 +1,4 @@
-"""The groups of options that commands share: each option is declared once, and means the same wherever it stands.
+"""Option groups that commands share: each option is declared once, and means the same everywhere.
 
 A command takes a group as one parameter, and :func:`expand` makes a signature of it that the parser understands::
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _RANGE: Final = re.compile(r"(\d{1,10})(?:-(\d{1,10}))?", re.ASCII)
 _MOST_PARTITIONS: Final = 100_000
 ALL: Final = "all"
-"""What ``-p`` takes for all partitions."""
+"""Value of ``-p`` for all partitions."""
 _DIGITS: Final = len(str(MAX_OFFSET))
 _SERVERS: Final = "bootstrap.servers"
 
@@ -65,13 +65,13 @@ _Settings: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile(Group):
-    """The file of a service, which tells it all, and which it reads again while it runs."""
+    """The settings file of a service, which the service reads again while it runs."""
 
     PANEL: ClassVar[str] = "Store"
     settings: _Settings = None
 
     def path(self, own: str) -> Path:
-        """The file; ConfigError, which names the service's ``own`` settings, without one."""
+        """Return the file; without one raise ConfigError, which names the service's ``own`` settings."""
         if self.settings is None:
             raise ConfigError(f"no settings are named: give --settings FILE (-c), with {own} beside those of the store")
         return self.settings
@@ -79,7 +79,7 @@ class SettingsFile(Group):
 
 @dataclass(frozen=True, slots=True)
 class Store(Group):
-    """Which bucket."""
+    """The bucket to use."""
 
     PANEL: ClassVar[str] = "Store"
     settings: _Settings = None
@@ -95,15 +95,17 @@ class Store(Group):
 
     @property
     def is_given(self) -> bool:
-        """Whether a store is named."""
+        """True if a store is named."""
         return self.settings is not None or self.url is not None
 
     def read_settings(self) -> Settings:
-        """The settings of the file, of the URL, or of the file for the URL's store; ConfigError without both."""
+        """Return the settings of the file, of the URL, or of the file for the URL's store; raise ConfigError without
+        both.
+        """
         return self.resolve()[0]
 
     def resolve(self) -> tuple[Settings, NamedStore | None]:
-        """Return the same settings, and where they come from."""
+        """Return the same settings, and their source."""
         if not self.is_given:
             raise ConfigError("no store is named: give --settings FILE (-c) or --store URL")
         from tieredstore.remote.stores import resolve_store
@@ -112,7 +114,7 @@ class Store(Group):
 
     @contextlib.contextmanager
     def open(self, cluster: Cluster | None = None) -> Generator[Bucket]:
-        """The bucket, closed again at the end."""
+        """Open the bucket; it is closed at the end."""
         from tieredstore.api.bucket import Bucket
 
         settings, named = self.resolve()
@@ -143,9 +145,9 @@ class Cluster(Group):
     ] = None
 
     def client(self) -> Mapping[str, str] | None:
-        """The properties of the client: of the file, then of ``-X``; None if nothing was said of a broker.
+        """Return the client's properties: the file's, overridden by ``-X``; None without any broker option.
 
-        ConfigError for what is no property, and for properties that name no broker.
+        Raises ConfigError for unknown properties, and for properties without a broker's address.
         """
         if self.bootstrap_server is None and self.kafka_config is None and not self.kafka_property:
             return None
@@ -155,7 +157,7 @@ class Cluster(Group):
         for text in self.kafka_property or ():
             name, equals, value = text.partition("=")
             if not equals or not name.strip():
-                # Not the text itself, which may be a password without its name.
+                # Not the text itself: it may be a password without its name.
                 raise ConfigError("a property of the Kafka client (-X) is not NAME=VALUE, as client.id=tieredstore is")
             client[name.strip()] = value
         if self.bootstrap_server is not None:
@@ -182,7 +184,7 @@ _TopicId: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Topics(Group):
-    """Which topics and partitions; none is all."""
+    """The topics and partitions to use; none means all."""
 
     PANEL: ClassVar[str] = "Topics"
     topics: Annotated[
@@ -194,11 +196,11 @@ class Topics(Group):
 
     @property
     def names(self) -> Sequence[str]:
-        """The topics that were named."""
+        """The named topics."""
         return self.topics or ()
 
     def which(self, work: Work | None = None, *, of_all: bool = False) -> Which:
-        """Partitions, id, and how many at once, as methods of a bucket take them; ``of_all`` narrows all topics too."""
+        """Return partitions, id and concurrency as methods of a bucket take them; ``of_all`` narrows all topics too."""
         if not of_all and not self.topics and (self.partitions not in (None, [ALL]) or self.topic_id):
             raise ConfigError("-p and --topic-id narrow a topic: name it too")
         return _which(self.partitions, self.topic_id, work)
@@ -262,14 +264,14 @@ _Stop: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class End(Group):
-    """Up to where."""
+    """The end of a range."""
 
     PANEL: ClassVar[str] = "Window"
     stop: _Stop = None
 
     @property
     def end(self) -> int | AtTime | None:
-        """Where it ends, which is out; ConfigError, which names the option, for what is no place."""
+        """Return the end, exclusive; ConfigError, which names the option, for an invalid one."""
         return parse_option("--to", self.stop)
 
 
@@ -294,7 +296,7 @@ Last: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class FromTo(Group):
-    """From where to where."""
+    """The start and the end of a range."""
 
     PANEL: ClassVar[str] = "Window"
     start: From = None
@@ -302,24 +304,24 @@ class FromTo(Group):
 
     @property
     def first(self) -> int | AtTime | None:
-        """Where it begins; ConfigError, which names the option, for what is no place."""
+        """Return the start; ConfigError, which names the option, for an invalid one."""
         return parse_option("--from", self.start)
 
     def check_order(self) -> None:
-        """ConfigError for a window that ends before it begins."""
+        """Raise ConfigError for a range that ends before it begins."""
         start, stop = self.first, self.end
         if isinstance(start, int) and isinstance(stop, int) and start > stop:
             raise ConfigError(f"there are no offsets from {start} up to {stop}: the window ends before it begins")
 
     @property
     def end(self) -> int | AtTime | None:
-        """Where it ends, which is out."""
+        """Return the end, exclusive."""
         return parse_option("--to", self.stop)
 
 
 @dataclass(frozen=True, slots=True)
 class Values(Group):
-    """What keys and values are read as."""
+    """The types of keys and values."""
 
     PANEL: ClassVar[str] = "Values"
     key: Annotated[
@@ -350,7 +352,7 @@ class Values(Group):
 
 @dataclass(frozen=True, slots=True)
 class Records(Group):
-    """Which records are read."""
+    """The records to read."""
 
     PANEL: ClassVar[str] = "Records"
     isolation: Annotated[
@@ -378,7 +380,7 @@ _AsJson: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Rows(Group):
-    """Where records or rows go, as what, and how many of them."""
+    """The destination, format and number of records or rows."""
 
     PANEL: ClassVar[str] = "Output"
     output: ToFile = None
@@ -396,7 +398,7 @@ class Rows(Group):
 
 @dataclass(frozen=True, slots=True)
 class Output(Group):
-    """How a command tells what it has to tell."""
+    """The form of a command's report."""
 
     PANEL: ClassVar[str] = "Output"
     as_json: _AsJson = False
@@ -407,7 +409,7 @@ class Output(Group):
 
 @dataclass(frozen=True, slots=True)
 class Json(Group):
-    """The same where there is no table."""
+    """The form of a report without a table."""
 
     PANEL: ClassVar[str] = "Output"
     as_json: _AsJson = False
@@ -415,7 +417,7 @@ class Json(Group):
 
 @dataclass(frozen=True, slots=True)
 class Work(Group):
-    """How much at once."""
+    """Concurrency and bandwidth."""
 
     PANEL: ClassVar[str] = "Work"
     parallel: Annotated[
@@ -425,9 +427,9 @@ class Work(Group):
 
 @dataclass(frozen=True, slots=True)
 class Apply(Group):
-    """Of what deletes or rewrites: it shows its plan, and only ``--yes`` applies it.
+    """For commands that delete or rewrite: they show their plan, and only ``--yes`` applies it.
 
-    Nobody is asked, on a terminal either: the same line does the same in a shell, in a script and in cron.
+    There is no prompt, even on a terminal: the same line does the same in a shell, in a script and in cron.
     """
 
     PANEL: ClassVar[str] = "Work"
@@ -437,7 +439,7 @@ class Apply(Group):
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", rich_help_panel="Work", help="Say what would be done, and do nothing.")
 ]
-"""Of what only adds: it acts at once, but for this."""
+"""For commands that only add: they act at once, except with this."""
 
 MinAge: TypeAlias = Annotated[
     str,
@@ -445,18 +447,18 @@ MinAge: TypeAlias = Annotated[
         "--min-age", metavar="AGE", rich_help_panel="Work", help="Only what is older, by the store's clock: 24h, 7d."
     ),
 ]
-"""Of what collects garbage."""
+"""For commands that collect garbage."""
 
 Count: TypeAlias = Annotated[
     int | None, typer.Option("-n", metavar="N", min=1, rich_help_panel="Output", help="End after so many records.")
 ]
-"""Of what shows records."""
+"""For commands that show records."""
 
 Follow: TypeAlias = Annotated[
     bool,
     typer.Option("-f", "--follow", rich_help_panel="Window", help="Keep following new records until stopped."),
 ]
-"""Of what reads."""
+"""For commands that read."""
 
 GroupName: TypeAlias = Annotated[
     str | None,
@@ -467,7 +469,7 @@ GroupName: TypeAlias = Annotated[
         help="Join this consumer group: share the topic, resume at its offsets, commit what was written.",
     ),
 ]
-"""A group of consumers."""
+"""A consumer group."""
 
 Prices: TypeAlias = Annotated[
     Path | None,
@@ -475,25 +477,25 @@ Prices: TypeAlias = Annotated[
         "--prices", metavar="FILE", help="Price file, TOML or JSON, as examples/prices.toml: show monthly costs too."
     ),
 ]
-"""What things cost."""
+"""Prices."""
 
 Once: TypeAlias = Annotated[bool, typer.Option("--once", help="Do the work that is due now, then exit.")]
-"""Of services."""
+"""For services."""
 
 BACKUP: Final = typer.Option(
     "--backup", metavar="FILE", help="Settings of a pipeline, or of Secor, that keeps the same topics raw."
 )
-"""Of what looks for records in files."""
+"""For commands that search files for records."""
 
 JsonLogs: TypeAlias = Annotated[
     bool,
     typer.Option("--json-logs", rich_help_panel="Output", help="Log lines of JSON, for a collector of logs."),
 ]
-"""Of services."""
+"""For services."""
 
 
 def expand(command: Callable[..., None]) -> Callable[..., None]:
-    """``command`` with the fields of its groups as parameters of their own, in their order."""
+    """Return ``command`` with the fields of its groups as separate parameters, in order."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, type[Group]] = {
         name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, Group)
@@ -520,7 +522,7 @@ def expand(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def parse_partitions(texts: Sequence[str] | None) -> tuple[int, ...] | None:
-    """Partitions as ``3``, ``0,2`` and ``4-7`` name them, ascending, each once; None for ``all``, and by default."""
+    """Parse partitions like ``3``, ``0,2`` and ``4-7``; ascending, each once; None for ``all``, and by default."""
     if not texts or ALL in texts:
         return None
     ranges = [each for text in texts for each in _ranges(text)]
@@ -530,7 +532,7 @@ def parse_partitions(texts: Sequence[str] | None) -> tuple[int, ...] | None:
 
 
 def parse_option(option: str, text: str | None) -> int | AtTime | None:
-    """The place that an option gives; ConfigError, which names it, for what is none."""
+    """Parse the position that an option gives; ConfigError, which names the option, for an invalid one."""
     if text is None:
         return None
     from tieredstore.api.positions import parse_place
@@ -539,7 +541,7 @@ def parse_option(option: str, text: str | None) -> int | AtTime | None:
 
 
 def parse_segment(text: str, name: str = "OFFSET|ID") -> int | Uuid:
-    """The offset that a segment begins at, or its id; ConfigError, which names the option, for what is neither."""
+    """Parse a segment's base offset or id; ConfigError, which names the option, for anything else."""
     if text.isascii() and text.isdecimal():
         if len(text) > _DIGITS or int(text) > MAX_OFFSET:
             raise ConfigError(f"{name} is {excerpt(text)}: an offset is at most {MAX_OFFSET}")

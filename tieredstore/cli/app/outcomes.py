@@ -1,6 +1,6 @@
-"""What a command that changes a bucket tells of its items, and the one rule of those that delete or rewrite.
+"""The report of a command that changes a bucket, and the one rule for commands that delete or rewrite.
 
-These show their plan and end with 0; only ``--yes`` applies it. For scripts each item is an object of JSON, the same of
+These show their plan and end with 0; only ``--yes`` applies it. For scripts each item is a JSON object, the same for
 all tools, and the last line is a summary.
 """
 
@@ -29,10 +29,10 @@ OUTCOME: Final[Row[Outcome]] = attributes_of(Outcome)
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What a person reads of a tool: of how many ``noun``s what was ``done``, and what else became of them by code.
+    """A tool's words for a person: ``noun`` for its items, ``done`` for the main result, and others by code.
 
-    ``show`` makes a line of an item, or None where the sums are enough. Items that are kept for a code of ``stopping``
-    make the command end with 6: what it was told to do is not done.
+    ``show`` returns a line for an item, or None where the sums are enough. Items kept for a code of ``stopping`` make
+    the command end with 6: it did not do what it was asked to.
     """
 
     noun: str
@@ -42,23 +42,23 @@ class Words:
     doing: str
     stopping: frozenset[str] = frozenset()
     also: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Codes of changes of another kind than ``done``, in words; they are counted apart."""
+    """Words for codes of other changes than ``done``; they are counted apart."""
     exit_codes: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Exit codes of their own for items of these codes, each of which ``show`` has told of."""
+    """Exit codes for items of these codes, each of which ``show`` has reported."""
     has_sizes: bool = True
     none: str | None = None
-    """The sentence where there was no item at all."""
+    """The sentence if there were no items."""
     again: str = "run again to go on"
-    """How to go on where a signal ended it."""
+    """How to continue after a signal."""
     only_adds: bool = False
-    """It acts at once, but for a dry run."""
+    """True if it acts at once unless dry_run is given."""
     row: Row[Any] = OUTCOME
-    """The item for scripts: a tool whose outcomes have more fields adds them behind those of all tools."""
+    """An item's fields for scripts: a tool whose outcomes have more adds them after the common ones."""
 
 
 @dataclass(slots=True)
 class Teller:
-    """Tells of one item after the other, and sums them up."""
+    """Reports items one by one, and sums them up."""
 
     words: Words
     as_json: bool
@@ -68,10 +68,10 @@ class Teller:
     size: int = 0
     unsized: int = 0
     more: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
-    """What a summary for scripts has beside the sums of every tool."""
+    """Fields of the summary for scripts beside the sums of every tool."""
 
     def note(self, outcome: Outcome) -> None:
-        """Count one item more."""
+        """Count an item."""
         self.counts[outcome.code] += 1
         if outcome.status in ("planned", "done") and outcome.code not in self.words.also:
             self.changed += 1
@@ -83,7 +83,7 @@ class Teller:
         return f"would be {outcome.code}" if outcome.status == "planned" else outcome.code.replace("_", " ")
 
     def tell(self, outcome: Outcome) -> None:
-        """Of one item more."""
+        """Report an item."""
         self.note(outcome)
         if self.as_json:
             print_json_line(self.words.row.json(outcome))
@@ -93,22 +93,22 @@ class Teller:
             print_lines([line])
 
     def sentence(self) -> str:
-        """How much is done, and its bytes."""
+        """Return how much is done, with its bytes."""
         done = f"{counted(self.changed, self.words.noun)} {'would be ' if self.is_plan else ''}{self.words.done}"
         unknown = f", and {human_count(self.unsized)} whose size the store does not tell" if self.unsized else ""
         return f"{done} ({human_bytes(self.size)}{unknown})" if self.changed and self.words.has_sizes else done
 
     def count_up(self, words: Mapping[str, str]) -> str:
-        """How many items came to each of these codes, in words; nothing if there are none."""
+        """Return the numbers of items with each of these codes, in words; empty if there are none."""
         return "; ".join(f"{self.counts[code]} {text}" for code, text in words.items() if self.counts[code])
 
     def stopped(self) -> str:
-        """The sentence where a signal ends it."""
+        """Return the sentence for a run ended by a signal."""
         left = self.count_up(self.words.left)
         return f"stopped; {self.sentence()}; {f'left alone: {left}; ' if left else ''}{self.words.again}"
 
     def sum_up(self, totals: Totals, stays: list[JsonValue]) -> None:
-        """The summary for scripts; for a person the sums, what was left alone, and how a plan is applied."""
+        """Print the summary: for scripts, or for a person the sums, what was left, and how to apply a plan."""
         if self.as_json:
             sums = {name: value for name, value in asdict(totals).items() if name != "failures"}
             codes: dict[str, JsonValue] = dict(sorted(self.counts.items()))
@@ -124,12 +124,12 @@ class Teller:
 
 
 def carry_out(plan: Plan, words: Words, *, yes: bool, as_json: bool, store: ObjectStore | None = None) -> None:
-    """Show a plan, or apply it, and sum it up. ``store`` is what may keep what is deleted, which is told of."""
+    """Show a plan, or apply it, and sum it up. If ``store`` retains deleted data, that is reported."""
     tell_all(plan.apply if yes else plan.show, Teller(words, as_json, is_plan=not yes), store)
 
 
 def tell_all(act: Callable[[OnOutcome], Totals], teller: Teller, store: ObjectStore | None = None) -> None:
-    """Tell of each item that ``act`` gives, count them while it works, and sum them up; see :func:`finish`."""
+    """Report each item of ``act``, count them while it works, and sum them up; see :func:`finish`."""
     doing = "checking" if teller.is_plan else teller.words.doing
     with tell_if_stopped(teller.stopped), counting(doing, f"{teller.words.noun}s") as advance:
 
@@ -142,7 +142,7 @@ def tell_all(act: Callable[[OnOutcome], Totals], teller: Teller, store: ObjectSt
 
 
 def totals_of(act: Callable[[], Totals]) -> tuple[Totals, PartlyDoneError | None]:
-    """The totals, and the error that they came with if items failed."""
+    """Return the totals, and their error if items failed."""
     try:
         return act(), None
     except PartlyDoneError as error:
@@ -150,9 +150,9 @@ def totals_of(act: Callable[[], Totals]) -> tuple[Totals, PartlyDoneError | None
 
 
 def finish(teller: Teller, totals: Totals, failure: PartlyDoneError | None, stays: list[JsonValue]) -> None:
-    """Sum up, and end with the code of the first failure.
+    """Print the summary, and end with the code of the first failure.
 
-    PartlyDoneError for failures without an error; exit code 6 for items that stayed against what was asked for.
+    Raises PartlyDoneError for failures without an error; exit code 6 for items that were kept despite the request.
     """
     teller.sum_up(totals, stays)
     code = next((code for name, code in teller.words.exit_codes.items() if teller.counts[name]), None)
@@ -168,7 +168,7 @@ def finish(teller: Teller, totals: Totals, failure: PartlyDoneError | None, stay
 
 
 def say_what_stays(store: ObjectStore) -> list[JsonValue]:
-    """What a deletion does not free, on stderr; the same for scripts."""
+    """Report on stderr what a deletion does not free; return the same for scripts."""
     from tieredstore.backends.base import admin_of
 
     sentences = list(admin_of(store).kept_after_delete())

@@ -1,4 +1,4 @@
-"""One command in a process of its own: its streams, its signals, its end. Imports little, and no command.
+"""One command in its own process: streams, signals, end. Imports little, and no command.
 
 ``entry`` imports this module once signals end the process quietly, and without the parser for ``--version``.
 """
@@ -15,20 +15,20 @@ from tieredstore.cli.terminal.streams import ReaderGoneError, StandardOutputFail
 
 
 def run_at_once(command: Callable[[], int]) -> NoReturn:
-    """Run what only writes a line: nothing is left to undo when a signal ends the process, as ``entry`` has it."""
+    """Run a command that only writes a line: it has nothing to undo when a signal ends the process, as in ``entry``."""
     output, complaints = take_streams(_complain_of)
     sys.exit(_run_to_the_end(command) or output.exit_code or complaints.exit_code)
 
 
 def run(command: Callable[[], int]) -> NoReturn:
-    """Run the command of this process, which gives its exit code, and end the process."""
+    """Run the command of this process, which returns its exit code, and end the process."""
     from tieredstore.process.interruption import Interrupted, Interruption
 
     with Interruption() as interruption:
 
         def output_failed(error: StandardOutputFailedError) -> None:
             _complain_of(error)
-            # Nobody is served by what is still under way, and closing it may wait for a store.
+            # Work in progress has no reader any more, and closing it may wait for a store.
             interruption.end_soon(error.exit_code)
 
         output, complaints = take_streams(output_failed)
@@ -53,7 +53,7 @@ def _complain_of(error: StandardOutputFailedError) -> None:
 
 
 def _run_to_the_end(command: Callable[[], int]) -> int:
-    """The exit code of the command, all of its output written or given up."""
+    """Return the command's exit code once all of its output is written or given up."""
     try:
         code = command()
     except Exception as error:  # noqa: BLE001  a bug: told as Python tells it
@@ -65,7 +65,7 @@ def _run_to_the_end(command: Callable[[], int]) -> int:
 
 
 def _others_would_hold_up_the_end() -> bool:
-    """Whether the interpreter would wait for threads, which may wait for a store."""
+    """Return True if the interpreter would wait for threads, which may wait for a store."""
     import threading
 
     return any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread())

@@ -1,14 +1,14 @@
 """The table of commands: the core's own, and those that a wing attaches by an entry point ``tieredstore.commands``.
 
-An entry is known by name and summary before its module is imported, so that help, completion and every other command do
-without it. A wing's entry point names the wing's own table::
+An entry has its name and summary before its module is imported, so that help, completion and other commands do not
+import it. A wing's entry point names the wing's own table::
 
     [project.entry-points."tieredstore.commands"]
     uploader = "tieredstore.uploader.cli:COMMANDS"
 
-An entry of the name ``cat --group`` is no command, but what that option of the command does.
+An entry with a name like ``cat --group`` is not a command but the implementation of that option.
 
-Entry points are read only where the core's own names do not answer.
+Entry points are read only if the core has no command of the name.
 """
 
 from __future__ import annotations
@@ -29,61 +29,62 @@ Loaded: TypeAlias = "Callable[..., object] | typer.Typer"
 """A command's function, or a group of commands."""
 
 Effect: TypeAlias = Literal["reads", "adds", "rewrites"]
-"""What a command does to what is stored: nothing (but that a group's position moves), or it acts at once and deletes
-nothing (but what a service's settings say), or it shows a plan, and ``--yes`` applies it."""
+"""The effect of a command on stored data: ``reads`` changes nothing (except a group's position), ``adds`` acts at
+once and deletes nothing (except by a service's settings), ``rewrites`` shows a plan that ``--yes`` applies.
+"""
 
 EXTRAS: Final = {
     "confluent_kafka": "kafka", "duckdb": "query", "fastavro": "avro", "pandas": "spark", "pyarrow": "arrow",
     "pyspark": "spark", "watchdog": "uploader",
 }  # fmt: skip
-"""The extra that brings a package: a command imports what it needs when it runs, and names what is missing."""
+"""The extra for each package: a command imports what it needs when it runs, and names what is missing."""
 
 _GROUP: Final = "tieredstore.commands"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A command, or a group of commands, whose effects have their names; ``summary`` is the help's first paragraph."""
+    """A command or a group of commands, with the effect of each; ``summary`` is the help's first paragraph."""
 
     name: str
     summary: str
     effect: Effect | Mapping[str, Effect] = field(hash=False)
     load: Callable[[], Loaded]
-    """Import the command's module. What it needs of an extra it imports when it runs."""
+    """Imports the command's module. Packages of an extra are imported when the command runs."""
 
     @property
     def effects(self) -> dict[str, Effect]:
-        """The effect of each command, by the words that call it."""
+        """Return the effect of each command, by the words that call it."""
         if isinstance(self.effect, str):
             return {self.name: self.effect}
         return {f"{self.name} {command}": effect for command, effect in self.effect.items()}
 
 
 def entry_of(name: str) -> Entry | None:
-    """Find a command by its name; None where neither the core nor a wing has it."""
+    """Find a command by its name; None if neither the core nor a wing has it."""
     found = _CORE.get(name)
     return found or next((entry for entry in wing_entries() if entry.name == name), None)
 
 
 def find_option(name: str) -> Entry | None:
-    """Find what a wing attaches to an option of a command, by ``command --option``; None where there is none."""
+    """Find a wing's implementation of an option, by ``command --option``; None if there is none."""
     return next((entry for entry in _attached() if entry.name == name), None)
 
 
 def all_entries() -> tuple[Entry, ...]:
-    """List the core's commands, then those of the installed wings."""
+    """Return the core's commands, then those of the installed wings."""
     return (*_CORE.values(), *wing_entries())
 
 
 def wing_entries() -> tuple[Entry, ...]:
-    """List the commands of the wings that are there."""
+    """Return the commands of the installed wings."""
     return tuple(entry for entry in _attached() if " " not in entry.name)
 
 
 @functools.cache
 def _attached() -> tuple[Entry, ...]:
-    """Read the tables of the wings that are there."""
-    from importlib.metadata import entry_points  # a tenth of a second that most commands do without
+    """Read the tables of the installed wings."""
+    from importlib.metadata import entry_points  # takes a tenth of a second, which most commands avoid
 
     return tuple(read_tables(entry_points(group=_GROUP)))
 

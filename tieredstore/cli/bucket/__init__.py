@@ -1,1 +1,1 @@
-"""Commands about what a bucket holds and what is done to it."""
+"""Commands that show or change the contents of a bucket."""

@@ -17,7 +17,7 @@ from tieredstore.kafka.indexes import read_offset_index, read_time_index, read_t
 from tieredstore.model import IndexType
 
 Entry: TypeAlias = dict[str, JsonValue]
-"""One entry of an index: its fields by their names."""
+"""One entry of an index: its fields by name."""
 
 IndexName: TypeAlias = Annotated[
     str | None,
@@ -30,7 +30,7 @@ IndexName: TypeAlias = Annotated[
 
 
 def row_of(entries: Sequence[Entry]) -> Row[Entry]:
-    """Declare the fields that the entries of an index have; on a narrow terminal the last columns go first."""
+    """Declare the fields of an index's entries; a narrow terminal drops the last columns first."""
 
     def declare(rank: int, name: str) -> Field[Entry]:
         align = word if any(isinstance(entry[name], str) for entry in entries) else number
@@ -40,7 +40,7 @@ def row_of(entries: Sequence[Entry]) -> Row[Entry]:
 
 
 def decode_rows(kind: IndexType, content: bytes, base_offset: int) -> list[Entry]:
-    """The entries of one index of the segment at ``base_offset``; BatchCorruptError if they do not hold together."""
+    """Decode one index of the segment at ``base_offset``; raise BatchCorruptError if its entries are inconsistent."""
     return _DECODERS[kind](content, base_offset)
 
 

@@ -1,4 +1,4 @@
-"""``tieredstore du``: how much lies where, and what it costs a month."""
+"""``tieredstore du``: stored bytes by topic, partition or day, and their cost per month."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tieredstore.ops.cost.prices import PriceFile, read_prices
 
 
 class By(enum.StrEnum):
-    """What a row is of."""
+    """The subject of a row."""
 
     TOPIC = "topic"
     PARTITION = "partition"
@@ -33,7 +33,7 @@ class By(enum.StrEnum):
 
 
 class Sort(enum.StrEnum):
-    """What rows are sorted by: the greatest first, names and days from the first on."""
+    """Sort order of rows: sizes descending, names and days ascending."""
 
     STORED = "stored"
     SIZE = "size"
@@ -126,7 +126,7 @@ def _show(
 
 
 def _name_row(by: By, rows: Sequence[Usage]) -> Row[Usage]:
-    """Declare what names a row; the topic's id is shown where nothing else tells rows apart."""
+    """Declare the fields that name a row; the topic's id is shown if nothing else distinguishes rows."""
     is_id_needed = len({(row.topic, row.partition) for row in rows}) < len(rows)
     is_day = by is By.DAY
     return Row(
@@ -193,7 +193,7 @@ def _rank(row: Usage, sort: Sort) -> float:
 
 
 def _order(row: Usage) -> tuple[str, str, int, str]:
-    """Rows by name and day."""
+    """Sort key of rows by name and day."""
     return (row.topic or "", str(row.topic_id or ""), row.partition or 0, str(row.day or ""))
 
 
@@ -201,7 +201,7 @@ _MOST_ROWS: Final = 8
 _BAR: Final = 0.38
 
 _Part = tuple[str, Callable[[Usage], float | None], str]
-"""A part of a bar: its name, its length, its colour."""
+"""A part of a bar: name, length, colour."""
 
 _COST: Final[Sequence[_Part]] = (
     ("storage", lambda row: _cost_of(row).storage, COLORS[0]),
@@ -217,7 +217,7 @@ _LOG: Final[Sequence[_Part]] = (("log before compression", lambda row: row.size,
 
 
 def _by_label(rows: Sequence[Usage]) -> dict[str, Usage]:
-    """What the picture calls each row; of a topic that was created again the ids tell them apart."""
+    """Return the label of each row in the picture; ids distinguish lives of a re-created topic."""
     times = Counter((row.topic, row.partition, row.day) for row in rows)
     return {_label(row, with_id=times[row.topic, row.partition, row.day] > 1): row for row in rows}
 
@@ -228,9 +228,9 @@ def _label(row: Usage, *, with_id: bool) -> str:
 
 
 def _draw(picture: Picture, usage: Mapping[str, Usage], total: Usage, prices: PriceFile | None) -> None:
-    """Two bars a row, those of the greatest first, the others together: what lies in the bucket, beside the log.
+    """Draw two bars per row, the largest rows first and the rest together: bytes in the bucket, beside the log's.
 
-    With prices: what it costs in the bucket, and what it would on brokers. That there is nothing to draw is said.
+    With prices: the cost in the bucket, beside the cost on brokers. Reports if there is nothing to draw.
     """
     if not usage:
         complain(f"{picture.path} was not drawn: there are no segments")
@@ -265,7 +265,7 @@ def _draw(picture: Picture, usage: Mapping[str, Usage], total: Usage, prices: Pr
 
 
 def _longest(usage: Mapping[str, Usage], parts: Sequence[_Part]) -> dict[str, Usage]:
-    """The rows with the longest bars; the rest as one."""
+    """Return the rows with the longest bars; the rest as one."""
     by_length = sorted(usage.items(), key=lambda row: -sum(amount_of(row[1]) or 0.0 for _, amount_of, _ in parts))
     if len(by_length) <= _MOST_ROWS:
         return dict(by_length)

@@ -58,7 +58,7 @@ def fetch(
 
 
 def parse_range(text: str) -> slice:
-    """The slice that ``A:B`` writes; ConfigError for anything else."""
+    """Parse ``A:B`` as a slice; raise ConfigError for anything else."""
     match = _RANGE.fullmatch(text.strip())
     if match is None:
         raise ConfigError(

@@ -52,7 +52,7 @@ def gc(
 
 
 def _line(outcome: Outcome, verb: str) -> str | None:
-    """What is done, and what somebody should know of; what is simply too young is only counted."""
+    """Return a line for changes and warnings; objects that are merely too young are only counted."""
     if outcome.code == "young" and outcome.reason is None:
         return None
     size = "size not known" if outcome.stored_size is None else human_bytes(outcome.stored_size)

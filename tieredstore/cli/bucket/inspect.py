@@ -1,4 +1,4 @@
-"""``tieredstore inspect``: all that is known of one segment, and whether its objects fit together."""
+"""``tieredstore inspect``: everything known about one segment, and whether its objects are consistent."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class SegmentView:
 
     @property
     def damage(self) -> list[str]:
-        """What does not fit together, one sentence each."""
+        """Return each inconsistency as a sentence."""
         return [self._damage(obj) for obj in self._objects if obj.damage is not None]
 
     @property
@@ -99,7 +99,7 @@ class SegmentView:
         return inspect_objects(self.segment)
 
     def as_json(self, *, chunks: bool) -> JsonValue:
-        """All of it, snake_case; what is not known is null."""
+        """Return everything with snake_case names; unknown values are null."""
         objects = self.segment.objects
         row: dict[str, JsonValue] = {
             **_SEGMENT.json(objects),
@@ -114,7 +114,7 @@ class SegmentView:
         return {**row, "chunks": list(map(_CHUNK.json, self._chunks()))} if chunks else row
 
     def print(self, *, chunks: bool, wide: bool) -> None:
-        """All of it, as tables."""
+        """Print everything as tables."""
         print_table((word("SEGMENT"), text("")), self._lines(), wide=wide)
         _print_rows(self._object, self._objects)
         _print_rows(_INDEX, self.segment.manifest.segment_indexes.recorded())
@@ -161,7 +161,7 @@ class SegmentView:
         yield "offsets", f"{self.segment.objects.start_offset} to {metadata.end_offset}"
         yield "leader epochs", epochs or "unknown"
         yield "last timestamp", _time(metadata.max_timestamp_ms)
-        # -1: no broker copied it, or its log directory did not say which.
+        # -1: not copied by a broker, or its log directory did not name the broker.
         broker = "not by a broker" if metadata.broker_id < 0 else f"by broker {metadata.broker_id}"
         yield "copied", f"{_time(metadata.event_timestamp_ms)}, {broker}"
         yield "aborted transactions", {None: "unknown", True: "none", False: "some"}[metadata.txn_idx_empty]
@@ -221,7 +221,7 @@ def _print_rows(row: Row[T], items: Iterable[T]) -> None:
 
 
 _Chunk: TypeAlias = tuple[int, ByteRange, ByteRange]
-"""Number, place in the log, and place as it is stored."""
+"""Number, range in the log, and range as stored."""
 
 _SEGMENT: Final[Row[SegmentObjects]] = Row(
     attributes("topic", "topic_id", "partition").of(lambda objects: objects.segment_id.topic_id_partition),

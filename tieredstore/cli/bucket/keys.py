@@ -243,7 +243,7 @@ def seal(
 
 
 def settings_lines(files: KeyPairFiles) -> str:
-    """The lines of a settings file that encrypt with the pair alone."""
+    """Return the lines of a settings file that encrypt with this pair alone."""
     alone = {"encryption.enabled": "true", "encryption.key.pair.id": files.key_id, PAIRS: files.key_id}
     return _as_properties(alone | files.settings())
 
@@ -253,7 +253,9 @@ def _as_properties(lines: Mapping[str, str]) -> str:
 
 
 def _check(bucket: Bucket, key_id: str, *, as_json: bool) -> None:
-    """Print what needs a pair. typer.Exit with 5 while something does; ResourceNotFoundError without any segment."""
+    """Print what needs a pair. Raises typer.Exit with 5 while anything does; ResourceNotFoundError without any
+    segment.
+    """
     reasons: Counter[NeedReason] = Counter()
     encryption, listed = bucket.settings.encryption, 0
 
@@ -299,7 +301,7 @@ def _check(bucket: Bucket, key_id: str, *, as_json: bool) -> None:
 
 
 def _until(bucket: Bucket, old_keys: Sequence[str]) -> str:
-    """Say until when readers need the old pairs: the time that ``keys list ID`` goes by."""
+    """Return until when readers need the old pairs: the time that ``keys list ID`` uses."""
     opened, cached_ms = bucket.opened(), bucket.settings.fetch.manifest_cache.retention_ms
     names = ", ".join(map(repr, old_keys))
     if cached_ms < 0:
@@ -322,7 +324,7 @@ _NEED: Final[Row[KeyNeed]] = Row(
 
 
 def _key_row(encryption: EncryptionSettings | None) -> Row[KeyUse]:
-    """Declare the row of a key pair: its id (None for segments without encryption), and the sums of its segments."""
+    """Declare the row of a key pair: its id (None for unencrypted segments), and the sums of its segments."""
     on_ring, active = _ring_ids(encryption), None if encryption is None else encryption.key_pair_id
 
     def ring(key_id: str | None) -> str:

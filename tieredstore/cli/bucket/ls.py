@@ -1,4 +1,4 @@
-"""``tieredstore ls``: what a store holds of topics, partitions and segments, and what brokers have beside it."""
+"""``tieredstore ls``: topics, partitions and segments in a store, and the brokers' beside them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from tieredstore.ops.offsets import Extent
 _HOLE: Final = "(hole)"
 _MOST_SPANS: Final = 3
 _NEVER: Final = WIDE + 1
-"""The rank of a column that is left out, as it would say the same in each line."""
+"""Rank of a column that is omitted because each line would show the same."""
 
 _Life: TypeAlias = tuple[str, Uuid, int]
 """A partition of one life of a topic."""
@@ -120,7 +120,7 @@ def ls(
 
 @dataclass(slots=True)
 class _Seen:
-    """What was listed: sums, which offsets there are and, for a picture, times and sizes of whole segments."""
+    """The listed data: sums, present offsets and, for a picture, times and sizes of complete segments."""
 
     is_drawn: bool
     whole: list[tuple[str, int | None, int]] = field(default_factory=list[tuple[str, int | None, int]])
@@ -133,7 +133,7 @@ class _Seen:
     holes: int = 0
 
     def add(self, segment: Segment) -> tuple[Segment, Extent | None]:
-        """Take one more, and give it with the hole before it; one that cannot be read is told of on stderr."""
+        """Add a segment and return it with the hole before it; report an unreadable one on stderr."""
         if segment.metadata is None or segment.missing:
             self.incomplete += 1
             self.damaged += segment.damage is not None
@@ -151,11 +151,11 @@ class _Seen:
         return segment, hole
 
     def summary(self) -> dict[str, JsonValue]:
-        """The sums of segments for scripts; those of bytes are of whole ones."""
+        """Return the sums of segments for scripts; byte sums cover complete ones."""
         return {**_SEEN.json(self), "ratio": ratio_of(self.size, self.stored_size)}
 
     def partitions(self) -> dict[_Life, Partition]:
-        """The offsets that there are of each partition."""
+        """Return the present offsets of each partition."""
         return {life: _held_partition(life[2], held.spans) for life, held in self.held.items()}
 
 
@@ -194,7 +194,7 @@ _Named: TypeAlias = tuple[Topic, Partition]
 
 
 def _partition_row(id_rank: int, *, has_broker: bool, has_until: bool) -> Row[_Named]:
-    """Declare what is told of a partition; ``id_rank`` is that of the topic's id."""
+    """Declare the fields of a partition; ``id_rank`` is the rank of the topic's id."""
     parts: list[Row[_Named]] = [
         Row(
             declare("topic", lambda row: row[0].name, text("TOPIC")),
@@ -253,14 +253,14 @@ def _sums_of(rows: Sequence[Partition]) -> Partition:
 
 
 def _show_spans(stored: Sequence[Extent]) -> str:
-    """``0 … 99, 150 … 199`` around a hole; of many holes their number."""
+    """Return ``0 … 99, 150 … 199`` around a hole; for many holes their number."""
     if len(stored) > _MOST_SPANS:
         return f"{stored[0][0]} … {stored[-1][1] - 1}, {len(stored) - 1} holes"
     return ", ".join(f"{start} … {stop - 1}" for start, stop in stored)
 
 
 def _around_holes(held: str) -> str:
-    """The same, as from ``0 … 199, 1 hole``."""
+    """Return the same from ``0 … 199, 1 hole``."""
     first, *others = held.split(", ")
     if not others or "…" not in others[-1]:
         return held
@@ -280,7 +280,7 @@ def _is_complete(one: Partition) -> bool | None:
 
 
 def _judge(topics: Sequence[Topic], until: AtTime) -> None:
-    """Say which partitions are not complete up to a time, and why; the errors have the exit codes."""
+    """Report which partitions are not complete up to a time, and why; the errors have the exit codes."""
     unknown = incomplete = 0
     for topic in topics:
         for one in topic.partitions:
@@ -345,7 +345,7 @@ def _show_segments(seen: _Seen, listed: Iterable[tuple[Segment, Extent | None]],
     rows.append(
         ["total", "", "", "", human_bytes(seen.size), human_bytes(stored), human_ratio(seen.size, stored), *[""] * 4]
     )
-    # Of one topic, or one partition, what is the same in each line is left out: "total" stands in the first column.
+    # Columns that are the same in each line of one topic or partition are omitted, so "total" is in the first column.
     at = [place for place, each in enumerate(row.columns) if each.rank != _NEVER]
     cells = [[line[place] for place in at] for line in rows]
     cells[-1][0] = "total"
@@ -355,7 +355,7 @@ def _show_segments(seen: _Seen, listed: Iterable[tuple[Segment, Extent | None]],
 def _segment_row(
     *, has_topic: bool = True, has_partition: bool = True, has_topic_id: bool = False, has_segment_id: bool = False
 ) -> Row[Segment]:
-    """Declare what is told of a segment; tables show whole ones alone, and names and ids where they tell rows apart."""
+    """Declare the fields of a segment; tables show complete ones, and names and ids if they distinguish rows."""
     return Row(
         declare("topic", lambda one: one.topic, text("TOPIC", rank=0 if has_topic else _NEVER)),
         declare("topic_id", lambda one: one.topic_id),
@@ -382,7 +382,7 @@ def _segment_row(
 
 
 def _time_ms(segment: Segment) -> int | None:
-    """The greatest timestamp of its batches, where it is known."""
+    """Return the greatest timestamp of its batches, if known."""
     known = None if segment.metadata is None else segment.metadata.max_timestamp_ms
     return None if known is None or known < 0 else known
 
@@ -392,7 +392,7 @@ def _ratio(segment: Segment) -> float | None:
 
 
 def _form(segment: Segment) -> str:
-    """How the segment is stored: ``zstd key1``, ``plain``."""
+    """Return how the segment is stored: ``zstd key1``, ``plain``."""
     forms = ["zstd"] if segment.compressed else []
     return " ".join([*forms, *([] if segment.key_id is None else [excerpt(segment.key_id)])]) or "plain"
 
@@ -400,22 +400,22 @@ def _form(segment: Segment) -> str:
 # ---- pictures
 
 _STEPS: Final = 500
-"""How many times a picture tells apart; more would be less than a dot each."""
+"""Times that a picture distinguishes; more would be less than a dot each."""
 _NARROWEST_MS: Final = 1000
 
 Stored = Sequence[tuple[int, int]]
-"""Times in milliseconds, ascending, and how many bytes are stored of records up to then since the time before."""
+"""Times in milliseconds, ascending, each with the stored bytes of records since the previous one."""
 
 
 def draw_stored(picture: Picture, segments: Iterable[tuple[str, int | None, int]]) -> None:
-    """Draw the bytes that were stored up to each time, of segments: topic, time and size.
+    """Draw the bytes stored up to each time, from segments as topic, time and size.
 
-    Stderr tells how many segments have no time in their manifests, and that there is nothing to draw.
+    Reports on stderr how many segments have no time in their manifests, and if there is nothing to draw.
     """
     stored: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     timeless = 0
     for topic, time_ms, size in segments:
-        # A time that is none, as of producers that count in other units, would leave everything else in one spot.
+        # An invalid time, from producers that count in other units, would squeeze everything else into one spot.
         if time_ms is None or iso_utc(time_ms) is None:
             timeless += 1
         else:
@@ -447,13 +447,13 @@ def draw_stored(picture: Picture, segments: Iterable[tuple[str, int | None, int]
     axes.set_title(f"{topics}: {human_bytes(sum(sums.values()))} stored", loc="left", fontweight="bold")
     if len(bands) > 1:
         names = [f"{label(topic)}: {human_bytes(size)}" for topic, size in sums.items()]
-        # In the order of the bands, from above.
+        # In the order of the bands, from the top.
         add_legend(axes, areas[::-1], names[::-1])
     picture.save(axes)
 
 
 def _bands(stored: Mapping[str, Stored]) -> dict[str, Stored]:
-    """The topics that have most, those first; what has no colour of its own is the last one together."""
+    """Return the largest topics first; those without a colour of their own are summed up in the last one."""
     by_size = sorted(stored, key=lambda topic: (-sum(size for _, size in stored[topic]), topic))
     if len(by_size) <= len(COLORS):
         return {topic: stored[topic] for topic in by_size}
@@ -463,7 +463,7 @@ def _bands(stored: Mapping[str, Stored]) -> dict[str, Stored]:
 
 
 def _times(bands: Iterable[Stored]) -> list[int]:
-    """Times at equal distances, from before the first record to behind the last."""
+    """Return equidistant times, from before the first record to after the last."""
     ends = [time for stored in bands for time in (stored[0][0], stored[-1][0])]
     first, last = min(ends), max(ends)
     margin = max((last - first) // 20, _NARROWEST_MS)
@@ -471,7 +471,7 @@ def _times(bands: Iterable[Stored]) -> list[int]:
 
 
 def _heights(stored: Stored, times: Iterable[int]) -> list[int]:
-    """How much is stored up to each of ``times``."""
+    """Return the bytes stored up to each of ``times``."""
     sums = [0, *itertools.accumulate(size for _, size in stored)]
     instants = [time for time, _ in stored]
     return [sums[bisect.bisect_right(instants, time)] for time in times]
@@ -480,22 +480,22 @@ def _heights(stored: Stored, times: Iterable[int]) -> list[int]:
 _BUCKET, _BROKER = COLORS[:2]
 _THICK: Final = 0.38
 _TALLEST: Final = 30.0
-"""Inches: more than this many partitions share it."""
+"""Inches, shared by however many partitions there are."""
 
 
 def draw_offsets(picture: Picture, partitions: Mapping[_Life, Partition], *, broker: bool) -> None:
-    """A bar for each partition and holder; ``broker`` tells whether one was asked."""
+    """Draw a bar for each partition and holder; ``broker`` is True if one was asked."""
     if not partitions:
         complain(f"{picture.path} was not drawn: there are no segments")
         return
     axes = picture.axes(height=min(1.9 + 0.45 * len(partitions), _TALLEST))
-    # Bucket above broker; the one alone has all of the height.
+    # Bucket above broker; the bucket alone takes the whole height.
     thick = _THICK if broker else 2 * _THICK
     for row, known in enumerate(partitions.values()):
         _draw(axes, known.stored, (row - _THICK, thick), _BUCKET)
         if known.broker is not None:
             _draw(axes, [known.broker.extent], (row, _THICK), _BROKER)
-        # With an edge, so that a hole of one offset among millions is seen.
+        # With an edge, so that a hole of one offset among millions is visible.
         _draw(axes, known.lost, (row - _THICK, 2 * _THICK), RED, edgecolor=RED, linewidth=1)
     _label(axes, partitions, broker=broker)
     picture.save(axes)

@@ -79,7 +79,7 @@ def _limit_rate(settings: Settings, rate: str | None) -> Settings:
 
 
 def _line(outcome: Outcome, verb: str) -> str | None:
-    """What is done, and what somebody should know of; what stood there is only counted."""
+    """Return a line for changes and warnings; what was already there is only counted."""
     if outcome.error is not None:
         return f"failed  {outcome.name}: {outcome.error}"
     if outcome.kind is not None and outcome.code == "copied":

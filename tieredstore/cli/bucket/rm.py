@@ -70,7 +70,7 @@ def rm(
 
 
 def _check_topics(names: Sequence[str]) -> None:
-    """ConfigError for none, and for a number behind a topic, which may be meant for a partition."""
+    """Raise ConfigError without a topic, and for a number after a topic, which may be meant as a partition."""
     if not names:
         raise ConfigError("rm needs TOPIC: tieredstore rm TOPIC...")
     number = next((name for name in names[1:] if name.isdecimal()), None)

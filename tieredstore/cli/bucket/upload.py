@@ -69,9 +69,9 @@ def upload(
 
 @dataclass(slots=True)
 class _Teller(Teller):
-    """What failed stands on stderr, the rest on stdout unless the bar is enough.
+    """Failures go to stderr; the rest to stdout unless the bar is enough.
 
-    An error that one segment after the other of a partition meets is said once, and at the end of them how often.
+    An error that repeats for consecutive segments of a partition is reported once, with the count at the end.
     """
 
     bar: Bar = field(default_factory=lambda: Bar(lambda _: None, lambda _: None))
@@ -82,7 +82,7 @@ class _Teller(Teller):
     repeated: list[Outcome] = field(default_factory=list[Outcome])
 
     def tell(self, outcome: Outcome) -> None:
-        """Of one segment more."""
+        """Report a segment."""
         self.note(outcome)
         self.log_size += (outcome.size or 0) * (outcome.status in ("planned", "done"))
         self.more = {"size": self.log_size, "seconds": round(time.monotonic() - self.started, 3)}
@@ -92,7 +92,7 @@ class _Teller(Teller):
             print_json_line(OUTCOME.json(outcome))
         if outcome.error is None:
             self.end_repetition()
-            # Where both streams are one terminal the bar is enough.
+            # If both streams are one terminal the bar is enough.
             if not self.as_json and (outcome.name is not None or not (sys.stderr.isatty() and sys.stdout.isatty())):
                 print_lines([_line(outcome, self.verb_of(outcome))])
             return
@@ -105,7 +105,7 @@ class _Teller(Teller):
         self.bar.say(_line(outcome, "failed"))
 
     def end_repetition(self) -> None:
-        """Say of how many segments more the last error was."""
+        """Report for how many more segments the last error repeated."""
         repeated, self.repeated, self.error = self.repeated, [], None
         if repeated:
             first, last = repeated[0], repeated[-1]
@@ -113,12 +113,12 @@ class _Teller(Teller):
             self.bar.say(f"{'failed':<10} {where}: the same ({len(repeated)} more segments)")
 
     def stopped(self) -> str:
-        """How far it came; sizes are left out, as a signal hurries."""
+        """Return the progress without sizes, because a signal requires haste."""
         skipped = f", {self.counts['there']} skipped" if self.counts["there"] else ""
         return f"stopped; {self.counts['copied']} of {self.expected} copied{skipped}; {self.words.again}"
 
     def sentence(self) -> str:
-        """How many came to what, and how fast."""
+        """Return the numbers by result, and the speed."""
         verbs = {"copied": "would be copied" if self.is_plan else "copied", **_LEFT}
         done = ", ".join(f"{self.counts[code]} {verb}" for code, verb in verbs.items() if self.counts[code])
         rate = human_rate(self.log_size, time.monotonic() - self.started)

@@ -1,4 +1,4 @@
-"""``tieredstore verify``: what is damaged, missing or odd in a bucket."""
+"""``tieredstore verify``: corrupt, missing or suspicious data in a bucket."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def verify(
 
 
 def percent(text: str) -> float:
-    """The part that ``5%`` or ``5`` is; ConfigError for what is no number, for nothing and for more than all."""
+    """Parse a share such as ``5%`` or ``5``; raise ConfigError unless it is above 0 and at most 100."""
     match = _PERCENT.fullmatch(text.strip())
     part = float(match[1]) / 100 if match else 0
     if not 0 < part <= 1:
@@ -97,7 +97,7 @@ def percent(text: str) -> float:
 
 
 class Report:
-    """Tells findings as they come, and sums them up."""
+    """Reports findings as they come, and sums them up."""
 
     def __init__(self, level: Level, *, as_json: bool) -> None:
         self.seen = Verification(level)
@@ -105,7 +105,7 @@ class Report:
         self._kinds: Counter[FindingKind] = Counter()
 
     def tell(self, finding: Finding) -> None:
-        """One more finding."""
+        """Report a finding."""
         self._kinds[FindingKind(finding.kind)] += 1
         if self._as_json:
             print_json_line(_FINDING.json(finding))
@@ -114,11 +114,11 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """That of the worst finding."""
+        """Exit code of the worst finding."""
         return max((kind.facts.severity.exit_code for kind in self._kinds), default=0)
 
     def sentence(self) -> str:
-        """What was done so far."""
+        """Return what was done so far."""
         counts: Counter[Severity] = Counter()
         for kind, count in self._kinds.items():
             counts[kind.facts.severity] += count
@@ -127,7 +127,7 @@ class Report:
         return f"{self._reading()}{passed}: {worst or 'no problems found'}"
 
     def _reading(self) -> str:
-        """What was read: a level says how deep, and a sample reads less."""
+        """Return what was read: the level's depth, or a sample."""
         seen, segments = self.seen, counted(self.seen.segments, "segment")
         if seen.level == "data":
             return f"{seen.segments_read} of {segments} read in full ({human_share(seen.log_read, seen.log_size)})"
@@ -137,7 +137,7 @@ class Report:
         return f"manifests of {segments} read, and no log ({size})"
 
     def finish(self) -> None:
-        """The sums, and what each kind of finding means and asks for."""
+        """Print the sums, and the meaning of each kind of finding and what to do."""
         if self._as_json:
             print_json_line({"summary": _SEEN.json(self.seen) | dict(self.seen.severities)})
             return

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from tieredstore.query.writers import BatchRows
 
 _WIDTH: Final = 8
-"""Of the offsets in a table of records that a group shares out."""
+"""Width of offsets in a table of records that a group shares."""
 
 
 def cat(
@@ -140,7 +140,7 @@ def cat(
 
 
 def read_options(records: Records, types: Callable[[str], ColumnTypes]) -> ReadOptions:
-    """How records are read, as the options say; an error names these."""
+    """Return the options of a read; errors name the command's options."""
     from tieredstore.reading.query import QueryWords
 
     words = QueryWords(accept_loss="use --on-loss report", topic_ids="--topic-id", choose_topic_id="--topic-id")
@@ -148,9 +148,9 @@ def read_options(records: Records, types: Callable[[str], ColumnTypes]) -> ReadO
 
 
 def matching(pattern: str, types: ColumnTypes) -> Any:
-    """The filter of records whose key or value has a match of a regular expression of RE2 somewhere.
+    """Return the filter of records whose key or value contains a match of an RE2 expression.
 
-    ConfigError for what is no expression, and for keys and values that have fields. Bytes are matched, as they are.
+    Raises ConfigError for an invalid expression, and for keys and values with fields. The raw bytes are matched.
     """
     import pyarrow as pa
     import pyarrow.compute
@@ -179,7 +179,7 @@ def _text_of(column: str, types: ColumnTypes) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Sink:
-    """Where the records of a topic go, and as what: lines of a format, or what the target says."""
+    """The destination and form of a topic's records: lines of a format, or the target's."""
 
     topic: str
     target: Target
@@ -187,7 +187,7 @@ class _Sink:
 
     @classmethod
     def parse(cls, topic: str, output: Rows) -> _Sink:
-        """ConfigError for options that exclude each other."""
+        """Raise ConfigError for options that exclude each other."""
         text = output.row_format
         if text is None or "%" not in text or output.as_json:
             return cls(topic, Target.parse(output, takes_folder=True), None)
@@ -196,7 +196,7 @@ class _Sink:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those that are looked at; partition and offset tell how far was read, whatever is shown."""
+        """Columns to read; partition and offset are always among them, to know the progress."""
         if self.lines is None and self.target.ending is not None:
             from tieredstore.query.topic_columns import TOPIC_COLUMNS
 
@@ -205,7 +205,7 @@ class _Sink:
         return tuple(dict.fromkeys(("partition", "offset", *shown)))
 
     def write(self, rows: BatchRows, width: int) -> None:
-        """The records; a table has offsets so wide."""
+        """Write the records; ``width`` is that of offsets in a table."""
         if self.lines is not None:
             with self.target.open() as file:
                 write_formatted(_by_partition(rows), self.lines, file, topic=self.topic)
@@ -216,7 +216,7 @@ class _Sink:
 
 
 def _by_partition(rows: BatchRows) -> Iterator[tuple[int, Any]]:
-    """The batches, each with the partition that it is of."""
+    """Yield the batches, each with its partition."""
     untyped: Any
     for untyped in rows:
         yield untyped.column("partition")[0].as_py(), untyped
@@ -252,7 +252,7 @@ def _write_folder(
 
 
 def _tell_numbers(window: FromTo) -> None:
-    """A number within the logs that looks like a time is told of on stderr."""
+    """Warn on stderr if a number within the logs looks like a time."""
     for option, place in (("--from", window.first), ("--to", window.end)):
         if isinstance(place, int) and (hint := hint_of_number(place)) is not None:
             complain(f"{option} {place} is taken for an offset; {hint}")
@@ -272,7 +272,7 @@ def _need_broker(cluster: Cluster) -> Mapping[str, str]:
 
 
 def _group_reader() -> Any:
-    """What reads for a group, of the class ``ConsumedTopic``; the consumer attaches it."""
+    """Return the reader for a group, of the class ``ConsumedTopic``; the consumer attaches it."""
     entry = find_option("cat --group")
     if entry is None:
         raise ConfigError("--group is read by the consumer, which is not installed here")

@@ -1,13 +1,12 @@
-"""Formats of files that ``show`` knows: the core's own, and those that a wing attaches by an entry point.
+"""File formats that ``show`` knows: the core's own, and those that a wing attaches by an entry point.
 
-It lies apart from ``show`` because wings import it. An entry point of ``tieredstore.files`` names a tuple of
-:class:`Format`::
+Apart from ``show`` because wings import it. An entry point of ``tieredstore.files`` names a tuple of :class:`Format`::
 
     [project.entry-points."tieredstore.files"]
     pubsub = "tieredstore.pubsub.cli.files:FILES"
 
-``show`` asks one format after the other whether it knows a file, the core's first, then those of wings in the order of
-their entry points, and prints what the first one gives. Importing the table should be cheap: ``knows`` and ``show``
+``show`` asks one format after another whether it knows a file, the core's first, then those of wings in the order of
+their entry points, and prints the result of the first. Importing the table should be cheap: ``knows`` and ``show``
 import what they need.
 """
 
@@ -30,7 +29,7 @@ T = TypeVar("T")
 
 
 class View(enum.Enum):
-    """What of a file is shown; the value is the option that asks for it."""
+    """The view of a file; the value is its option."""
 
     CONTENTS = ""
     RECORDS = "--records"
@@ -39,10 +38,10 @@ class View(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One file, and what of it is to be shown.
+    """One file, and the view to show.
 
-    ``path`` is the file of this machine that ``name`` is; where there is none it is None, and the name is the key of an
-    object: in the store that ``store`` names, or in one that its settings file tells.
+    ``path`` is the local file of ``name``; if it is None, the name is the key of an object: in the store that ``store``
+    names, or in the one of its settings file.
     """
 
     name: str
@@ -55,9 +54,9 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Rows(Generic[T]):
-    """Rows of a file, made while they are printed: an error that ends them comes behind those before it.
+    """Rows of a file, generated while they are printed: an error comes after the rows before it.
 
-    A person sees ``heading`` and a table, or ``lines`` of each row where it is no table. ``sums`` are asked for at the
+    A person sees ``heading`` and a table, or ``lines`` of each row if there is no table. ``sums`` are called at the
     end, for the summary; those of several files are added up.
     """
 
@@ -86,6 +85,6 @@ class Format:
     noun: str
     views: frozenset[View]
     knows: Callable[[Asked], bool]
-    """Whether the file is one, by its name, its settings or its first bytes."""
+    """Return True for its files, by name, settings or first bytes."""
     show: Callable[[Asked], AbstractContextManager[Shown]]
-    """What is shown of it, while the file is open."""
+    """Return what to show, while the file is open."""

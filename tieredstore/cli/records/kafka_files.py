@@ -1,6 +1,6 @@
-"""Files of a broker's log directory, as ``show`` shows them. Asks no store.
+"""Files of a broker's log directory for ``show``. Uses no store.
 
-It lies apart from ``show``, which knows formats by their table alone, of the core and of wings.
+Apart from ``show``, which knows the formats of core and wings only by their table.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PIECE_SIZE: Final = 4 * 1024 * 1024
 
 
 def _has_suffix(*suffixes: str) -> Callable[[Asked], bool]:
-    """Knows a file of this machine by its name, also one that is missing; objects of a store have other formats."""
+    """Match local files by name, even missing ones; objects of a store have other formats."""
 
     def knows(asked: Asked) -> bool:
         is_key = asked.path is None and asked.store.is_given
@@ -50,7 +50,7 @@ def _show_log(asked: Asked) -> Generator[Rows[BatchHeader] | Records]:
         from tieredstore.kafka.records import RecordDecoder  # needs the extra `arrow`
 
         with Path(asked.name).open("rb", buffering=0) as log:
-            # A file has one partition, and its records do not tell which.
+            # A file has one partition, and its records do not name it.
             yield Records((None, batch) for batch in RecordDecoder(SHOWN).decode(_pieces(log)))
         return
     # Closed before the file is: it holds views of it.

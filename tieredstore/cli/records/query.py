@@ -67,14 +67,14 @@ def query(
 
 
 _MEASURED: Final = "integer", "floating", "decimal", "timestamp", "date", "null"
-"""Kinds of types, by Arrow's words, that lie on an axis as they are; all others are names on it."""
+"""Arrow's kinds of types that are plotted on an axis; all others are names on it."""
 
 _MOST_POINTS: Final = 100_000
 _MOST_NAMES: Final = 40
 
 
 def _draw(picture: Picture, reader: BatchRows) -> None:
-    """Draw the second column over the first; ConfigError where there is none, and for too many rows."""
+    """Draw the second column over the first; raise ConfigError if there is none, and for too many rows."""
     from pyarrow import types
 
     from tieredstore.query import writers

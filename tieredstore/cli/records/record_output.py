@@ -1,4 +1,4 @@
-"""Records as a person reads them: a table, or lines by a format with kcat's letters."""
+"""Records for a person: a table, or lines by a format with kcat's letters."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ PartitionRecords: TypeAlias = "tuple[int, pa.RecordBatch]"
 
 IN_TABLE: Final = ("offset", "timestamp", "key", "value", "headers")
 _SAMPLE: Final = 200
-"""Rows of the first records that decide how wide the columns of a table are."""
+"""Rows of the first records that determine the widths of a table's columns."""
 
 
 def write_table(batches: Iterable[PartitionRecords], *, offset_width: int = 0) -> None:
-    """A table on stdout; the first records decide how wide the columns are, the value has the rest of a line."""
+    """Write a table to stdout; the first records determine the widths, and the value takes the rest of a line."""
     ahead = iter(batches)
     first = next(ahead, None)
     if first is None:
@@ -41,7 +41,7 @@ def write_table(batches: Iterable[PartitionRecords], *, offset_width: int = 0) -
 def write_formatted(
     batches: Iterable[PartitionRecords], record_format: RecordFormat, file: BinaryIO, *, topic: str
 ) -> None:
-    """Each record by a format, and nothing else."""
+    """Write each record by a format, and nothing else."""
     for partition, records in batches:
         place = {"topic": topic, "partition": partition}
         for row in rows_of(records, record_format.columns):
@@ -50,7 +50,7 @@ def write_formatted(
 
 
 def tell_left_out(sentences: Iterable[str]) -> None:
-    """Say on stderr what was not shown, and how to see it."""
+    """Report on stderr what was not shown, and how to see it."""
     for sentence in sentences:
         complain(f"left out: {sentence}; --isolation read_uncommitted shows them")
 
@@ -59,25 +59,25 @@ def _table_rows(batches: Iterable[PartitionRecords], offset_width: int) -> Itera
     for partition, records in batches:
         for row in rows_of(records, IN_TABLE):
             yield table_cells(row, str(partition), offset_width)
-        # The line of the last row was written before the next one is asked for.
+        # Each line is written before the next row is requested.
         sys.stdout.flush()
 
 
 Record: TypeAlias = Mapping[str, Any]
-"""A record's columns by their names, and ``topic`` and ``partition``."""
+"""A record's columns by name, with ``topic`` and ``partition``."""
 
 _Part: TypeAlias = Callable[[Record], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordFormat:
-    """How each record is written; ``columns`` are those of the records that are looked at."""
+    """A format of records; ``columns`` are those to read."""
 
     parts: tuple[_Part, ...]
     columns: tuple[str, ...]
 
     def bytes_of(self, record: Record) -> bytes:
-        """One record."""
+        """Format one record."""
         return b"".join([part(record) for part in self.parts])
 
 
@@ -135,7 +135,7 @@ def _length_of(data: bytes | None) -> int:
 
 
 def _encode(text: str) -> bytes:
-    # What the shell gave that is no text in the locale's encoding stays the bytes that it was.
+    # Arguments that are not text in the locale's encoding keep their bytes.
     return text.encode(errors="surrogateescape")
 
 
@@ -143,7 +143,7 @@ def _constant(data: bytes) -> _Part:
     return lambda _: data
 
 
-# "\" at the end, and "%" there, are tokens too: nothing of a format is passed over.
+# A trailing "\" or "%" is a token too: no part of a format is ignored.
 _TOKEN: Final = re.compile(r"(?P<letter>%.?)|(?P<escape>\\(?:x[0-9A-Fa-f]{1,2}|.)?)|(?P<plain>[^%\\]+)", re.DOTALL)
 
 _ESCAPES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0"}

@@ -25,16 +25,16 @@ TABLE: Final[Sequence[Column]] = (
 
 
 def rows_of(records: pa.RecordBatch, columns: Sequence[str] = SHOWN) -> Iterator[dict[str, Any]]:
-    """Each record as a map of these columns."""
+    """Yield each record as a mapping of these columns."""
     untyped: Any = records
     values: list[Sequence[Any]] = [_values(untyped.column(name)) for name in columns]
-    # Without columns there are as many rows all the same.
+    # Without columns there are still as many rows.
     rows = zip(*values, strict=True) if values else ((),) * records.num_rows
     return (dict(zip(columns, row, strict=True)) for row in rows)
 
 
 def json_lines(records: pa.RecordBatch, partition: int | None, *, topic: str | None = None) -> Iterator[str]:
-    """A JSON object for each record, as lines of JSON have it; no ``topic`` and ``partition`` where they are None."""
+    """Yield a JSON object for each record, one per line; ``topic`` and ``partition`` are omitted if None."""
     from tieredstore.query.writers import json_line
 
     known: dict[str, Any] = {"topic": topic, "partition": partition}
@@ -46,22 +46,22 @@ def json_lines(records: pa.RecordBatch, partition: int | None, *, topic: str | N
 
 
 def table_cells(row: Mapping[str, Any], partition: str, offset_width: int = 0) -> list[str]:
-    """The cells of one record, for the columns of ``TABLE``; offsets of one width stand below each other."""
+    """Return the cells of a record, for the columns of ``TABLE``; ``offset_width`` aligns offsets."""
     time = "-" if row["timestamp"] is None else iso_utc(row["timestamp"]) or str(row["timestamp"])
     headers = "".join(f"  {header['key']}={shown_text(header['value'])}" for header in row["headers"] or ())
-    # Files of others have values alone.
+    # Files of other tools may hold only values.
     offset = ("-" if row["offset"] is None else str(row["offset"])).rjust(offset_width)
     return [partition, offset, time, shown_text(row["key"]), shown_text(row["value"]) + headers]
 
 
 def _values(column: Any) -> Sequence[Any]:
-    # Milliseconds, since a record's time may lie beyond Python's calendar.
+    # Milliseconds, since a record's time may be beyond Python's calendar.
     values: Sequence[Any] = (column.view("int64") if str(column.type).startswith("timestamp") else column).to_pylist()
     return values
 
 
 def shown_text(data: Any) -> str:
-    """Text as it is, bytes that are none in hexadecimal, and what has parts as JSON."""
+    """Return text unchanged, other bytes in hexadecimal, and structured values as JSON."""
     if data is None:
         return "null"
     if not isinstance(data, bytes):
@@ -73,7 +73,7 @@ def shown_text(data: Any) -> str:
 
 
 def _text(data: bytes) -> str | None:
-    """None for what is not UTF-8."""
+    """Decode UTF-8; None for other bytes."""
     try:
         return data.decode()
     except UnicodeDecodeError:

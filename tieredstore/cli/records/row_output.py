@@ -1,4 +1,4 @@
-"""Where records and rows go, and as what: a table on the screen, or Parquet, Arrow, CSV and lines of JSON anywhere."""
+"""Destinations and formats of records and rows: a table on the screen; Parquet, Arrow, CSV and JSON lines anywhere."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where rows go: ``path``, or stdout, in one of the files' formats; None for a table."""
+    """The destination of rows: ``path`` or stdout, in a file format; None for a table."""
 
     path: Path | None
     ending: str | None
@@ -32,7 +32,7 @@ class Target:
 
     @classmethod
     def parse(cls, rows: Rows, *, takes_folder: bool = False) -> Target:
-        """What the options say; ConfigError for what they cannot mean."""
+        """Parse the options; raise ConfigError for an impossible combination."""
         if rows.as_json and rows.row_format is not None:
             raise ConfigError("--json and --format exclude each other: give one of them")
         ending = "jsonl" if rows.as_json else rows.row_format
@@ -58,13 +58,15 @@ class Target:
 
     @contextlib.contextmanager
     def open(self) -> Generator[BinaryIO]:
-        """The file, whole at the end or absent; or stdout, on a terminal without what it would obey."""
+        """Open the file, which appears whole at the end or not at all; or stdout, made safe on a terminal."""
         with output_to(self.path) as file:
             is_screen = self.path is None and not _is_binary(self.ending) and sys.stdout.isatty()
             yield cast("BinaryIO", _Screen(file)) if is_screen else file
 
     def write(self, rows: BatchRows, *, noun: str = "row") -> None:
-        """The rows in their format; of a file it is told on stderr. ConfigError for two columns of one name."""
+        """Write the rows in their format, and report a file on stderr. Raises ConfigError for duplicate column
+        names.
+        """
         row_format = writers.WRITERS[self.ending or ""]
         if not row_format.takes_equal_names:
             check_names(rows)
@@ -80,7 +82,7 @@ def _is_binary(name: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GivenRows:
-    """Batches that have this schema."""
+    """Batches with a given schema."""
 
     schema: pa.Schema
     batches: Iterable[pa.RecordBatch]
@@ -90,20 +92,20 @@ class GivenRows:
 
 
 def _flushing(rows: BatchRows, file: BinaryIO) -> Iterator[pa.RecordBatch]:
-    """Rows, of which those that were written are seen before the next ones are asked for."""
+    """Yield rows, flushing written ones before the next are requested."""
     for batch in rows:
         yield batch
         file.flush()
 
 
 class _Screen:
-    """A terminal, which obeys control characters that anybody may have written into a record."""
+    """A terminal, which would obey control characters in any record."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
 
     def write(self, data: bytes) -> int:
-        """All of it, but no control characters beside line ends and tabs."""
+        """Write everything except control characters other than line ends and tabs."""
         self._file.write(bytes_in_terminal(bytes(data)))
         return len(data)
 
@@ -112,7 +114,7 @@ class _Screen:
 
 
 def bytes_in_terminal(data: bytes) -> bytes:
-    """What a terminal may be given of bytes that anybody may have written: no control characters but line ends."""
+    """Return untrusted bytes as safe for a terminal: no control characters except line ends."""
     text = data.decode(errors="replace")
     kept = (
         character if character.isprintable() or character in "\n\t" else "\N{REPLACEMENT CHARACTER}"
@@ -122,7 +124,7 @@ def bytes_in_terminal(data: bytes) -> bytes:
 
 
 def print_rows(reader: BatchRows) -> None:
-    """A table on stdout, of rows that may be millions."""
+    """Print a table to stdout, of possibly millions of rows."""
     from pyarrow import types
 
     untyped: Any = reader
@@ -136,7 +138,7 @@ def print_rows(reader: BatchRows) -> None:
 
 
 def check_names(reader: BatchRows) -> None:
-    """ConfigError where two columns have one name, of which only a table or CSV would show both."""
+    """Raise ConfigError for duplicate column names, which only a table or CSV could show."""
     untyped: Any = reader
     names: list[str] = untyped.schema.names
     twice = next((name for name in names if names.count(name) > 1), None)

@@ -1,4 +1,4 @@
-"""``tieredstore show``: what a file says, on this machine or under a key of a store. Each format is a table's entry."""
+"""``tieredstore show``: the contents of a file, local or by a key of a store. Each format is an entry of a table."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def show(
 
 
 class _Report:
-    """Prints what is shown, and sums it up."""
+    """Prints files, and sums them up."""
 
     def __init__(self, output: Output, count: int | None) -> None:
         self.exit_codes: list[int] = []
@@ -136,7 +136,7 @@ class _Report:
             for partition, batch in batches:
                 sys.stdout.writelines(json_lines(batch, partition, topic=shown.topic))
             return
-        # The records of a broker's file do not tell their partition.
+        # The records of a broker's file do not name their partition.
         skipped = 1 if shown.topic is None else 0
         rows = (
             table_cells(row, "" if partition is None else str(partition))[skipped:]
@@ -158,14 +158,16 @@ def _first(
 
 
 def _formats() -> Iterator[Format]:
-    """The core's, then those of the installed wings, which are imported if none of the core's is asked for."""
+    """Yield the core's formats, then those of the installed wings, which are imported only if no core format
+    matches.
+    """
     yield from KAFKA_FILES
     tables: list[tuple[Format, ...]] = attached_parts(_GROUP)
     yield from itertools.chain.from_iterable(tables)
 
 
 def _format_of(asked: Asked) -> Format:
-    """Find the format of a file; ConfigError for one that no format knows, and for what is not shown of it."""
+    """Find the format of a file; raise ConfigError if none knows it, or it lacks the requested view."""
     found = next((each for each in _formats() if each.knows(asked)), None)
     if found is None:
         if asked.path is None and not asked.store.is_given:

@@ -1,6 +1,6 @@
-"""What ``--key`` and ``--value`` say of keys and values, for all topics and for some.
+"""Types of keys and values from ``--key`` and ``--value``, for all topics and for single ones.
 
-It lies apart from the options, which need no pyarrow.
+Apart from the options, which need no pyarrow.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _Kind: TypeAlias = "Callable[[str], ValueType]"
 def parse_types(
     values: Values, default: Literal["bytes", "text"], *, alone: str | None = None
 ) -> Callable[[str], ColumnTypes]:
-    """What says the types of a topic. Files of schemas are read at once, a registry when a topic is asked for.
+    """Return a function from topics to types. Schema files are read at once, a registry when a topic is requested.
 
-    ``alone`` is the one topic that is read. ConfigError for what is no type, and for what is said of another topic.
+    ``alone`` is the only topic that is read. Raises ConfigError for unknown types, and for types of another topic.
     """
     from tieredstore.query.topic_columns import ColumnTypes
 
@@ -51,7 +51,7 @@ def parse_types(
 def _parse_side(
     option: str, texts: Sequence[str], alone: str | None, parse: Callable[[str], _Kind], default: str
 ) -> Mapping[str, _Kind]:
-    """The types of keys or of values, by topic."""
+    """Return the types of keys or of values, by topic."""
     kinds: dict[str, str] = {}
     for text in texts:
         named = _OF_TOPIC.fullmatch(text)

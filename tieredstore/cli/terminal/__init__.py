@@ -1,1 +1,1 @@
-"""What a terminal or a pipe is given: tables, pictures, progress, files."""
+"""Output to a terminal or a pipe: tables, pictures, progress, files."""

@@ -1,4 +1,4 @@
-"""Bars and counters as a terminal shows them. Imported where there is one: rich takes a tenth of a second."""
+"""Bars and counters on a terminal. Imported only for one: importing rich takes a tenth of a second."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from tieredstore.model import human_bytes
 from tieredstore.process.interruption import at_sudden_end
 
 BarParts: TypeAlias = tuple[Callable[[int], None], Callable[[str], None]]
-"""What advances a bar by bytes, and what says a sentence above it."""
+"""Functions that advance a bar by bytes, and print a sentence above it."""
 
 _SHOW_CURSOR: Final = "\x1b[?25h\n"
 
 
 _ONE_LINE: Final = Column(no_wrap=True)
-"""On a narrow terminal the bar gives way, and words stay in their line."""
+"""A narrow terminal shortens the bar, not the words."""
 
 
 class _Count(ProgressColumn):
-    """How many are done."""
+    """Number done."""
 
     def __init__(self, unit: str) -> None:
         super().__init__(_ONE_LINE)
@@ -49,7 +49,7 @@ class _Count(ProgressColumn):
 
 
 class _Done(ProgressColumn):
-    """How many bytes of how many are done, as tables and sums show them."""
+    """Bytes done of the total, formatted as in tables and sums."""
 
     def render(self, task: Task) -> Text:
         """``1.5 MiB of 6.0 MiB``."""
@@ -57,7 +57,7 @@ class _Done(ProgressColumn):
 
 
 class _Speed(ProgressColumn):
-    """How fast it goes."""
+    """Speed."""
 
     def render(self, task: Task) -> Text:
         """``12.0 MiB/s``; nothing before anything is done."""
@@ -66,7 +66,7 @@ class _Speed(ProgressColumn):
 
 @contextlib.contextmanager
 def counter(what: str, unit: str) -> Generator[Callable[[], None]]:
-    """What to call for each one done, where nobody knows how many there are."""
+    """Yield a function to call for each item done, for an unknown total."""
     columns = (SpinnerColumn(), _Count(unit), TimeElapsedColumn())
     with _progress(_console(), *columns) as drawn:
         task = drawn.add_task(what, total=None)
@@ -90,7 +90,7 @@ def _console() -> Console:
 @contextlib.contextmanager
 def _progress(console: Console, *columns: ProgressColumn) -> Generator[Progress]:
     description = TextColumn("{task.description}")
-    # stdout is left as it is: it may be the data.
+    # stdout is left alone: it may be the data.
     with (
         Progress(description, *columns, console=console, transient=True, redirect_stdout=False) as drawn,
         at_sudden_end(_show_cursor),
@@ -99,6 +99,6 @@ def _progress(console: Console, *columns: ProgressColumn) -> Generator[Progress]
 
 
 def _show_cursor() -> None:
-    """A bar hides it, and would show it again at its end."""
+    """A bar hides the cursor, and would show it only at its end."""
     sys.stderr.write(_SHOW_CURSOR)
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""What a service says while it runs: a line each on stderr, for a person or for a collector of logs."""
+"""Log lines of a running service on stderr, for a person or a log collector."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 
 class _JsonFormatter(logging.Formatter):
-    """One object a line: when, how grave, who says so, what; of a bug also the traceback."""
+    """One JSON object per line: time, level, logger, message; for a bug also the traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
@@ -25,7 +25,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 class _Stderr(logging.Handler):
-    """Lines on stderr, whatever that is at the moment."""
+    """Writes to whatever stderr currently is."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """One record."""
@@ -34,7 +34,7 @@ class _Stderr(logging.Handler):
 
 
 def log_lines(*, as_json: bool) -> None:
-    """In place of sentences for a person: lines for whoever keeps them, of a service that runs for months."""
+    """Log lines for a collector, for a service that runs for months, instead of sentences for a person."""
     logger = logging.getLogger("tieredstore")
     handler = _Stderr()
     handler.setFormatter(_JsonFormatter() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

@@ -1,9 +1,9 @@
-"""What commands write: JSON, tables, sentences, numbers for a person.
+"""Output of commands: JSON, tables, sentences, numbers for a person.
 
-Numbers look the same wherever they are shown. For a person: ``human_bytes`` (in ``model``: ``1.5 MiB``),
-``human_rate`` (``12.0 MiB/s``), ``human_count`` (``1,234``), ``counted`` (``1 segment``), ``human_time``
-(``2026-01-01 00:00:13``, UTC), ``human_ratio`` (``3.47``), ``human_amount`` (``12.34``), and ``-`` for what is not
-known. For scripts: bytes and milliseconds as they are, ``iso_utc``, ``ratio_of``, and null.
+Numbers look the same everywhere. For a person: ``human_bytes`` (in ``model``: ``1.5 MiB``), ``human_rate`` (``12.0
+MiB/s``), ``human_count`` (``1,234``), ``counted`` (``1 segment``), ``human_time`` (``2026-01-01 00:00:13``, UTC),
+``human_ratio`` (``3.47``), ``human_amount`` (``12.34``), and ``-`` for unknown values. For scripts: raw bytes and
+milliseconds, ``iso_utc``, ``ratio_of``, and null.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from tieredstore.cli.terminal.tables import ColumnLike, plain, table_lines
 from tieredstore.model import human_bytes
 
 JsonValue: TypeAlias = "Mapping[str, JsonValue] | Sequence[JsonValue] | str | int | float | bool | None"
-"""What can be printed as JSON."""
+"""A value that can be printed as JSON."""
 
 _MAX_TIME_MS: Final = 253_402_300_799_999  # the end of the year 9999, the last that ISO 8601 has four digits for
 _SAMPLE: Final = 200
 
 
 def print_json_line(value: JsonValue) -> None:
-    """``value`` as one line of JSON on stdout, at once: for what comes one by one over hours."""
+    """Print ``value`` as one line of JSON to stdout and flush it, for items that come one by one over hours."""
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Lines on stdout, at once."""
+    """Print lines to stdout and flush them."""
     sys.stdout.writelines(plain(line) + "\n" for line in lines)
     sys.stdout.flush()
 
 
 def complain(sentence: str) -> None:
-    """A sentence on stderr, under the program's name; it may go on over several lines."""
+    """Print a sentence to stderr, under the program's name; it may span several lines."""
     sys.stderr.write("\n".join(map(plain, f"tieredstore: {sentence}".split("\n"))) + "\n")
     sys.stderr.flush()
 
@@ -47,7 +47,8 @@ def complain(sentence: str) -> None:
 def print_table(
     columns: Sequence[ColumnLike], rows: Iterable[Sequence[str]], *, total: bool = False, wide: bool = False
 ) -> None:
-    """A table on stdout, of columns as :mod:`tieredstore.cli.terminal.tables` makes them; ``total`` parts the last row.
+    """Print a table to stdout, with columns of :mod:`tieredstore.cli.terminal.tables`; ``total`` separates the last
+    row.
 
     On a terminal each row is one line; in a pipe nothing is cut. ``wide`` shows all columns, and cuts nothing.
     """
@@ -55,7 +56,7 @@ def print_table(
 
 
 def print_growing_table(columns: Sequence[ColumnLike], rows: Iterable[Sequence[str]], *, wide: bool = False) -> None:
-    """A table on stdout of rows that may be millions: the first ones decide how wide each column is."""
+    """Print a table of possibly millions of rows to stdout: the first ones determine the widths of columns."""
     _write_lines(table_lines(columns, rows, width=terminal_width(), is_wide=wide, sample=_SAMPLE))
 
 
@@ -64,17 +65,17 @@ def _write_lines(lines: Iterable[str]) -> None:
 
 
 def terminal_width() -> int | None:
-    """How many cells a line of stdout has; None where it is no terminal and nothing is cut."""
+    """Return the cells in a line of stdout; None if it is not a terminal and nothing is cut."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def column_name(field: str) -> str:
-    """``MAX TIMESTAMP``, of the JSON's ``max_timestamp``."""
+    """Return ``MAX TIMESTAMP`` for the JSON's ``max_timestamp``."""
     return field.upper().replace("_", " ")
 
 
 def iso_utc(timestamp_ms: int | None) -> str | None:
-    """A Kafka timestamp as ISO 8601 in UTC with milliseconds; None where it is not known or not a date."""
+    """Return a Kafka timestamp as ISO 8601 in UTC with milliseconds; None if unknown or not a date."""
     if timestamp_ms is None or not 0 <= timestamp_ms <= _MAX_TIME_MS:
         return None
     seconds, ms = divmod(timestamp_ms, 1000)
@@ -82,12 +83,12 @@ def iso_utc(timestamp_ms: int | None) -> str | None:
 
 
 def leader_epoch_rows(epochs: Iterable[tuple[int, int]]) -> list[dict[str, JsonValue]]:
-    """Leader epochs and their first offsets, for scripts."""
+    """Return leader epochs and their first offsets, for scripts."""
     return [{"epoch": epoch, "start_offset": start} for epoch, start in epochs]
 
 
 def ratio_of(original: int, stored: int) -> float | None:
-    """How many bytes of log one stored byte holds, those of indexes and manifest counted; None if nothing is stored."""
+    """Return log bytes per stored byte, indexes and manifest included; None if nothing is stored."""
     return round(original / stored, 4) if stored else None
 
 
@@ -98,12 +99,12 @@ def human_ratio(original: int, stored: int) -> str:
 
 
 def human_rate(count: int, seconds: float) -> str:
-    """``count`` bytes in ``seconds``: ``12.0 MiB/s``."""
+    """Return the rate of ``count`` bytes in ``seconds``: ``12.0 MiB/s``."""
     return f"{human_bytes(round(count / max(seconds, 1e-9)))}/s"
 
 
 def human_count(count: int) -> str:
-    """A number of things in a sentence: ``1,234``. Offsets are typed again, and stay as they are."""
+    """Return a number for a sentence: ``1,234``. Not for offsets, which users type again."""
     return f"{count:,}"
 
 
@@ -119,7 +120,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def human_amount(amount: float | None) -> str:
-    """An amount of money for a person: ``1,234``, ``12.34``; less than a hundredth has two digits that count."""
+    """Return an amount of money for a person: ``1,234``, ``12.34``; below a hundredth, two significant digits."""
     if amount is None:
         return "-"
     if abs(amount) >= 1000 or amount == 0:
@@ -128,6 +129,6 @@ def human_amount(amount: float | None) -> str:
 
 
 def human_time(timestamp_ms: int | None) -> str:
-    """A Kafka timestamp to the second, in UTC: ``2026-01-01 00:00:13``; ``-`` where it is not known or not a date."""
+    """Return a Kafka timestamp to the second, in UTC: ``2026-01-01 00:00:13``; ``-`` if unknown or not a date."""
     text = iso_utc(timestamp_ms)
     return "-" if text is None else text[:19].replace("T", " ")

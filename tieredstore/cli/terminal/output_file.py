@@ -1,4 +1,4 @@
-"""Where a command's bytes go: to stdout, or to a file that is whole or absent."""
+"""Destination of a command's bytes: stdout, or a file that is whole or absent."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tieredstore.process.whole_files import whole_file
 
 @contextlib.contextmanager
 def output_to(path: Path | None) -> Generator[BinaryIO]:
-    """Where a command's bytes go: stdout for None and ``-``, else a file that appears whole at the end or not at all.
+    """Open the destination: stdout for None and ``-``, else a file that appears whole at the end or not at all.
 
-    The bytes gather in a draft beside it, which is flushed to disk and renamed. A device or a pipe is written directly.
-    What a killed command left of the same file is removed. ConfigError for a symbolic link to a file: another user of
-    the folder may have put it there, and would choose what is overwritten.
+    The bytes go to a draft beside it, which is synced and renamed. A device or a pipe is written directly. Drafts of a
+    killed command are removed. Raises ConfigError for a symbolic link to a file: another user of the folder may have
+    put it there to choose what is overwritten.
     """
     if path is None or str(path) == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
     with _explained(path):
-        # A name that becomes a link from here on is replaced by the rename, and not followed.
+        # If the name becomes a link from here on, the rename replaces the link instead of following it.
         target = path.resolve() if path.is_symlink() else path.parent.resolve() / path.name
         if path.is_symlink() and (target.is_file() or not target.exists()):
             raise ConfigError(f"{path} is a symbolic link to {target}: name the file itself, or remove the link")
@@ -39,7 +39,7 @@ def output_to(path: Path | None) -> Generator[BinaryIO]:
 
 
 def binary_output_to(path: Path | None) -> contextlib.AbstractContextManager[BinaryIO]:
-    """As ``output_to`` for bytes that are no text: ConfigError where they would go to a terminal unasked."""
+    """As ``output_to``, for binary data: ConfigError if it would go to a terminal without being requested."""
     if path is None and sys.stdout.isatty():
         raise ConfigError(
             "this is binary and would upset a terminal: give -o FILE, or -o - to have it here all the same"
@@ -48,7 +48,7 @@ def binary_output_to(path: Path | None) -> contextlib.AbstractContextManager[Bin
 
 
 def write_all(file: BinaryIO, data: bytes | memoryview) -> None:
-    """Write all of ``data``: an unbuffered file may take a part of it at a time."""
+    """Write all of ``data``: an unbuffered file may accept only a part at a time."""
     left = memoryview(data)
     while left:
         left = left[file.write(left) :]

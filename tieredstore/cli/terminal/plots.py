@@ -1,4 +1,4 @@
-"""Pictures of what commands list: a file of the right kind, axes that look alike, written whole or not at all."""
+"""Pictures of command output: the right kind of file, uniform axes, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PlotFile: TypeAlias = Annotated[
 ]
 
 COLORS: Final = ("#3f90da", "#ffa90e", "#94a4a2", "#832db6", "#a96b59", "#b9ac70", "#717581", "#92dadd")
-"""What parts things from each other, also for who sees no red or green: Petroff's ten without the reds."""
+"""Colours distinguishable with colour blindness too: Petroff's ten without the reds."""
 GREY: Final = "#cccccc"
 RED: Final = "#bd1f01"
 
@@ -33,7 +33,7 @@ _LONGEST_NAME: Final = 30
 
 
 class Picture:
-    """A picture that a command is to draw. ConfigError where it cannot, before anything is looked up for it."""
+    """A picture to draw. Raises ConfigError if it cannot, before the command reads anything."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -42,7 +42,7 @@ class Picture:
         module("matplotlib.figure")
 
     def axes(self, *, width: float = 10, height: float = 4.5) -> Any:
-        """Empty axes of so many inches, with a grid of values."""
+        """Return empty axes of this size in inches, with a grid of values."""
         axes = module("matplotlib.figure").Figure(figsize=(width, height), layout="constrained").add_subplot()
         axes.grid(axis="both", color="#e3e3e3", linewidth=0.8)
         axes.set_axisbelow(True)
@@ -60,7 +60,7 @@ class Picture:
 
 
 def unit_of(total: int) -> tuple[str, int]:
-    """Return the unit that a sum of bytes is shown in, and its bytes."""
+    """Return the unit for a sum of bytes, and its size in bytes."""
     units = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
     return next((unit for unit in units if total >= unit[1]), ("bytes", 1))
 
@@ -73,12 +73,12 @@ def mark_amounts(axis: Any) -> None:
 
 
 def add_legend(axes: Any, *which: Any, **more: Any) -> None:
-    """Say beside the axes what the colors are."""
+    """Add a legend of colours beside the axes."""
     axes.legend(*which, loc="upper left", bbox_to_anchor=(1, 1), frameon=False, **more)
 
 
 def module(name: str) -> ModuleType:
-    """A module of matplotlib, which no other command needs; ConfigError names the extra."""
+    """Return a module of matplotlib, which no other command needs; ConfigError names the extra."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -86,9 +86,9 @@ def module(name: str) -> ModuleType:
 
 
 def label(name: str) -> str:
-    """A name of others as matplotlib shows it as it is; of a long one beginning and end.
+    """Return a foreign name as text for matplotlib; a long one is shortened in the middle.
 
-    It takes ``$`` for mathematics, and leaves out of a legend what begins with an underscore.
+    matplotlib treats ``$`` as mathematics, and omits names with a leading underscore from a legend.
     """
     shown = plain(name)
     if len(shown) > _LONGEST_NAME:

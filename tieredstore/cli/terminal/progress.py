@@ -1,4 +1,4 @@
-"""How far a command is: a bar on a terminal, nothing but sentences elsewhere; and a sentence where a signal ends it."""
+"""Progress of a command: a bar on a terminal, sentences elsewhere; and a sentence if a signal ends it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tieredstore.process.interruption import Interrupted, at_sudden_end
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What a command tells while it works. ``advance`` takes bytes; ``say`` puts a sentence on stderr."""
+    """Progress display. ``advance`` takes bytes; ``say`` prints a sentence to stderr."""
 
     advance: Callable[[int], None]
     say: Callable[[str], None]
@@ -27,8 +27,9 @@ _LINE_EVERY_S: Final = 10.0
 
 @contextlib.contextmanager
 def counting(what: str, unit: str) -> Generator[Callable[[], None], None, None]:
-    """What to call for each one done, where nobody knows how many there are: a counter on a terminal, else a line
-    every ten seconds."""
+    """Yield a function to call for each item done, for an unknown total: a counter on a terminal, else a line every
+    ten seconds.
+    """
     if sys.stderr.isatty():
         with _bars().counter(what, unit) as advance_on_terminal:
             yield advance_on_terminal
@@ -47,7 +48,7 @@ def counting(what: str, unit: str) -> Generator[Callable[[], None], None, None]:
 
 @contextlib.contextmanager
 def progress(what: str, total_bytes: int) -> Generator[Bar, None, None]:
-    """A bar that counts to ``total_bytes`` where stderr is a terminal."""
+    """Show a bar that counts to ``total_bytes`` if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield Bar(lambda _: None, complain)
         return
@@ -56,7 +57,7 @@ def progress(what: str, total_bytes: int) -> Generator[Bar, None, None]:
 
 
 def _bars() -> ModuleType:
-    """What draws on a terminal, imported where there is one."""
+    """Import the terminal's bars on first use."""
     from tieredstore.cli.terminal import bars
 
     return bars
@@ -64,7 +65,7 @@ def _bars() -> ModuleType:
 
 @contextlib.contextmanager
 def tell_if_stopped(sentence: Callable[[], str]) -> Generator[None]:
-    """Says the sentence, once, if a signal ends the command within the block, on its way out or suddenly."""
+    """Print the sentence once if a signal ends the command within the block, gracefully or not."""
     is_said = False
 
     def say() -> None:

@@ -1,4 +1,4 @@
-"""What a command lists, each field declared once: its name in JSON, its column in a table, and what a cell shows.
+"""Rows that a command lists, each field declared once: its JSON name, its column in a table, and its cell.
 
 A row is a table of fields over a value of the library::
 
@@ -9,7 +9,7 @@ A row is a table of fields over a value of the library::
         column(text("OF"), scope_of),
     )
 
-``field`` without a column stands in JSON alone, ``column`` in the table alone. What is not known is null, and ``-``.
+``field`` without a column is only in JSON, ``column`` only in the table. Unknown values are null, and ``-``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ValueT = TypeVar("ValueT")
 
 @dataclass(frozen=True, slots=True)
 class Field(Generic[T]):
-    """One field of a row; ``name`` is None where JSON has none, ``column`` where a table has none."""
+    """One field of a row; ``name`` is None if not in JSON, ``column`` if not in a table."""
 
     name: str | None
     value: Callable[[T], JsonValue]
@@ -51,7 +51,7 @@ def field(
     *,
     digits: int | None = None,
 ) -> Field[T]:
-    """Declare a field; ``show`` makes a cell of a value, ``digits`` are how many of its JSON are behind the point."""
+    """Declare a field; ``show`` formats a value for its cell, ``digits`` are the decimal places in JSON."""
 
     def cell(item: T) -> str:
         known = value(item)
@@ -63,7 +63,7 @@ def field(
 
 
 def column(shown: Column | None, cell: Callable[[T], str]) -> Field[T]:
-    """Declare what a table alone shows, if there is a column for it."""
+    """Declare a column of the table alone, if there is one."""
     return Field(None, lambda _: None, shown, cell)
 
 
@@ -73,7 +73,7 @@ def attributes(*names: str) -> Row[Any]:
 
 
 def attributes_of(kind: type[DataclassInstance], *but: str) -> Row[Any]:
-    """Declare all fields of a dataclass, ``but`` these, for JSON alone."""
+    """Declare all fields of a dataclass except ``but``, for JSON alone."""
     return attributes(*(each.name for each in fields(kind) if each.name not in but))
 
 
@@ -88,7 +88,7 @@ def rounded_count(count: float) -> str:
 
 
 class Row(Generic[T]):
-    """The fields of a value, in the order in which JSON and the table have them."""
+    """The fields of a value, in the order of JSON and table."""
 
     def __init__(self, *parts: Field[T] | Row[T]) -> None:
         self._fields: list[Field[T]] = []
@@ -106,19 +106,19 @@ class Row(Generic[T]):
         return [each.column for each in self._fields if each.column is not None]
 
     def json(self, item: T) -> dict[str, JsonValue]:
-        """One value for scripts."""
+        """Return a value for scripts."""
         return {each.name: each.value(item) for each in self._fields if each.name is not None}
 
     def cells(self, item: T) -> list[str]:
-        """One value for a person."""
+        """Return a value for a person."""
         return [each.cell(item) for each in self._fields if each.column is not None]
 
     def of(self, part: Callable[[PartT], T]) -> Row[PartT]:
-        """The same fields, of what has such a value as its ``part``."""
+        """Return the same fields for values that hold such a value as their ``part``."""
         return Row(*(_of_part(each, part) for each in self._fields))
 
     def in_json(self, *shown: str) -> Row[T]:
-        """The same fields, in JSON alone, but for those that are still ``shown`` in a table."""
+        """Return the same fields in JSON alone, except those ``shown`` in a table."""
         return Row(*(each if each.name in shown else replace(each, column=None) for each in self._fields))
 
     def show(
@@ -131,9 +131,9 @@ class Row(Generic[T]):
         empty: str | None = None,
         wide: bool = False,
     ) -> None:
-        """Print items as lines of JSON with the summary behind them, or as a table with the cells of a total below it.
+        """Print items as lines of JSON followed by the summary, or as a table followed by the cells of a total.
 
-        Without items a person sees ``empty`` on stderr, where it is given, and no head of a table.
+        Without items a person sees ``empty`` on stderr, if given, and no table header.
         """
         if as_json:
             for item in items:

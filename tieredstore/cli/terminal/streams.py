@@ -1,4 +1,4 @@
-"""stdout and stderr of the process: what cannot be written is one sentence and an exit code, whoever wrote it."""
+"""stdout and stderr of the process: a write failure is one sentence and an exit code, wherever it happens."""
 
 from __future__ import annotations
 
@@ -19,45 +19,45 @@ _STDERR: Final = 2
 
 
 class OutputFailedError(TieredStoreError):
-    """What a command was to write cannot be written."""
+    """The output cannot be written."""
 
 
 class StandardOutputFailedError(OutputFailedError):
-    """It is stdout that cannot be written. Whoever gave the stream its ``on_failure`` has been told."""
+    """stdout cannot be written. The stream's ``on_failure`` has been called."""
 
 
 class ReaderGoneError(StandardOutputFailedError):
-    """Nobody reads what is written any more, as after ``| head``. No error to talk of: other tools end by SIGPIPE."""
+    """The reader of stdout is gone, as after ``| head``. Not worth a message: other tools end by SIGPIPE."""
 
     exit_code = 141
 
 
 class _Stream(io.RawIOBase):
-    """The bytes of one of the process's streams; the descriptor is None where it was closed when the process began."""
+    """The bytes of one of the process's streams; the descriptor is None if it was closed when the process began."""
 
     def __init__(self, descriptor: int | None) -> None:
         super().__init__()
         self._descriptor = descriptor
 
     def writable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def fileno(self) -> int:
-        """The descriptor; OSError without one."""
+        """Return the descriptor; OSError without one."""
         if self._descriptor is None:
             raise io.UnsupportedOperation("the stream was closed when the process began")
         return self._descriptor
 
     def isatty(self) -> bool:
-        """Whether it is a terminal."""
+        """Return True for a terminal."""
         return self._descriptor is not None and os.isatty(self._descriptor)
 
 
 class StandardOutput(_Stream):
-    """The bytes of stdout. Its errors are StandardOutputFailedError; after the first one nothing is written any more.
+    """The bytes of stdout. Its errors are StandardOutputFailedError; after the first one nothing more is written.
 
-    Not an OSError, which anybody may take for one of the file or the store that he asked for.
+    Not an OSError, which a caller may take for an error of the file or the store that it uses.
     """
 
     def __init__(self, descriptor: int | None, on_failure: Callable[[StandardOutputFailedError], None]) -> None:
@@ -67,14 +67,14 @@ class StandardOutput(_Stream):
 
     @property
     def exit_code(self) -> int:
-        """0 as long as all was written."""
+        """0 as long as everything was written."""
         return 0 if self._failure is None else self._failure.exit_code
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """As much of ``data`` as is taken at once."""
+        """Write as much of ``data`` as is accepted at once."""
         with memoryview(data) as view:
             if self._failure is not None:
-                return view.nbytes  # the command is on its way to the end, and the error is known
+                return view.nbytes  # the command is ending, and the error is known
             try:
                 return self._written(view)
             except StandardOutputFailedError as error:
@@ -94,15 +94,15 @@ class StandardOutput(_Stream):
 
 
 class StandardError(_Stream):
-    """The bytes of stderr. Where it cannot be written they are lost: there is nobody to tell, but by an exit code."""
+    """The bytes of stderr. If it cannot be written they are lost; only the exit code can tell."""
 
     def __init__(self, descriptor: int | None) -> None:
         super().__init__(descriptor)
         self.exit_code = 0
-        """0 as long as all was written."""
+        """0 as long as everything was written."""
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """All of ``data``, as far as that goes."""
+        """Write all of ``data`` as far as possible."""
         with memoryview(data) as view:
             try:
                 return _write(self.fileno(), view)
@@ -114,7 +114,7 @@ class StandardError(_Stream):
 def take_streams(
     on_failure: Callable[[StandardOutputFailedError], None],
 ) -> tuple[StandardOutput, StandardError]:
-    """Put these in the place of Python's own, which raise whatever the system says, and are None where closed."""
+    """Replace Python's own streams, which raise the system's errors, and are None if closed."""
     output = StandardOutput(None if sys.stdout is None else _STDOUT, on_failure)
     complaints = StandardError(None if sys.stderr is None else _STDERR)
     _occupy_free_descriptors()
@@ -123,9 +123,9 @@ def take_streams(
 
 
 def _text(replaced: TextIO | None, raw: io.RawIOBase) -> io.TextIOWrapper:
-    """``raw`` for text, buffered and coded as the stream that it replaces."""
+    """Return ``raw`` as text, buffered and encoded like the stream that it replaces."""
     buffered = io.BufferedWriter(raw)
-    # A name that the locale cannot show is no reason to fail.
+    # A name that the locale cannot show must not fail.
     if not isinstance(replaced, io.TextIOWrapper):
         return io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace")
     return io.TextIOWrapper(
@@ -138,7 +138,7 @@ def _text(replaced: TextIO | None, raw: io.RawIOBase) -> io.TextIOWrapper:
 
 
 def _occupy_free_descriptors() -> None:
-    """Whatever is opened next must not become 0, 1 or 2, into which others would write, and from which read."""
+    """Keep the next opened file from becoming descriptor 0, 1 or 2, which other code reads or writes."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         pass
     os.close(descriptor)
@@ -149,7 +149,7 @@ def _write(descriptor: int, view: memoryview) -> int:
         try:
             return os.write(descriptor, view)
         except BlockingIOError:
-            # Whoever has the other end set it so, for us too: it is waited for all the same.
+            # The process at the other end made it non-blocking for us too: wait for it.
             poll = select.poll()
             poll.register(descriptor, select.POLLOUT)
             poll.poll()

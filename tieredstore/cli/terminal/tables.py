@@ -1,14 +1,14 @@
-"""Tables that fit: on a terminal each row is one line, in a pipe nothing is cut. Draws nothing: lines come out.
+"""Tables that fit: on a terminal each row is one line, in a pipe nothing is cut. Returns lines, draws nothing.
 
 A column is made by what it holds::
 
     columns = [text("TOPIC"), number("SIZE", rank=1), moment("LAST RECORD"), word("TOPIC ID", rank=WIDE)]
 
-``number`` and ``word`` (an id, a word of ours) are never cut; ``text`` (what others named or wrote) is cut with ``…``
-where the terminal is too narrow. Where that is not enough, columns with a rank are left out, the greatest rank first,
-those of the same rank from the right; ``--wide`` shows all of them. Before one goes that people look for first, of a
-rank up to ``WANTED``, what has a shorter form takes it: a ``moment`` is a day then. A name alone stands for ``text``,
-and ``>NAME`` for ``number``.
+``number`` and ``word`` (an id, a fixed word) are never cut; ``text`` (foreign names and texts) is cut with ``…`` where
+the terminal is too narrow. If that is not enough, columns with a rank are dropped, the greatest rank first, those of
+the same rank from the right; ``--wide`` shows all of them. Before a column of a rank up to ``WANTED``, one that users
+look for first, is dropped, columns with a shorter form take it: a ``moment`` becomes a day. A name alone means
+``text``, and ``>NAME`` means ``number``.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 GAP: Final = "  "
-"""What parts two columns."""
+"""Gap between two columns."""
 
 WIDE: Final = 100
-"""The rank of columns that only ``--wide`` shows, in a pipe too."""
+"""Rank of columns that only ``--wide`` shows, in a pipe too."""
 
 WANTED: Final = 2
-"""Columns of a greater rank go before any cell is shortened."""
+"""Columns of a greater rank are dropped before any cell is shortened."""
 
 _LEAST: Final = 8
 _DAY: Final = len("2026-01-01")
@@ -37,8 +37,7 @@ _ELLIPSIS: Final = "…"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. ``least`` is how narrow it may become, in cells; None: it is never cut. ``short`` makes a cell's
-    shorter form."""
+    """One column. ``least`` is its minimum width in cells; None: never cut. ``short`` makes a cell's shorter form."""
 
     name: str
     is_right: bool = False
@@ -52,22 +51,22 @@ Row: TypeAlias = Sequence[str]
 
 
 def number(name: str, *, rank: int = 0) -> Column:
-    """Numbers, sizes, ratios: aligned to the right, never cut."""
+    """Numbers, sizes, ratios: right-aligned, never cut."""
     return Column(name, is_right=True, rank=rank)
 
 
 def word(name: str, *, rank: int = 0, short: Callable[[str], str] | None = None) -> Column:
-    """Ids, words of ours: never cut."""
+    """Ids and fixed words: never cut."""
     return Column(name, rank=rank, short=short)
 
 
 def moment(name: str, *, rank: int = 0) -> Column:
-    """Times to the second; the day alone where there is no room."""
+    """Times to the second; only the day if there is no room."""
     return Column(name, rank=rank, short=_day_of)
 
 
 def text(name: str, *, rank: int = 0, least: int = _LEAST) -> Column:
-    """Names and sentences: cut where the terminal is too narrow, down to ``least`` cells."""
+    """Names and sentences: cut down to ``least`` cells if the terminal is too narrow."""
     return Column(name, least=least, rank=rank)
 
 
@@ -80,10 +79,10 @@ def table_lines(
     total: bool = False,
     sample: int | None = None,
 ) -> Iterator[str]:
-    """The lines of a table, without line ends: names, a rule, rows; ``total`` parts the last row from the others.
+    """Yield the lines of a table, without line ends: names, a rule, rows; ``total`` separates the last row.
 
-    ``width`` is the terminal's; None for a pipe. With ``sample`` the first so many rows decide how wide each column is,
-    and rows are taken one by one; else they are all taken first.
+    ``width`` is the terminal's; None for a pipe. With ``sample`` the first rows determine the widths of columns and
+    rows are taken one by one; otherwise all are taken first.
     """
     every = [_column(column) for column in columns]
     ahead = iter(rows)
@@ -115,11 +114,13 @@ class _Layout:
     is_short: bool
 
     def names(self) -> str:
-        """The line above the rows."""
+        """Return the header line."""
         return self._line([column.name for column in self.columns])
 
     def line(self, cells: Sequence[str]) -> str:
-        """One row; a last column of text has the rest of the line, however long its name and its first cells were."""
+        """Return one row; a last column of text takes the rest of the line, however long its name and its first
+        cells were.
+        """
         return self._line(_shorten(self.columns, cells) if self.is_short else cells)
 
     def _line(self, cells: Sequence[str]) -> str:
@@ -133,14 +134,14 @@ class _Layout:
 
 
 def plain(words: str) -> str:
-    """``words`` without control characters: names come from a store, and a terminal would obey them."""
+    """Return ``words`` without control characters: names come from a store, and a terminal would obey them."""
     if words.isprintable():
         return words
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in words)
 
 
 def cut(words: str, width: int) -> str:
-    """``words`` in at most ``width`` cells of a terminal; what is cut off leaves a ``…``."""
+    """Return ``words`` in at most ``width`` cells of a terminal; a ``…`` marks the cut."""
     if words.isascii():
         return words if len(words) <= width else words[: max(width - 1, 0)] + _ELLIPSIS[:width]
     end = kept = 0
@@ -154,7 +155,7 @@ def cut(words: str, width: int) -> str:
 
 
 def cell_count(words: str) -> int:
-    """How many cells of a terminal ``words`` take: most characters one, those of East Asia two, accents none."""
+    """Return the terminal cells of ``words``: most characters take one, East Asian ones two, accents none."""
     return len(words) if words.isascii() else sum(map(_cells_of, words))
 
 
@@ -188,23 +189,23 @@ def _by_column(columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[Row]:
 
 
 def _needed(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
-    """How many cells each column takes if nothing is cut."""
+    """Return the uncut width of each column."""
     return [max(map(cell_count, (columns[at].name, *cells))) for at, cells in enumerate(_by_column(columns, rows))]
 
 
 def _lacks_wanted(columns: Sequence[Column], needed: Sequence[int], shown: Sequence[int], width: int) -> bool:
-    """Whether a column is left out that people look for first, or the shown ones do not fit."""
+    """Return True if a column is dropped that users look for first, or the shown ones do not fit."""
     left_out = (column.rank for at, column in enumerate(columns) if at not in shown)
     return _total(columns, needed, shown) > width or any(rank <= WANTED for rank in left_out)
 
 
 def _total(columns: Sequence[Column], needed: Sequence[int], shown: Sequence[int]) -> int:
-    """How wide a line is at least."""
+    """Return the minimum width of a line."""
     return sum(_least(columns[at], needed[at]) for at in shown) + len(GAP) * (len(shown) - 1)
 
 
 def _fitting(columns: Sequence[Column], needed: Sequence[int], width: int | None) -> list[int]:
-    """The places of the columns that fit, each as narrow as it may become."""
+    """Return the indexes of the columns that fit, each at its minimum width."""
     shown = list(range(len(columns)))
     if width is None:
         return shown
@@ -220,7 +221,7 @@ def _least(column: Column, needed: int) -> int:
 
 
 def _widths(columns: Sequence[Column], needed: Sequence[int], shown: Sequence[int], width: int | None) -> list[int]:
-    """How wide each shown column becomes: what is too much is taken from the widest that may be cut."""
+    """Return the width of each shown column: the excess is taken from the widest that may be cut."""
     least = [_least(columns[at], needed[at]) for at in shown]
     most = [needed[at] for at in shown]
     if width is None:
@@ -230,5 +231,5 @@ def _widths(columns: Sequence[Column], needed: Sequence[int], shown: Sequence[in
     def capped(cap: int) -> list[int]:
         return [max(low, min(high, cap)) for low, high in zip(least, most, strict=True)]
 
-    # The widest cap under which all fit: the capped widths only grow with it.
+    # The widest cap under which all fit: the capped widths grow with it.
     return capped(bisect.bisect_right(range(max(most) + 1), room, key=lambda cap: sum(capped(cap))) - 1)
