@@ -1,1 +1,1 @@
-"""The front door: a bucket, and what people ask of it. Its names are those of ``tieredstore`` itself."""
+"""The front door: a bucket and its methods. Its names are exported by ``tieredstore`` itself."""

@@ -1,4 +1,4 @@
-"""A bucket of segments, and what people ask of it."""
+"""A bucket of segments, and its methods."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ OnSegment = Callable[[Segment], object] | None
 _COPIES_AT_ONCE: Final = 4
 
 CLOSE_S: Final = 2.0
-"""Seconds that closing a bucket takes at most."""
+"""Most seconds that closing a bucket takes."""
 
 
 class Which(TypedDict, total=False):
-    """Which segments of the topics, and how many at once; the same in every method that has it."""
+    """Which segments of the topics, and how many in parallel; the same in every method that takes it."""
 
     partitions: Partitions
     topic_id: TopicIdLike
@@ -76,10 +76,10 @@ class _Opened:
 
 
 class Bucket(Closing):
-    """The segments under one prefix of a store. :func:`tieredstore.open` makes it.
+    """The segments under one prefix of a store. Make it with :func:`tieredstore.open`.
 
-    It is for any thread. A forked child's begins anew, a pickled one is its settings. Close it, or use it as a context
-    manager: from then on what is asked of it raises AlreadyClosedError.
+    Thread-safe. A forked child opens its own store; a pickled bucket is its settings. Close it, or use it as a context
+    manager: afterwards every call raises AlreadyClosedError.
     """
 
     def __init__(
@@ -88,12 +88,12 @@ class Bucket(Closing):
         self.settings = settings
         self.broker = broker
         self.named = named
-        """Where the settings come from, for other processes to read them too."""
+        """Source of the settings, so that other processes can read them too."""
         self._life = Lifetime("the bucket")
         self._handles: PerProcess[_Opened] = PerProcess(partial(_Opened, settings), _Opened.close)
         self._closer = Closer(self._life.end, self._handles.close)
 
-    # ---- what there is
+    # ---- reading
 
     def topics(
         self,
@@ -104,12 +104,12 @@ class Bucket(Closing):
         on_segment: OnSegment = None,
         **which: Unpack[Which],
     ) -> Table[Topic]:
-        """The topics, by name or glob (all without one), with their partitions and sums over whole segments.
+        """Return the topics, by name or glob (all without one), with their partitions and sums over complete segments.
 
-        Reads the manifest of each segment, and needs no key. Of ``start`` and ``stop`` are the segments that hold
-        records in between. With a broker also what it has of these topics; ``until`` is a time up to which partitions
-        are asked to be complete (``missing_until``). ``on_segment`` is called with each segment, whole or not.
-        ResourceNotFoundError for a name that is not there.
+        Reads the manifest of each segment, and needs no key. With ``start`` and ``stop``: the segments that hold
+        records in between. With a broker it adds the broker's offsets of these topics; ``until`` is a time up to which
+        partitions should be complete (``missing_until``). ``on_segment`` is called with each segment, complete or not.
+        Raises ResourceNotFoundError for a name that does not exist.
         """
         from tieredstore.api.topics import sum_up  # noqa: PLC0415
 
@@ -127,7 +127,7 @@ class Bucket(Closing):
     def each_segment(
         self, *topics: str, start: GivenPlace = None, stop: GivenPlace = None, **which: Unpack[Which]
     ) -> Iterator[Segment]:
-        """The segments of several topics, one after the other: none is held, and neither are their manifests."""
+        """Yield the segments of several topics one by one, without holding them or their manifests."""
         scopes, first, last = _scopes(topics, which), place_of("start", start), place_of("stop", stop)
         return (segment_of(one, self) for one in self._listed(scopes, first, last))
 
@@ -140,7 +140,7 @@ class Bucket(Closing):
         stop: GivenPlace = None,
         topic_id: TopicIdLike = None,
     ) -> Table[Segment]:
-        """The segments of a topic, in the order of partitions and offsets, incomplete and damaged ones too.
+        """Return the segments of a topic by partition and offset, incomplete and damaged ones included.
 
         Those with records at ``start`` or later, and from before ``stop``. Reads their manifests, and needs no key.
         """
@@ -157,11 +157,11 @@ class Bucket(Closing):
         last: int | None = None,
         **how: Unpack[ReadOptions],
     ) -> Read:
-        """The records of a topic, of the bucket and, with a broker, of what it has beyond, as one log.
+        """Return the records of a topic as one log: the bucket's and, with a broker, its newer ones.
 
-        From ``start`` up to ``stop``, which is out, each an offset or a time; or the ``last`` so many of each
-        partition; with ``follow=True`` also what comes, without an end. Aborted and open transactions are left out.
-        Offsets that were written and that nobody holds any more are DataLossError, before the first record.
+        From ``start`` up to ``stop`` (exclusive), each an offset or a time; or the ``last`` records of each partition;
+        with ``follow=True`` also new records, without an end. Records of aborted and open transactions are left out.
+        Raises DataLossError, before the first record, for offsets that were written and no longer exist anywhere.
         """
         from tieredstore.api.reading import read_records  # noqa: PLC0415  needs the extra `arrow`
 
@@ -170,9 +170,9 @@ class Bucket(Closing):
         return read_records(self, topic, partitions, start=start, stop=stop, last=last, how=how)
 
     def query(self, sql: str, *, sandbox: bool = False, **how: Unpack[ReadOptions]) -> Read:
-        """The rows of a query in DuckDB's SQL; each topic is a table, with keys and values as text.
+        """Return the rows of a query in DuckDB's SQL; each topic is a table, with keys and values as text.
 
-        SQL may read and write local files, and install extensions; with ``sandbox`` it reads the topics it names alone.
+        SQL may read and write local files, and install extensions; with ``sandbox`` it reads only the topics it names.
         """
         from tieredstore.api.reading import query_rows  # noqa: PLC0415  needs the extra `query`
 
@@ -194,8 +194,8 @@ class Bucket(Closing):
     ) -> int:
         """Write the records of a topic into a folder of files by partition, and return how many were new.
 
-        Each file is named after the offsets that it covers, and is whole or not there: one that was stopped is
-        completed by the next, and one of a topic that has grown goes on. ``on_file`` is called with each as it is done.
+        Each file is named after the offsets that it covers, and is complete or absent: the next run completes a stopped
+        one, and continues for a topic that has grown. ``on_file`` is called with each finished file.
         """
         from tieredstore.api.exporting import export_records  # noqa: PLC0415  needs the extra `arrow`
 
@@ -207,10 +207,10 @@ class Bucket(Closing):
         )  # fmt: skip
 
     def inspect(self, topic: str, partition: int, segment: int | Uuid, *, topic_id: TopicIdLike = None) -> Segment:
-        """One segment, by the offset it begins at or by its id: one listing of its partition, and one request.
+        """Return one segment, by its base offset or by its id: one listing of its partition, and one request.
 
-        Whole segments go before one that lost an object. SegmentNotFoundError names the nearest ones, ConfigError all
-        of several; CorruptDataError is that of a damaged manifest.
+        Complete segments precede one that lost an object. SegmentNotFoundError names the nearest ones, ConfigError all
+        of several; CorruptDataError reports a damaged manifest.
         """
         from tieredstore.ops.addresses import SegmentAddress, find_segment  # noqa: PLC0415
         from tieredstore.ops.listing import ListedSegment  # noqa: PLC0415
@@ -234,11 +234,11 @@ class Bucket(Closing):
         on_segment: OnSegment = None,
         **which: Unpack[Which],
     ) -> Table[Usage]:
-        """How many bytes, segments and objects lie in the bucket, by topic, partition or day of the newest record.
+        """Return the bytes, segments and objects in the bucket, by topic, partition or day of the newest record.
 
-        With ``prices``, a price file like ``examples/prices.toml``, also what that costs a month. ``listing`` reads
-        no manifests: it is quick, and knows no size before compression. With ``start`` and ``stop`` only segments with
-        records in between count. ``on_segment`` is called with each.
+        With ``prices``, a price file like ``examples/prices.toml``, also their cost per month. ``listing`` reads no
+        manifests: it is fast, and does not know the size before compression. With ``start`` and ``stop`` only segments
+        with records in between count. ``on_segment`` is called with each.
         """
         from tieredstore.api.usage import add_up, prices_of  # noqa: PLC0415
         from tieredstore.ops.cost.usage import UsageBy  # noqa: PLC0415
@@ -263,10 +263,10 @@ class Bucket(Closing):
         on_segment: OnSegment = None,
         on_need: Callable[[KeyNeed], object] | None = None,
     ) -> Table[KeyUse]:
-        """What each key pair encrypts, the quarantine too; of ``key_id`` alone, and no row if nothing stored needs it.
+        """Return what each key pair encrypts, quarantine included; with ``key_id`` only that pair, empty if unused.
 
-        ``on_segment`` is called with each segment that was looked at, ``on_need`` with each thing that needs the pair
-        ``key_id`` or may need it: readers too, who keep manifests for a while after a rotation.
+        ``on_segment`` is called with each segment examined, ``on_need`` with each thing that needs the pair ``key_id``
+        or may need it: readers too, which cache manifests for a while after a rotation.
         """
         from tieredstore.api.key_pairs import count_uses  # noqa: PLC0415
 
@@ -285,13 +285,13 @@ class Bucket(Closing):
         on_segment: Callable[[Verification], object] | None = None,
         **which: Unpack[Which],
     ) -> Verification:
-        """Check the segments, and how they follow each other; nothing is changed.
+        """Check the segments and their continuity; changes nothing.
 
-        ``level`` says how deep; below listing it needs the private keys. ``sample`` is the part of the segments that
-        the levels index and data look into. With ``start`` and ``stop`` those that may have records in between. What
-        ``state``, a file, knows to be sound is passed over for ``recheck_days``. A broker's metadata topic is compared
-        in both directions. ``on_finding`` takes findings as they come, which are not kept then; ``on_segment`` is
-        called with the sums so far. ResourceNotFoundError where there is nothing to verify.
+        ``level`` is the depth; levels below listing need the private keys. ``sample`` is the share of segments that the
+        levels index and data examine. With ``start`` and ``stop``: those that may have records in between. Segments
+        that the file ``state`` knows to be sound are skipped for ``recheck_days``. A broker's metadata topic is
+        compared in both directions. ``on_finding`` receives findings as they come; they are then not kept.
+        ``on_segment`` is called with the sums so far. Raises ResourceNotFoundError if there is nothing to verify.
         """
         from tieredstore.api.verifying import Depth, verify_segments  # noqa: PLC0415
 
@@ -303,16 +303,16 @@ class Bucket(Closing):
         return verify_segments(opened, scopes, depth, client=self.broker, on_finding=on_finding, on_segment=on_segment)
 
     def doctor(self, *, write: bool = False, on_check: Callable[[Check], object] | None = None) -> Table[Check]:
-        """Look at settings, keys, store, clock, rules and caches; ``write`` puts and removes a few small objects.
+        """Check settings, keys, store, clock, rules and caches; ``write`` puts and deletes a few small objects.
 
-        ``on_check`` is called with each check as it is made.
+        ``on_check`` is called with each check.
         """
         from tieredstore.ops.doctor.checkup import checked  # noqa: PLC0415
 
         self._life.check()
         return Table(told(checked(self.settings, write=write), on_check or _ignore))
 
-    # ---- what it takes in
+    # ---- copying
 
     def upload(
         self,
@@ -325,13 +325,13 @@ class Bucket(Closing):
         on_progress: Callable[[int], object] | None = None,
         **which: Unpack[Which],
     ) -> Totals:
-        """Copy the closed segments of a broker's disk into the bucket, each once: run it as often as you like.
+        """Copy the closed segments of a broker's disk into the bucket, each once: safe to run repeatedly.
 
-        ``log_dir`` is a log directory, a partition's folder or one ``.log`` file; ``topics`` are some of its topics, by
-        name or glob. ``topic_id`` and ``broker_id`` stand in for those of ``partition.metadata`` and
-        ``meta.properties``. A segment counts once its manifest stands, so that a run that was killed is completed by
-        the next. What fails does not keep the others: PartlyDoneError at the end. ``on_found`` is called with what is
-        on the disk, before any request, and ``on_progress`` with bytes of logs as they are sent, on any thread.
+        ``log_dir`` is a log directory, a partition's folder or one ``.log`` file; ``topics`` selects topics by name or
+        glob. ``topic_id`` and ``broker_id`` replace those of ``partition.metadata`` and ``meta.properties``. A segment
+        counts once its manifest exists, so the next run completes a killed one. Failures do not stop the others:
+        PartlyDoneError at the end. ``on_found`` is called with the segments on disk, before any request, and
+        ``on_progress`` with bytes of logs as they are sent, on any thread.
         """
         from tieredstore.api.uploading import find_segments, upload_segments  # noqa: PLC0415
 
@@ -355,11 +355,11 @@ class Bucket(Closing):
         on_outcome: OnOutcome = None,
         **which: Unpack[Which],
     ) -> Totals:
-        """Copy segments to another bucket, under the same ids; what is there is not sent again.
+        """Copy segments to another bucket, under the same ids; existing ones are not sent again.
 
-        A URL or a folder as ``target`` has this bucket's settings. Segments are written anew, under new ids, where the
-        target's say another chunk size, compression or encryption. ``decrypt`` lets the target have plain copies of
-        what is encrypted; with ``read_back`` each object is read back and compared before its manifest is written.
+        A URL or a folder as ``target`` uses this bucket's settings. Segments are rewritten under new ids if the target
+        has another chunk size, compression or encryption. ``decrypt`` permits plain copies of encrypted segments; with
+        ``read_back`` each object is read back and compared before its manifest is written.
         """
         from tieredstore.ops.copies.copying import BucketCopy  # noqa: PLC0415
 
@@ -384,7 +384,7 @@ class Bucket(Closing):
         with contextlib.closing(outcomes()) as copied:
             return run(copied, on_outcome)
 
-    # ---- what deletes or rewrites: a plan, which apply() does
+    # ---- deleting and rewriting: a plan, carried out by apply()
 
     def remove(
         self,
@@ -394,12 +394,12 @@ class Bucket(Closing):
         force: bool = False,
         **which: Unpack[Which],
     ) -> Plan:
-        """A plan that deletes the segments of topics; with ``stop`` whole segments from before it alone.
+        """Return a plan to delete the segments of topics; with ``stop`` only complete segments from before it.
 
-        ``stop`` is an offset (of one topic's ``partitions``, which have offsets of their own) or a time. Like Kafka's
-        retention it takes the oldest up to the first that stays. ``segment`` is a single one, by the offset it begins
-        at or by its id; by its id also what an unfinished copy or deletion left of it. What is under a legal hold
-        stays, what was written after the plan was made, and, beside a broker, what it lists, unless ``force``.
+        ``stop`` is an offset (within one topic's ``partitions``) or a time. Like Kafka's retention it deletes the
+        oldest segments up to the first one to keep. ``segment`` is a single one, by base offset or id; by id it
+        includes the remains of an unfinished copy or deletion. Segments under a legal hold, written after the plan was
+        made, or, beside a broker, listed there, are kept, unless ``force``.
         """
         from tieredstore.api.removing import check_arguments, plan_removal  # noqa: PLC0415
 
@@ -416,9 +416,10 @@ class Bucket(Closing):
         unknown_too: bool = False,
         **which: Unpack[Which],
     ) -> Plan:
-        """A plan that deletes what broken copies and deletions left, if it is older than ``min_age`` (``24h``, ``7d``).
+        """Return a plan to delete leftovers of broken copies and deletions older than ``min_age`` (``24h``, ``7d``).
 
-        Beside a broker also segments that it has forgotten; ``unknown_too``: those too that its records never named.
+        Beside a broker also segments that it has forgotten; ``unknown_too`` includes those that its records never
+        named.
         """
         from tieredstore.api.removing import plan_gc  # noqa: PLC0415
 
@@ -431,9 +432,9 @@ class Bucket(Closing):
         return plan_gc(self, scopes, least, unknown_too=unknown_too, parallel=which.get("parallel", READERS))
 
     def rotate_keys(self, *topics: str, **which: Unpack[Which]) -> Plan:
-        """A plan that wraps each segment's data key by the active key pair, those of the quarantine too.
+        """Return a plan to wrap each segment's data key by the active key pair, quarantine included.
 
-        Data and indexes stay as they are. ConfigError without encryption.
+        Data and indexes stay unchanged. Raises ConfigError without encryption.
         """
         from tieredstore.api.key_pairs import rotate_segments  # noqa: PLC0415
 
@@ -442,9 +443,9 @@ class Bucket(Closing):
         return Plan("rotate_keys", str(scopes), rotate_segments(opened, scopes, parallel))
 
     def abort_rule(self, *, days: int = 7) -> Plan:
-        """A plan that has the store abort multipart uploads which do not end within so many days.
+        """Return a plan to make the store abort multipart uploads that do not complete within this many days.
 
-        It adds one rule to the store's own and changes no other; where a rule does it already it adds none.
+        It adds one rule to the store's own and changes no other; it adds none if a rule already does this.
         """
         from tieredstore.api.removing import plan_abort_rule  # noqa: PLC0415
 
@@ -453,7 +454,9 @@ class Bucket(Closing):
     # ---- legal holds
 
     def holds(self) -> Table[LegalHold]:
-        """The legal holds of the bucket. CorruptDataError for one that cannot be read, which holds everything."""
+        """Return the legal holds of the bucket. Raises CorruptDataError for an unreadable one, which holds
+        everything.
+        """
         from tieredstore.ops.garbage.holds import list_holds  # noqa: PLC0415
 
         opened = self._bucket()
@@ -468,12 +471,12 @@ class Bucket(Closing):
         stop: GivenPlace = None,
         reason: str = "",
     ) -> LegalHold:
-        """Nothing that the hold covers is deleted from now on: all, a topic, a partition, or its offsets.
+        """Protect segments from deletion from now on: all, a topic, a partition, or offsets of it.
 
-        A hold is of one topic and one of its partitions at most. A time as ``start`` needs both, and holds from its
-        first segment on that has a record of then or later. ``stop`` is an exclusive offset: segments do not tell when
-        they begin, so that a time would hold too little. Returned is the hold as it is kept; PreconditionFailedError if
-        there is one of its name.
+        A hold covers at most one topic and one of its partitions. A time as ``start`` needs both, and holds from the
+        first segment with a record at that time or later. ``stop`` is an exclusive offset: manifests lack a segment's
+        first time, so a time would hold too little. Returns the hold as stored; raises PreconditionFailedError if the
+        name is taken.
         """
         from tieredstore.ops.garbage.holds import LegalHold, place_hold  # noqa: PLC0415
 
@@ -496,9 +499,9 @@ class Bucket(Closing):
         return hold
 
     def release_hold(self, name: str) -> Plan:
-        """A plan that takes the hold away: what it covers may be deleted then. ObjectNotFoundError if there is none.
+        """Return a plan to release a hold, which permits deletion again. Raises ObjectNotFoundError if there is none.
 
-        Another hold that has the name by then stays.
+        A new hold under the same name is kept.
         """
         from tieredstore.ops.garbage.holds import LegalHold, find_hold, release_hold  # noqa: PLC0415
 
@@ -520,16 +523,16 @@ class Bucket(Closing):
 
         return Plan("release_hold", name, outcomes)
 
-    # ---- itself
+    # ---- the bucket itself
 
     @property
     def url(self) -> str:
-        """Where it is, without credentials."""
+        """Its URL, without credentials."""
         return url_of(self.settings)
 
     @property
     def manager(self) -> RemoteStorageManager:
-        """Kafka's verbs over this bucket; it is closed with it. Reads the key files when it is first asked for."""
+        """Kafka's storage API over this bucket, closed with it. Reads the key files on first use."""
         self._life.check()
         return self._handles.get().managers.get()
 
@@ -538,15 +541,15 @@ class Bucket(Closing):
         return self._bucket()
 
     def open_log(self, segment: RemoteLogSegmentMetadata) -> SegmentStream:
-        """The whole log of a segment as a seekable, read-only file."""
+        """Open the whole log of a segment as a seekable, read-only file."""
         return self.manager.open(segment)
 
     def open_index(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> BinaryIO:
-        """One index of a segment, opened."""
+        """Open one index of a segment."""
         return self.manager.fetch_index(segment, kind)
 
     def close(self) -> None:
-        """Close the store and all that was opened by it, within two seconds. Idempotent."""
+        """Close the store and everything opened by the bucket, within two seconds. Idempotent."""
         self._closer.close(CLOSE_S)
 
     def _bucket(self) -> OpenBucket:
@@ -566,7 +569,9 @@ class Bucket(Closing):
         ordered: bool = True,
         parallel: int = READERS,
     ) -> Iterator[ListedSegment]:
-        """The segments of each partition by offset; ``ordered``: partitions by number, so the listing is held."""
+        """Yield the segments of each partition by offset; ``ordered`` sorts partitions, which holds the listing in
+        memory.
+        """
         from tieredstore.catalog.listing import list_in_scope  # noqa: PLC0415
         from tieredstore.ops.listing import ListedSegment, load_listing, load_stream, within  # noqa: PLC0415
 
@@ -594,4 +599,4 @@ def _scopes(topics: Sequence[str], which: Which) -> Scopes:
 
 
 def _ignore(_: object) -> None:
-    """Tell nobody."""
+    """Do nothing."""

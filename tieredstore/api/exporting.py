@@ -1,6 +1,6 @@
-"""A topic into a folder of files, which is gone on with later.
+"""Export of a topic into a folder of files, incrementally.
 
-It lies apart from the bucket, which imports it once it is asked for: it needs pyarrow.
+Apart from the bucket, which imports it on first use, because it needs pyarrow.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tieredstore.api.scopes import Partitions
 
 OnFile: TypeAlias = Callable[[Exported, int, int], object]
-"""Called with each file that is done, its number, and how many there will be."""
+"""Called with each finished file, its number, and the total."""
 
 _OF_FILES: Final = ("columns", "filter", "follow", "limit")
 
@@ -41,7 +41,7 @@ def export_records(
     on_file: OnFile | None,
     how: ReadOptions,
 ) -> int:
-    """Write the records that the folder does not have yet, and return how many."""
+    """Write the records that the folder lacks, and return how many."""
     begin, end = places_of(*window)
     surplus = next((name for name in _OF_FILES if how.get(name)), None)
     if surplus is not None:

@@ -1,6 +1,6 @@
-"""Key pairs: what is encrypted by each, what needs one, and how segments are taken to another.
+"""Key pairs: what each encrypts, what needs one, and rotation of segments to another.
 
-It lies apart from the bucket, which imports it once it is asked for: it needs the key ring.
+Apart from the bucket, which imports it on first use, because it needs the key ring.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def count_uses(
     on_listed: Callable[[ListedSegment], object],
     on_need: Callable[[KeyNeed], object],
 ) -> Table[KeyUse]:
-    """Return the uses of all pairs, or that of ``key_id`` alone; ``on_need`` is called with each thing that needs it.
+    """Return the uses of all pairs, or of ``key_id`` alone; ``on_need`` is called with each thing that needs it.
 
-    A need that nothing stored has, as of a reader's cache, makes no row.
+    A need without stored data, such as a reader's cache, makes no row.
     """
     totals: dict[str | None, SegmentTotals] = {}
     listed = list_encrypted(opened.store, opened.prefix, Scope())
@@ -55,7 +55,7 @@ def _row(key_id: str | None, sums: SegmentTotals, may_need: int = 0) -> KeyUse:
 
 
 def rotate_segments(opened: OpenBucket, scopes: Scopes, parallel: int) -> Callable[[bool], Generator[Outcome]]:
-    """What rotates the segments in scope, or says what it would do. ConfigError without encryption."""
+    """Return the function that rotates the segments in scope, or plans it. Raises ConfigError without encryption."""
     opened.refuse_raw("keys rotate", "nothing of it is encrypted")
     ring = key_ring_of(opened.settings)
     if ring is None:
@@ -74,9 +74,9 @@ def rotate_segments(opened: OpenBucket, scopes: Scopes, parallel: int) -> Callab
                 is_first = step.outcome is steps.Outcome.ROTATED and step.key_id not in noted
                 if is_first and step.key_id is not None and not dry_run:
                     noted.add(step.key_id)
-                    note_rotated(opened.store, opened.prefix, step.key_id)  # also if this is killed
+                    note_rotated(opened.store, opened.prefix, step.key_id)  # recorded even if this is killed later
                 yield of_rotation(step, dry_run=dry_run)
         for key_id in noted:
-            note_rotated(opened.store, opened.prefix, key_id)  # readers' caches forget from now on
+            note_rotated(opened.store, opened.prefix, key_id)  # readers' caches expire from now on
 
     return outcomes

@@ -1,4 +1,4 @@
-"""``tieredstore.open``: a bucket, by whatever names it."""
+"""``tieredstore.open``: a bucket from a URL, a folder or settings."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ def open(
     broker: BrokerLike = None,
     **settings: SettingValue,
 ) -> Bucket:
-    """A bucket of segments. Asks no store yet: that opens at the first request, key files at the first read.
+    """Return a bucket of segments. It connects lazily: to the store at the first request, to key files at the first
+    read.
 
     ``source`` is a URL (``s3://logs/prod/``), a folder, a settings file (a broker's ``server.properties`` too), a
-    mapping of settings, or what was opened before; without one it is the file that ``TIEREDSTORE_SETTINGS`` names.
-    ``store`` is a URL in place of the source's store, ``broker`` the cluster whose records follow the bucket's.
-    Keywords are settings with ``_`` for ``.``, as ``chunk_size=1 << 20``. Close it, or use it as a context manager.
+    mapping of settings, or an already opened bucket; without one, the file in ``TIEREDSTORE_SETTINGS``. ``store`` is
+    a URL that replaces the source's store, ``broker`` the cluster whose records follow the bucket's. Keywords are
+    settings with ``_`` for ``.``, as ``chunk_size=1 << 20``. Close it, or use it as a context manager.
 
-    ConfigError for what is wrong with any of these, in a sentence that names it.
+    Raises ConfigError, which names the faulty argument or setting.
 
     Example::
 
@@ -49,7 +50,7 @@ def open(
 
 
 def client_of(broker: BrokerLike) -> dict[str, str] | None:
-    """The properties of the Kafka client; None without a broker."""
+    """Return the properties of the Kafka client; None without a broker."""
     match broker:
         case None:
             return None

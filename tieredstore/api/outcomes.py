@@ -1,4 +1,4 @@
-"""What tools do to items, what became of them all, and what a tool would do if it were told to."""
+"""Outcomes of tools for single items, and plans of tools."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _MOST_FAILURES: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one item of a tool, or would; None where it does not apply or is not known.
+    """The actual or planned outcome for one item of a tool; fields are None if not applicable or unknown.
 
-    ``code`` says in a word why the item has its ``status``, ``reason`` in a sentence where that is to be said. Offsets
-    are inclusive, sizes are bytes: ``size`` of the log, ``stored_size`` of what the store holds of it.
+    ``code`` gives the cause of ``status`` in a word, ``reason`` in a sentence if one is needed. Offsets are inclusive,
+    sizes are bytes: ``size`` of the log, ``stored_size`` of its objects in the store.
     """
 
     action: str
@@ -51,17 +51,17 @@ class Outcome:
     error: Exception | None = None
 
     def of(self, where: TopicIdPartition) -> Outcome:
-        """The same, of an item of this partition."""
+        """Return the same for an item of this partition."""
         return replace(self, topic=where.topic, topic_id=where.topic_id, partition=where.partition)
 
 
 OnOutcome: TypeAlias = Callable[[Outcome], object] | None
-"""Called for each item as it is done."""
+"""Called with each finished item."""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """How many items came to what; ``stored_size`` is that of the items done (planned), ``failures`` are the first."""
+    """Items by outcome; ``stored_size`` is that of done (or planned) items, ``failures`` are the first ones."""
 
     planned: int = 0
     done: int = 0
@@ -72,7 +72,7 @@ class Totals:
 
 
 def run(outcomes: Iterable[Outcome], on_outcome: OnOutcome = None) -> Totals:
-    """Do all of it. PartlyDoneError at the end for items that failed: the others are done by then."""
+    """Carry out everything. Raises PartlyDoneError at the end if items failed; the others are then done."""
     counts: dict[Status, int] = {"planned": 0, "done": 0, "kept": 0, "failed": 0}
     stored_size = 0
     failures: list[Outcome] = []
@@ -93,11 +93,11 @@ def run(outcomes: Iterable[Outcome], on_outcome: OnOutcome = None) -> Totals:
 
 
 class Plan:
-    """What a tool would do, which it does when it is applied. Iterate over it to see; nothing is changed by that.
+    """The plan of a tool, carried out by :meth:`apply`. Iterating shows it and changes nothing.
 
-    Topic ids and ``bounds`` are those of when the plan was made. What is there is looked at anew each time, and each
-    item is judged again right before it is touched. ``as_of`` is the store's time then: what is newer stays. It is None
-    where the plan is of no age, or the store tells no time.
+    Topic ids and ``bounds`` are fixed when the plan is made. Items are listed anew each time, and each is checked again
+    right before it is changed. ``as_of`` is the store's time at planning: newer items are kept. It is None if age does
+    not matter, or the store reports no time.
     """
 
     def __init__(
@@ -120,12 +120,14 @@ class Plan:
             yield from outcomes
 
     def show(self, on_outcome: OnOutcome = None) -> Totals:
-        """Count what would be done, and change nothing; otherwise as :meth:`apply`."""
+        """Count what would be done without changing anything; otherwise as :meth:`apply`."""
         with contextlib.closing(self._outcomes(True)) as outcomes:
             return run(outcomes, on_outcome)
 
     def apply(self, on_outcome: OnOutcome = None) -> Totals:
-        """Do it. ``on_outcome`` is called for each item as it is done; PartlyDoneError at the end if some failed."""
+        """Carry out the plan. ``on_outcome`` is called with each finished item; PartlyDoneError at the end if some
+        failed.
+        """
         with contextlib.closing(self._outcomes(False)) as outcomes:
             return run(outcomes, on_outcome)
 
@@ -141,14 +143,14 @@ _FAILED: Final = frozenset({
 
 
 def status_of(code: steps.Outcome, *, dry_run: bool) -> Status:
-    """What an item's code means for who asked: done, kept, or failed."""
+    """Return the status for an item's code: done, kept, or failed."""
     if code.is_change:
         return "planned" if dry_run else "done"
     return "failed" if code in _FAILED else "kept"
 
 
 def of_removal(step: steps.Step[ListedSegment], *, dry_run: bool) -> Outcome:
-    """The outcome of a segment that was to be removed."""
+    """Return the outcome of a segment to remove."""
     objects, stored = step.item.objects, step.item.stored
     return Outcome(
         action="remove", status=status_of(step.outcome, dry_run=dry_run), code=step.outcome.value,
@@ -158,7 +160,7 @@ def of_removal(step: steps.Step[ListedSegment], *, dry_run: bool) -> Outcome:
 
 
 def of_garbage(step: steps.Step[Garbage], opened: OpenBucket, *, dry_run: bool) -> Outcome:
-    """The outcome of a leftover."""
+    """Return the outcome of a leftover."""
     item = step.item
     age = None if step.outcome is steps.Outcome.YOUNG else _age(item.modified_ms)
     kind = "forgotten" if item.forgotten is not None else "unfinished_write" if item.is_write else "no_manifest"
@@ -175,7 +177,7 @@ def _age(modified_ms: int | None) -> str | None:
 
 
 def of_rotation(step: RotationStep, *, dry_run: bool) -> Outcome:
-    """The outcome of a segment whose data key was to be wrapped anew."""
+    """Return the outcome of a segment whose data key is to be wrapped anew."""
     objects = step.item
     return Outcome(
         action="rotate_keys", status=status_of(step.outcome, dry_run=dry_run), code=step.outcome.value,
@@ -184,7 +186,7 @@ def of_rotation(step: RotationStep, *, dry_run: bool) -> Outcome:
 
 
 def of_copy(step: CopyStep, *, dry_run: bool) -> Outcome:
-    """The outcome of a segment that was to be mirrored; ``new_segment_id`` is that of the copy."""
+    """Return the outcome of a segment to mirror; ``new_segment_id`` is the copy's id."""
     objects = step.item
     return Outcome(
         action="mirror", status=status_of(step.outcome, dry_run=dry_run), code=step.outcome.value,

@@ -1,4 +1,4 @@
-"""Where records begin and end, as people say it: offsets and times, the same in Python and on the command line."""
+"""Positions in logs as users give them: offsets and times, the same in Python and on the command line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import AtTime, check_offset
 
 GivenPlace: TypeAlias = "int | datetime | date | str | AtTime | None"
-"""An offset, a time with its zone, a day (of UTC), or a text that says one of these; None for the log's own end."""
+"""An offset, a time with its zone, a day (UTC), or a text of one of these; None for the log's own end."""
 
 Clock: TypeAlias = Callable[[], datetime]
 
@@ -32,7 +32,7 @@ def _now() -> datetime:
 
 
 def place_of(name: str, given: GivenPlace, *, clock: Clock = _now) -> int | AtTime | None:
-    """The place that is given as ``name``; ConfigError for what is none. A text without a zone means UTC."""
+    """Parse the position given as ``name``; raise ConfigError for an invalid one. A text without a zone is UTC."""
     match given:
         case None | AtTime():
             return given
@@ -53,7 +53,7 @@ def place_of(name: str, given: GivenPlace, *, clock: Clock = _now) -> int | AtTi
 
 
 def duration_of(name: str, given: timedelta | str) -> timedelta:
-    """How long, as a text says it: ``90s``, ``30m``, ``24h``, ``7d``; ConfigError, which names it, for what is none."""
+    """Parse a duration such as ``90s``, ``30m``, ``24h``, ``7d``; raise ConfigError naming an invalid one."""
     match given:
         case timedelta():
             return given
@@ -66,7 +66,7 @@ def duration_of(name: str, given: timedelta | str) -> timedelta:
 
 
 def parse_place(name: str, text: str, *, clock: Clock = _now) -> int | AtTime:
-    """The place that ``text`` says; ConfigError, which names it as ``name``, for what says none."""
+    """Parse the position in ``text``; raise ConfigError, which calls it ``name``, for an invalid one."""
     word = text.strip()
     if _OFFSET.fullmatch(word):
         return _offset(name, int(word))

@@ -1,6 +1,6 @@
-"""What a read and a query are told, and how they begin.
+"""Options of a read and a query, and their start.
 
-It lies apart from the bucket, which imports it once it is asked for: it needs pyarrow.
+Apart from the bucket, which imports it on first use, because it needs pyarrow.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ if TYPE_CHECKING:
     from tieredstore.values import OnInvalid
 
 TypeName: TypeAlias = "Literal['bytes', 'text', 'json', 'avro'] | ValueType"
-"""What keys or values are read as: as they are, as UTF-8, as JSON of any form, which stays its text, as Avro of the
-registry's schemas, or as ``Json(schema)`` and ``Avro(schema)`` say.
+"""Type of keys or values: raw bytes, UTF-8 text, JSON of any form (kept as text), Avro of the registry's schemas, or
+``Json(schema)`` and ``Avro(schema)``.
 """
 
 RegistryLike: TypeAlias = "str | Mapping[str, str] | SchemaRegistry"
-"""A registry of schemas: its URL, properties of its client as Confluent names them, or one that is open."""
+"""A schema registry: its URL, properties of its client under Confluent's names, or an open one."""
 
 _POLL_S: Final = 0.5
 _WORDS: Final = QueryWords(accept_loss="use on_loss='report'", topic_ids="topic_id", choose_topic_id="topic_id")
 
 
 class ReadOptions(TypedDict, total=False):
-    """How records are read; the same for reads and queries. ``key`` and ``value`` are bytes, in SQL text.
+    """Options of reads and queries. ``key`` and ``value`` default to bytes, in SQL to text.
 
-    ``registry`` has the schemas of Avro. ``types`` says all of this of a topic by its name, ``limit`` how many records
-    or rows there are at most, and ``words`` what errors call these.
+    ``registry`` has the schemas of Avro. ``types`` returns all of these for a topic's name, ``limit`` is the most
+    records or rows, and ``words`` names the options in errors.
     """
 
     columns: Sequence[str]
@@ -79,7 +79,7 @@ def read_records(
     last: int | None,
     how: ReadOptions,
 ) -> Read:
-    """The records of a topic between two places, or the last ones, of bucket and broker as one log."""
+    """Return the records of a topic between two positions, or the last ones, of bucket and broker as one log."""
     begin, end = places_of(start, stop, last)
     columns, limit = _columns(how), _limit(how)
     types = types_of(how, "bytes")(topic)
@@ -101,7 +101,7 @@ def read_records(
 
 
 def query_of(bucket: Bucket, topic: str, partitions: Partitions, how: ReadOptions) -> LogQuery:
-    """Which partitions are read, and by which rules."""
+    """Return the partitions to read, and the rules for reading."""
     return LogQuery.of_topic(
         topic, partition_set(partitions), isolation=isolation_of(how), on_data_loss=policy_of(how),
         client=bucket.broker, topic_id=topic_id_of(how.get("topic_id")), words=how.get("words", _WORDS),
@@ -109,7 +109,7 @@ def query_of(bucket: Bucket, topic: str, partitions: Partitions, how: ReadOption
 
 
 def query_rows(bucket: Bucket, sql: str, how: ReadOptions, *, sandbox: bool) -> Read:
-    """The rows of a query over topics, in DuckDB's SQL."""
+    """Return the rows of a query over topics, in DuckDB's SQL."""
     from tieredstore.duckdb.query_tables import QueryTables  # noqa: PLC0415  of the extra `query`
     from tieredstore.query.batch_tables import batches_beside  # noqa: PLC0415
     from tieredstore.query.topic_table import TableOptions  # noqa: PLC0415
@@ -178,7 +178,7 @@ def kind_of(
 
 
 def isolation_of(how: Mapping[str, Any]) -> Isolation:
-    """Kafka's isolation level: read_committed unless it says otherwise."""
+    """Return Kafka's isolation level: read_committed unless set."""
     given: Any = how.get("isolation", "read_committed")
     if given not in get_args(Isolation):
         raise ConfigError(f"isolation is {given!r:.60}; it must be read_committed or read_uncommitted")
@@ -187,7 +187,7 @@ def isolation_of(how: Mapping[str, Any]) -> Isolation:
 
 
 def policy_of(how: Mapping[str, Any]) -> OnDataLoss:
-    """What becomes of a read that meets lost offsets: it fails unless it says otherwise."""
+    """Return the policy for lost offsets: the read fails unless set otherwise."""
     given: Any = how.get("on_loss", "fail")
     if given not in get_args(OnDataLoss):
         raise ConfigError(f"on_loss is {given!r:.60}; it must be fail or report")
@@ -196,7 +196,7 @@ def policy_of(how: Mapping[str, Any]) -> OnDataLoss:
 
 
 def places_of(start: GivenPlace, stop: GivenPlace, last: int | None) -> tuple[Place | None, Place | None]:
-    """Where a read begins and ends; ConfigError for what no log has."""
+    """Return the start and the end of a read; raise ConfigError for impossible ones."""
     begin, end = place_of("start", start), place_of("stop", stop)
     if last is None:
         if isinstance(begin, int) and isinstance(end, int) and begin > end:
@@ -241,7 +241,7 @@ def _kind(option: str, given: Any, registry: SchemaRegistry | None) -> Callable[
 
 
 class _GivenRows(ArrowStream):
-    """The rows of a stream, up to ``limit`` of them; ``left_out`` is told how far they have got. For one thread."""
+    """Up to ``limit`` rows of a stream; ``left_out`` receives the progress. For one thread."""
 
     def __init__(self, rows: ArrowStream, limit: int | None, left_out: LeftOut | None = None) -> None:
         self.schema = rows.schema
@@ -251,7 +251,7 @@ class _GivenRows(ArrowStream):
         self._tells = left_out is not None and {"partition", "offset"} <= {*rows.schema.names}
 
     def __next__(self) -> pa.RecordBatch:
-        # Nothing is asked for behind the last record that is wanted.
+        # Request nothing after the last record wanted.
         if self._left == 0:
             raise StopIteration
         try:
@@ -270,7 +270,7 @@ class _GivenRows(ArrowStream):
 
 
 class _FollowedRows(ArrowStream):
-    """The records of a topic as they come, without an end. For one thread."""
+    """The records of a topic as they arrive, without an end. For one thread."""
 
     def __init__(self, reader: TopicReader, snapshot: LogSnapshot, plan: ReadPlan, left_out: LeftOut) -> None:
         self.schema = topic_schema(plan.columns, plan.types)

@@ -1,4 +1,4 @@
-"""Rows of a read or a query: an Arrow stream, which becomes a frame of any library, a file, or records one by one."""
+"""Rows of a read or a query: an Arrow stream that converts to frames, files, or single records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record; key, value and headers are what the read was told to make of them."""
+    """One record; the read's options determine the types of key, value and headers."""
 
     topic: str
     partition: int
@@ -42,11 +42,11 @@ class Record:
 
 
 class Read(Closing):
-    """Rows that are read once, as they are asked for: exhaust it, or close it.
+    """Rows read once, on demand: exhaust it, or close it.
 
-    It is an Arrow stream (``__arrow_c_stream__``): pyarrow, pandas, Polars, DuckDB and others take it as it is.
-    Iterating gives records, of a query rows as mappings. Only its end means that there is no more: a read that was
-    closed raises AlreadyClosedError, one that failed its error, again and again.
+    An Arrow stream (``__arrow_c_stream__``) that pyarrow, pandas, Polars, DuckDB and others accept directly. Iterating
+    yields records, or mappings for a query's rows. Only the regular end means that there are no more rows: a closed
+    read raises AlreadyClosedError, a failed one its error, repeatedly.
     """
 
     def __init__(
@@ -65,23 +65,23 @@ class Read(Closing):
 
     @property
     def schema(self) -> pa.Schema:
-        """That of all batches."""
+        """Schema of all batches."""
         return self._rows.schema
 
     def left_out(self, *, asks: bool = True) -> list[str]:
-        """What was left out of what was read so far, since nobody has committed it: aborted and open transactions.
+        """Return what was left out so far because it is not committed: aborted and open transactions.
 
-        A sentence for each. ``asks=False``: the broker, if there is one, is not asked what it holds back.
+        One sentence each. ``asks=False`` does not ask the broker, if there is one, what it withholds.
         """
         return [] if self._left_out is None else self._left_out.sentences(asks=asks)
 
     @property
     def end_offset(self) -> int:
-        """Where the log ended that reaches furthest of those that are read, when it began; of a query 0."""
+        """The greatest end offset of the logs being read, when the read began; 0 for a query."""
         return 0 if self._left_out is None else self._left_out.end_offset
 
     def batches(self) -> Generator[pa.RecordBatch]:
-        """The rows in record batches, without empty ones."""
+        """Yield the rows in record batches, without empty ones."""
         with self._reading():
             yield from self._rows
 
@@ -92,25 +92,25 @@ class Read(Closing):
                 yield from map(_record, rows) if self._are_records else rows
 
     def to_arrow(self) -> pa.Table:
-        """All of it as a table of pyarrow's."""
+        """Return all rows as a pyarrow table."""
         with self._reading():
             table: pa.Table = self._rows.reader().read_all()
             return table
 
     def to_pandas(self) -> Any:
-        """All of it as a frame of pandas'."""
+        """Return all rows as a pandas frame."""
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> pl.DataFrame:
-        """All of it as a frame of Polars', in which JSON is text."""
+        """Return all rows as a Polars frame, with JSON as text."""
         from tieredstore.polars import frame_of  # noqa: PLC0415  of the extra `polars`
 
         return frame_of(self.to_arrow())
 
     def write(self, path: str | Path) -> int:
-        """Write all of it into a new file, whole or not at all, and return how many rows there are.
+        """Write all rows into a new file, complete or not at all, and return their number.
 
-        Its name ends with a format, as in ``orders.parquet``; ``query.writers.WRITERS`` lists all formats.
+        The name's suffix selects the format, as in ``orders.parquet``; ``query.writers.WRITERS`` lists all formats.
         """
         target = Path(path)
         write = writer_for(target)
@@ -122,7 +122,7 @@ class Read(Closing):
         return self._rows.__arrow_c_stream__(requested_schema)
 
     def close(self) -> None:
-        """End it; the rest of what was asked for is an error."""
+        """Close the read; further reading raises an error."""
         self._opened.close()
 
     @contextlib.contextmanager

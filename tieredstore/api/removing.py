@@ -1,6 +1,6 @@
-"""What goes out of a bucket: segments of topics, the oldest of them or one; leftovers; a rule that aborts uploads.
+"""Deletions from a bucket: segments of topics, the oldest or a single one; leftovers; a rule that aborts uploads.
 
-It lies apart from the bucket, which imports it once it is asked for: it needs what asks brokers and judges segments.
+Apart from the bucket, which imports it on first use, because it needs the broker's client and segment checks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def check_arguments(scopes: Scopes, stop: int | AtTime | None, segment: object) -> None:
-    """ConfigError for what does not say which segments are to go, or says it of several logs at once."""
+    """Raise ConfigError for arguments that select no segments, or offsets of several logs at once."""
     names_one_topic = len(scopes.topics) == 1 and not is_glob(scopes.topics[0])
     if not scopes.topics:
         raise ConfigError("name at least one topic")
@@ -49,7 +49,7 @@ def check_arguments(scopes: Scopes, stop: int | AtTime | None, segment: object) 
 def plan_removal(
     bucket: Bucket, scopes: Scopes, stop: int | AtTime | None, segment: int | Uuid | None, *, force: bool, parallel: int
 ) -> Plan:
-    """The plan; what is named is looked for now."""
+    """Return the plan; named segments are looked up now."""
     opened = bucket.opened()
     if segment is None:
         chosen, only = scopes.of_one_life(opened.store, opened.prefix), None
@@ -93,7 +93,7 @@ def plan_removal(
 
 
 def plan_gc(bucket: Bucket, scopes: Scopes, min_age: timedelta, *, unknown_too: bool, parallel: int) -> Plan:
-    """The plan that deletes leftovers of at least ``min_age``."""
+    """Return the plan to delete leftovers of at least ``min_age``."""
     opened = bucket.opened()
     chosen, as_of_ms = list(scopes.of(opened.store, opened.prefix)), store_time_ms(opened.store)
 
@@ -117,7 +117,7 @@ def plan_gc(bucket: Bucket, scopes: Scopes, min_age: timedelta, *, unknown_too: 
 
 
 def plan_abort_rule(bucket: Bucket, days: int) -> Plan:
-    """The plan that adds a rule which aborts uploads that do not end within so many days."""
+    """Return the plan to add a rule that aborts uploads not completed within this many days."""
     if type(days) is not int or days < 1:
         raise ConfigError(f"days is {days!r:.60}; give how many, as 7")
     opened = bucket.opened()
@@ -146,7 +146,7 @@ def _bounds(stop: int | AtTime | None, only: SegmentObjects | None) -> dict[str,
 
 
 def _find(opened: OpenBucket, scopes: Scopes, segment: int | Uuid) -> SegmentObjects:
-    """The one segment; by its offset only one that has a manifest, by its id also what is left of one."""
+    """Find the one segment; by offset only one with a manifest, by id also the remains of one."""
     topic, partition = scopes.topics[0], (scopes.partitions or (0,))[0]
     start, segment_id = (None, segment) if isinstance(segment, Uuid) else (segment, None)
     address = SegmentAddress(topic, partition, start, scopes.topic_id, segment_id)
@@ -154,5 +154,5 @@ def _find(opened: OpenBucket, scopes: Scopes, segment: int | Uuid) -> SegmentObj
 
 
 def _names(objects: SegmentObjects) -> str:
-    """The names of all its objects, as shells write several names at once."""
+    """Return the names of all its objects, in shell brace notation."""
     return f"{objects.main_path}.{{{','.join(suffix.value for suffix, _ in objects.objects)}}}"

@@ -1,4 +1,4 @@
-"""What a bucket answers with: topics, their partitions, segments; sums, keys and findings about them."""
+"""Rows that a bucket returns: topics, partitions, segments, sums, keys."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ _PIECE: Final = 1 << 20
 
 
 class SegmentFiles(Protocol):
-    """What opens the files of a segment; a bucket is it."""
+    """Opens the files of a segment; a bucket implements it."""
 
     def open_log(self, segment: RemoteLogSegmentMetadata) -> SegmentStream:
-        """The whole log as a seekable, read-only file."""
+        """Open the whole log as a seekable, read-only file."""
         ...
 
     def open_index(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> BinaryIO:
-        """One index."""
+        """Open one index."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition as the bucket holds it: offsets from ``earliest_offset`` up to ``end_offset``, which is out.
+    """A partition in the bucket: offsets from ``earliest_offset`` up to ``end_offset`` (exclusive).
 
-    Both are None where the bucket has none. ``gaps`` are offsets between two segments that neither holds (half-open).
-    The sums are of whole segments; ``incomplete`` ones lack an object, or have a ``damaged`` manifest. ``broker`` is
-    None where none is asked, or does not have the partition.
+    Both are None if the bucket has none. ``gaps`` are offsets between two segments that neither holds (half-open). The
+    sums cover complete segments; ``incomplete`` ones lack an object, or have a ``damaged`` manifest. ``broker`` is None
+    without a broker, or if it lacks the partition.
     """
 
     number: int
@@ -58,7 +58,7 @@ class Partition:
 
     @property
     def stored(self) -> tuple[tuple[int, int], ...]:
-        """What the bucket holds, parted by its gaps."""
+        """Ranges that the bucket holds, between its gaps."""
         if self.earliest_offset is None or self.end_offset is None:
             return ()
         starts = [self.earliest_offset, *(stop for _, stop in self.gaps)]
@@ -66,19 +66,19 @@ class Partition:
 
     @property
     def lost(self) -> tuple[tuple[int, int], ...]:
-        """What lies between offsets that there are, and neither bucket nor broker holds."""
+        """Ranges within the known offsets that neither bucket nor broker holds."""
         return lost_between((*self.stored, *(() if self.broker is None else (self.broker.extent,))))
 
     @property
     def not_stored(self) -> tuple[tuple[int, int], ...]:
-        """What the broker alone holds."""
+        """Ranges that only the broker holds."""
         return () if self.broker is None else tuple(without(self.stored, self.broker.extent))
 
     @property
     def missing_until(self) -> tuple[tuple[int, int], ...] | None:
-        """What the bucket does not hold of all before the time that was asked for: () if it is complete up to then.
+        """Ranges before the requested time that the bucket lacks: () if it is complete up to then.
 
-        None where it is not known, as the broker does not have the partition.
+        None if unknown, because the broker lacks the partition.
         """
         if self.broker is None or self.broker.until is None:
             return None
@@ -88,7 +88,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic's whole segments: how many, their logs' bytes, and the bytes stored of them."""
+    """Complete segments of a topic: their number, bytes of their logs, and stored bytes."""
 
     name: str
     topic_id: Uuid
@@ -100,10 +100,10 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment of the store. It is whole unless objects are ``missing``, or ``damage`` says what is wrong.
+    """A segment of the store. It is complete unless objects are ``missing``, or ``damage`` describes a fault.
 
-    Offsets are inclusive; ``last_offset``, ``size``, ``compressed`` and ``last_time`` are None where no manifest tells
-    them.
+    Offsets are inclusive; ``last_offset``, ``size``, ``compressed`` and ``last_time`` are None without a readable
+    manifest.
     """
 
     topic: str
@@ -121,29 +121,30 @@ class Segment:
     missing: tuple[str, ...]
     damage: str | None
     metadata: RemoteLogSegmentMetadata | None = field(default=None, repr=False)
-    """What Kafka's verbs of a ``RemoteStorageManager`` take; None without a manifest that can be read."""
+    """Argument for the methods of a ``RemoteStorageManager``; None without a readable manifest."""
     stored: StoredSegment | None = field(default=None, repr=False, compare=False)
-    """Its manifest and its objects, where it was inspected: a listing holds none."""
+    """Its manifest and its objects, if inspected: a listing holds none."""
     _files: SegmentFiles | None = field(default=None, repr=False, compare=False)
 
     def open(self) -> SegmentStream:
-        """The whole log as a seekable, read-only file. SegmentNotFoundError, SegmentCorruptError, or KeyRingError say
-        why not."""
+        """Open the whole log as a seekable, read-only file. Raises SegmentNotFoundError, SegmentCorruptError or
+        KeyRingError.
+        """
         files, metadata = self._of_bucket()
         return files.open_log(metadata)
 
     def index(self, kind: str) -> BinaryIO:
-        """One index, opened: offset, timestamp, producer-snapshot, transaction or leader-epoch.
+        """Open one index: offset, timestamp, producer-snapshot, transaction or leader-epoch.
 
-        Or as Kafka's files are called: index, timeindex, snapshot, txnindex, leader-epoch-checkpoint.
-        SegmentNotFoundError where the segment was copied without it.
+        Kafka's file suffixes work too: index, timeindex, snapshot, txnindex, leader-epoch-checkpoint. Raises
+        SegmentNotFoundError if the segment was copied without it.
         """
         wanted = index_type("kind", kind)
         files, metadata = self._of_bucket()
         return files.open_index(metadata, wanted)
 
     def fetch(self, path: str | Path, *, range: slice | None = None, index: str | None = None) -> Path:
-        """Write the log, ``range`` of its bytes, or one ``index`` into a new file, whole or not at all."""
+        """Write the log, ``range`` of its bytes, or one ``index`` into a new file, complete or not at all."""
         start, stop, step = (slice(None) if range is None else range).indices(self.size or 0)
         if index is not None and range is not None:
             raise ConfigError("range and index exclude each other: an index comes whole")
@@ -168,7 +169,7 @@ class Segment:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing of it is missing or damaged."""
+        """True if nothing of it is missing or damaged."""
         return not self.missing and self.damage is None
 
     def __str__(self) -> str:
@@ -184,10 +185,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How much lies where; what the sums are not by is None.
+    """Stored amounts; fields that the sums are not grouped by are None.
 
-    ``no_manifest`` counts segments that have none, ``damaged`` those whose manifest is damaged: they are in
-    ``stored_size`` alone. ``ratio`` is how many bytes of log a stored byte holds.
+    ``no_manifest`` counts segments without one, ``damaged`` those with a damaged one: they count only in
+    ``stored_size``. ``ratio`` is log bytes per stored byte.
     """
 
     topic: str | None
@@ -202,19 +203,19 @@ class Usage:
     stored_size: int
     ratio: float | None
     cost: MonthlyCost | None = field(default=None, repr=False)
-    """What it costs a month, where prices were given."""
+    """Cost per month, if prices were given."""
     sized_stored: int = field(default=0, repr=False)
     """Stored bytes of the segments whose manifests were read."""
     undated: int = field(default=0, repr=False)
-    """Segments that count for no growth, as they tell no time or one that is to come."""
+    """Segments without a time, or with one in the future, which do not count for growth."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyUse:
-    """What is encrypted by a key pair; ``key_id`` None is what is stored in plain.
+    """Data encrypted by a key pair; ``key_id`` None is plain data.
 
-    ``may_need`` counts what may need the pair beside its segments, where one pair is asked for: damaged manifests, and
-    copies without a manifest or an end, which may be committed under it yet.
+    With a requested pair, ``may_need`` counts what may need it besides its segments: damaged manifests, and copies
+    without a manifest or an end, which may still be committed under it.
     """
 
     key_id: str | None
@@ -236,7 +237,7 @@ _KAFKAS_NAMES: Final = {
 
 
 def index_type(argument: str, name: str) -> IndexType:
-    """The index that is called so, by us or by the ending of Kafka's file; ConfigError, which names the argument."""
+    """Return the index of a name, ours or a suffix of Kafka's; raise ConfigError, which names the argument."""
     known = {**{kind.value: kind for kind in IndexType}, **_KAFKAS_NAMES}
     kind = known.get(str(name).removeprefix("."))
     if kind is None:
@@ -245,7 +246,7 @@ def index_type(argument: str, name: str) -> IndexType:
 
 
 def segment_of(listed: ListedSegment, files: SegmentFiles | None, *, whole: bool = False) -> Segment:
-    """The row of a listed segment; ``whole``: with its manifest."""
+    """Return the row of a listed segment; ``whole``: with its manifest."""
     stored = listed.stored
     where, encryption = listed.partition, None if stored is None else stored.manifest.encryption
     return Segment(
@@ -270,7 +271,7 @@ def segment_of(listed: ListedSegment, files: SegmentFiles | None, *, whole: bool
 
 
 def time_of(timestamp_ms: int | None) -> datetime | None:
-    """A time of Kafka's in UTC; None where it is not known, or is none that a calendar has."""
+    """Return a Kafka time in UTC; None if unknown, or outside the calendar."""
     try:
         return None if timestamp_ms is None else datetime.fromtimestamp(timestamp_ms / 1000, UTC)
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Which segments a call is about: topics by name or glob, partitions, a topic's id."""
+"""The segments that a call covers: topics by name or glob, partitions, a topic's id."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Partitions: TypeAlias = "int | Sequence[int] | None"
 """One partition, several (a ``range`` too), or None for all."""
 
 TopicIdLike: TypeAlias = "Uuid | str | None"
-"""Kafka's id of a topic, for a name that several topics had one after the other."""
+"""Kafka's topic id, for a name that several topics had in turn."""
 
 
 def partition_set(given: Partitions) -> tuple[int, ...] | None:
-    """The partitions, ascending, each once; ConfigError for what names none."""
+    """Return the partitions, ascending, each once; raise ConfigError for invalid ones."""
     if given is None:
         return None
     _check_kind(given)
@@ -42,7 +42,7 @@ def _check_kind(given: object) -> None:
 
 
 def topic_id_of(given: TopicIdLike) -> Uuid | None:
-    """The id; ConfigError for what is none."""
+    """Return the id; raise ConfigError for an invalid one."""
     match given:
         case None | Uuid():
             return given
@@ -53,14 +53,14 @@ def topic_id_of(given: TopicIdLike) -> Uuid | None:
 
 
 def check_names(topics: Sequence[object]) -> None:
-    """ConfigError for what is no name of a topic."""
+    """Raise ConfigError for an invalid topic name."""
     for topic in topics:
         if not isinstance(topic, str):
             raise ConfigError(f"a topic is of the type {type(topic).__name__}; give its name, or a glob as 'orders-*'")
 
 
 class Scopes:
-    """The segments of some topics. Made without a request; :meth:`of` looks at the names in the bucket."""
+    """The segments of some topics. Created without a request; :meth:`of` looks up the names in the bucket."""
 
     def __init__(self, topics: Sequence[str], partitions: Partitions = None, topic_id: TopicIdLike = None) -> None:
         check_names(topics)
@@ -77,7 +77,9 @@ class Scopes:
         return names if self.partitions is None else f"{names} {list(self.partitions)}"
 
     def of(self, store: ObjectStore, prefix: str) -> Iterator[Scope]:
-        """The scopes of listings; ResourceNotFoundError for a topic or partition that is named and not there."""
+        """Yield the scopes of listings; raise ResourceNotFoundError for a named topic or partition that does not
+        exist.
+        """
         if not self.topics:
             yield Scope()
             return
@@ -92,7 +94,7 @@ class Scopes:
                 yield Scope(topic, self.topic_id, number)
 
     def of_one_life(self, store: ObjectStore, prefix: str) -> list[Scope]:
-        """The same, each with its topic's id; ConfigError for a name that several topics had one after the other."""
+        """Return the same, each with its topic's id; raise ConfigError for a name that several topics had in turn."""
         scopes: list[Scope] = []
         for scope in self.of(store, prefix):
             ids = topic_ids(store, prefix, scope.topic or "") if scope.topic_id is None else []
@@ -118,5 +120,5 @@ class Scopes:
 
 
 def is_glob(topic: str) -> bool:
-    """Whether it stands for several names: no name of Kafka's has these characters."""
+    """Return True for a pattern of several names: Kafka's names have none of these characters."""
     return any(character in topic for character in "*?[")

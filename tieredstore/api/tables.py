@@ -1,4 +1,4 @@
-"""Rows that a method returns: a list, and a table of the libraries that people compute with."""
+"""Rows that a method returns: a list that converts to pyarrow and pandas."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ class Table(list[RowT]):
     """Rows of one kind, each a frozen value; a list in every other respect."""
 
     def to_arrow(self) -> pa.Table:
-        """The rows as a table of pyarrow's."""
+        """Return the rows as a pyarrow table."""
         import pyarrow as pa  # noqa: PLC0415  of the extra `arrow`
 
         return pa.Table.from_pylist([_plain_row(row) for row in self])
 
     def to_pandas(self) -> pd.DataFrame:
-        """The rows as a frame of pandas'."""
+        """Return the rows as a pandas frame."""
         import pandas as pd  # noqa: PLC0415  of whoever asks for it
 
         return pd.DataFrame([_plain_row(row) for row in self])
 
     def _repr_html_(self) -> str:
-        """The first rows, as notebooks show them."""
+        """Return the first rows for a notebook."""
         if not self:
             return "<p>no rows</p>"
         rows = [_plain_row(row) for row in self[:_SHOWN]]
@@ -64,7 +64,7 @@ def _plain_row(row: object) -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
-    """What a library's table can hold: ids and errors as their texts, times and days as they are."""
+    """Convert ids and errors to text for a library's table; keep times and days."""
     if value is None or isinstance(value, str | int | float | bool | bytes | date):
         return value
     if isinstance(value, Mapping):

@@ -1,6 +1,6 @@
-"""Topics and their partitions, summed up from segments, with what brokers have of them.
+"""Topics and their partitions, summed up from segments, with the broker's offsets.
 
-It lies apart from ``bucket``, whose other methods ask no broker.
+Apart from ``bucket`` because its other methods ask no broker.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Lives: TypeAlias = dict[tuple[str, Uuid], dict[int, Partition]]
 def sum_up(
     bucket: Bucket, listed: Iterator[ListedSegment], until: AtTime | None, only: tuple[int, ...] | None
 ) -> Table[Topic]:
-    """The topics of a listing. Of those partitions that a broker has beside the bucket's there are ``only`` some."""
+    """Return the topics of a listing; ``only`` restricts the broker's partitions."""
     lives: _Lives = {}
     for where, of_partition in itertools.groupby(listed, key=lambda one: one.partition):
         held = _Held(where.partition)
@@ -64,7 +64,7 @@ def _topic(name: str, topic_id: Uuid, partitions: dict[int, Partition]) -> Topic
 
 @dataclass(slots=True)
 class _Held:
-    """What the segments of a partition come to, taken by offset."""
+    """Sums over the segments of a partition, added by offset."""
 
     number: int
     held: HeldOffsets = field(default_factory=HeldOffsets)
@@ -75,7 +75,7 @@ class _Held:
     damaged: int = 0
 
     def add(self, one: ListedSegment) -> None:
-        """Take one more."""
+        """Add a segment."""
         if one.whole is None:
             self.incomplete += 1
             self.damaged += isinstance(one.loaded, CorruptDataError)
@@ -86,7 +86,7 @@ class _Held:
             self.gaps.append((gap[0], gap[1] + 1))
 
     def row(self, bucket: Bucket) -> Partition:
-        """The partition. Where the last manifest does not tell its end, and a broker is asked, the end is looked up."""
+        """Return the partition. If the last manifest lacks its end, and a broker is asked, the end is looked up."""
         start, end = (self.held.spans[0][0], self.held.spans[-1][1] + 1) if self.held.spans else (None, None)
         if end is not None and self.last is not None and self.last.last_offset is None and bucket.broker is not None:
             from tieredstore.catalog.completion import describe_segment  # noqa: PLC0415  few need it

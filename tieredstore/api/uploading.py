@@ -1,6 +1,6 @@
-"""The closed segments of a broker's disk, into a bucket.
+"""Uploading the closed segments of a broker's disk into a bucket.
 
-It lies apart from the bucket, which imports it once it is asked for: it needs what describes segments of a disk.
+Apart from the bucket, which imports it on first use, because it needs the description of segments on disk.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _REASONS: Final = {
     steps.Outcome.GONE: "the broker has deleted its records",
     steps.Outcome.THERE: "it is committed already",
 }
-"""Why a segment is kept where it is."""
+"""Reasons why a segment is not uploaded."""
 _logger: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class DiskSegments:
-    """Segments of a log directory that are to be stored, and what of it is left alone."""
+    """Segments of a log directory to upload, and those to leave alone."""
 
     found: tuple[FoundSegment, ...]
     left_alone: tuple[LeftAlone, ...]
@@ -54,7 +54,7 @@ class DiskSegments:
 def find_segments(
     log_dir: Path, topics: Sequence[str], partitions: Partitions = None, topic_id: TopicIdLike = None
 ) -> DiskSegments:
-    """What of a disk is asked for; ConfigError for topics that it does not have, and a topic id of several topics."""
+    """Return the requested part of a disk; raise ConfigError for absent topics, and one topic id for several topics."""
     narrowed, life = Scopes(topics or ("*",), partitions), topic_id_of(topic_id)
     discovery = discover(log_dir)
     found = tuple(
@@ -81,7 +81,7 @@ def upload_segments(
     parallel: int,
     on_progress: Callable[[int], object],
 ) -> Generator[Outcome]:
-    """Copy what is closed and not there yet, one outcome each."""
+    """Copy closed segments that are not stored yet; yield an outcome for each."""
     opened = bucket.opened()
     refuse_other_layout(opened.store, opened.prefix)
     shipper = Shipper(
@@ -100,7 +100,7 @@ def upload_segments(
 
 @contextlib.contextmanager
 def _name_leftover(metadata: RemoteLogSegmentMetadata) -> Generator[None]:
-    """Say what may be left of an upload if the process is ended before it is taken back."""
+    """Report what may remain of an upload if the process ends before it is undone."""
     where = metadata.topic_id_partition
     named = f"{where.topic} -p {where.partition} --segment={metadata.remote_log_segment_id.id}"
     with at_sudden_end(

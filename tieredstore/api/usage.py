@@ -1,4 +1,4 @@
-"""Sums over segments, and what they cost a month. It lies apart from ``bucket``, whose other methods need no prices."""
+"""Sums over segments, and their cost per month. Apart from ``bucket`` because its other methods need no prices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def prices_of(by: UsageBy, prices: str | Path | PriceFile | None) -> PriceFile | None:
-    """The prices, read from their file; ConfigError where there can be none of such rows."""
+    """Read the prices from their file; raise ConfigError for rows that cannot have any."""
     if prices is None:
         return None
     if by is UsageBy.DAY:
@@ -30,7 +30,7 @@ def prices_of(by: UsageBy, prices: str | Path | PriceFile | None) -> PriceFile |
 
 
 def add_up(listed: Iterable[ListedSegment], by: UsageBy, prices: PriceFile | None, settings: Settings) -> Table[Usage]:
-    """The sums of a listing, the dearest first, or without prices those that take most bytes."""
+    """Sum up a listing, most expensive first, or largest first without prices."""
     if prices is None:
         rows = [_row(key, sums) for key, sums in usage_of(listed, by).items()]
         return Table(sorted(rows, key=lambda row: -row.stored_size))
@@ -41,7 +41,7 @@ def add_up(listed: Iterable[ListedSegment], by: UsageBy, prices: PriceFile | Non
 
 
 def total_usage(rows: Sequence[Usage]) -> Usage:
-    """All of the rows as one."""
+    """Return the sum of all rows."""
     sums = Sums(
         segments=sum(row.segments for row in rows),
         leftovers=sum(row.no_manifest for row in rows),

@@ -1,6 +1,6 @@
-"""What a verification of a bucket read, and what it found.
+"""Verification of a bucket: what was read, and the findings.
 
-It lies apart from the bucket, which imports it once it is asked for: it needs all that checks.
+Apart from the bucket, which imports it on first use, because it needs all the checks.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from tieredstore.ops.verification import CheckedSegment
 
 Level: TypeAlias = Literal["listing", "index", "data"]
-"""How deep: listing and manifests, every index too, or every byte."""
+"""Depth: listing and manifests, every index too, or every byte."""
 
 _LEVELS: Final = tuple(level.value for level in OfLevel)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it should be: how bad it is, what it means for readers, and what to do.
+    """One problem: its severity, its effect on readers, and what to do.
 
-    ``object`` is a key of the store; of its bytes those from ``first_byte`` up to ``stop_byte`` are meant, of the log
-    the offsets from ``first_offset`` to ``last_offset``.
+    ``object`` is a key of the store; its bytes from ``first_byte`` up to ``stop_byte`` are affected, and the log's
+    offsets from ``first_offset`` to ``last_offset``.
     """
 
     severity: str
@@ -66,11 +66,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was read, and what was found; only what is counted here was looked at.
+    """The extent and the findings of a verification; only what is counted here was examined.
 
-    Of ``segments``, whose logs have ``log_size`` bytes, ``passed_over`` are known to be sound: only their objects were
-    looked for. ``indexes_read`` had their indexes checked, ``segments_read`` every byte, ``log_read``. ``severities``
-    says how many findings there are of each; ``findings`` are those that ``on_finding`` did not take.
+    Of ``segments``, with ``log_size`` bytes of logs, ``passed_over`` are known to be sound: only their objects were
+    looked up. ``indexes_read`` had their indexes checked, ``segments_read`` every byte, ``log_read``. ``severities``
+    counts findings of each severity; ``findings`` are those that ``on_finding`` did not take.
     """
 
     level: Level
@@ -85,11 +85,11 @@ class Verification:
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing was found but notices, which readers do not notice."""
+        """True if there are no findings except notices, which do not affect readers."""
         return not any(count for severity, count in self.severities.items() if severity != Severity.NOTICE.value)
 
     def with_segment(self, checked: CheckedSegment) -> Verification:
-        """The same with one segment more."""
+        """Return the same with one more segment."""
         return replace(
             self,
             segments=self.segments + 1,
@@ -103,7 +103,7 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """How deep, and into which of the segments; ConfigError for a level or a sample that there is not."""
+    """How deep, and which segments; raises ConfigError for an invalid level or sample."""
 
     level: Level
     sample: float
@@ -126,12 +126,12 @@ class Depth:
             raise ConfigError(f"start {self.start} is after stop {self.stop}")
 
     def has_offsets(self, first: int, last: int) -> bool:
-        """Whether some of these offsets may be asked for; times do not tell."""
+        """Return True if some of these offsets may be selected; a selection by time never excludes any."""
         is_before = isinstance(self.start, int) and last < self.start
         return not is_before and not (isinstance(self.stop, int) and first >= self.stop)
 
     def narrow(self, opened: OpenBucket, listed: Iterator[SegmentObjects]) -> Iterator[SegmentObjects]:
-        """The segments that may have records from start to stop, by their manifests."""
+        """Yield the segments that may have records from start to stop, by their manifests."""
         if self.start is None and self.stop is None:
             return listed
         loaded = load_stream(opened.store, listed, rules=opened.manifest_rules)
@@ -147,7 +147,7 @@ def verify_segments(
     on_finding: Callable[[Finding], object] | None,
     on_segment: Callable[[Verification], object] | None,
 ) -> Verification:
-    """Check the segments in scope. ResourceNotFoundError where there are none: nothing was verified then."""
+    """Check the segments in scope. Raises ResourceNotFoundError if there are none: nothing was verified then."""
     severities: Counter[str] = Counter({severity.value: 0 for severity in Severity})
     seen = Verification(depth.level, severities=severities)
 
@@ -186,23 +186,23 @@ def _check(opened: OpenBucket, scopes: Iterable[Scope], depth: Depth) -> Generat
 
 
 class _NoBrokers:
-    """Nobody believes anything."""
+    """Stands for no broker: there is nothing to compare."""
 
     def read_on(self) -> Iterator[Found]:
-        """Take what was not read before."""
+        """Read new records of the metadata topic."""
         return iter(())
 
     def compare(self, checked: CheckedSegment) -> Iterator[Found]:  # noqa: ARG002
-        """What brokers believe otherwise of a segment."""
+        """Yield differences between a segment and the brokers' metadata."""
         return iter(())
 
     def rest(self, opened: OpenBucket, scopes: Sequence[Scope], depth: Depth) -> Iterator[Found]:  # noqa: ARG002
-        """What is on one side alone."""
+        """Yield what only one side has."""
         return iter(())
 
 
 class _Brokers(_NoBrokers):
-    """The brokers' metadata topic, and what its records came to."""
+    """The brokers' metadata topic, and the state of its records."""
 
     def __init__(self, topic: MetadataTopic, belief: BrokersBelief) -> None:
         self._topic = topic
@@ -220,7 +220,7 @@ class _Brokers(_NoBrokers):
 
 @contextlib.contextmanager
 def _open_brokers(client: Mapping[str, str] | None) -> Generator[_NoBrokers]:
-    """What the brokers that a client's properties name believe."""
+    """Open the metadata topic of the brokers in a client's properties."""
     if client is None:
         yield _NoBrokers()
         return

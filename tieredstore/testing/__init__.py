@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["batches", "notification_queue_tests", "object_store_tests", "output_format_tests", "segments"]
 
 if "pytest" in sys.modules:
-    # The asserts of the shipped tests explain themselves as those of a test file do.
+    # The assertions of the shipped tests explain failures as those of a test file do.
     import pytest
 
     pytest.register_assert_rewrite(

@@ -36,7 +36,7 @@ _SNAPPY_BLOCK: Final = 32 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record; the offset is given by its place in the batch. ``headers`` may repeat a name."""
+    """One record; its place in the batch determines the offset. ``headers`` may repeat a name."""
 
     value: bytes | None
     key: bytes | None = None
@@ -46,7 +46,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """Who sent a batch; the default is a producer that is not idempotent. ``sequence`` is that of the first record."""
+    """The producer of a batch; by default not idempotent. ``sequence`` is that of the first record."""
 
     id: int = -1
     epoch: int = -1
@@ -67,7 +67,7 @@ def build_batch(
     log_append_time_ms: int | None = None,
     control: bool = False,
 ) -> bytes:
-    """One whole batch of consecutive offsets.
+    """Return one batch of consecutive offsets.
 
     SNAPPY and LZ4 are valid streams of stored bytes: they do not shrink anything.
     """
@@ -90,14 +90,14 @@ def build_batch(
 def build_end_marker(
     base_offset: int, producer: Producer, *, commit: bool, timestamp_ms: int = 0, coordinator_epoch: int = 0
 ) -> bytes:
-    """The control batch that ends a transaction of ``producer``."""
+    """Return the control batch that ends a transaction of ``producer``."""
     key, value = struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, coordinator_epoch)
     ending = Producer(producer.id, producer.epoch, -1, transactional=True)
     return build_batch([Record(value, key, timestamp_ms)], base_offset, producer=ending, control=True)
 
 
 def seal_batch(batch: bytearray) -> None:
-    """Write the CRC-32C that the batch's bytes have now."""
+    """Write the CRC-32C of the batch's current bytes."""
     with memoryview(batch) as view, view[_CRC_START:] as covered:
         crc = crc32c.crc32c(covered)
     batch[_CRC_START - 4 : _CRC_START] = crc.to_bytes(4, "big")

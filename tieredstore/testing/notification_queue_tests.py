@@ -1,4 +1,4 @@
-"""What every notification queue must pass: ``class TestMine(NotificationQueueTests)`` with a fixture ``queue``."""
+"""Contract tests of notification queues: ``class TestMine(NotificationQueueTests)`` with a fixture ``queue``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONG_S = 120.0
 
 
 def read_all(queue: NotificationQueue, partition: int, offset: int | None = None) -> list[QueuedNotification]:
-    """What a reader sees who goes along the partition from ``offset``, or from its start, until nothing comes."""
+    """Read a partition from ``offset``, or from its start, until nothing more comes."""
     return list(queue.walk(partition, offset))
 
 
@@ -30,7 +30,7 @@ class NotificationQueueTests:
         raise NotImplementedError
 
     def append(self, queue: NotificationQueue, *raw: bytes, partition: int = 0) -> list[int]:
-        """Append with a deadline that no test meets."""
+        """Append with a deadline that no test reaches."""
         return queue.append(partition, raw, Deadline.after(_LONG_S))
 
     def test_a_fresh_queue_is_empty(self, queue: NotificationQueue) -> None:
@@ -49,13 +49,13 @@ class NotificationQueueTests:
         assert [entry.raw for entry in read_all(queue, 1)] == [b"other"]
 
     def test_a_reader_goes_on_at_any_offset(self, queue: NotificationQueue) -> None:
-        """Also within what was appended together."""
+        """Also in the middle of what was appended together."""
         offsets = self.append(queue, b"a", b"b", b"c") + self.append(queue, b"d")
         assert [entry.raw for entry in read_all(queue, 0, offsets[1])] == [b"b", b"c", b"d"]
         assert read_all(queue, 0, offsets[-1] + 1) == []
 
     def test_the_end_is_behind_all_that_there_is(self, queue: NotificationQueue) -> None:
-        """What is appended later lies at the end or behind it."""
+        """Later appends are at the end or after it."""
         (before,) = self.append(queue, b"a")
         end = queue.end(0)
         (after,) = self.append(queue, b"b")
@@ -63,7 +63,7 @@ class NotificationQueueTests:
         assert [entry.raw for entry in read_all(queue, 0, end)] == [b"b"]
 
     def test_writers_at_once_lose_nothing(self, queue: NotificationQueue) -> None:
-        """Sixteen of them on one partition: each notification is there once, at the offset that its writer was told."""
+        """Sixteen on one partition: each notification exists once, at the offset that its writer received."""
         offsets: dict[bytes, int] = {}
         gate = threading.Barrier(16)
 
@@ -82,7 +82,7 @@ class NotificationQueueTests:
         assert len(read_all(queue, 0)) == 64
 
     def test_what_is_freed_is_data_loss_and_what_stays_stays(self, queue: NotificationQueue) -> None:
-        """A reader below the start hears of it."""
+        """A reader below the start gets an error."""
         offsets = [self.append(queue, b"%d" % number)[0] for number in range(5)]
         queue.free(0, offsets[3])
         assert queue.start(0) == offsets[3]
@@ -94,7 +94,7 @@ class NotificationQueueTests:
         assert after > offsets[4]
 
     def test_times_are_found(self, queue: NotificationQueue) -> None:
-        """The first that was appended at a time or later; the end for one to come."""
+        """The first that was appended at a time or later; the end for a future time."""
         for number in range(7):
             self.append(queue, b"%d" % number)
         entries = read_all(queue, 0)

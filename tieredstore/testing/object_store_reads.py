@@ -1,4 +1,4 @@
-"""How a store reads and lists, and what its tests ask of a subclass: a part of ``ObjectStoreTests``."""
+"""Reading and listing by a store, and requirements on the test's subclass: a part of ``ObjectStoreTests``."""
 
 # ruff: noqa: D102, S311  the names of the tests say what they show; nothing here is secret
 
@@ -16,7 +16,7 @@ from tieredstore.errors import InvalidKeyError, InvalidRangeError, ObjectNotFoun
 
 
 class StoreAccess:
-    """The settings and hooks of ``ObjectStoreTests``, which says how to use them."""
+    """The settings and hooks of ``ObjectStoreTests``, whose docstring shows their use."""
 
     picklable: ClassVar[bool] = True
     """False for a store whose pickling must raise TypeError."""
@@ -31,24 +31,25 @@ class StoreAccess:
     """How often each race between writers is run."""
 
     racing_publishers: ClassVar[int] = 4
-    """How many publish different objects for one key at once; 1 for a service that knows no condition there, which then
-    is only looked at before."""
+    """Concurrent publishers of different objects for one key; 1 for a service without that condition, which is only
+    checked before.
+    """
 
     @pytest.fixture
     def store(self) -> ObjectStore:
-        """An empty store, made anew for each test, and closed after it: every subclass has to define it."""
+        """An empty store, new for each test, and closed after it: every subclass must define it."""
         pytest.fail(f"{type(self).__name__} defines no fixture `store`")
 
     def raw_put(self, store: ObjectStore, key: str, data: bytes) -> None:
-        """Write an object by other means than ``store``, which is what is tested, where there are any."""
+        """Write an object without ``store``, the code under test, if possible."""
         store.put(key, data)
 
     def raw_get(self, store: ObjectStore, key: str) -> bytes:
-        """Read an object by other means than ``store``, where there are any."""
+        """Read an object without ``store``, if possible."""
         return store.get(key)
 
     def etag(self, store: ObjectStore, key: str) -> str:
-        """The object's etag by ``head``, which always tells it."""
+        """Return the object's etag from ``head``, which always has it."""
         etag = store.head(key).etag
         assert etag
         return etag
@@ -67,7 +68,7 @@ ODD_KEYS = (
     "a" * 255 + "/" + "b" * 255,
     "/".join("d" * 20),
 )
-"""Keys that every store holds, and that something on the way may be tempted to change."""
+"""Keys that every store holds, and that a layer below may be tempted to change."""
 
 
 class ReadTests(StoreAccess):
@@ -90,7 +91,7 @@ class ReadTests(StoreAccess):
         source = random.Random(70)
         piece = source.randbytes(1 << 20)
         whole, rest = divmod(self.largest_object, len(piece))
-        # Each MiB differs from the next, so that swapped parts do not pass for right.
+        # Each MiB differs from the next, so that swapped parts are detected.
         data = b"".join(bytes([i % 256]) + piece[1:] for i in range(whole)) + piece[:rest]
         store.put("large", (data[at : at + 300_007] for at in range(0, len(data), 300_007)))
         assert store.head("large").size == len(data)
@@ -146,7 +147,7 @@ class ReadTests(StoreAccess):
             store.get("empty", 0, 1)
 
     def test_an_empty_range_makes_no_request(self, store: ObjectStore) -> None:
-        # A request would tell that there is no such object.
+        # A request would find that there is no such object.
         assert store.get("absent", 0, 0) == b""
         assert store.get("absent", 7, 7) == b""
         store.get_into("absent", 7, bytearray())
@@ -177,7 +178,7 @@ class ReadTests(StoreAccess):
         assert store.get_small("digits", 9) is None
         assert store.get_small("digits", 0) is None
         assert store.get_small("empty", 0) == b""
-        # The connection of an answer that was not read is not used for another.
+        # The connection of an unread response is not reused.
         assert store.get("digits", 2, 4) == b"23"
         with pytest.raises(ObjectNotFoundError):
             store.get_small("absent", 10)

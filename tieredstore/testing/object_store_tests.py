@@ -1,4 +1,4 @@
-"""The behaviours that every object store shows, as tests to run against one's own."""
+"""Contract tests that every object store must pass, including your own."""
 
 # ruff: noqa: D102  the names of the tests say what they show
 
@@ -21,7 +21,7 @@ _RACERS = 8
 
 
 class RaceTests(StoreAccess):
-    """Conditions have one winner, and readers see whole objects only."""
+    """Conditions have one winner, and readers see complete objects only."""
 
     def test_of_racing_if_absent_writers_exactly_one_wins(self, store: ObjectStore) -> None:
         def attempt(key: str, racer: int) -> Callable[[], None]:
@@ -71,7 +71,7 @@ class RaceTests(StoreAccess):
             while True:
                 try:
                     etag = self.etag(store, "counter")
-                    # Between the etag and the content somebody may have written: then the replacement fails.
+                    # Another writer may have come between the etag and the content: then the replacement fails.
                     store.replace("counter", b"%d" % (int(store.get("counter")) + 1), etag)
                 except PreconditionFailedError:
                     continue
@@ -163,7 +163,7 @@ class RaceTests(StoreAccess):
 
 
 def _outcomes(attempts: Sequence[Callable[[], object]]) -> list[BaseException | None]:
-    """Run all at the same instant on threads of their own; what each raised."""
+    """Run all at the same instant on separate threads; return what each raised."""
     barrier = threading.Barrier(len(attempts))
 
     def run(attempt: Callable[[], object]) -> BaseException | None:
@@ -179,7 +179,7 @@ def _outcomes(attempts: Sequence[Callable[[], object]]) -> list[BaseException | 
 
 
 def _winners(attempts: Sequence[Callable[[], object]]) -> list[int]:
-    """The numbers of those that succeeded; all others must have met the condition."""
+    """Return the indexes of those that succeeded; all others must have failed the condition."""
     outcomes = _outcomes(attempts)
     for outcome in outcomes:
         if outcome is not None and not isinstance(outcome, PreconditionFailedError):

@@ -1,6 +1,6 @@
-"""How a store writes, deletes and prepares, and what a broken write leaves: a part of ``ObjectStoreTests``.
+"""Writing, deleting and preparing by a store, and remains of a broken write: a part of ``ObjectStoreTests``.
 
-Apart from it: tests of single stores run these against servers that fail, without the rest.
+Apart from it because tests of single stores run these against failing servers, without the rest.
 """
 
 # ruff: noqa: D102, S311  the names of the tests say what they show; nothing here is secret
@@ -68,7 +68,7 @@ class WriteTests(StoreAccess):
         def body() -> Iterator[bytearray]:
             buffer = bytearray()
             for number in range(3):
-                # Growing the buffer fails if the store still holds on to it.
+                # Growing the buffer fails if the store still holds it.
                 buffer.clear()
                 buffer.extend(random.Random(number).randbytes(piece + number))
                 yield buffer
@@ -241,7 +241,7 @@ _NOTHINGS: Final[tuple[object, ...]] = (None, [], "text", {})
 
 
 class PreparedTests(StoreAccess):
-    """Nobody sees what is prepared; publishing is create-only, can be repeated, and knows its own work."""
+    """Prepared objects are invisible; publishing is create-only, can be repeated, and recognizes its own work."""
 
     def test_what_is_prepared_is_seen_only_once_it_is_published(self, store: ObjectStore) -> None:
         prepared = self._prepare(store, "folder/object", b"the bytes")
@@ -317,20 +317,20 @@ class PreparedTests(StoreAccess):
     def test_what_is_discarded_is_gone(self, store: ObjectStore) -> None:
         prepared = self._prepare(store, "folder/object", b"the bytes")
         if store.discard(prepared):
-            # Again, it does no harm.
+            # Repeating it does no harm.
             store.discard(prepared)
             with pytest.raises(PreparedGoneError):
                 store.publish(prepared)
             assert list(store.list()) == []
         else:
-            # A service that alone removes it: then it can still be published.
+            # Only the service removes it: then it can still be published.
             store.publish(prepared)
             assert store.get("folder/object") == b"the bytes"
 
     def test_what_is_published_cannot_be_discarded(self, store: ObjectStore) -> None:
         prepared = self._prepare(store, "folder/object", b"the bytes")
         store.publish(prepared)
-        # Whether there was anything to take away not all services tell.
+        # Not all services tell whether there was anything to discard.
         store.discard(prepared)
         assert store.get("folder/object") == b"the bytes"
 
@@ -379,7 +379,7 @@ class PreparedTests(StoreAccess):
         return store.prepare(key, data, staging_prefix=_STAGING)
 
     def _list_keys(self, store: ObjectStore) -> list[str]:
-        """All that anybody sees beside what is staged."""
+        """Return all visible keys besides staged ones."""
         return [info.key for info in store.list() if not info.key.startswith(_STAGING)]
 
 
@@ -410,7 +410,7 @@ _KILLED_PUT = """
 
 
 class AbandonedTests(StoreAccess):
-    """Nothing of it is seen, and what can be listed can be told from objects, and discarded where that is possible."""
+    """Remains are invisible; listed ones are distinct from objects, and can be discarded where the service permits."""
 
     def test_writes_that_ended_have_left_nothing(self, store: ObjectStore) -> None:
         store.put("folder/object", b"first")
@@ -420,7 +420,7 @@ class AbandonedTests(StoreAccess):
             store.put("folder/broken", _breaking(12 << 20))
         left = [*self._find_abandoned(store, "folder/object"), *self._find_abandoned(store, "folder/large")]
         assert left == []
-        # What a service alone can remove stays for it: there is no object for it to belong to.
+        # What only the service can remove stays: it belongs to no object.
         assert [write for write in self._find_abandoned(store, "folder/broken") if write.removable] == []
 
     def test_a_killed_write_is_seen_by_nobody_and_can_be_discarded(self, store: ObjectStore) -> None:
@@ -436,7 +436,7 @@ class AbandonedTests(StoreAccess):
             assert write.size is None or write.size > 0
             assert write.started_ms is None or abs(write.started_ms - time.time() * 1000) < 3_600_000
             assert store.discard(write) == write.removable
-            # Again, it does no harm.
+            # Repeating it does no harm.
             store.discard(write)
         assert [write for write in self._find_abandoned(store, "folder/object") if write.removable] == []
         assert list(store.list()) == []
@@ -447,14 +447,14 @@ class AbandonedTests(StoreAccess):
     def test_the_store_tells_its_own_time(self, store: ObjectStore) -> None:
         before = admin_of(store).now_ms()
         if before is None:
-            return  # as the contract allows: then nothing in it is known to be old
+            return  # permitted by the contract: then nothing in it is known to be old
         store.put("folder/timed", b"")
         written = store.head("folder/timed").modified_ms
         store.delete(["folder/timed"])
         after = admin_of(store).now_ms()
         assert after is not None
         assert written is not None
-        # Services tell whole seconds, some cut off and some rounded.
+        # Services give whole seconds, truncated or rounded.
         assert before - 1000 <= written <= after + 1000
         assert list(store.list()) == []
         assert isinstance(list(admin_of(store).kept_after_delete()), list)
@@ -466,7 +466,7 @@ class AbandonedTests(StoreAccess):
         assert list(find_abandoned_writes(store, "folder/object/below")) == []
 
     def _find_abandoned(self, store: ObjectStore, key: str) -> list[AbandonedWrite]:
-        """Those of one key: all that some servers tell."""
+        """Return those of one key: some servers list no others."""
         return list(find_abandoned_writes(store, key))
 
     def _put_and_be_killed(self, store: ObjectStore) -> None:

@@ -1,6 +1,6 @@
-"""What every format of a pipeline's files must pass: ``class TestMine(OutputFormatTests)`` with a fixture ``output``.
+"""Contract tests of a pipeline's output format: ``class TestMine(OutputFormatTests)`` with a fixture ``output``.
 
-It needs the extras ``test`` and ``arrow``.
+Needs the extras ``test`` and ``arrow``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ROWS: Final = 40
 
 
 def rows_of_all_kinds() -> list[dict[str, Any]]:
-    """Records of the envelope: nulls, empty values, headers twice under one name, bytes that are no text, a MiB."""
+    """Return records of the envelope: nulls, empty values, repeated header names, bytes that are not text, a MiB."""
     kinds: Sequence[tuple[bytes | None, bytes | None, list[dict[str, Any]] | None]] = [
         (b"k", b"one", [{"key": "h", "value": b"\0"}, {"key": "h", "value": None}]),
         (None, None, None),
@@ -36,7 +36,7 @@ def rows_of_all_kinds() -> list[dict[str, Any]]:
 
 
 class _Forward(io.RawIOBase):
-    """A file to append to."""
+    """An append-only file."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,11 +63,11 @@ class OutputFormatTests:
         raise NotImplementedError
 
     def values_of(self, data: bytes, sidecar: bytes | None) -> list[bytes | None]:
-        """The values in a file, read by other means than the format's own."""
+        """Return the values in a file, read without the format's own code."""
         raise NotImplementedError
 
     def written(self, output: Format, *cuts: int) -> tuple[bytes, bytes | None]:
-        """A file of all rows, in batches that end at ``cuts``, and the one beside it."""
+        """Return a file of all rows, in batches that end at ``cuts``, and its sidecar."""
         file, sidecar = io.BytesIO(), io.BytesIO() if output.has_sidecar else None
         record_batch: Any = pa.RecordBatch
         rows = record_batch.from_pylist(rows_of_all_kinds(), schema=ENVELOPE)
@@ -78,19 +78,19 @@ class OutputFormatTests:
         return file.getvalue(), None if sidecar is None else sidecar.getvalue()
 
     def test_every_value_comes_back(self, output: Format) -> None:
-        """In its order; what is null is null or, if the format cannot say it, empty."""
+        """In order; null stays null or, if the format lacks it, becomes empty."""
         values = self.values_of(*self.written(output))
         assert [value or b"" for value in values] == [row["value"] or b"" for row in rows_of_all_kinds()]
 
     def test_the_same_records_are_the_same_bytes_in_whatever_batches_they_come(self, output: Format) -> None:
-        """Or what was committed could not be written again."""
+        """Otherwise a committed file could not be written again."""
         whole = self.written(output)
         assert self.written(output) == whole
         assert self.written(output, 1, 4, 17) == whole
         assert self.written(output, *range(1, _ROWS)) == whole
 
     def test_one_that_writes_forward_needs_no_more_of_its_files(self, output: Format) -> None:
-        """Its files may be such as are open for appending alone."""
+        """Its files may support appending only."""
         if not output.writes_forward:
             pytest.skip("it may seek and read")
         file, sidecar = _Forward(), _Forward() if output.has_sidecar else None

@@ -1,4 +1,4 @@
-"""Segments as a broker leaves them on disk, made up: for tests, examples and benchmarks."""
+"""Synthetic segments in the form a broker leaves on disk: for tests, examples and benchmarks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 PARTITION: Final = TopicIdPartition(Uuid.parse("VGVzdFRvcGljSWRlbnRpZg"), "events", 0)
-"""The partition that segments are of unless told otherwise."""
+"""Default partition of segments."""
 
 _FIRST_TIMESTAMP_MS: Final = 1_767_225_600_000
 _INDEX_INTERVAL: Final = 4096
@@ -54,7 +54,7 @@ _AGENTS: Final = (
 
 
 class IndexBuilder:
-    """The ``.index`` and ``.timeindex`` that Kafka 4 writes while it appends batches: an entry about every 4 KiB."""
+    """The ``.index`` and ``.timeindex`` that Kafka 4 writes while it appends batches: about one entry per 4 KiB."""
 
     def __init__(self, base_offset: int) -> None:
         self.base_offset = base_offset
@@ -65,7 +65,7 @@ class IndexBuilder:
         self._last_indexed_time = -1
 
     def add(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
-        """Take the batch that was appended next."""
+        """Add the batch that was appended next."""
         if max_timestamp > self._latest[0]:
             self._latest = (max_timestamp, last_offset)
         if self._unindexed > _INDEX_INTERVAL:
@@ -75,7 +75,7 @@ class IndexBuilder:
         self._unindexed += size
 
     def close(self) -> bytes:
-        """The whole time index: closing a segment adds its greatest timestamp."""
+        """Return the whole time index: closing a segment adds its greatest timestamp."""
         self._index_time()
         return bytes(self._time_index)
 
@@ -99,10 +99,10 @@ def write_segment(
 ) -> LogSegment:
     """Write a closed segment of ``batches`` and the files beside it into ``log_dir/<topic>-<partition>``.
 
-    Batches are written as they come, so that memory is bounded; each must be of magic 2 and follow the one before.
-    The partition's checkpoint is replaced: give ``leader_epochs`` of the whole partition. There is a ``.txnindex``
-    only with ``aborted``. The segment ends with its last batch, or at a later ``end_offset`` (inclusive) as if
-    compaction had dropped the rest; without any batch it holds at least its base offset.
+    Batches are written as they arrive, so memory is bounded; each must be of magic 2 and follow the previous one. The
+    partition's checkpoint is replaced: pass ``leader_epochs`` of the whole partition. There is a ``.txnindex`` only
+    with ``aborted``. The segment ends with its last batch, or at a later ``end_offset`` (inclusive) as if compaction
+    had dropped the rest; without any batch it holds at least its base offset.
     """
     directory = log_dir / f"{partition.topic}-{partition.partition}"
     directory.mkdir(parents=True, exist_ok=True)
@@ -133,11 +133,10 @@ def build_segment(
     first_timestamp_ms: int = _FIRST_TIMESTAMP_MS,
     seed: int = 0,
 ) -> LogSegment:
-    """Write a closed segment of JSON records like a web service's log, the same ones for the same arguments.
+    """Write a closed segment of JSON records like a web service's log; equal arguments give equal records.
 
-    It has as many whole batches (at least one) as fit ``target_size``; ``batch_size`` is counted before compression.
-    A record takes about 490 bytes of the log, and zstd makes it 3.2 to 3.6 times smaller. Memory is bounded,
-    whatever the size.
+    It has as many whole batches (at least one) as fit ``target_size``; ``batch_size`` is counted before compression. A
+    record takes about 490 bytes of the log, and zstd makes it 3.2 to 3.6 times smaller. Memory is bounded at any size.
     """
     pool_size = min(_POOL_SIZE, max(target_size, 1))
     records = json_records(random.Random(seed), first_timestamp_ms)  # noqa: S311 - nothing secret
@@ -147,7 +146,7 @@ def build_segment(
 
 
 def json_records(source: random.Random, timestamp_ms: int = _FIRST_TIMESTAMP_MS) -> Iterator[Record]:
-    """Log records of a web service without end, keyed by user, one to a few milliseconds apart."""
+    """Yield log records of a web service endlessly, keyed by user, one to a few milliseconds apart."""
     for number in itertools.count():
         timestamp_ms += source.randrange(1, 4)
         user = source.randrange(50_000)
@@ -195,7 +194,7 @@ def _build_pool(records: Iterator[Record], size: int, batch_size: int, compressi
 
 
 def _repeat_batches(pool: Sequence[bytes], target_size: int, base_offset: int) -> Iterator[bytearray]:
-    """The pool again and again, with offsets and timestamps that go on."""
+    """Repeat the pool, with continuing offsets and timestamps."""
     first, last = (next(read_batch_headers(pool[i])) for i in (0, -1))
     span_ms = last.max_timestamp - first.base_timestamp + 1
     offset, written = base_offset, 0
