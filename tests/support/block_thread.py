@@ -8,11 +8,13 @@ from types import TracebackType
 from typing import Final, Self
 
 END_S: Final = 300.0
-"""What its work may take to come to an end, on a busy machine."""
+"""Time limit for the work to end, on a busy machine."""
 
 
 class BlockThread(ABC):
-    """A context manager: its work begins with the block, is told of the block's end, and an error of it is raised."""
+    """Context manager that runs ``work`` on a thread, sets ``stopped`` at the end of the block, and raises the
+    thread's error.
+    """
 
     def __init__(self) -> None:
         self.stopped = threading.Event()
@@ -21,7 +23,7 @@ class BlockThread(ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """Until ``stopped`` is set."""
+        """Run until ``stopped`` is set."""
 
     def __enter__(self) -> Self:
         self._thread.start()

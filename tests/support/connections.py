@@ -1,4 +1,4 @@
-"""Which processes of a session have a connection to a port: by what Linux says of them."""
+"""Finds the processes of a session that are connected to a port, from Linux's /proc."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ _ESTABLISHED: Final = "01"
 
 
 def is_connected(process: int, port: int) -> bool:
-    """Whether a process is connected to a port of this machine; not if it has ended."""
+    """Return True if a running process is connected to this local port."""
     return bool(_sockets_to(port) & _sockets_of(process))
 
 
 def processes_of(session: int, *, named: str) -> list[int]:
-    """The processes of a session that have ``named`` among their arguments."""
+    """Return the processes of a session that have ``named`` among their arguments."""
     processes: list[int] = []
     for folder in _PROC.iterdir():
         try:
-            # Behind the command, which is in parentheses: state, parent, group, session.
+            # After the command in parentheses: state, parent, group, session.
             if (
                 folder.name.isdigit()
                 and int((folder / "stat").read_text().rpartition(")")[2].split()[3]) == session
                 and named in (folder / "cmdline").read_text().split("\0")
             ):
                 processes.append(int(folder.name))
-        except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        except (FileNotFoundError, ProcessLookupError):  # the process has ended
             continue
     return processes
 
 
 def parent_of(process: int) -> int:
-    """The process that has started one, or who has taken it over since; -1 if it has ended."""
+    """Return the parent of a process (or its adopter); -1 if the process has ended."""
     try:
         return int((_PROC / str(process) / "stat").read_text().rpartition(")")[2].split()[1])
     except (FileNotFoundError, ProcessLookupError):

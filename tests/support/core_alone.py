@@ -1,7 +1,7 @@
-"""The core's tests without its wings: ``python -m tests.support.core_alone ARGUMENTS-OF-PYTEST``, as `make core` does.
+"""Runs the core's tests without its wings: ``python -m tests.support.core_alone ARGUMENTS-OF-PYTEST`` (`make core`).
 
-They run in a copy of the tree that has no folder of a wing, by an interpreter whose packages are those of this one
-without the editable installation, which would find the wings here. Tests that ask a wing are left out.
+The tests run in a copy of the tree without the wings' folders. The interpreter has this one's packages except the
+editable installation, which would find the wings here. Tests that need a wing are left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROOTS: Final = ("backends", "benchmarks", "docs", "examples", "scripts", "tests"
 FILES: Final = ("Makefile", "README.md", "pyproject.toml")
 
 AROUND: Final = frozenset({"tests/asan", "tests/project", "tests/reference", "tests/testing"})
-"""Tests of what lies around the core and of generated pages, and contract tests, two of which are of a wing."""
+"""Tests of the repository and generated pages, and contract tests, two of which need a wing."""
 
 NAMING_WINGS: Final = (
     "tests/cli/app/test_completion.py::test_names_of_the_bucket_commands_options_and_choices_are_offered",
@@ -37,7 +37,7 @@ NAMING_WINGS: Final = (
     "tests/kafka/test_arrow_values.py::test_what_a_task_of_spark_does_imports_no_pandas",
     "tests/process/test_forks.py::test_a_worker_of_spark_has_managers_of_its_own_and_closes_none_of_its_parent_s",
 )
-"""Tests that are of the wings too without an import of one: of all commands, of a task of Spark."""
+"""Tests that need the wings without importing one: tests of all commands, and of a Spark task."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def copy_core(tree: Path) -> None:
-    """Link the repository into ``tree`` without the wings, their tests and what only those tests need."""
+    """Link the repository into ``tree`` without the wings, their tests and the files that only those tests need."""
     for root in ROOTS:
         shutil.copytree(REPOSITORY / root, tree / root, symlinks=True, ignore=_left_out, copy_function=_link)
     for name in FILES:
@@ -62,29 +62,29 @@ def copy_core(tree: Path) -> None:
 
 
 def make_interpreter(tree: Path) -> Path:
-    """Return a virtual environment's interpreter that has this one's packages, but this package from ``tree``."""
+    """Return the interpreter of a virtual environment with this one's packages, but with this package from ``tree``."""
     venv.create(tree / ".venv", symlinks=True)
     (packages,) = tree.glob(".venv/lib/*/site-packages")
-    # A line for each folder: the .pth files in this interpreter's own folder, as the editable one, are not read then.
+    # As path lines, the folders' own .pth files (such as the editable one) are not processed.
     (packages / "core.pth").write_text(f"{tree}\n{sysconfig.get_path('purelib')}\n")
     return tree / ".venv" / "bin" / "python"
 
 
 def tied_tests() -> set[str]:
-    """Return the core's test files that import from a wing, by way of support too, and so are left out."""
+    """Return the core's test files that import a wing, directly or through support; these are left out."""
     around = tuple(f"{folder}/" for folder in AROUND)
     core = (path for path in imports_of_tests() if not str(path).startswith(around))
     return {str(path) for path in core if path.name.startswith("test_") and asks_a_wing(path)}
 
 
 def is_of_a_wing(path: Path) -> bool:
-    """Whether ``path`` is in a wing's folder, or in that of its tests or their support."""
+    """Return True if ``path`` is in a wing's folder, its tests or their support."""
     depth = 3 if path.parts[:2] == ("tests", "support") else 2
     return path.parts[0] in {"tests", "tieredstore"} and not WINGS.isdisjoint(path.parts[1:depth])
 
 
 def asks_a_wing(path: Path) -> bool:
-    """Whether the module of tests at ``path`` imports one of a wing, by way of other modules of tests too."""
+    """Return True if the test module at ``path`` imports a wing, directly or through other test modules."""
     imports = imports_of_tests()
     modules, waiting = {path}, [path]
     while waiting:
@@ -99,7 +99,7 @@ def asks_a_wing(path: Path) -> bool:
 
 @functools.cache
 def imports_of_tests() -> Mapping[Path, set[Path]]:
-    """Return what each file of the core's tests imports, within functions too."""
+    """Return the imports of each file of the core's tests, including those within functions."""
     paths = [path.relative_to(REPOSITORY) for path in (REPOSITORY / "tests").rglob("*.py")]
     return {path: set(map(_file_of, _imported_names(path))) for path in paths if not is_of_a_wing(path)}
 
@@ -114,7 +114,7 @@ def _imported_names(path: Path) -> Iterator[str]:
 
 @functools.cache
 def _file_of(name: str) -> Path:
-    """The file that has the name, or the folder, or what it would be: of packages outside nothing more is asked."""
+    """Return the file or folder of this module, or its would-be path; external packages are not looked up."""
     parts = name.split(".")
     while parts:
         path = Path(*parts)

@@ -1,10 +1,10 @@
-"""Coverage of product code, by line and by branch: ``-p tests.support.coverage``, as `make test` has it.
+"""Line and branch coverage of product code: ``-p tests.support.coverage``, used by `make test`.
 
-Slipcover puts a probe at each line and branch of a module as it is imported, and takes away those that have been
-reached. A tracer as coverage.py has it for Python 3.11 costs each line of all code, ours or not, each time: it doubled
-the processor time of the tests. pytest loads what ``-p`` names before any conftest.py, so nothing of the product is
-imported yet. What a worker of xdist has seen goes to the process that started the run, which adds it up and judges, and
-so does what :mod:`tests.support.measured_process` measures in processes that tests start.
+Slipcover puts a probe at each line and branch when a module is imported, and removes the probes that were reached. A
+tracer such as coverage.py's for Python 3.11 costs time at every line of all code: it doubled the processor time of the
+tests. pytest loads ``-p`` plugins before any conftest.py, so the product has not been imported yet. Each xdist worker
+sends its coverage to the process that started the run, which adds it up and checks the limit;
+:mod:`tests.support.measured_process` does the same for processes that tests start.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from tests.support.probes import SETTINGS, probes, slipcover
 
 _WORKER_OUTPUT: Final = "coverage"
 _SUITES: Final = re.compile(r"tieredstore/testing/\w+_(tests|reads|writes)\.py")
-"""The contract's own tests, which pytest loads by itself to rewrite their assertions, without probes. No product."""
+"""The contract's test suites: not product code. pytest loads them itself to rewrite their assertions, without
+probes.
+"""
 
 
 class Coverage:
-    """What all processes of the run have reached, and whether that is enough."""
+    """Coverage of all processes of the run, and the check against the limit."""
 
     def __init__(self) -> None:
-        # What no process imports counts as well.
+        # Modules that are never imported count too.
         everything = slipcover.Slipcover(branch=True, source=SETTINGS["source"], exclude_also=SETTINGS["exclude-also"])
         self._reached: dict[str, Any] = everything.get_coverage()
         files = self._reached["files"]
@@ -38,30 +40,30 @@ class Coverage:
             del files[path]
 
     def add(self, reached: dict[str, Any]) -> None:
-        """Add what one process has reached."""
+        """Add the coverage of one process."""
         slipcover.merge_coverage(self._reached, reached)
 
     @property
     def percent(self) -> float:
-        """Lines and branches reached, of a hundred."""
+        """Covered lines and branches, in percent."""
         percent: float = self._reached["summary"]["percent_covered"]
         return percent
 
     def write_table(self, file: object) -> None:
-        """Write what was not reached, by file."""
+        """Write the uncovered lines and branches of each file."""
         slipcover.print_coverage(self._reached, outfile=file, skip_covered=True, missing_width=60)
 
 
 class CoverageOfRun:
-    """The plugin of the process that started the run."""
+    """Plugin of the process that started the run."""
 
     def __init__(self, *, judged: bool) -> None:
         self._judged = judged
-        # Before the workers start, which have the variable of this process.
+        # Before the workers start: they inherit this process's variable.
         self._folder = tempfile.TemporaryDirectory()
         os.environ[COVERAGE_VARIABLE] = self._folder.name
 
-    @pytest.hookimpl(tryfirst=True)  # here nothing is collected where there are workers, so this runs beside theirs
+    @pytest.hookimpl(tryfirst=True)  # with workers this process collects nothing, so this runs alongside theirs
     def pytest_collection(self) -> None:
         self._coverage = Coverage()
 
@@ -90,10 +92,10 @@ class CoverageOfRun:
 
 
 class CoverageOfWorker:
-    """The plugin of a process that xdist started."""
+    """Plugin of an xdist worker."""
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        config: Any = session.config  # xdist gave it the attribute
+        config: Any = session.config  # set by xdist
         config.workeroutput[_WORKER_OUTPUT] = json.dumps(probes.get_coverage())
 
 

@@ -1,4 +1,4 @@
-"""How many examples a slow property test takes: a part of them in `make test`, all of them in `make soak`."""
+"""Example counts of slow property tests: a part of them in `make test`, all of them in `make soak`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 from typing import Final
 
 SOAK: Final = bool(os.environ.get("TIEREDSTORE_SOAK"))
-"""Whether this is `make soak`, which has the time for all examples."""
+"""True in `make soak`, which has time for all examples."""
 
 
 def examples(count: int) -> int:
-    """``count`` examples in `make soak`, two in five of them otherwise: each costs this test tens of milliseconds."""
+    """Return ``count`` in `make soak`, otherwise two fifths of it: each example takes tens of milliseconds."""
     return count if SOAK else max(4, count * 2 // 5)

@@ -1,4 +1,4 @@
-"""Code in an interpreter of its own, which may fork: pytest's own processes have threads."""
+"""Code in a separate interpreter, which may fork: pytest's own processes have threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.paths import REPOSITORY
 
 
 def run_fresh(code: str, *arguments: object) -> str:
-    """What the code prints; it fails the test if it raises, warns or takes over ten minutes."""
+    """Return the output of the code; fail the test if it raises, warns or takes over ten minutes."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *map(str, arguments)],
         cwd=REPOSITORY,

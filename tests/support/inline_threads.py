@@ -1,4 +1,4 @@
-"""Pools without threads: what is submitted is done at once, by whoever submits it."""
+"""Pools without threads: each task runs immediately in ``submit``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tieredstore.process.thread_pool import ThreadPool
 
 @pytest.fixture
 def inline_threads() -> Generator[None]:
-    """For tests of what is done by the thousand, and not of when: to hand work to a thread costs more than the work."""
+    """Replace pools for tests of thousands of small tasks: handing one to a thread costs more than its work."""
 
     def submit(pool: ThreadPool, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()

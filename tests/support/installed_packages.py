@@ -1,4 +1,4 @@
-"""Installed packages that exist as metadata alone, for tests of entry points."""
+"""Installed packages that consist of metadata only, for tests of entry points."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def install(
     code: str = "",
     group: str = STORES,
 ) -> None:
-    """Put a package of this name on the path, which offers names and ``module:Class``, of stores if not told else.
+    """Put a package of this name on the path that offers names and ``module:Class``, of stores by default.
 
-    ``code`` is its module, of the package's name.
+    ``code`` is the content of its module, which has the package's name.
     """
     metadata = folder / f"{package}-1.0.dist-info"
     metadata.mkdir(parents=True)

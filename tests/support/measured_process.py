@@ -1,7 +1,7 @@
-"""Imported first of all, in a process that a test starts: what the process reaches counts for the run's coverage.
+"""Import this first in a process that a test starts: the coverage of the process counts for the run.
 
-For a few processes that run what cannot run in a test's own, as services and the very beginning and end of a command:
-their imports take three more seconds of processor time.
+Only for a few processes whose code cannot run inside a test, such as services and the start and end of a command: the
+imports take three more seconds of processor time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from tests.support.paths import COVERAGE_VARIABLE, REPOSITORY
 
-with contextlib.chdir(REPOSITORY):  # which the probes take for the place of all that they measure
+with contextlib.chdir(REPOSITORY):  # the probes take the current directory as the root of the sources
     from tests.support.probes import probes
 
 _end = os._exit

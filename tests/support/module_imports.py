@@ -1,4 +1,4 @@
-"""The package's own imports, read from its sources: which module needs which others before it can run."""
+"""Internal imports of the package, read from its sources: the modules that each module needs before it can run."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import TypeAlias
 from tests.support.paths import REPOSITORY
 
 ImportGraph: TypeAlias = Mapping[str, frozenset[str]]
-"""For each module those that it imports itself."""
+"""Direct imports of each module."""
 
 
 def product_sources() -> dict[str, Path]:
-    """The package's modules by name. A compiled one is there too, as a module that imports none."""
+    """Return the package's modules by name. A compiled module is included, without imports."""
     folders = {"tieredstore": REPOSITORY / "tieredstore", "tieredstore.backends": REPOSITORY / "backends"}
     sources: dict[str, Path] = {}
     for package, folder in folders.items():
-        # rglob does not follow links, so that backends, a link inside of tieredstore, is read once
+        # rglob does not follow links, so backends (a link inside tieredstore) is read once
         for path in (*folder.rglob("*.py"), *folder.rglob("*.pyx")):
             dotted = ".".join((package, *path.relative_to(folder).with_suffix("").parts))
             sources[dotted.removesuffix(".__init__")] = path
@@ -28,11 +28,11 @@ def product_sources() -> dict[str, Path]:
 
 
 def import_graph(sources: Mapping[str, Path]) -> ImportGraph:
-    """Who imports whom when a module is run.
+    """Return the direct imports that happen when each module runs.
 
-    Counted are the imports that run with the module: not those under ``if TYPE_CHECKING`` and not those inside of
-    functions. ``from package import name`` is an import of the module ``package.name`` where that is one, else of
-    ``package``. Packages that are only passed through on the way to a module are not counted as imported.
+    Imports under ``if TYPE_CHECKING`` and inside functions are not counted. ``from package import name`` imports the
+    module ``package.name`` if it exists, else ``package``. Packages passed on the way to a module do not count as
+    imported.
     """
     return {name: frozenset(_imported(path, sources) - {name}) for name, path in sources.items()}
 
@@ -44,7 +44,7 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def importers(sources: Mapping[str, Path]) -> dict[str, set[str]]:
-    """Return for each module those that import it, within functions and for types too."""
+    """Return the modules that import each module, including imports within functions and for types."""
     users: dict[str, set[str]] = {name: set() for name in sources}
     for name, path in sources.items():
         statements = ast.walk(tree_of(path)) if path.suffix == ".py" else ()
@@ -57,7 +57,7 @@ def importers(sources: Mapping[str, Path]) -> dict[str, set[str]]:
 
 
 def longest_chain(graph: ImportGraph) -> tuple[str, ...]:
-    """The longest run of modules of which each imports the next; CycleError, which names them, for a circle."""
+    """Return the longest chain of imports; raise CycleError, which names the modules, for a cycle."""
     chains: dict[str, tuple[str, ...]] = {}
     for name in TopologicalSorter(graph).static_order():
         below = max((chains[imported] for imported in graph[name]), key=len, default=())

@@ -1,4 +1,4 @@
-"""Which files of a folder this process has open."""
+"""Files that this process has open below a folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def open_below(folder: Path) -> list[str]:
-    """Once for each descriptor. What lies elsewhere may be opened and closed meanwhile, by threads of other tests."""
+    """Return a path per open descriptor. Other threads may open and close files elsewhere."""
     links: list[Path] = []
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Where things are in the repository."""
+"""Locations in the repository."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 GOLDEN: Final = REPOSITORY / "tests" / "golden"
-"""What a real broker and the real plugin wrote, one folder a case."""
+"""Output of a real broker and the real plugin, one folder per case."""
 
 COVERAGE_VARIABLE: Final = "COVERAGE_OF_PROCESSES"
-"""Names the folder for what processes that tests start have reached, a file of JSON each. Unset: nobody measures."""
+"""Variable with the folder where child processes write their coverage, one JSON file each. Unset: no coverage."""

@@ -1,7 +1,7 @@
-"""Slipcover's probes in the product's code, put there as it is imported.
+"""Slipcover's probes, inserted into product code at import.
 
-Whoever imports this before the product measures: the workers of a run with ``-p tests.support.coverage``, and the
-processes that :mod:`tests.support.measured_process` begins.
+A process measures if it imports this module before the product: the workers of a run with ``-p
+tests.support.coverage``, and processes that start with :mod:`tests.support.measured_process`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, Final
 from tests.support.thread_frames import give_no_others
 from tests.support.unread_probes import Probe, without_its_place
 
-slipcover: Final[Any] = importlib.import_module("slipcover")  # it has no types
+slipcover: Final[Any] = importlib.import_module("slipcover")  # no types
 SETTINGS: Final[dict[str, Any]] = importlib.import_module("slipcover.config").read_config()
 
-# Spark sends functions of ours to its workers with their code, and so with its probes.
+# Spark sends our functions to its workers with their code, including the probes.
 copyreg.pickle(Probe, without_its_place)
 
 give_no_others()

@@ -1,8 +1,8 @@
-"""A test that fails is tried once more, as ``-p tests.support.second_tries`` has it in `make test`, and is told of.
+"""Reruns each failed test once and reports it: ``-p tests.support.second_tries``, used by `make test`.
 
-Many thousands of tests with servers, processes and clocks share two processors: one of them that asks for more than it
-may would turn away all that a change brings. What passes at the second try is named in the end, as a fault that someone
-has to look for; and where it is more than :data:`MOST`, the run fails.
+Many thousands of tests with servers, processes and clocks share two processors; a single too strict one would reject a
+whole change. Tests that pass at the second try are listed at the end, as faults to be investigated; with more than
+:data:`MOST` of them, the run fails.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Final
 import pytest
 
 MOST: Final = 3
-"""Tests of a run that may have failed first and passed then."""
+"""Maximum number of tests per run that pass only at the second try."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.option.reruns = 1
-    config.option.reruns_delay = 1  # s: what others left behind may end meanwhile
+    config.option.reruns_delay = 1  # s: gives leftovers of other tests time to end
 
 
 @pytest.hookimpl(trylast=True)
@@ -37,7 +37,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def tried_again(config: pytest.Config) -> list[str]:
-    """The names of the tests that had a second try; none in a worker of xdist, which does not judge."""
+    """Return the names of tests with a second try; none in an xdist worker, which does not judge."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     reports: list[pytest.TestReport] = reporter.stats.get("rerun", []) if reporter else []
     return sorted({report.nodeid for report in reports})

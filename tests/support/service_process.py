@@ -1,4 +1,4 @@
-"""A service in a process of its own, whose lines are read as they come."""
+"""Service in a separate process, with line-by-line output."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _BEGIN = """
 
 
 class Running:
-    """A process whose lines are read as they come."""
+    """Process whose output is read line by line."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -51,7 +51,7 @@ class Running:
                 self.came.notify_all()
 
     def line(self, expression: str, times: int = 1) -> str:
-        """The first line that matches, as soon as there are so many."""
+        """Return the matching line, as soon as there are ``times`` matches."""
 
         def matching() -> list[str]:
             return [line for line in self.lines if re.search(expression, line)]
@@ -67,7 +67,7 @@ class Running:
         self.process.send_signal(signum)
 
     def tell(self) -> None:
-        """An empty line for the process to read."""
+        """Send the process an empty line."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()

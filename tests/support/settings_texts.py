@@ -1,4 +1,4 @@
-"""The least settings there are, those of each store, and the sentence of what is wrong with some."""
+"""Minimal settings, those of each store, and the error message of invalid ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AZURE: Final = BASE | {
 
 
 def error_of(properties: Mapping[str, str]) -> str:
-    """Why they are refused."""
+    """Return the message of the settings error."""
     with pytest.raises(ConfigError) as caught:
         settings_from(properties)
     return str(caught.value)

@@ -1,4 +1,4 @@
-"""Thread pools on a simulated clock: what runs at the same time takes the time of the longest, and nothing sleeps."""
+"""Thread pools on a simulated clock: concurrent tasks take the time of the longest, and nothing sleeps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class SimulatedClock:
-    """Seconds as the code that runs now sees them."""
+    """Seconds as seen by the running code."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -24,7 +24,7 @@ class SimulatedClock:
 
 
 class SimulatedFuture(Future[T]):
-    """A future that is done at a moment of the clock; waiting for it moves the waiter's time there."""
+    """Future done at a moment of the clock; waiting for it advances the waiter's time."""
 
     def __init__(self, clock: SimulatedClock) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class SimulatedFuture(Future[T]):
 
 
 class SimulatedPool(Executor):
-    """Runs each task at once, on this thread, in the simulated time at which one of its workers is free."""
+    """Runs each task at once on this thread, at the simulated time when one of its workers is free."""
 
     def __init__(self, clock: SimulatedClock, workers: int) -> None:
         self._clock = clock
@@ -61,7 +61,7 @@ class SimulatedPool(Executor):
         return future
 
     def shutdown(self, *_: Any, **__: Any) -> None:
-        """Nothing runs on."""
+        """Do nothing: no task is running."""
 
 
 def simulated_pools(clock: SimulatedClock, *, fetch: int = 8) -> Pools:

@@ -1,7 +1,7 @@
-"""Where the tests of a tree have their temporary folders.
+"""Location of a tree's temporary test folders.
 
-pytest numbers those of all runs of a user. One that ends gives its number free before it removes its folder's lock,
-which is then that of whoever has the number by now: the next run to end removes the folder of one that goes on.
+pytest numbers the folders of all runs of a user. A run that ends releases its number before it removes its lock, which
+may by then belong to a new run with that number: the next run to end would delete the active folder.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def folder_of(tree: Path) -> Path:
-    """The folder under which the runs of this tree have theirs, and no others."""
+    """Return a folder for the runs of this tree only."""
     folder = Path(tempfile.gettempdir(), f"tieredstore-{zlib.crc32(os.fsencode(tree)):08x}")
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder

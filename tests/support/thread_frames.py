@@ -1,8 +1,8 @@
-"""The frames of all threads, without a garbage collection in their midst.
+"""Frames of all threads, without a garbage collection in between.
 
-CPython 3.11 makes frame objects while it holds the lock of its list of threads. A collection that begins there calls
-back into Python (Hypothesis has such a callback), which may let the interpreter's lock go; whoever starts a thread then
-holds that one and waits for the list's for ever, and so does the whole process. Slipcover asks for frames now and then.
+CPython 3.11 makes frame objects while it holds the lock of its thread list. A collection there calls back into Python
+(Hypothesis has such a callback), which may release the interpreter's lock. A thread being started then takes that lock
+and waits for the list's forever: a deadlock of the process. Slipcover requests frames now and then.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _current_frames: Final[Callable[[], dict[int, FrameType]]] = sys.__dict__[_NAME]
 
 
 def thread_frames() -> dict[int, FrameType]:
-    """What ``sys._current_frames`` gives."""
+    """Return the result of ``sys._current_frames``."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -29,5 +29,5 @@ def thread_frames() -> dict[int, FrameType]:
 
 
 def give_no_others() -> None:
-    """Have everybody in this process get the frames of threads in that way."""
+    """Make this the implementation for the whole process."""
     sys.__dict__[_NAME] = thread_frames

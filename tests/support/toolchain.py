@@ -1,4 +1,4 @@
-"""The tools that scripts/toolchain.py provides, for the tests; and what is skipped where there is no Java."""
+"""Tools from scripts/toolchain.py for the tests, and skipping without Java."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NEED_JAVA = frozenset({"broker", "spark"})
 
 
 def pytest_configure() -> None:
-    """Spark finds its Java by these variables, in the processes that tests start as well."""
+    """Set the variables by which Spark finds Java, also in processes that tests start."""
     variables = environment()
     os.environ["PATH"] = variables["PATH"]
     if "JAVA_HOME" not in variables:
@@ -21,7 +21,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without Java the tests that need it are skipped, and say so; in CI they run, and fail."""
+    """Skip tests that need Java if it is missing; in CI they run, and fail."""
     needing = [item for item in items if any(mark.name in NEED_JAVA for mark in item.iter_markers())]
     if needing and not os.environ.get("CI") and located(JAVA) is None:
         for item in needing:

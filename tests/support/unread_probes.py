@@ -1,6 +1,6 @@
-"""Probes of code that goes to another process by value, as Spark's pickling sends functions: what they see stays there.
+"""Inert probes for code pickled to another process, as Spark's functions: their coverage is not collected.
 
-A module of its own: that process imports it, and must not measure.
+A separate module: that process imports it, and must not measure.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ import importlib
 from collections import defaultdict
 from typing import Any, Final
 
-_probe: Final[Any] = importlib.import_module("slipcover.probe")  # it has no types
+_probe: Final[Any] = importlib.import_module("slipcover.probe")  # no types
 
 
 class _Nobody:
-    """What a probe tells what it has seen."""
+    """Receiver of a probe's reports."""
 
     def __init__(self) -> None:
         self.newly_seen: dict[str, set[object]] = defaultdict(set)
 
     def deinstrument_seen(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 _nobody: Final = _Nobody()
 
 
 def unread_probe() -> object:
-    """A probe in place of one of another process, which may be sent on to a third."""
+    """Return a probe in place of another process's, which may be pickled again."""
     copyreg.pickle(Probe, without_its_place)
     return _probe.new(_nobody, "", 0, 50)
 
 
 def without_its_place(_of_other_process: object) -> tuple[Any, ...]:
-    """How to pickle a probe."""
+    """Pickle a probe."""
     return unread_probe, ()
 
 

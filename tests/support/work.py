@@ -1,4 +1,4 @@
-"""What a piece of work costs, counted and not timed: calls that Python makes, and memory at its peak."""
+"""Measures work by counting rather than timing: Python's calls, and peak memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOW: Final = re.compile(r"VmRSS:\s+(\d+) kB")
 
 @dataclass
 class Work:
-    """``calls`` of functions, Python's and C's, in all threads; by how many bytes the process grew at its peak."""
+    """``calls`` of functions, Python's and C's, in all threads; bytes by which the process grew at its peak."""
 
     calls: int = 0
     peak_bytes: int = 0
@@ -29,7 +29,7 @@ class Work:
 
 @contextlib.contextmanager
 def measured() -> Generator[Work]:
-    """The work of the block, and of the threads that it starts; it stands in what is given once the block has ended."""
+    """Measure the block and the threads it starts; the result is filled in when the block has ended."""
     work, counter = Work(), itertools.count()
 
     def note(_frame: FrameType, _event: str, _arg: object) -> None:
@@ -48,8 +48,9 @@ def measured() -> Generator[Work]:
 
 
 def least_traced_peak(work: Callable[[], object], tries: int = 5) -> int:
-    """Bytes that Python has allocated at the peak of ``work``: the least of some tries, since threads that other tests
-    have left may allocate meanwhile, but not each time."""
+    """Return the bytes allocated by Python at the peak of ``work``: the least of some tries, since threads left by
+    other tests may allocate too, but not each time.
+    """
     peaks: list[int] = []
     tracemalloc.start()
     try:
@@ -64,7 +65,7 @@ def least_traced_peak(work: Callable[[], object], tries: int = 5) -> int:
 
 
 def _reset_peak() -> int:
-    """Forget the process's peak so far; its size now."""
+    """Reset the process's peak; return its current size."""
     Path("/proc/self/clear_refs").write_text("5")
     return _kilobytes(_NOW) * 1024
 

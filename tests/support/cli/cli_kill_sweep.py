@@ -1,7 +1,7 @@
-"""Run as a process: ``upload``, killed at every operation of the store in turn, then run again.
+"""Run ``upload`` in a process, kill it at each store operation in turn, then run it again.
 
-Forks, so it must stay a process of one thread: python -m tests.support.cli.cli_kill_sweep WORK_FOLDER LOG_DIR
-Prints one JSON line a kill: how the child ended, and what a second and a third run left in the store.
+Forks, so it must stay single-threaded: python -m tests.support.cli.cli_kill_sweep WORK_FOLDER LOG_DIR. Prints one JSON
+line per kill: how the child ended, and what a second and a third run left in the store.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SETTINGS = {"compression.enabled": "true"}
 
 
 def new_settings(folder: Path) -> tuple[Path, Path]:
-    """Settings of a new store, and those of the same store with faults."""
+    """Return the settings of a new store, and those of the same store with faults."""
     folder.mkdir(parents=True)
     settings = write_settings(folder, SETTINGS)
     faulty = folder / "faulty.properties"
@@ -31,14 +31,14 @@ def new_settings(folder: Path) -> tuple[Path, Path]:
 
 
 def operation_count(folder: Path, log_dir: Path) -> int:
-    """How many operations an undisturbed copy has."""
+    """Return the number of operations of an undisturbed copy."""
     _, faulty = new_settings(folder)
     tieredstore("upload", "-c", faulty, log_dir)
     return len(KillingStore.last.operations)
 
 
 def run_killed(faulty: Path, log_dir: Path, number: int, moment: Moment) -> bool:
-    """Whether the copy died at this operation: some have no middle, or no answer to lose."""
+    """Return True if the copy died at this operation: some operations have no middle, or no answer to lose."""
     child = os.fork()
     if not child:
         KillingStore.kill_at, KillingStore.kill_moment = number, moment
@@ -74,7 +74,7 @@ def sweep(work: Path, log_dir: Path) -> None:
 
 
 def equal(settings: Path, log_dir: Path) -> bool:
-    """Whether every log comes back as it was; fetch refuses an offset that names two segments."""
+    """Return True if every log is read back unchanged; fetch refuses an offset that names two segments."""
     logs = sorted(log_dir.rglob("*.log"))
     fetched = [
         tieredstore("fetch", "-c", settings, *log.parent.name.rsplit("-", 1), int(log.stem)).stdout for log in logs

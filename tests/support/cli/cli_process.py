@@ -1,4 +1,4 @@
-"""The command line, run in this process or in one of its own, and stores to run it on."""
+"""Runs the command line in this process or in a separate one, and stores to run it on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TXN = GOLDEN / "07-txn" / "original" / "txn-0"  # five segments of 300 KB
 
 @dataclass(frozen=True)
 class Result:
-    """What a command left behind."""
+    """Exit code and output of a command."""
 
     code: int
     stdout: bytes
@@ -39,22 +39,22 @@ class Result:
 
     @property
     def lines(self) -> list[Any]:
-        """A JSON value a line."""
+        """One JSON value per line."""
         return [json.loads(line) for line in self.stdout.splitlines()]
 
     @property
     def rows(self) -> tuple[list[Any], dict[str, Any]]:
-        """A JSON value a line, and the summary at the end."""
+        """One JSON value per line, and the summary at the end."""
         *rows, last = self.lines
         return rows, last["summary"]
 
     def clean(self) -> Result:
-        """The same, of a command that did it and had nothing to complain of."""
+        """Return self, after asserting success and an empty stderr."""
         assert (self.code, self.stderr) == (0, ""), self
         return self
 
     def fails(self, code: int, *words: str) -> None:
-        """Nothing was written, and these words say why."""
+        """Assert this exit code, no output, and these words on stderr."""
         assert (self.code, self.stdout) == (code, b""), self
         assert all(each in self.stderr for each in words), self.stderr
         assert "Traceback" not in self.stderr
@@ -62,7 +62,7 @@ class Result:
 
 @contextlib.contextmanager
 def own_logging() -> Generator[None]:
-    """Within the block a command may log as it likes: a service's lines would go on in the tests that follow."""
+    """Restore the logging configuration after the block: a service's handlers would otherwise stay for later tests."""
     loggers = [logging.getLogger(name) for name in ("tieredstore", "tieredstore.pipelines.config.settings")]
     before = [(logger, list(logger.handlers), logger.level) for logger in loggers]
     try:
@@ -87,12 +87,12 @@ def tieredstore(*arguments: object) -> Result:
 
 
 def command(*arguments: object) -> list[str]:
-    """The command line of a process of its own."""
+    """Return the command line for a separate process."""
     return [sys.executable, "-m", "tieredstore.cli", *map(str, arguments)]
 
 
 def measured_command(*arguments: object) -> list[str]:
-    """The command line of a process of its own that counts for coverage, where that is measured."""
+    """Return the command line for a separate process that is included in coverage, if coverage is measured."""
     if COVERAGE_VARIABLE not in os.environ:
         return command(*arguments)
     begin = "import tests.support.measured_process\nfrom tieredstore.cli.app.entry import run\nrun()"
@@ -100,13 +100,13 @@ def measured_command(*arguments: object) -> list[str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """A process's environment in which the command line is found."""
+    """Return a process environment in which the command line is found."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TIEREDSTORE_")}
     return {**kept, "PYTHONPATH": str(REPOSITORY), **more}
 
 
 def spawn(*arguments: object, **more: str) -> Result:
-    """Run a command in a process of its own; ``more`` are environment variables."""
+    """Run a command in a separate process; ``more`` are environment variables."""
     done: subprocess.CompletedProcess[bytes] = subprocess.run(
         command(*arguments), capture_output=True, env=environment(**more), check=False, timeout=600
     )
@@ -114,7 +114,7 @@ def spawn(*arguments: object, **more: str) -> Result:
 
 
 def write_settings(folder: Path, more: Mapping[str, str] | None = None, *, chunk_size: int = 65536) -> Path:
-    """A settings file in ``folder``, and beside it the empty store that it names."""
+    """Write a settings file into ``folder``, next to the empty store that it names."""
     texts = {"storage.backend.class": "filesystem", "storage.root": "store", "chunk.size": str(chunk_size)}
     (folder / "store").mkdir(exist_ok=True)
     path = folder / "store.properties"
@@ -123,7 +123,7 @@ def write_settings(folder: Path, more: Mapping[str, str] | None = None, *, chunk
 
 
 def store_of(folder: Path, *sources: object, more: Mapping[str, str] | None = None) -> Path:
-    """The settings of ``write_settings``, and in their store what these log directories hold."""
+    """Return the settings of ``write_settings``, with these log directories uploaded to their store."""
     settings = write_settings(folder, more)
     for source in sources:
         assert tieredstore("upload", "-c", settings, source).code == 0

@@ -16,11 +16,11 @@ from tieredstore.config import Settings
 
 
 class StuckStore(DelegatingObjectStore):
-    """Reads of data hang, after they left a mark in the file that STUCK_MARK names."""
+    """Store whose reads of data hang, after leaving a mark in the file named by STUCK_MARK."""
 
     @classmethod
     def from_settings(cls, settings: Settings) -> StuckStore:
-        """The file system store, but for reads of data."""
+        """Return the file system store with this fault."""
         return cls(FilesystemObjectStore.from_settings(settings))
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
@@ -35,7 +35,7 @@ class FailingPuts(DelegatingObjectStore):
 
     @classmethod
     def from_settings(cls, settings: Settings) -> FailingPuts:
-        """The file system store, but for later puts."""
+        """Return the file system store with this fault."""
         return cls(FilesystemObjectStore.from_settings(settings))
 
     def __init__(self, inner: ObjectStore) -> None:
@@ -45,7 +45,7 @@ class FailingPuts(DelegatingObjectStore):
         self._left = int(left)
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """Pass on the first ones."""
+        """Pass the first puts on, then raise."""
         if self._left <= 0:
             raise self._error("no puts any more")
         self._left -= 1
@@ -58,7 +58,7 @@ def kill_this_process() -> NoReturn:
 
 
 class KillingStore(FaultyStore):
-    """Kills the process at one operation; ``last`` is the one made last."""
+    """Store that kills the process at one operation; ``last`` is the last one created."""
 
     kill_at: ClassVar[int | None] = None
     kill_moment: ClassVar[Moment] = "before"
@@ -66,7 +66,7 @@ class KillingStore(FaultyStore):
 
     @classmethod
     def from_settings(cls, settings: Settings) -> KillingStore:
-        """The file system store with this fault."""
+        """Return the file system store with this fault."""
         inner = FilesystemObjectStore.from_settings(settings)
         KillingStore.last = cls(inner, cls.kill_at, error=kill_this_process, moment=cls.kill_moment)
         return cls.last

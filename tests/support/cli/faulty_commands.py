@@ -1,4 +1,4 @@
-"""Commands on a faulty server: their settings, what they do while it is honest, and what must never be left behind."""
+"""Commands on a faulty server: their settings, their honest results, and what a failure must never leave behind."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _HURRIED = "short.properties"
 
 @dataclass(frozen=True)
 class Command:
-    """A command line; ``copies`` begins with an empty bucket, the others with one that holds all segments.
+    """Command line; ``copies`` starts with an empty bucket, the others with one that holds all segments.
 
-    ``lacks_manifest``: of the first small one the manifest is gone. ``settings`` is the option that names the bucket;
-    without one it is the first argument.
+    ``lacks_manifest``: the manifest of the first small segment is missing. ``settings`` is the option that names the
+    bucket; without it, the bucket is the first argument.
     """
 
     name: str
@@ -68,7 +68,7 @@ COMMANDS = (
 
 @dataclass
 class CommandPlace:
-    """A server, a folder with logs and a settings file, and what each command does there honestly."""
+    """Server, folder with logs and a settings file, and each command's honest result."""
 
     server: FaultyServer
     folder: Path
@@ -79,7 +79,7 @@ class CommandPlace:
 
     @classmethod
     def prepared(cls, server: FaultyServer, folder: Path) -> CommandPlace:
-        """With everything done once by an honest server."""
+        """Return a place where every command has run once against an honest server."""
         write_segments(folder / "small", 3, SMALL)
         size = PART_SIZES[server.service.cloud]
         for offset, value in enumerate((bytes(size), b"v")):
@@ -102,7 +102,7 @@ class CommandPlace:
         return place
 
     def run(self, command: Command, way: Way | None = None, *, hurried: bool = False) -> Result:
-        """Run a command on a fresh bucket, answered in ``way``; ``hurried``: with a short time-out."""
+        """Run a command on a fresh bucket, answered in ``way``; ``hurried``: with a short timeout."""
         self._begin(command)
         shutil.rmtree(self.folder / TAKEN, ignore_errors=True)
         (self.folder / TAKEN).mkdir()
@@ -113,7 +113,7 @@ class CommandPlace:
         return tieredstore(program, *([command.settings] if command.settings else []), settings, *arguments)
 
     def before(self, command: Command) -> dict[str, bytes]:
-        """What the bucket holds that a command begins with."""
+        """Return the objects in the bucket when the command starts."""
         self._begin(command)
         return self.objects()
 
@@ -125,12 +125,12 @@ class CommandPlace:
             del self.server.service.objects.by_key[min(key for key in self.full if key.endswith("manifest"))]
 
     def objects(self) -> dict[str, bytes]:
-        """What the bucket holds; the ids of segments are left out, which every copy draws anew."""
+        """Return the bucket's objects without segment ids, which are random for each copy."""
         held = self.server.service.objects.by_key
         return {_without_id(key): b"" if key.endswith("manifest") else value.data for key, value in held.items()}
 
     def bare_manifests(self) -> list[str]:
-        """Manifests that stand without their data."""
+        """Return the manifests whose data is missing."""
         taken = self.folder / TAKEN
         held = {*self.server.service.objects.by_key, *(str(path.relative_to(taken)) for path in taken.rglob("*"))}
         stems = [key.removesuffix(".rsm-manifest") for key in held if key.endswith(".rsm-manifest")]

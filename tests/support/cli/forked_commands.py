@@ -1,6 +1,7 @@
-"""Commands in processes of their own, forked from one that has imported all they need: a signal's tests need many.
+"""Commands in processes forked from a parent that has already imported everything: tests of signals need many.
 
-Run as a process it is the parent: python -m tests.support.cli.forked_commands MODULE...; requests on stdin, one a line.
+Run as a process it is the parent: python -m tests.support.cli.forked_commands MODULE...; requests on stdin, one per
+line.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from tieredstore.process import interruption
 from tieredstore.process.interruption import TAKING_BACK_S
 
 CLOSED: Final = Path("closed")
-"""A stdout or stderr that is none."""
+"""Path that stands for a closed stdout or stderr."""
 
 _NAMES: Final = ("stdin", "stdout", "stderr")
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that has ended: a negative code is that of the signal that killed it."""
+    """Finished command; a negative code is the signal that killed it."""
 
     code: int
     stdout: bytes
@@ -40,7 +41,7 @@ class Ended:
 
 
 class Running:
-    """A command under way; its output gathers in files, unless it was given a stdout of its own."""
+    """Running command; its output is collected in files unless the test passed a stdout."""
 
     def __init__(self, parent: ForkedCommands, process: int, stdout: Path, stderr: Path) -> None:
         self.process = process
@@ -52,7 +53,7 @@ class Running:
         os.kill(self.process, signum)
 
     def wait(self, timeout_s: float) -> Ended | None:
-        """How it ended; None, and it is killed, if it did not within the time."""
+        """Return how it ended; kill it and return None on timeout."""
         code = self._parent.ask({"wait": self.process, "timeout_s": timeout_s})["code"]
         if code is None:
             return None
@@ -61,7 +62,7 @@ class Running:
 
 
 class ForkedCommands:
-    """Starts them; a context manager. ``modules`` are imported once, for all of them."""
+    """Context manager that starts commands. ``modules`` are imported once, in the parent."""
 
     def __init__(self, folder: Path, modules: Sequence[str] = ()) -> None:
         self._folder = folder
@@ -97,11 +98,11 @@ class ForkedCommands:
         environment: Mapping[str, str] | None = None,
         taking_back_s: float = TAKING_BACK_S,
     ) -> Running:
-        """Run a command; a stdout or stderr of its own may be a device, a pipe that has a name, or CLOSED.
+        """Run a command; ``stdout`` and ``stderr`` may be a device, a named pipe or CLOSED.
 
-        One that ``stdout_has_reader`` of is a pipe that breaks when that goes away; another one never does.
-        ``terminal`` becomes the one that controls it, and all of its streams that are not given; ``environment`` is
-        added to its own. ``taking_back_s``: how long it may take back what it did, once a signal has come.
+        With ``stdout_has_reader``, stdout is a pipe that breaks when its reader closes it; otherwise it never breaks.
+        ``terminal`` becomes the controlling terminal, and each stream that is not given; ``environment`` is added to
+        the parent's. ``taking_back_s``: time limit for the rollback after a signal.
         """
         self._count += 1
         folder = self._folder / f"command-{self._count}"
@@ -120,7 +121,7 @@ class ForkedCommands:
         return Running(self, self.ask(request)["process"], output, complaints)
 
     def ask(self, request: Mapping[str, object]) -> dict[str, Any]:
-        """One request, one answer."""
+        """Send one request and return its answer."""
         assert self._parent.stdin is not None
         assert self._parent.stdout is not None
         self._parent.stdin.write(json.dumps(request) + "\n")
@@ -130,7 +131,7 @@ class ForkedCommands:
 
 
 def serve() -> Mapping[str, Any] | None:
-    """Answer requests. In each child its request is given back, in the parent None at the end of all of them."""
+    """Answer requests. Return the request in each child, and None in the parent at the end of input."""
     while line := sys.stdin.readline():
         request: dict[str, Any] = json.loads(line)
         if "wait" in request:
@@ -158,27 +159,29 @@ def _wait(process: int, timeout_s: float) -> int | None:
 
 
 def become(request: Mapping[str, Any]) -> None:
-    """In a child: run the command as the console script would, but that a busy machine does not cut its end short."""
+    """Run the command in a child like the console script, but with a rollback time that suits a busy machine."""
     untyped: Any = interruption
     untyped.TAKING_BACK_S, untyped._LAST_ACT_S = request["taking_back_s"], 60.0
-    # The parent may run in the background of a shell, which has interrupts ignored, or under nohup.
+    # A parent in a shell's background ignores interrupts, and one under nohup ignores hangups.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler if request["interruptible"] else signal.SIG_IGN)
     os.environ.update(request["environment"])
     if request["terminal"] is not None:
-        os.environ.pop("COLUMNS", None)  # it would go before the terminal's own
+        os.environ.pop("COLUMNS", None)  # it would override the terminal's width
         os.setsid()
-        controlling = os.open(request["terminal"], os.O_RDWR)  # the first that is opened controls the session
+        controlling = os.open(
+            request["terminal"], os.O_RDWR
+        )  # the first terminal opened becomes the session's controlling terminal
         fcntl.ioctl(controlling, termios.TIOCSCTTY, 0)
         os.close(controlling)
     for descriptor, path in ((0, request["terminal"] or os.devnull), (1, request["stdout"]), (2, request["stderr"])):
         os.close(descriptor)
         if path == str(CLOSED):
-            setattr(sys, _NAMES[descriptor], None)  # as Python itself has it then
+            setattr(sys, _NAMES[descriptor], None)  # as Python does for a closed descriptor
         else:
             writes_alone = descriptor == 1 and request["stdout_has_reader"]
             opened = os.open(path, os.O_WRONLY if writes_alone else os.O_RDWR | os.O_CREAT, 0o600)
-            if opened != descriptor:  # the lowest one that was free
+            if opened != descriptor:  # open returns the lowest free descriptor
                 os.dup2(opened, descriptor)
                 os.close(opened)
     sys.argv = ["tieredstore", *request["arguments"]]

@@ -1,4 +1,4 @@
-"""A bucket in which all that can be is odd: a hole, an object of no segment, a hold."""
+"""Bucket with every oddity: a hole, an object without a segment, a hold."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from tests.support.cli.cli_process import tieredstore
 
 
 def make_it_odd(store: Path, settings: Path) -> None:
-    """Take from the demo's bucket ``none``'s first segment of one partition and one from ``txn``'s middle; leave an old
-    log without a manifest, and a hold on ``smallbatch``."""
+    """Delete the first segment of one partition of ``none`` and one in the middle of ``txn`` from the demo's bucket;
+    add an old log without a manifest, and a hold on ``smallbatch``.
+    """
     manifest = next(store.glob("none-*/0/*2225-*.rsm-manifest"))
     txn = next(store.glob("txn-*/0/*1209-*.rsm-manifest"))
     for path in [*manifest.parent.glob(f"{0:020}-*"), *txn.parent.glob(f"{1209:020}-*")]:

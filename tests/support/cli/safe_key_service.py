@@ -1,4 +1,4 @@
-"""A key management service of an installed package: it seals by a key that is derived from its name."""
+"""Key management service in an installed package; it derives the wrapping key from its name."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ class Safe(KeySource):
 
 
 def install_safe(monkeypatch: pytest.MonkeyPatch, folder: Path) -> str:
-    """Install the service; its name for ``--kms``."""
+    """Install the service and return its name for ``--kms``."""
     install(monkeypatch, folder, "safes", {"safe": "safes:Safe"}, code=_CODE, group=KEY_SOURCES)
     return "safe"

@@ -1,13 +1,13 @@
-"""The screens of the golden files: what commands show on a terminal of 80 columns, on a bucket as the demo makes it.
+"""Golden screens: command output on an 80-column terminal, on the demo's bucket.
 
-    python -m tests.support.cli.screens                                    all files anew, to be reviewed like code
-    python -m tests.support.cli.screens du-day 'du --by day'               one more file, or a file of other commands
-    python -m tests.support.cli.screens keys-add 'keys add key2' 'keys list'    a session: one command after the other
+    python -m tests.support.cli.screens                                    rewrite all files; review them like code
+    python -m tests.support.cli.screens du-day 'du --by day'               add one file, or change its commands
+    python -m tests.support.cli.screens keys-add 'keys add key2' 'keys list'    a session: commands in order
 
 A file names its own commands, in the lines that begin with ``$ tieredstore``; one file is the help of a command. Each
-has the working folder anew: ``store.properties`` with ``store`` and ``key1``, the log directories in ``kafka``,
-``kept.properties`` of a pipeline into ``kept``, a ``batch`` of MemQ's, ``odd.properties`` with the store ``odd``, in
-which all that can be is odd, and a key management service, ``safe``.
+starts with a fresh working folder: ``store.properties`` with ``store`` and ``key1``, the log directories in ``kafka``,
+``kept.properties`` of a pipeline into ``kept``, a MemQ ``batch``, ``odd.properties`` with the store ``odd`` (see
+``odd_bucket``), and a key management service, ``safe``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tieredstore.model import Uuid
 
 FOLDER: Final = REPOSITORY / "tests" / "cli" / "screens"
 RULE: Final = "──"
-"""What a screen with a table has."""
+"""Characters that mark a table."""
 
 _CASES: Final = ("01-none", "07-txn", "12-smallbatch")
 _SETTINGS: Final = """\
@@ -58,7 +58,7 @@ _COPIED_AT_NS: Final = 1_767_312_000_000_000_000
 _TEN_DAYS_NS: Final = 864_000_000_000_000
 _CHANGING: Final = {
     r"\d+(\.\d)? [KMG]iB/s|until \d{4}-\d\d-\d\dT[\d:.]+Z|\"(seconds|bytes_per_second)\": [\d.]+": "…",
-    # What doctor measures on this machine.
+    # Doctor's timings on this machine.
     r"\bin \d+(\.\d)? (ms|s)\b": "in … ms",
     r"Python 3\.[\d.]+": "Python 3",
     r"user \d+, group \d+": "user 1000, group 1000",
@@ -68,7 +68,7 @@ _PROMPT: Final = "$ tieredstore "
 
 @dataclass(frozen=True)
 class Screen:
-    """What one command shows on a terminal, stderr below stdout."""
+    """Command output on a terminal, stderr below stdout."""
 
     command: str
     text: str
@@ -83,12 +83,12 @@ class Screen:
 
 
 def all_commands() -> list[str]:
-    """Every command that there is: ``ls``, ``keys list``."""
+    """All commands: ``ls``, ``keys list``."""
     return sorted(dict(commands_below(program())))
 
 
 def commands_below(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Each command of a group and of those in it, by the words that call it."""
+    """Yield each command of a group and its subgroups, with the words that call it."""
     for name, command in group.commands.items():
         yield from (
             commands_below(command, f"{path}{name} ") if hasattr(command, "commands") else [(path + name, command)]
@@ -102,7 +102,7 @@ def all_sessions() -> dict[str, list[str]]:
 
 @contextlib.contextmanager
 def demo_bucket() -> Generator[Path]:
-    """The working folder of a bucket as the demo makes it, but with the same ids and times each time."""
+    """Yield the working folder of the demo's bucket, with fixed ids and times."""
     with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
         folder = Path(name)
         for case in _CASES:
@@ -127,7 +127,7 @@ def demo_bucket() -> Generator[Path]:
 
 @contextlib.contextmanager
 def both_buckets() -> Generator[Path]:
-    """The working folder of a session: the demo's bucket, and an odd one beside it."""
+    """Yield the working folder of a session: the demo's bucket, with an odd bucket next to it."""
     with demo_bucket() as folder:
         shutil.copytree(folder / "store", folder / "odd")
         odd = folder / "odd.properties"
@@ -139,15 +139,15 @@ def both_buckets() -> Generator[Path]:
 
 
 def session_of(bucket: Path, commands: Sequence[str], columns: int = 80) -> list[Screen]:
-    """Run commands one after the other, in a copy of the folder of ``both_buckets``, on a terminal so wide."""
+    """Run commands in order, in a copy of the folder of ``both_buckets``, on a terminal of this width."""
     with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
-        # Objects are never written over, and so need no copies of their own.
+        # Objects are never overwritten, so hard links suffice.
         shutil.copytree(bucket, name, dirs_exist_ok=True, copy_function=_link_or_copy)
         return [_screen_of(command, Path(name), columns) for command in commands]
 
 
 def text_of(session: Sequence[Screen]) -> str:
-    """A session as its file has it."""
+    """Return a session as its file stores it."""
     return "".join(map(str, session))
 
 

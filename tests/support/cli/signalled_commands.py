@@ -1,4 +1,4 @@
-"""Commands on a store that drips: where they wait for it, and how a signal ends them there."""
+"""Commands on a dripping store: where they wait for it, and how a signal ends them there."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from tieredstore.process.interruption import TAKING_BACK_S
 from tieredstore.testing.segments import build_segment
 
 SOON_S: Final = 60.0
-"""A command has three seconds; a machine that does much else gives it less than all of them."""
+"""A command has three seconds; a busy machine may give it less processor time."""
 
 _DRIP_S = 0.2
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a command waits: for the answers to the requests of a step, about keys with this in their names.
+    """Where a command waits: for the answers to a step's requests, about keys that contain this text.
 
-    With ``honest_after_s`` what is asked is done and answered then.
+    With ``honest_after_s`` the server executes and answers the request after that delay.
     """
 
     step: Step
@@ -46,7 +46,7 @@ class Place:
         return f"{self.step.value} {self.part_of_key}".strip()
 
     def way(self) -> Way:
-        """Such requests are answered late, or byte by byte, for ever; others honestly."""
+        """Answer such requests late, or byte by byte without end; others honestly."""
 
         def answer(exchange: Exchange) -> Answer:
             if self.part_of_key not in exchange.request.target:
@@ -56,7 +56,7 @@ class Place:
         return Way(f"{self} drips", frozenset(Cloud), frozenset({self.step}), Must.UNAVAILABLE, answer)
 
     def is_reached(self, server: FaultyServer) -> bool:
-        """Whether somebody has come there, and waits if the server drips."""
+        """Return True if a request has arrived there; if the server drips, wait for it."""
         return any(asked.step is self.step and self.part_of_key in asked.request.target for asked in list(server.asked))
 
 
@@ -66,7 +66,7 @@ def _late(exchange: Exchange, seconds: float) -> Iterator[Piece]:
 
 
 def _dripping(exchange: Exchange) -> Iterator[Piece]:
-    """What was read is let drip in the body, and half of it comes at once; the rest drips before the body."""
+    """Drip a GET's body after sending half of it at once; drip other answers before the body."""
     if exchange.step is Step.READ:
         reply = exchange.honest()
         yield reply.head() + reply.body[: len(reply.body) // 2]
@@ -81,7 +81,7 @@ def _dripping(exchange: Exchange) -> Iterator[Piece]:
 
 
 def write_cloud_settings(folder: Path, server: FaultyServer, *, active_key: str = "key1") -> Path:
-    """A settings file for the server's bucket, encrypted, with parts as small as they can be."""
+    """Write a settings file for the server's bucket, encrypted, with the smallest possible parts."""
     bucket, cloud = server.service.bucket, server.service.cloud
     part = str(PART_SIZES[cloud])
     texts = {
@@ -127,7 +127,7 @@ def write_cloud_settings(folder: Path, server: FaultyServer, *, active_key: str 
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
-    """Until the condition holds; it fails the test if it does not come to."""
+    """Wait until the condition holds; fail the test on timeout."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "what was waited for did not come"
@@ -136,7 +136,7 @@ def wait_for(condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A command, where it waits, and the signal that comes then."""
+    """A command, where it waits, and the signal it gets there."""
 
     command: str
     place: Place
@@ -145,7 +145,7 @@ class Case:
 
 
 class Stage:
-    """A bucket of one cloud, and commands on it."""
+    """One cloud's bucket, and commands on it."""
 
     def __init__(self, cloud: Cloud, folder: Path, commands: ForkedCommands) -> None:
         self.service: Service = SERVICES[cloud]()
@@ -162,7 +162,7 @@ class Stage:
     def run(
         self, cases: Sequence[Case], *, taking_back_s: float = TAKING_BACK_S
     ) -> Iterator[tuple[Case, Ended | None, Path]]:
-        """All of them side by side; how each ended, and the folder that its ``FILE`` is in."""
+        """Run all cases concurrently; yield how each ended, and the folder of its ``FILE``."""
         with contextlib.ExitStack() as stack:
             started = [self._started(case, stack, taking_back_s) for case in cases]
             for case, server, _, _ in started:

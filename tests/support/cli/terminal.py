@@ -1,4 +1,4 @@
-"""A terminal of a test's own, which keeps what is shown on it, and on which keys can be pressed."""
+"""Private terminal for a test: records the output and accepts key presses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEADLINE_S: Final = 60
 
 
 class Terminal:
-    """A context manager. ``path`` is the device that a command is started on."""
+    """Context manager. ``path`` is the device that a command is started on."""
 
     def __init__(self, columns: int = 80, lines: int = 24) -> None:
         self._screen, self._device = pty.openpty()
@@ -47,7 +47,7 @@ class Terminal:
             self._read(0.1)
 
     def read_all(self) -> bytes:
-        """All that was shown, once nobody writes any more."""
+        """Return all output, once every writer has closed the terminal."""
         while self._read(0.05):
             pass
         return self.shown

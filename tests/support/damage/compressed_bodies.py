@@ -1,5 +1,4 @@
-"""Compressed bodies of batches, whole and damaged, and the question put to each: does the scanner read it as its
-library does?"""
+"""Intact and damaged compressed batch bodies, and one check for each: does the scanner read it like its library?"""
 
 from __future__ import annotations
 
@@ -28,11 +27,11 @@ COMPRESSORS: Final[list[tuple[CompressionType, Callable[[bytes], bytes]]]] = [
     (CompressionType.LZ4, lambda plain: bytes(lz4_library.compress(plain, store_size=False, block_linked=False))),
     (CompressionType.LZ4, lambda plain: bytes(lz4_library.compress(plain, block_linked=True, compression_level=9))),
 ]
-"""As clients write them; the scanner is to leave none of these to a library."""
+"""As clients write them; the scanner must read all of these without a library."""
 
 
 def plain_text(source: random.Random) -> bytes:
-    """Some noise, and repetitions of all lengths and distances."""
+    """Return some noise, and repetitions of all lengths and distances."""
     text = bytearray(source.randbytes(source.choice((1, 3, 20, 100))))
     while len(text) < source.choice((10, 200, 3_000, 100_000)):
         distance = min(source.choice((1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 60, 300, 5_000)), len(text))
@@ -44,7 +43,7 @@ def plain_text(source: random.Random) -> bytes:
 
 
 def damaged_bodies(seed: int, count: int) -> Iterator[Body]:
-    """``count`` bodies that a few changes were made to, the same ones for the same seed."""
+    """Yield ``count`` bodies with a few changes, the same ones for the same seed."""
     source = random.Random(seed)
     originals = [(codec, compress(plain_text(source))) for codec, compress in COMPRESSORS for _ in range(12)]
     for _ in range(count):
@@ -56,7 +55,7 @@ def damaged_bodies(seed: int, count: int) -> Iterator[Body]:
 
 
 def _damage(source: random.Random, body: bytearray) -> None:
-    # Most of what is decided is decided in the first bytes.
+    # Most decisions depend on the first bytes.
     at = source.randrange(min(len(body), source.choice((30, len(body)))) or 1)
     match source.randrange(5):
         case 0:
@@ -72,7 +71,7 @@ def _damage(source: random.Random, body: bytearray) -> None:
 
 
 def by_library(codec: CompressionType, body: bytes) -> bytes | None:
-    """What the codec's library makes of the body; None if it refuses."""
+    """Return the body as the codec's library decompresses it; None if it refuses."""
     try:
         return bytes(Decompressor(shared_pool(), MOST_BYTES).decompress(codec, 2, memoryview(body)))
     except BatchCorruptError:
@@ -80,7 +79,7 @@ def by_library(codec: CompressionType, body: bytes) -> bytes | None:
 
 
 def check_body(body: Body) -> bool:
-    """Whether the scanner reads the body by itself, for which the library has to read the same in it."""
+    """Return True if the scanner reads the body itself; the library must then give the same bytes."""
     codec, stored = body
     expanded = expand(codec.value, stored, MOST_BYTES)
     if expanded is None:

@@ -1,4 +1,4 @@
-"""Golden buckets with one bit flipped, and what each way of reading records makes of them."""
+"""Golden buckets with one bit flipped, and the result of each way of reading records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SPLIT_BYTES: Final = 32 * 1024
 WITHOUT_CACHES: Final = {"fetch.manifest.cache.size": "0", "fetch.indexes.cache.size": "0"}
 
 Answer = tuple[pa.Table, int]
-"""Records, and the offset to go on from."""
+"""Records, and the next offset."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class Reading:
 
 
 class WholeCatalog(NamedTuple):
-    """A partition's catalog before any bit is flipped, and the keys of the objects that it was made of."""
+    """Partition's undamaged catalog, and the keys of the objects it was loaded from."""
 
     catalog: Catalog
     keys: frozenset[str]
 
 
 class DamagedBucket:
-    """A golden bucket in memory, whose bits are flipped one at a time."""
+    """Golden bucket in memory, for flipping one bit at a time."""
 
     def __init__(self, case: str) -> None:
         self.segments = segments(case)
@@ -68,9 +68,9 @@ class DamagedBucket:
         self._manager.close()
 
     def outcomes(self, segment: GoldenSegment, suffix: str, bit: int, turn: int | None = None) -> dict[str, str]:
-        """What each way of reading gives with one bit of an object flipped.
+        """Return the outcome of each way of reading with one bit of an object flipped.
 
-        With a ``turn``: what reading all of it gives, and the way whose turn it is.
+        With a ``turn``: the outcome of reading everything, and of the way with that number.
         """
         readings = self.readings(segment)
         if turn is not None:
@@ -82,10 +82,10 @@ class DamagedBucket:
         damaged = bytearray(whole)
         damaged[bit // 8] ^= 1 << bit % 8
         self.store.put(key, damaged)
-        # What is skipped or lost is told of in the log, once for each of thousands of flips.
+        # Skipped and lost segments are logged, for each of thousands of flips.
         logging.disable(logging.WARNING)
         try:
-            # All ways of reading begin with the same catalog: it is loaded once, and not where nothing of it changed.
+            # All ways of reading start from the same catalog: load it once, and only if the flip can change it.
             catalog = intact.catalog if key not in intact.keys else self._load_catalog(segment.partition)
             return {
                 reading.name: self._outcome(catalog, segment.partition, reading, right[reading]) for reading in readings
@@ -112,7 +112,7 @@ class DamagedBucket:
         return known
 
     def readings(self, segment: GoldenSegment) -> list[Reading]:
-        """The whole partition, and windows that begin and end within the segment."""
+        """Return the whole partition, and windows that begin and end within the segment."""
         known = self._readings.get(segment)
         if known is None:
             known = self._readings[segment] = self._readings_of(segment)
@@ -191,7 +191,7 @@ HEADER_PLACES: Final[Mapping[str, range]] = {
     "magic": range(16, 17),
     "CRC, and what it covers": range(17, HEADER_SIZE),
 }
-"""Bytes of a record batch's header."""
+"""Positions in a record batch's header."""
 
 
 @cache
@@ -200,6 +200,6 @@ def batch_positions(segment: GoldenSegment) -> list[int]:
 
 
 def header_bits(segment: GoldenSegment, place: str) -> Iterator[int]:
-    """The bits of one place in the headers of all batches of a segment that is stored as it was."""
+    """Yield the bits of one header field, in all batches of a plain segment."""
     for position in batch_positions(segment):
         yield from (8 * (position + byte) + bit for byte in HEADER_PLACES[place] for bit in range(8))

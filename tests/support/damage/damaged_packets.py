@@ -1,4 +1,4 @@
-"""Packets of MemQ's protocol as a damaged or hostile client sends them."""
+"""MemQ protocol packets as a damaged or hostile client sends them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import random
 
 
 def damaged_packet(source: random.Random, original: bytes, *, first: int = 0, framed: float) -> bytes:
-    """The packet with a few bytes flipped, replaced, left out or put in, from the byte ``first`` on.
+    """Return the packet with a few bytes flipped, replaced, removed or inserted, from the byte ``first`` on.
 
-    Its frame says its size with the probability ``framed``.
+    With the probability ``framed`` its frame states the right size.
     """
     packet = bytearray(original)
     for _ in range(source.choice((1, 1, 2, 5))):

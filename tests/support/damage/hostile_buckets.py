@@ -1,4 +1,4 @@
-"""Buckets in which somebody who can write did harm: one segment of theirs beside an honest one."""
+"""Buckets damaged by an attacker with write access: one hostile segment next to an honest one."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ CHUNK_SIZE: Final = 8192
 MODES: Final[dict[str, dict[str, str]]] = {"plain": {}, "zstd": ZSTD, "enc": ENC}
 
 Codes: TypeAlias = tuple[int, int, int, int]
-"""The exit codes of ``ls``, ``inspect``, ``fetch`` and ``cat``; with 0 the last two gave the right bytes."""
+"""Exit codes of ``ls``, ``inspect``, ``fetch`` and ``cat``; with 0 the last two gave the right bytes."""
 
 SAME: Final[Codes] = (0, 0, 0, 0)
 REFUSED: Final[Codes] = (4, 4, 4, 3)
-"""The manifest is refused: no catalog has the segment, so that `cat` has no topic."""
+"""The manifest is refused: no catalog lists the segment, so `cat` finds no topic."""
 
 
 @dataclass(frozen=True)
 class HostileBucket:
-    """A folder with ``store.properties`` and ``store``, which holds a segment of ``victim`` and one of ``honest``."""
+    """Folder with ``store.properties`` and ``store``, which holds a segment of ``victim`` and one of ``honest``."""
 
     folder: Path
 
@@ -49,14 +49,14 @@ class HostileBucket:
         return document
 
     def replace_text(self, old: str, new: str) -> None:
-        """In the victim's manifest, once; what is not ASCII as UTF-8."""
+        """Replace one occurrence in the victim's manifest; non-ASCII text as UTF-8."""
         path = self.path("rsm-manifest")
         raw = path.read_bytes()
         assert old.encode() in raw
         path.write_bytes(raw.replace(old.encode(), new.encode("utf-8", "surrogatepass"), 1))
 
     def patch(self, suffix: str, position: int, content: bytes) -> None:
-        """Write over bytes of an object of the victim's; a negative position counts from the end."""
+        """Overwrite bytes of one of the victim's objects; a negative position counts from the end."""
         path = self.path(suffix)
         raw = bytearray(path.read_bytes())
         start = position if position >= 0 else len(raw) + position
@@ -65,17 +65,17 @@ class HostileBucket:
 
 
 AS_STORED: Final[Codes] = (0, 0, 0, 4)
-"""Damaged records: `fetch` gives what is stored, and whoever reads records notices."""
+"""Damaged records: `fetch` gives the stored bytes, and readers of records raise an error."""
 
 Change: TypeAlias = Callable[[HostileBucket], None]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of harm: to a bucket of which ``mode``, which codes must come, which ``words`` must be said.
+    """One kind of damage to a bucket of this ``mode``, the expected exit codes, and ``words`` in the errors.
 
-    ``cat`` are the arguments of that command; ``calls_of_a_byte`` how many calls may come of each byte stored: more
-    than an honest segment's thousandths only where a byte is a chunk, or part of a name for something.
+    ``cat`` are the arguments of that command. ``calls_of_a_byte`` limits the calls per stored byte: an honest segment
+    needs thousandths; only where a byte is a chunk, or part of a name, are more allowed.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Case:
 
 
 def make_bucket(folder: Path, mode: str) -> HostileBucket:
-    """The bucket before anybody did harm."""
+    """Create the undamaged bucket."""
     settings = write_settings(folder, MODES[mode], chunk_size=CHUNK_SIZE)
     with RemoteStorageManager(load_settings(settings)) as manager:
         for partition in (VICTIM, HONEST):
@@ -108,14 +108,14 @@ def _batches(topic: str) -> list[bytes]:
 
 
 def copy_of(bucket: HostileBucket, folder: Path) -> HostileBucket:
-    """A bucket like it, to do harm to."""
+    """Copy the bucket, to be damaged."""
     shutil.copytree(bucket.folder / "store", folder / "store", symlinks=True)
     shutil.copy(bucket.settings, folder)
     return HostileBucket(folder)
 
 
 def field(path: str, value: object) -> Change:
-    """The manifest with another value in one field."""
+    """Return a change of one field of the manifest."""
 
     def change(bucket: HostileBucket) -> None:
         document = bucket.manifest()
@@ -130,7 +130,7 @@ def field(path: str, value: object) -> Change:
 
 
 def without(path: str) -> Change:
-    """The manifest without one field."""
+    """Return a change that removes one field of the manifest."""
 
     def change(bucket: HostileBucket) -> None:
         document = bucket.manifest()
@@ -145,12 +145,12 @@ def without(path: str) -> Change:
 
 
 def text(old: str, new: str) -> Change:
-    """The manifest's text changed: what no JSON library would write."""
+    """Return a change of the manifest's text that no JSON library would write."""
     return lambda bucket: bucket.replace_text(old, new)
 
 
 def content(suffix: str, make: Callable[[bytes], bytes]) -> Change:
-    """Another content of one object, made of the one that it has."""
+    """Return a change of one object's content, computed from the old content."""
 
     def change(bucket: HostileBucket) -> None:
         path = bucket.path(suffix)

@@ -1,4 +1,4 @@
-"""Keys that no writer makes, beside a segment's; and folders in which something else stands in an object's place."""
+"""Keys that no writer makes next to a segment's, and folders where an object is replaced by something else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OFFSET: Final = "0" * 20
 
 
 def _stray(name: str, key: str, codes: Codes = SAME) -> Case:
-    """An object under a key of somebody else's; it must neither be listed nor be in the way."""
+    """Return a case with an object under a foreign key: it must neither be listed nor disturb reads."""
 
     def change(bucket: HostileBucket) -> None:
         path = bucket.folder / "store" / key
@@ -56,7 +56,7 @@ KEYS: Final = [
 
 
 def _instead(suffix: str, make: Callable[[Path], None]) -> Change:
-    """Something else in the place of one object."""
+    """Return a change that replaces one object by something that is not a file."""
 
     def change(bucket: HostileBucket) -> None:
         path = bucket.path(suffix)
@@ -69,7 +69,7 @@ def _instead(suffix: str, make: Callable[[Path], None]) -> Change:
 def _socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         here = Path.cwd()
-        os.chdir(path.parent)  # the path of a socket is short
+        os.chdir(path.parent)  # a socket's path must be short
         try:
             server.bind(path.name)
         finally:
@@ -82,13 +82,13 @@ def _full_folder(path: Path) -> None:
 
 
 def _links(bucket: HostileBucket) -> None:
-    """Folders that hold each other, beside the topic's."""
+    """Create folders that link to each other, next to the topic's."""
     (bucket.folder / "store" / "loop").mkdir()
     (bucket.folder / "store" / "loop" / "loop").symlink_to(bucket.folder / "store", target_is_directory=True)
 
 
 def _other_bucket(bucket: HostileBucket) -> None:
-    """The topic's folder is a link to one outside of the store."""
+    """Replace the topic's folder by a link to one outside the store."""
     topic = bucket.path("log").parents[1]
     shutil.move(topic, bucket.folder / "outside")
     topic.symlink_to(bucket.folder / "outside", target_is_directory=True)
@@ -96,7 +96,7 @@ def _other_bucket(bucket: HostileBucket) -> None:
 
 _ABSENT_LOG: Final = (0, 4, 4, 3)
 _NO_LOG: Final = (0, 4, 2, 3)
-"""The key is one that this store cannot hold."""
+"""This store cannot hold such a key."""
 
 _ABSENT_MANIFEST: Final = (0, 3, 3, 3)
 

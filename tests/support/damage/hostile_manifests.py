@@ -1,4 +1,4 @@
-"""Manifests that somebody made to cost, to mislead or to break their reader."""
+"""Manifests made to exhaust, mislead or break their reader."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ NUMBERS: Final = [
 
 
 def _fixed(chunk_size: int, file_size: int | None = None) -> Change:
-    """A fixed index that agrees with itself; of the log as it is, unless told otherwise."""
+    """Return a change to a consistent fixed index; its file size is that of the log unless given."""
 
     def change(bucket: HostileBucket) -> None:
         size = bucket.path("log").stat().st_size if file_size is None else file_size
@@ -78,7 +78,7 @@ def _fixed(chunk_size: int, file_size: int | None = None) -> Change:
 
 
 def _listed(sizes: bytes, chunk_size: int = CHUNK_SIZE, file_size: int | None = None) -> Change:
-    """A compressed segment's list of chunk sizes as this zstd frame."""
+    """Return a change of a compressed segment's list of chunk sizes, packed in this zstd frame."""
 
     def change(bucket: HostileBucket) -> None:
         index = bucket.manifest()["chunkIndex"]
@@ -95,7 +95,7 @@ def _frame(binary: str) -> bytes:
 
 
 def _claiming(size: int) -> bytes:
-    """A frame whose header claims a content of this size, and what follows has nothing of it."""
+    """Return a frame whose header claims this content size, without any content."""
     return bytes.fromhex("28b52ffde0") + size.to_bytes(8, "little") + bytes.fromhex("010000")
 
 
@@ -167,7 +167,7 @@ def _structure(name: str, raw: bytes, words: str = "the manifest is not JSON") -
 
 
 def _beside(name: str, more: bytes, codes: Codes = REFUSED, words: str = "") -> Case:
-    """The right manifest with a field more in front of the others."""
+    """Return a case with the right manifest and an extra field before the others."""
     return Case(
         f"a field with {name}", content("rsm-manifest", lambda raw: b'{"x":' + more + b"," + raw[1:]), codes, words
     )

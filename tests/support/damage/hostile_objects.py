@@ -1,4 +1,4 @@
-"""Objects that somebody took away, cut, swapped or put where others belong; indexes and records that lie."""
+"""Objects deleted, truncated, swapped or misplaced; false indexes and records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from crc32c import crc32c
 from tests.support.damage.hostile_buckets import AS_STORED, SAME, Case, Change, HostileBucket, content
 
 _WINDOW: Final = ("victim", "--from", "120")
-"""A part of the log, which the offset index leads to."""
+"""A part of the log, found by the offset index."""
 
 _CUT: Final = "is shorter than its manifest says|damaged|has \\d+ bytes where"
 
@@ -30,7 +30,7 @@ def _swap(one: str, other: str) -> Change:
 
 
 def _honest(suffix: str) -> Change:
-    """The honest segment's object in its place."""
+    """Return a change that puts the honest segment's object in its place."""
 
     def change(bucket: HostileBucket) -> None:
         bucket.path(suffix).write_bytes(bucket.path(suffix, "honest").read_bytes())
@@ -64,7 +64,7 @@ OBJECTS: Final = [
 
 
 def _index(name: str, raw: bytes) -> Change:
-    """Another content of one index, as long as the one it has or cut to it."""
+    """Return a case whose index is filled with ``raw``, repeated or cut."""
 
     def change(bucket: HostileBucket) -> None:
         entry = bucket.manifest()["segmentIndexes"][name]
@@ -101,12 +101,14 @@ INDEXES: Final = [
 
 
 def _batch(position: int, raw: bytes) -> Change:
-    """Bytes of the first batch: base offset 0, length 8, magic 16, CRC 17, attributes 21, count of records 57."""
+    """Return a change of bytes of the first batch: base offset 0, length 8, magic 16, CRC 17, attributes 21, record
+    count 57.
+    """
     return lambda bucket: bucket.patch("log", position, raw)
 
 
 def _resealed(position: int, raw: bytes) -> Change:
-    """The same with a CRC that is right for it."""
+    """Return the same change with a matching CRC."""
 
     def change(bucket: HostileBucket) -> None:
         bucket.patch("log", position, raw)
@@ -139,7 +141,7 @@ RECORDS: Final = [
 
 
 def _bomb(bucket: HostileBucket) -> None:
-    """One batch of gzip that grows to 256 MiB of zeros, in the room of the first batch."""
+    """Replace the first batch by a gzip batch that expands to 256 MiB of zeros."""
     log = bytearray(bucket.path("log").read_bytes())
     packed = gzip.compress(bytes(256 << 20), 9)
     if len(packed) > len(log) - 61:

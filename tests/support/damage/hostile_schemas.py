@@ -1,4 +1,4 @@
-"""Schemas and messages of Avro that nobody has, made to end the process that reads them."""
+"""Hostile Avro schemas and messages, made to crash the process that reads them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def record(name: str, **fields: Any) -> dict[str, Any]:
 
 
 def number(value: int) -> bytes:
-    """A long of Avro."""
+    """Encode an Avro long."""
     value = value << 1 if value >= 0 else (-value << 1) - 1
     out = bytearray()
     while value > 0x7F:
@@ -26,20 +26,20 @@ def number(value: int) -> bytes:
 
 READER = record("R", id="long")
 GOOD = number(7)
-"""Of the reader's schema."""
+"""A message of the reader's schema."""
 
 
 def linked(nodes: int) -> bytes:
-    """As many nodes within each other, of the schema ``LINKED``."""
+    """Return this many nested nodes of the schema ``LINKED``."""
     return number(7) + b"\x02" * (nodes - 1) + b"\x00"
 
 
 LINKED = record("R", id="long", r=["null", record("N", next=["null", "N"])])
-"""Each ``02`` is a node; the reader asks for none of them, and the decoder passes over them all the same."""
+"""Each ``02`` is a node; the reader requests none of them, but the decoder must skip them."""
 
 
 def chain(links: int, last: Any, uses: int = 1) -> ReferringSchema:
-    """Records that refer to one another, each so many times to the next, in texts of their own."""
+    """Return records in separate schema texts, each of which refers ``uses`` times to the next."""
 
     def of(at: int) -> dict[str, str]:
         return {f"f{use}": f"T{at}" for use in range(uses)}
@@ -59,7 +59,7 @@ def with_field(kind: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Hostile:
-    """A writer's schema, and data that are no message of it."""
+    """Writer's schema, and data that is not a valid message of it."""
 
     schema: AvroSchema | Callable[[], AvroSchema]
     data: bytes = GOOD
@@ -112,7 +112,7 @@ SCHEMAS: Mapping[str, Hostile] = {
                                      '{"type":"fixed","name":"F","size":1e400}}]}'),
     "20,000 types": Hostile(lambda: record("R", **{f"f{at}": "int" for at in range(20_000)})),
 }  # fmt: skip
-"""By what is wrong with them. None of the data is a message of ``READER``."""
+"""Cases by their fault. None of the data is a message of ``READER``."""
 
 COLUMNS: Mapping[str, Hostile] = {
     "2^25 columns": Hostile(lambda: chain(25, "int", 2)),
@@ -123,4 +123,4 @@ COLUMNS: Mapping[str, Hostile] = {
     "a decimal of no digits": Hostile(with_field({"type": "bytes", "logicalType": "decimal"})),
     "a fixed type of 2^40 bytes": Hostile(with_field({"type": "fixed", "name": "F", "size": 2**40})),
 }
-"""Schemas that no columns can be made of."""
+"""Schemas that cannot be converted to columns."""

@@ -22,7 +22,7 @@ _SIZES = re.compile(rb'(?<="transformedChunks":")[^"]*')
 
 
 def damaged_manifests(seed: int, count: int) -> Iterator[bytes]:
-    """``count`` texts, the same ones for the same seed; few of them are whole."""
+    """Yield ``count`` texts, the same ones for the same seed; few of them are intact."""
     chance = random.Random(seed)
     for _ in range(count):
         sizes = [chance.randrange(29, _CHUNK) for _ in range(chance.choice((1, 2, 7, 300)))]
@@ -31,7 +31,7 @@ def damaged_manifests(seed: int, count: int) -> Iterator[bytes]:
 
 
 def damaged_text(chance: random.Random, whole: bytes) -> bytes:
-    """``whole`` with a bit flipped, bytes lost, doubled or put in, or one number another one."""
+    """Return ``whole`` with a bit flipped, bytes removed, repeated or inserted, or one number changed."""
     text, place = bytearray(whole), chance.randrange(len(whole))
     match chance.randrange(8):
         case 0:
@@ -51,10 +51,10 @@ def damaged_text(chance: random.Random, whole: bytes) -> bytes:
 
 
 def _with_damaged_sizes(chance: random.Random, whole: bytes, sizes: list[int]) -> bytes:
-    """The text is as it should be; what is wrong is within the list of sizes that is packed in it."""
+    """Return valid text whose packed list of sizes is damaged."""
     binary = bytearray(encode_chunk_sizes(sizes))
     for _ in range(chance.randrange(3)):
-        # Counts and widths are at its front.
+        # Counts and widths are at the front.
         binary[chance.randrange(chance.choice((min(9, len(binary)), len(binary))))] = chance.randrange(256)
     if chance.random() < 0.3:
         del binary[chance.randrange(len(binary)) :]

@@ -1,4 +1,4 @@
-"""A bucket of a few segments with all that a segment can have, and ways to plant one fault in it."""
+"""Bucket of a few segments with every feature, and ways to plant one fault in it."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ CHUNK: Final = 4096
 MODES: Final[Mapping[str, dict[str, str]]] = {"plain": PLAIN, "enc": ENC, "zstd": ZSTD, "zstd+enc": ZSTD | ENC}
 SEGMENTS: Final = 4
 OFFSETS: Final = 32
-"""Of each segment: ten batches of three records, and two markers."""
+"""In each segment: ten batches of three records, and two markers."""
 
 _EPOCHS: Final = ((0, 0), (1, 45))
 _ABORTING, _COMMITTING = Producer(7, 0, 0, transactional=True), Producer(8, 0, 0, transactional=True)
 
 
 def batches_of(base: int) -> list[bytes]:
-    """The batches of one segment: some plain, one of an aborted transaction and one of a committed one."""
+    """Return the batches of one segment: some plain, one of an aborted and one of a committed transaction."""
     batches: list[bytes] = []
     offset = base
     for number in range(10):
@@ -55,7 +55,7 @@ def batches_of(base: int) -> list[bytes]:
 
 
 def stored_objects(mode: str) -> tuple[dict[str, bytes], list[RemoteLogSegmentMetadata]]:
-    """The objects of the bucket, and the segments of ``EVENTS`` in it."""
+    """Return the bucket's objects, and the segments of ``EVENTS`` in it."""
     store, metadata = MemoryObjectStore(), list[RemoteLogSegmentMetadata]()
     settings = memory_settings(CHUNK, mode=MODES[mode])
     with tempfile.TemporaryDirectory() as folder, RemoteStorageManager(settings, store=store) as manager:
@@ -83,7 +83,7 @@ _stored_objects = cache(stored_objects)
 
 @dataclass(frozen=True)
 class PlantedBucket:
-    """A bucket of its own, to be damaged."""
+    """Private bucket that a test may damage."""
 
     settings: Settings
     store: ObjectStore
@@ -91,7 +91,7 @@ class PlantedBucket:
 
     @classmethod
     def of(cls, mode: str, store: ObjectStore | None = None) -> PlantedBucket:
-        """The whole bucket, in memory unless a store is given."""
+        """Return the whole bucket, in memory unless a store is given."""
         objects, segments = _stored_objects(mode)
         store = MemoryObjectStore() if store is None else store
         for key, content in objects.items():
@@ -134,7 +134,7 @@ class PlantedBucket:
         self.put(suffix, bytes(raw), number)
 
     def flip(self, suffix: Suffix, position: int, number: int = 1) -> None:
-        """Another bit in a byte of an object."""
+        """Flip a bit in a byte of an object."""
         self.patch(suffix, position, bytes([self.get(suffix, number)[position] ^ 4]), number)
 
     def patch_index(self, kind: IndexType, position: int, content: bytes) -> None:

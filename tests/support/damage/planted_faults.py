@@ -1,4 +1,4 @@
-"""Faults that are planted one each, and what verification has to say of each."""
+"""Single planted faults, and the finding that verification must report for each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Plant = Callable[[PlantedBucket], object]
 
 @dataclass(frozen=True)
 class PlantedFault:
-    """``plant`` is found at ``level`` as one finding of ``kind``; its object and byte are given where they matter."""
+    """``plant`` produces one finding of ``kind`` at ``level``; its object and byte are given where they matter."""
 
     name: str
     level: Level
@@ -35,7 +35,7 @@ class PlantedFault:
     offsets: tuple[int, int] | None = None
 
     def planted(self, store: ObjectStore | None = None) -> PlantedBucket:
-        """A bucket that has it."""
+        """Return a bucket with this fault."""
         bucket = PlantedBucket.of(self.mode, store)
         self.plant(bucket)
         return bucket
@@ -82,7 +82,7 @@ def _topic_id_of_another(bucket: PlantedBucket) -> None:
 
 
 def _move(bucket: PlantedBucket, old: str, new: str, number: int = 1) -> None:
-    """The three objects under other keys, the manifest with what the new ones say."""
+    """Move the three objects to other keys, with a manifest that matches the new keys."""
     for suffix in Suffix:
         key, content = bucket.key(suffix, number), bucket.get(suffix, number)
         bucket.store.put(key.replace(old, new), content.replace(old.encode(), new.encode()))
@@ -97,7 +97,7 @@ def _recreated(bucket: PlantedBucket) -> None:
 
 
 def _arabic_digits(bucket: PlantedBucket) -> None:
-    """The last segment, as the plugin writes it on such a machine."""
+    """Write the last segment as the plugin does under a locale with Arabic digits."""
     arabic = str.maketrans("0123456789", "٠١٢٣٤٥٦٧٨٩")
     digits = f"{bucket.segments[3].start_offset:020}"
     for suffix in Suffix:
@@ -120,7 +120,7 @@ def _key_of(name: str) -> Plant:
 
 
 def _wrapped_by_another(bucket: PlantedBucket) -> None:
-    """The data key's bytes, one of them another."""
+    """Change one byte of the data key."""
 
     def change(document: dict[str, Any]) -> None:
         text = document["encryption"]["dataKey"]
@@ -140,14 +140,14 @@ def _swap_entries(kind: IndexType, size: int) -> Plant:
 
 
 def _snapshot(bucket: PlantedBucket) -> None:
-    """A producer whose last batch lies behind the segment, the CRC being right."""
+    """Add a producer whose last batch is after the segment, with a correct CRC."""
     bucket.patch_index(
         IndexType.PRODUCER_SNAPSHOT, 0, format_producer_snapshot([ProducerState(7, 0, 2, 5000, 2, 0, 0, -1)])
     )
 
 
 def _with_log(bucket: PlantedBucket, log: bytes, number: int = 1) -> None:
-    """Another log of a plain segment, with a manifest that fits."""
+    """Give a plain segment another log, with a matching manifest."""
     size, chunk = len(log), bucket.manifest().chunk_index.original_chunk_size
     last = size - (-(-size // chunk) - 1) * chunk
     bucket.put(LOG, log, number)
@@ -180,7 +180,7 @@ def _base_offset(which: int, offset: int) -> Plant:
 
 
 def _abort_of_the_committed(bucket: PlantedBucket) -> None:
-    """The marker that ends the committed transaction says abort, which the index does not know."""
+    """Make the committed transaction's marker say abort, which the index does not list."""
 
     def change(batch: bytearray) -> None:
         batch[batch.index(b"\x08\0\0\0\x01") + 4] = 0
@@ -189,7 +189,7 @@ def _abort_of_the_committed(bucket: PlantedBucket) -> None:
 
 
 def _commit_of_the_aborted(bucket: PlantedBucket) -> None:
-    """The marker that ends the aborted transaction says commit."""
+    """Make the aborted transaction's marker say commit."""
 
     def change(batch: bytearray) -> None:
         batch[batch.index(b"\x08\0\0\0\0") + 4] = 1
@@ -198,12 +198,12 @@ def _commit_of_the_aborted(bucket: PlantedBucket) -> None:
 
 
 def _empty_batch(bucket: PlantedBucket) -> None:
-    """Behind the last one a batch that the manifest does not know of."""
+    """Append a batch after the last offset of the manifest."""
     last = bucket.headers(3)[-1].last_offset
     _with_log(bucket, bucket.get(LOG, 3) + build_batch([], last + 1, leader_epoch=1), 3)
 
 
-_END = 2 * OFFSETS - 1  # of the second segment, which faults are planted in
+_END = 2 * OFFSETS - 1  # of the second segment, where faults are planted
 _NEXT = 3 * OFFSETS - 1
 
 LISTING_FAULTS: Final = (
@@ -473,6 +473,6 @@ PLANTED_FAULTS: Final = (*LISTING_FAULTS, *INDEX_FAULTS, *DATA_FAULTS)
 
 
 def fault_named(name: str) -> PlantedFault:
-    """The one fault of this name."""
+    """Return the fault with this name."""
     (fault,) = (fault for fault in PLANTED_FAULTS if fault.name == name)
     return fault

@@ -1,4 +1,4 @@
-"""Messages that stand where a test puts them: whole, in objects with notifications as a writer makes them."""
+"""Messages at chosen places: valid ones, in objects with notifications as a writer makes them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tieredstore.pubsub.queue.topics import Topics
 
 
 def store_messages(topics: Topics, topic: str, messages: Sequence[bytes], partition: int | None = None) -> int:
-    """One batch of these Messages; its offset in the read partition."""
+    """Store these Messages as one batch and return its offset in the read partition."""
     known = topics.get(topic)
     headers = [parse_message_header(message, MessagePlace("a test's", 0, 0)) for message in messages]
     sealed = [

@@ -1,4 +1,4 @@
-"""Logs with random damage, and the one question put to each: an error, or records that hold together?"""
+"""Logs with random damage, and one check for each: either an error, or consistent records."""
 
 from __future__ import annotations
 
@@ -68,19 +68,19 @@ def check(mutation: Mutation, source: random.Random) -> bool:
 
 
 def run_over(log: bytes, source: random.Random) -> int:
-    """How far a run goes over a log from some byte on, with indexes of nobody's; mostly it goes nowhere."""
+    """Return how far a run gets in a log from some byte on, with made-up indexes; mostly nowhere."""
     places = array("i", sorted(source.sample(range(2_000), 5)))
     run = BatchRun(0, places, places, array("q", [1_000, 1_001]), array("i", [0, 3]))
     run.epoch, run.epoch_stop = source.choice((-1, 0)), source.choice((0, 1 << 40))
     run.follows_transactions = source.random() < 0.5
     run.begin_transaction(source.randrange(-1, 3))
     piece = memoryview(log)[source.choice((0, 0, 0, 61)) :]
-    # A copy of its own: what lies behind it is nobody's memory.
+    # A separate copy, so that reads past its end leave valid memory.
     return run.walk(bytes(piece), 0, -1, source.choice((None, (0, 100, 0, 3, 1_000, 0))))
 
 
 def scan_over(log: bytes, source: random.Random) -> bool:
-    """Whether a scan of it as a file ends without an error."""
+    """Return True if scanning the log as a file raises no error."""
     with tempfile.TemporaryFile() as file:
         file.write(log)
         file.flush()
@@ -92,7 +92,7 @@ def scan_over(log: bytes, source: random.Random) -> bool:
 
 
 def contents(decoded: list[Row]) -> list[tuple[object, ...]]:
-    """What the CRC vouches for: neither offset nor leader epoch is under it."""
+    """Return the fields covered by the CRC, which excludes offset and leader epoch."""
     return [(row["key"], row["value"], row["headers"], row["timestamp"], row["timestampType"]) for row in decoded]
 
 
@@ -129,7 +129,7 @@ def _damage(source: random.Random, batch: bytearray) -> bytearray:
 
 
 def _seal(batch: bytearray) -> bool:
-    """Make length and CRC right again, as an attacker would."""
+    """Correct length and CRC, as an attacker would."""
     if len(batch) < 70 or batch[16] != 2:
         return False
     batch[8:FRAME_SIZE] = struct.pack(">i", len(batch) - FRAME_SIZE)

@@ -1,5 +1,5 @@
-"""Stores that lie: an HTTP server that speaks enough S3, Google Cloud Storage or Azure, and a table of ways to lie.
+"""Misbehaving stores: an HTTP server that speaks enough S3, Google Cloud Storage or Azure, and a table of faults.
 
-``FaultyServer(S3Service())`` is honest until ``lie`` tells it one or more ways of the table ``WAYS``, or ways of one's
-own: an answer may be any bytes, at any pace. It is for tests; it looks at no credentials.
+``FaultyServer(S3Service())`` is honest until ``lie`` gives it ways of the table ``WAYS``, or custom ones: an answer may
+be any bytes, at any pace. It is for tests and checks no credentials.
 """

@@ -1,4 +1,4 @@
-"""Lies in HTTP that holds for any cloud: statuses, lengths, ranges, pages of a web server instead of the store's."""
+"""Lies in HTTP that apply to any cloud: statuses, lengths, ranges, a web server's pages instead of the store's."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.support.faulty_server.way import Exchange, Must, Way
 from tests.support.faulty_server.wire import Answer, Cut, Reply
 
 HTML: Final = b"<html><head><title>Welcome</title></head><body><p>Please log in<br></body></html>"
-"""A page that no parser of XML takes."""
+"""A page that XML parsers reject."""
 CLOSED_HTML: Final = b"<html/>"
-"""One that it takes."""
+"""A page that XML parsers accept."""
 
 _NOT_DELETIONS: Final = tuple(step for step in EVERY_STEP if step is not Step.DELETE)
-"""The honest answer to a deletion of one object is empty."""
+"""The honest answer to a single deletion is empty."""
 _LISTED: Final = (Step.LIST, Step.UPLOADS)
 _WRITES: Final = (Step.WRITE, Step.COMPLETE)
 
@@ -24,28 +24,28 @@ Change = Callable[[Reply], Reply]
 
 
 def instead(status: int, body: bytes = b"", **headers: str) -> Callable[[Exchange], Answer]:
-    """An answer without having done anything; headers with ``_`` for ``-``."""
+    """Answer without executing the request; headers with ``_`` for ``-``."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return lambda _: Reply(status, body, named)
 
 
 def page(status: int, body: bytes = HTML) -> Callable[[Exchange], Answer]:
-    """A page of a web server's, without having done anything."""
+    """Answer with a web server's page without executing the request."""
     return instead(status, body, Content_Type="text/html")
 
 
 def but(change: Change) -> Callable[[Exchange], Answer]:
-    """The honest answer, changed: what was asked for was done."""
+    """Execute the request and change the honest answer."""
     return lambda exchange: change(exchange.honest())
 
 
 def header(name: str, value: str | None) -> Callable[[Exchange], Answer]:
-    """The honest answer with this header, or without it."""
+    """Return the honest answer with this header, or without it."""
     return but(lambda reply: reply.having({name: value}))
 
 
 def _lengths(value: str) -> Callable[[Exchange], Answer]:
-    """The honest answer, of which nobody knows how long it is; the connection ends with it."""
+    """Send the honest answer with this Content-Length, then close the connection."""
 
     def answer(exchange: Exchange) -> Answer:
         with_body = exchange.request.method != "HEAD"
@@ -68,8 +68,8 @@ def _shorter(exchange: Exchange) -> Answer:
 
 
 def _more_after(exchange: Exchange) -> Answer:
-    # By one send: what comes after the client has looked whether the connection is still good nobody can tell from the
-    # answer to its next request.
+    # Send both at once: bytes that arrive after the client has checked the connection would look like the answer to its
+    # next request.
     whole = b"".join(piece for piece in exchange.honest().pieces() if isinstance(piece, bytes))
     return [whole + b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nETag: x\r\n\r\nwrong!"]
 
@@ -129,7 +129,7 @@ STATUS_WAYS: Final = (
     _status(504, Must.UNAVAILABLE),
     _status(507, Must.REFUSED),
 )
-"""Statuses, and pages that no store would send."""
+"""Wrong statuses, and pages that no store would send."""
 
 
 BODY_WAYS: Final = (
@@ -154,8 +154,8 @@ BODY_WAYS: Final = (
         "an object without an etag", (Cloud.S3, Cloud.AZURE), (Step.READ, Step.HEAD), Must.REFUSED, header("ETag", None)
     ),
 )
-"""Lengths, ranges and what an object must have."""
+"""Wrong lengths, ranges and required headers."""
 
 
 ANSWER_WAYS: Final = (*STATUS_WAYS, *BODY_WAYS)
-"""All of these."""
+"""All ways in this module."""

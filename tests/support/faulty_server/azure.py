@@ -1,4 +1,4 @@
-"""As much of Azure Blob Storage's protocol as a store asks for, the account in the path."""
+"""The part of Azure Blob Storage's protocol that a store uses, with the account in the path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.faulty_server.service import Cloud, Service, Step
 from tests.support.faulty_server.wire import Reply, Request
 
 ACCOUNT: Final = "account"
-"""The account; its key is any text in base64."""
+"""Account name; any base64 text is accepted as its key."""
 
 _META: Final = "x-ms-meta-"
 _LATEST: Final = re.compile(r"<(?:Latest|Uncommitted)>(.*?)</")
@@ -24,12 +24,12 @@ _XML: Final = '<?xml version="1.0" encoding="utf-8"?>'
 
 
 class AzureService(Service):
-    """One container of an account of Azure's."""
+    """One container of an Azure account."""
 
     cloud: ClassVar = Cloud.AZURE
 
     def step(self, request: Request) -> Step:
-        """By method and query."""
+        """Return the step by method and query."""
         comp = request.query.get("comp", "")
         by_comp = {"block": Step.PART, "list": Step.LIST, "batch": Step.BULK}
         if comp in by_comp:
@@ -42,14 +42,14 @@ class AzureService(Service):
         return of_blob.get(request.method, Step.READ)
 
     def answer(self, request: Request) -> Reply:
-        """As Azure would."""
+        """Answer as Azure would."""
         with self.objects.lock:
             if not f"{request.path}/".startswith(f"/{ACCOUNT}/{self.bucket}/"):
                 return self.refusal(404, "ContainerNotFound", "The specified container does not exist.")
             return self._answer(self.step(request), request, self._key(request))
 
     def refusal(self, status: int, code: str, message: str = "no") -> Reply:
-        """An ``Error`` document, its code in a header as well."""
+        """Return an ``Error`` document, with its code in a header as well."""
         body = f"{_XML}<Error><Code>{code}</Code><Message>{escape(message)}</Message></Error>".encode()
         return Reply(status, body, {"Content-Type": "application/xml", "x-ms-error-code": code})
 
@@ -143,7 +143,7 @@ class AzureService(Service):
 
 
 def numbers_of(request: Request) -> list[str]:
-    """The numbers of the requests of a batch."""
+    """Return the numbers of a batch's requests."""
     return [number for number, _ in _DELETED.findall(request.body.decode("latin-1"))]
 
 
@@ -174,7 +174,7 @@ def as_xml(content: str) -> Reply:
 
 
 def listing(entries: Iterable[tuple[str, Held | None]], marker: str) -> str:
-    """A page of a listing, and where the next one begins."""
+    """Return a page of a listing, with the next page's marker."""
     blobs = "".join(f"<Blob><Name>{escape(key)}</Name>{_properties(held)}</Blob>" for key, held in entries)
     return f"<EnumerationResults><Blobs>{blobs}</Blobs><NextMarker>{escape(marker)}</NextMarker></EnumerationResults>"
 
@@ -188,7 +188,7 @@ def _properties(held: Held | None) -> str:
 
 
 def etag_of(held: Held) -> str:
-    """The etag as headers have it."""
+    """Return the etag as headers write it."""
     return f'"0x8D{held.version:012X}"'
 
 

@@ -1,4 +1,4 @@
-"""Lies in Azure Blob Storage's words."""
+"""Lies in Azure Blob Storage's protocol."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BULK: Final = (Step.BULK,)
 
 
 def _swapped(reply: Reply) -> Reply:
-    """The entries in the opposite order."""
+    """Reverse the order of the entries."""
     head, _, rest = reply.body.partition(b"<Blobs>")
     blobs, _, tail = rest.partition(b"</Blobs>")
     entries = [entry + b"</Blob>" for entry in blobs.split(b"</Blob>") if entry]
@@ -29,7 +29,7 @@ def _swapped(reply: Reply) -> Reply:
 def _batch(
     first: int, others: int = 202, numbers: Callable[[list[str]], list[str]] = lambda asked: asked
 ) -> Callable[[Exchange], Answer]:
-    """An answer of these statuses to a batch of which nothing was done; ``numbers`` says which deletions it names."""
+    """Answer a batch with these statuses without executing it; ``numbers`` are the deletions that the answer names."""
 
     def answer(exchange: Exchange) -> Answer:
         named = numbers(numbers_of(exchange.request))
@@ -145,4 +145,4 @@ ERROR_WAYS: Final = (
     Way("an error without a code", _AZURE, (Step.LIST, Step.READ, Step.WRITE), Must.REFUSED, _failed_without_words),
 )
 AZURE_WAYS: Final = (*LISTING_WAYS, *OBJECT_WAYS, *ERROR_WAYS)
-"""All of Azure's."""
+"""All ways for Azure."""

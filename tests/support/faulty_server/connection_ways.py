@@ -11,7 +11,7 @@ from tests.support.faulty_server.wire import Answer, Cut, Piece
 
 EVERY_CLOUD: Final = tuple(Cloud)
 EVERY_STEP: Final = tuple(step for step in Step if step not in {Step.ABORT, Step.PARTS, Step.BUCKET})
-"""Those whose answer a call depends on: what an abort comes to is only logged."""
+"""Steps whose answer matters to a call: the result of an abort is only logged."""
 WITH_BODIES: Final = (Step.READ, Step.LIST, Step.UPLOADS)
 
 
@@ -71,4 +71,4 @@ CONNECTION_WAYS: Final = (
     Way("half of the body", EVERY_CLOUD, WITH_BODIES, Must.UNAVAILABLE, _half_body),
     Way("half of a chunk", EVERY_CLOUD, (Step.LIST, Step.UPLOADS), Must.UNAVAILABLE, _half_chunk),
 )
-"""What happens to connections."""
+"""Connection faults."""

@@ -1,4 +1,4 @@
-"""Answers that never end: each step of them comes in time, and the whole never does."""
+"""Endless answers: each wait is short, but the whole never ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.faulty_server.way import Exchange, Must, Way
 from tests.support.faulty_server.wire import Answer, Pause, Piece, Reply
 
 STEP_S: Final = 0.01
-"""Between two drops: far within the time-outs of one wait."""
+"""Pause between two drops, far below the timeout of a single wait."""
 
 _WITH_BODIES: Final = (Step.READ, Step.LIST, Step.UPLOADS, Step.BULK, Step.COMPLETE)
 _ERRORS_WITH_BODIES: Final = tuple(step for step in EVERY_STEP if step is not Step.HEAD)
@@ -50,7 +50,7 @@ def _continue_headers(_: Exchange) -> Answer:
 def _body(exchange: Exchange) -> Answer:
     reply = exchange.honest()
     if exchange.step is Step.READ:
-        # As long as it is to be, but for its last byte; then the headers hold together.
+        # The right length except for the last byte, so that the headers are consistent.
         return _slowly(reply.head(), reply.body[:-1])
     return _drip(reply.changed(Content_Length=_LONG).head() + reply.body[:10], b" ")
 
@@ -95,7 +95,7 @@ def _redirection(_: Exchange) -> Answer:
 
 
 def _empty_page(exchange: Exchange, token: str) -> Reply:
-    """An honest page's headers, and a body that says nothing but where the next page begins."""
+    """Return an honest page's headers, and a body with nothing but the next page's token."""
     if exchange.service.cloud is Cloud.GCS:
         body = json.dumps({"kind": "storage#objects", "nextPageToken": token})
     elif exchange.service.cloud is Cloud.AZURE:
@@ -136,10 +136,10 @@ DRIP_WAYS: Final = (
     _way("an error's headers that drip", EVERY_STEP, _refusal_headers),
     _way("a redirection's body that drips", _ERRORS_WITH_BODIES, _redirection),
 )
-"""How an answer may take for ever."""
+"""Answers that never end."""
 
 PAGE_WAYS: Final = (
     _way("pages without objects, one after the other", _LISTINGS, _empty_pages),
     Way("three pages in a circle", EVERY_CLOUD, _LISTINGS, Must.REFUSED, _pages_in_a_circle),
 )
-"""How a listing may take for ever though each answer comes at once."""
+"""Listings that never end although each answer is immediate."""

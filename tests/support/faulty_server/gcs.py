@@ -1,4 +1,4 @@
-"""As much of Google Cloud Storage's JSON protocol as a store asks for."""
+"""The part of Google Cloud Storage's JSON protocol that a store uses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class GcsService(Service):
     cloud: ClassVar = Cloud.GCS
 
     def step(self, request: Request) -> Step:
-        """By method, path and query."""
+        """Return the step by method, path and query."""
         query = request.query
         if "upload_id" in query:
             if request.method == "DELETE":
@@ -40,7 +40,7 @@ class GcsService(Service):
         return Step.READ if query.get("alt") == "media" else Step.HEAD
 
     def answer(self, request: Request) -> Reply:
-        """As Google would."""
+        """Answer as Google would."""
         with self.objects.lock:
             if f"/b/{self.bucket}" not in request.path:
                 return self.refusal(404, "notFound", "The specified bucket does not exist.")
@@ -52,7 +52,7 @@ class GcsService(Service):
         return as_json({"error": error}).changed(status=status)
 
     def _key(self, request: Request) -> str:
-        # The path as it was sent: a slash of the key is written %2F.
+        # The raw path: a slash within the key is written %2F.
         return unquote(urlsplit(request.target).path.partition("/o/")[2])
 
     def _answer(self, step: Step, request: Request, key: str) -> Reply:
@@ -149,7 +149,7 @@ def as_json(value: object) -> Reply:
 
 
 def described(key: str, held: Held) -> dict[str, object]:
-    """An object as Google describes it."""
+    """Return an object's description in Google's format."""
     updated = datetime.fromtimestamp(held.modified_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
     return {
         "kind": "storage#object",

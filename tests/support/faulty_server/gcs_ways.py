@@ -1,4 +1,4 @@
-"""Lies in Google Cloud Storage's words."""
+"""Lies in Google Cloud Storage's protocol."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ANY: Final = (Step.WRITE, Step.BEGIN, Step.PART, Step.COMPLETE, Step.READ, Step
 
 
 def _edited(edit: Callable[[Any], object]) -> Callable[[Exchange], Answer]:
-    """The honest answer with its JSON changed by ``edit``, in place or by what it returns."""
+    """Change the honest answer's JSON by ``edit``, in place or by its return value."""
 
     def answer(exchange: Exchange) -> Answer:
         reply = exchange.honest()
@@ -33,7 +33,7 @@ def _edited(edit: Callable[[Any], object]) -> Callable[[Exchange], Answer]:
 
 
 def _first(**fields: object) -> Callable[[Exchange], Answer]:
-    """The first item of a listing with these fields; without those that are None."""
+    """Set these fields in a listing's first item; None removes one."""
 
     def edit(page: Any) -> None:
         if page.get("items"):
@@ -43,7 +43,7 @@ def _first(**fields: object) -> Callable[[Exchange], Answer]:
 
 
 def _described(**fields: object) -> Callable[[Exchange], Answer]:
-    """The object's description with these fields; without those that are None."""
+    """Set these fields in the object's description; None removes one."""
     return _edited(lambda value: _set(value, fields))
 
 
@@ -146,4 +146,4 @@ ERROR_WAYS: Final = (
     Way("a deletion answered with JSON", _GCS, (Step.DELETE,), Must.REFUSED, _json(200, {"kind": "storage#object"})),
 )
 GCS_WAYS: Final = (*LISTING_WAYS, *OBJECT_WAYS, *SESSION_WAYS, *ERROR_WAYS)
-"""All of Google's."""
+"""All ways for Google."""

@@ -1,4 +1,4 @@
-"""What a faulty server keeps: objects under keys, and uploads in parts that nobody has completed."""
+"""Storage of a faulty server: objects under keys, and uncompleted multipart uploads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EPOCH_S: Final = 1_700_000_000
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One object. ``version`` counts all writes to the server; ``digest`` is what S3 has as the etag."""
+    """One object. ``version`` counts all writes to the server; ``digest`` is S3's etag."""
 
     data: bytes = field(repr=False)
     metadata: Mapping[str, str]
@@ -23,18 +23,18 @@ class Held:
 
     @property
     def modified_s(self) -> int:
-        """When it was written, in seconds since the epoch: a second for each write."""
+        """Modification time in seconds since the epoch: one second per write."""
         return _EPOCH_S + self.version
 
     @property
     def modified_http(self) -> str:
-        """The same as HTTP writes it."""
+        """Modification time in HTTP's format."""
         return formatdate(self.modified_s, usegmt=True)
 
 
 @dataclass(slots=True)
 class Started:
-    """An upload that was begun: its parts by their names."""
+    """Started upload: its parts by name."""
 
     key: str
     metadata: Mapping[str, str]
@@ -43,7 +43,7 @@ class Started:
 
 
 class HeldObjects:
-    """Objects and uploads, in memory; ``lock`` is held by whoever looks at more than one of them."""
+    """Objects and uploads, in memory; hold ``lock`` to look at more than one of them."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -52,19 +52,19 @@ class HeldObjects:
         self._writes = 0
 
     def clear(self) -> None:
-        """Nothing is held any more; versions go on counting."""
+        """Remove everything; versions continue to count."""
         with self.lock:
             self.by_key.clear()
             self.uploads.clear()
 
     def reset(self, objects: Mapping[str, Held]) -> None:
-        """Hold these objects, and no upload; versions go on counting."""
+        """Hold exactly these objects, without uploads; versions continue to count."""
         with self.lock:
             self.clear()
             self.by_key.update(objects)
 
     def write(self, key: str, data: bytes, metadata: Mapping[str, str], digest: str | None = None) -> Held:
-        """Hold an object, in place of any that was there."""
+        """Store an object, replacing any with this key."""
         with self.lock:
             self._writes += 1
             digest = digest or hashlib.md5(data, usedforsecurity=False).hexdigest()
@@ -72,7 +72,7 @@ class HeldObjects:
         return held
 
     def begin(self, key: str, metadata: Mapping[str, str], generation: int | None = None) -> str:
-        """Begin an upload; its id."""
+        """Begin an upload and return its id."""
         with self.lock:
             self._writes += 1
             name = f"upload-{self._writes}"
@@ -80,13 +80,13 @@ class HeldObjects:
         return name
 
     def keys_below(self, prefix: str) -> list[str]:
-        """The keys that start with ``prefix``, sorted."""
+        """Return the keys that start with ``prefix``, sorted."""
         with self.lock:
             return sorted(key for key in self.by_key if key.startswith(prefix))
 
 
 def ranged(data: bytes, header: str | None) -> tuple[bytes, str | None] | None:
-    """The bytes that a ``Range`` header asks for and their ``Content-Range``; None if there are none."""
+    """Return the bytes selected by a ``Range`` header and their ``Content-Range``; None if there are none."""
     if not header:
         return data, None
     first, _, last = header.removeprefix("bytes=").partition("-")

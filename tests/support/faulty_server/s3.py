@@ -1,4 +1,4 @@
-"""As much of S3's protocol as a store asks for, the bucket in the path."""
+"""The part of S3's protocol that a store uses, with the bucket in the path."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _XML: Final = '<?xml version="1.0" encoding="UTF-8"?>\n'
 
 
 def document(name: str, content: str) -> bytes:
-    """An XML document of S3's."""
+    """Return an S3 XML document."""
     return f'{_XML}<{name} xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{content}</{name}>'.encode()
 
 
@@ -36,7 +36,7 @@ class S3Service(Service):
     cloud: ClassVar = Cloud.S3
 
     def step(self, request: Request) -> Step:
-        """By method and query."""
+        """Return the step by method and query."""
         query = request.query
         if not self._key(request):
             if request.method == "GET":
@@ -51,14 +51,14 @@ class S3Service(Service):
         return of_object.get(request.method, Step.READ)
 
     def answer(self, request: Request) -> Reply:
-        """As S3 would."""
+        """Answer as S3 would."""
         with self.objects.lock:
             if request.path.lstrip("/").partition("/")[0] != self.bucket:
                 return self.refusal(404, "NoSuchBucket", "The specified bucket does not exist")
             return self._answer(self.step(request), request, self._key(request))
 
     def refusal(self, status: int, code: str, message: str = "no") -> Reply:
-        """An ``Error`` document, which has no namespace."""
+        """Return an ``Error`` document, which has no namespace."""
         body = f"{_XML}<Error>{elements(Code=code, Message=message)}</Error>".encode()
         return Reply(status, body, {"Content-Type": "application/xml"})
 
@@ -163,7 +163,7 @@ class S3Service(Service):
 
 
 def listing(entries: Iterable[tuple[str, Held]], token: str | None) -> bytes:
-    """A page of a listing, and where the next one begins."""
+    """Return a page of a listing, with the next page's token."""
     contents = "".join(f"<Contents>{elements(Key=quote(key), **_about(held))}</Contents>" for key, held in entries)
     truncated = "" if token is None else elements(NextContinuationToken=token)
     head = elements(EncodingType="url", IsTruncated="false" if token is None else "true")

@@ -1,4 +1,4 @@
-"""Lies in S3's words."""
+"""Lies in S3's protocol."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _spaces_then_error(_: Exchange) -> Answer:
 
 
 def _swapped(reply: Reply) -> Reply:
-    """The first two entries in the wrong order."""
+    """Swap the first two entries."""
     head, *entries = reply.body.split(b"<Contents>")
     if len(entries) < 2:
         return reply
@@ -200,4 +200,4 @@ ERROR_WAYS: Final = (
     ),
 )
 S3_WAYS: Final = (*LISTING_WAYS, *UPLOAD_WAYS, *ERROR_WAYS)
-"""All of S3's."""
+"""All ways for S3."""

@@ -1,4 +1,4 @@
-"""An HTTP server on the loopback interface that speaks a cloud's protocol, and lies in the ways that it is told."""
+"""HTTP server on the loopback interface that speaks a cloud's protocol, and lies in the chosen ways."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TO_RESET: Final = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request that came, what it was for, and the way in which it was answered (None: honestly)."""
+    """Received request, its step, and the way it was answered (None: honestly)."""
 
     step: Step
     request: Request
@@ -28,9 +28,9 @@ class Asked:
 
 
 class FaultyServer:
-    """A running server of one bucket; a context manager. Every client has a thread of its own.
+    """Context manager of a running server with one bucket and a thread per client.
 
-    It is honest until it is told a ``Way``. ``asked`` is every request, in the order in which they came.
+    It is honest until ``lie`` is called. ``asked`` lists all requests in order of arrival.
     """
 
     def __init__(self, service: Service) -> None:
@@ -54,7 +54,7 @@ class FaultyServer:
     ) -> None:
         self._stopping.set()
         self._calm.set()
-        # Closing a socket does not wake the thread that waits for it.
+        # Closing a socket does not wake the thread waiting for it.
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self.cut_all()
@@ -63,19 +63,19 @@ class FaultyServer:
         self._listener.close()
 
     def lie(self, *ways: Way) -> None:
-        """From now on, answer in the first of ``ways`` that is of a request's step."""
+        """From now on, answer each request in the first of ``ways`` that covers its step."""
         with self._lock:
             self._calm.clear()
             self._ways = list(ways)
 
     def be_honest(self) -> None:
-        """Tell no more lies; answers that are on their way in a lie's pace end at once."""
+        """Stop lying; end answers that are being sent at a lie's pace."""
         with self._lock:
             self._ways = []
             self._calm.set()
 
     def forget(self) -> None:
-        """Be honest, and hold nothing."""
+        """Be honest, and remove all objects."""
         self.be_honest()
         self.service.objects.clear()
         self.asked.clear()
@@ -88,11 +88,11 @@ class FaultyServer:
 
     @property
     def open_connections(self) -> int:
-        """How many connections of clients are open."""
+        """Number of open client connections."""
         return len(self._connections)
 
     def steps(self) -> list[Step]:
-        """What the requests so far were for."""
+        """Return the steps of all requests so far."""
         return [asked.step for asked in list(self.asked)]
 
     def _start(self, target: object, *arguments: object) -> None:
@@ -119,7 +119,7 @@ class FaultyServer:
         self._connections.discard(connection)
 
     def _answer(self, connection: socket.socket, request: Request) -> bool:
-        """Whether the connection goes on."""
+        """Answer a request; return True if the connection continues."""
         step = self.service.step(request)
         with self._lock:
             way = next((way for way in self._ways if step in way.steps), None)

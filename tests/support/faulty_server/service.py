@@ -1,4 +1,4 @@
-"""What the server asks of a cloud's protocol: what a request is for, and its honest answer."""
+"""Interface to a cloud's protocol: the step of a request, and its honest answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.faulty_server.wire import Reply, Request
 
 
 class Cloud(enum.Enum):
-    """Whose protocol a server speaks."""
+    """Clouds whose protocol a server can speak."""
 
     S3 = "S3"
     GCS = "GCS"
@@ -19,7 +19,7 @@ class Cloud(enum.Enum):
 
 
 class Step(enum.Enum):
-    """What one request is for, in words that hold for all three clouds."""
+    """Purpose of a request, in terms common to all three clouds."""
 
     WRITE = "write"
     BEGIN = "begin upload"
@@ -37,7 +37,7 @@ class Step(enum.Enum):
 
 
 class Service(ABC):
-    """One bucket (container), spoken to in one cloud's protocol. Credentials are not looked at."""
+    """One bucket (container) in one cloud's protocol. Credentials are not checked."""
 
     cloud: ClassVar[Cloud]
 
@@ -47,12 +47,12 @@ class Service(ABC):
 
     @abstractmethod
     def step(self, request: Request) -> Step:
-        """What ``request`` is for."""
+        """Return the purpose of ``request``."""
 
     @abstractmethod
     def answer(self, request: Request) -> Reply:
-        """Do what was asked, and say so."""
+        """Execute the request and return the answer."""
 
     @abstractmethod
     def refusal(self, status: int, code: str, message: str = "no") -> Reply:
-        """An error as the cloud writes it."""
+        """Return an error in the cloud's format."""

@@ -1,4 +1,4 @@
-"""A way to lie: to which requests, by which answer, and what a store must make of it."""
+"""A way to lie: the requests it applies to, its answer, and the result that a store must report."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tieredstore.errors import (
 
 
 class Must(enum.Enum):
-    """What a call must come to whose requests are answered in a way, each time that they are tried.
+    """Required result of a call if all its requests are answered in a way, at every attempt.
 
-    The call ends within its deadline in any case, an upload that failed is aborted (where the server lets it), and
-    no manifest is ever written before its data.
+    In any case the call ends within its deadline, a failed upload is aborted (where the server lets it), and no
+    manifest is ever written before its data.
     """
 
     RIGHT = "succeeds, and rightly"
@@ -39,7 +39,7 @@ class Must(enum.Enum):
 
     @property
     def error(self) -> type[TieredStoreError] | None:
-        """The class of the error, and not one of those that derive from it; None for a success."""
+        """The exact class of the error; None for a success."""
         return _ERRORS.get(self)
 
 
@@ -56,22 +56,22 @@ _ERRORS: Mapping[Must, type[TieredStoreError]] = {
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A request that is to be answered."""
+    """Request to be answered."""
 
     request: Request
     step: Step
     service: Service
 
     def honest(self) -> Reply:
-        """Do what was asked; the honest answer. A way that does not call this leaves the objects as they are."""
+        """Execute the request and return the honest answer. Ways that do not call this leave the objects unchanged."""
         return self.service.answer(self.request)
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to lie, on some clouds, to the requests of some steps: all of them, as often as they come.
+    """One way to lie, on some clouds, to all requests of some steps.
 
-    ``answer`` gives a whole answer or its pieces; ``must`` is what a call comes to that needs such a request.
+    ``answer`` gives a whole answer or its pieces; ``must`` is the required result of a call that needs such a request.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Way:
 
 
 def rewritten(pattern: str, replacement: str, *, count: int = 0) -> Callable[[Exchange], Answer]:
-    """Return the honest answer, ``pattern`` in its body replaced as text: a lie need be no document any more."""
+    """Return the honest answer with ``pattern`` replaced in its body as text; the result may be malformed."""
     compiled = re.compile(pattern.encode(), re.DOTALL)
 
     def answer(exchange: Exchange) -> Answer:

@@ -13,8 +13,8 @@ from tests.support.faulty_server.s3_ways import S3_WAYS
 from tests.support.faulty_server.way import Way
 
 QUICK_WAYS: Final[tuple[Way, ...]] = (*CONNECTION_WAYS, *ANSWER_WAYS, *S3_WAYS, *GCS_WAYS, *AZURE_WAYS)
-"""Lies in answers that come without delay."""
+"""Wrong answers without delay."""
 SLOW_WAYS: Final[tuple[Way, ...]] = (*DRIP_WAYS, *PAGE_WAYS)
-"""Answers that never end: to a call with a short time-out."""
+"""Endless answers, for calls with a short timeout."""
 WAYS: Final = (*QUICK_WAYS, *SLOW_WAYS)
-"""All of them; no two have one name."""
+"""All ways, with unique names."""

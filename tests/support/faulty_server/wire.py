@@ -1,4 +1,4 @@
-"""Requests as they come from a socket, and answers as they go back: byte for byte, at the pace that was asked for."""
+"""Requests read from a socket and answers written to it, byte for byte, at the requested pace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request; names of headers in lower case, the path without its percent signs and without the query."""
+    """One request; header names in lower case, ``target`` as sent."""
 
     method: str
     target: str
@@ -34,32 +34,32 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Nothing is sent for this long."""
+    """Pause in sending."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The connection ends here; with ``reset`` it is torn down, so that the client reads an error and no end."""
+    """End of the connection; with ``reset`` the client gets an error instead of an end of file."""
 
     reset: bool = False
 
 
 Piece: TypeAlias = bytes | Pause | Cut
-"""What goes to the client: bytes as they stand, a wait, or the end of the connection."""
+"""Output to the client: raw bytes, a wait, or the end of the connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer. ``headers`` win over those that it would have by itself (``Content-Length``); None leaves one out."""
+    """Answer. ``headers`` override the automatic ones (``Content-Length``); None removes one."""
 
     status: int
     body: bytes = field(default=b"", repr=False)
     headers: Mapping[str, str | None] = field(default_factory=dict[str, "str | None"])
 
     def changed(self, *, status: int | None = None, body: bytes | None = None, **headers: str | None) -> Self:
-        """The same with another status or body, or with headers, ``_`` for ``-``; None takes one away."""
+        """Return a copy with another status, body or headers, ``_`` for ``-``; None removes one."""
         with_headers = self.having({name.replace("_", "-"): value for name, value in headers.items()})
         return replace(
             with_headers,
@@ -68,13 +68,13 @@ class Reply:
         )
 
     def having(self, headers: Mapping[str, str | None]) -> Self:
-        """The same with these headers; None takes one away."""
+        """Return a copy with these headers; None removes one."""
         lower = {name.lower() for name in headers}
         kept = {name: value for name, value in self.headers.items() if name.lower() not in lower}
         return replace(self, headers={**kept, **headers})
 
     def head(self) -> bytes:
-        """The status line and the headers, with the empty line that ends them."""
+        """Return the status line and the headers, with the empty line that ends them."""
         lines = [f"HTTP/1.1 {self.status} {responses.get(self.status, 'Unknown')}"]
         headers = {"Date": formatdate(usegmt=True), "Content-Length": str(len(self.body)), **self.headers}
         if self.status == HTTPStatus.NO_CONTENT:
@@ -83,16 +83,18 @@ class Reply:
         return "\r\n".join([*lines, "", ""]).encode()
 
     def pieces(self, *, with_body: bool = True) -> list[Piece]:
-        """All of it at once; without the body where it answers a HEAD."""
+        """Return all of it as one piece; without the body for a HEAD."""
         return [self.head() + (self.body if with_body else b"")]
 
 
 Answer: TypeAlias = Reply | Iterable[Piece]
-"""A whole answer, or what is sent instead, piece by piece; a generator is taken from as it is sent."""
+"""A whole answer, or pieces to send instead; a generator runs as it is sent."""
 
 
 def read_request(stream: BufferedReader, proceed: Callable[[bytes], object]) -> Request | None:
-    """The next request of a connection; None at its end. ``proceed`` sends what tells a client to go on that asks."""
+    """Return a connection's next request; None at its end. ``proceed`` sends "100 Continue" to a client that expects
+    it.
+    """
     line = stream.readline(1 << 16).decode("latin-1").split()
     if len(line) < 2:
         return None

@@ -1,4 +1,4 @@
-"""The golden buckets, opened once for all tests of a module."""
+"""The golden buckets, opened once per test module."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def managers_are_closed() -> Iterator[None]:
 
 @cache
 def opened(case: str) -> tuple[RemoteStorageManager, Catalog]:
-    """A case's manager, which is closed behind the module's tests, and its catalog."""
+    """Yield a case's manager, closed after the module's tests, and its catalog."""
     manager = RemoteStorageManager(settings_of(case))
     _managers.append(manager)
     return manager, load_catalog(manager)

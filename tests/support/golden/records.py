@@ -1,4 +1,4 @@
-"""The records that a Java consumer read of each golden case, as rows of our own columns."""
+"""Records that a Java consumer read of each golden case, as rows of our columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMESTAMP_TYPES = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTime": 1}
 
 @cache
 def expected_rows(case: str, partition: int, isolation: str = "read_uncommitted") -> list[Row]:
-    """By offset. Cases without transactions have one file for both isolations."""
+    """Return rows by offset. Cases without transactions have one file for both isolation levels."""
     path = case_path(case) / f"records-{partition}.{isolation}.jsonl.gz"
     with gzip.open(path if path.exists() else case_path(case) / f"records-{partition}.jsonl.gz", "rt") as lines:
         return [_row(json.loads(line)) for line in lines]
@@ -30,7 +30,7 @@ def partitions_of(case: str) -> list[int]:
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> list[Row]:
-    """The rows that were read; no headers are an empty list, as in the files."""
+    """Return the decoded rows; missing headers are an empty list, as in the files."""
     rows: list[Row] = []
     for batch in batches:
         assert batch.num_rows

@@ -1,4 +1,4 @@
-"""The golden data: what a real broker and the real plugin wrote (tests/golden, one folder a case)."""
+"""Golden data written by a real broker and the real plugin (tests/golden, one folder per case)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class GoldenSegment:
     base_offset: int
     end_offset: int
     snapshot: str
-    main_path: str  # of the objects, below the store's root, prefix included
+    main_path: str  # of the objects, below the store's root, including the prefix
 
     @property
     def directory(self) -> Path:
@@ -50,7 +50,7 @@ class GoldenSegment:
 
 @cache
 def case_info(case: str) -> dict[str, Any]:
-    """What ``case.json`` says."""
+    """Return the content of ``case.json``."""
     case_file: dict[str, Any] = json.loads((GOLDEN / case / "case.json").read_text())
     return case_file
 
@@ -88,7 +88,7 @@ ALL_SEGMENTS = [segment for case in CASES for segment in segments(case)]
 
 
 def settings_text(case: str) -> dict[str, str]:
-    """The plugin's settings of one case, paths made absolute."""
+    """Return the plugin's settings of one case, with absolute paths."""
     lines = (GOLDEN / case / "rsm.properties").read_text().splitlines()
     properties = dict(line.split("=", 1) for line in lines)
     return {

@@ -19,7 +19,7 @@ INDEX_FILES = {
 
 
 def settings_of(case: str, overrides: Mapping[str, str] | None = None, *, root: Path | None = None) -> Settings:
-    """The plugin's settings of a case, on another store root if one is given."""
+    """Return the plugin's settings of a case, optionally on another store root."""
     texts = settings_text(case) | dict(overrides or {})
     if root is not None:
         texts["storage.root"] = str(root)
@@ -38,7 +38,7 @@ def metadata_of(segment: GoldenSegment) -> RemoteLogSegmentMetadata:
 
 
 def leader_epochs_of(segment: GoldenSegment) -> bytes:
-    """The checkpoint cut at the segment's end, by Kafka's rule, worked out here from its text."""
+    """Return the checkpoint cut at the segment's end by Kafka's rule, computed here from its text."""
     lines = (segment.directory / "leader-epoch-checkpoint").read_text().splitlines()
     kept = [line for line in lines[2:] if int(line.split()[1]) <= segment.end_offset]
     return "".join(f"{line}\n" for line in ["0", str(len(kept)), *kept]).encode()

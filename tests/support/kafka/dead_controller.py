@@ -20,14 +20,15 @@ class ListedTopic:
 
 @dataclass(frozen=True)
 class Listing:
-    """What the other brokers say: topic "orders" has one partition."""
+    """Other brokers' metadata: topic "orders" has one partition."""
 
     topics: Mapping[str, ListedTopic] = field(default_factory=lambda: {"orders": ListedTopic()})
 
 
 class DeadController:
-    """An administrative client that names a dead broker as the controller, and waits for it until it has asked the
-    others: topic "orders" cannot be described then, is there already, and grows."""
+    """Admin client whose controller is dead, so calls wait until the other brokers have been asked. Then describing
+    topic "orders" fails, creating it reports that it exists, and adding partitions succeeds.
+    """
 
     def __init__(self, _: object) -> None:
         self.trouble = faults.Trouble()
@@ -45,7 +46,7 @@ class DeadController:
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Listing:
         assert 0 < timeout <= 60
-        if topic is None:  # it would be created where brokers create what is asked for
+        if topic is None:  # naming a topic could create it on brokers with automatic creation
             for future, code in self._waiting:
                 if code is None:
                     future.set_result(None)

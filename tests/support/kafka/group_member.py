@@ -1,7 +1,7 @@
-"""A member of a group in a process that may be killed: python -m tests.support.kafka.group_member CONFIG OUTPUT.
+"""Group member in a process that may be killed: python -m tests.support.kafka.group_member CONFIG OUTPUT.
 
-It notes in OUTPUT, a line each and at once: partitions that it is assigned, offsets that a call gave it, and commits
-that the coordinator has confirmed. SIGTERM has it leave.
+It writes to OUTPUT at once, one line each: assigned partitions, received offsets, and commits confirmed by the
+coordinator. SIGTERM makes it leave.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Java's console consumer, which the jars of the tests' broker bring along."""
+"""Java's console consumer, from the jars of the tests' broker."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tieredstore.model import Isolation
 _NULL: Final = "<null>"
 _BYTES: Final = "org.apache.kafka.common.serialization.BytesDeserializer"
 _KINDS: Final = ("CreateTime", "LogAppendTime")
-"""With which each line of a record begins; its log goes the same way."""
+"""Words that begin a record's line; the log goes to the same stream."""
 _TIMEOUT_S: Final = 120
 _IDLE_MS: Final = 10_000
-"""How long it waits for one more before it ends."""
+"""Wait for further records before it ends."""
 
 
 def console_lines(server: KafkaServer, topic: str, folder: Path, *, isolation: Isolation) -> list[str]:
-    """What it shows of partition 0 from its beginning to its end, a line a record."""
+    """Return its output for all of partition 0, one line per record."""
     shown = {
         "print.timestamp": "true", "print.offset": "true", "print.headers": "true", "print.key": "true",
         "key.deserializer": _BYTES, "value.deserializer": _BYTES, "headers.deserializer": _BYTES,
@@ -33,13 +33,13 @@ def console_lines(server: KafkaServer, topic: str, folder: Path, *, isolation: I
     ]  # fmt: skip
     command = [*java_command(folder, 'exec "$@"'), "org.apache.kafka.tools.consumer.ConsoleConsumer", *arguments]
     done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False)
-    # With a time-out its end is an error, which it logs.
+    # Ending by timeout counts as an error, which it logs.
     assert b"TimeoutException" in done.stderr or done.returncode == 0, done.stderr.decode()[-2000:]
     return [line for line in done.stdout.decode().splitlines() if line.startswith(_KINDS)]
 
 
 def console_line(row: Row) -> str:
-    """What it shows of a record."""
+    """Return its output for a record."""
     kind = _KINDS[int(row["timestampType"])]
     headers = ",".join(f"{header['key']}:{_shown(header['value'])}" for header in row["headers"] or ())
     shown = (f"{kind}:{row['timestamp']}", f"Offset:{row['offset']}", headers or "NO_HEADERS")
@@ -47,7 +47,7 @@ def console_line(row: Row) -> str:
 
 
 def _shown(data: bytes | None) -> str:
-    """As Java's class Bytes is text."""
+    """Format bytes like Java's class Bytes."""
     if data is None:
         return _NULL
     return "".join(chr(one) if 0x20 <= one <= 0x7E and one != 0x5C else f"\\x{one:02X}" for one in data)

@@ -1,4 +1,4 @@
-"""Topics of a real broker: made, written to, cut and read by clients that share no code with what is tested."""
+"""Topics of a real broker: created, written, truncated and read by clients that share no code with the product."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tests.support.servers.kafka import KafkaServer
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 TIMEOUT_S: Final = 60.0
 _admin: Any = importlib.import_module("confluent_kafka.admin")
-# It has no types.
+# no types
 _aiokafka: Any = importlib.import_module("aiokafka")
-# The broker is shared by the workers of a run.
+# Unique names: the workers of a run share the broker.
 _names = (f"{os.getpid()}-{number}" for number in itertools.count())
 
 Row = dict[str, Any]
@@ -33,7 +33,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 @dataclass(frozen=True)
 class Produced:
-    """A record to be written; the broker gives its offset."""
+    """Record to write; the broker assigns its offset."""
 
     key: bytes | None
     value: bytes | None
@@ -42,7 +42,7 @@ class Produced:
 
 
 def random_produced(source: random.Random, count: int, *, size: int = 60) -> list[Produced]:
-    """Records with nulls, empty ones, headers (null, empty and repeated ones) and timestamps that do not ascend."""
+    """Return records with nulls, empty values, headers (null, empty and repeated) and timestamps out of order."""
 
     def data() -> bytes | None:
         return source.choice([None, b"", source.randbytes(source.randrange(size)), b"a" * source.randrange(size)])
@@ -55,14 +55,14 @@ def random_produced(source: random.Random, count: int, *, size: int = 60) -> lis
 
 
 def admin_of(server: KafkaServer) -> Any:
-    """The library's administrative client; its futures have no types, and end with it."""
+    """Return the library's admin client; it must outlive its untyped futures."""
     return AdminClient({"bootstrap.servers": server.bootstrap_servers})
 
 
 def make_topic(
     server: KafkaServer, config: Mapping[str, str] | None = None, *, name: str | None = None, partitions: int = 1
 ) -> str:
-    """A new topic, under a name of its own; ``config`` is the topic's, ``{"segment.bytes": "1048576"}``."""
+    """Create a topic with a unique name; ``config`` is the topic's, ``{"segment.bytes": "1048576"}``."""
     topic = name or f"topic-{next(_names)}"
     admin = admin_of(server)
     admin.create_topics([NewTopic(topic, partitions, config=dict(config or {}))])[topic].result(TIMEOUT_S)
@@ -70,9 +70,9 @@ def make_topic(
 
 
 def delete_topic(server: KafkaServer, topic: str) -> None:
-    """The broker does not tell of it any more afterwards, which is a moment after it has said that it is deleted."""
+    """Delete a topic and wait until it has disappeared from the metadata, shortly after the broker's answer."""
     admin = admin_of(server)
-    _kept_producer.cache_clear()  # it would go on behind what it has written to the topic of that name
+    _kept_producer.cache_clear()  # a kept producer would continue the old topic's sequence numbers
     admin.delete_topics([topic])[topic].result(TIMEOUT_S)
     give_up = time.monotonic() + TIMEOUT_S
     while topic in admin.list_topics(timeout=TIMEOUT_S).topics:
@@ -81,20 +81,20 @@ def delete_topic(server: KafkaServer, topic: str) -> None:
 
 
 def add_partitions(server: KafkaServer, topic: str, partitions: int) -> None:
-    """So many there are afterwards."""
+    """Increase the topic to this many partitions."""
     admin = admin_of(server)
-    _kept_producer.cache_clear()  # it would not know of them for a while
+    _kept_producer.cache_clear()  # a kept producer would not know them for a while
     admin.create_partitions([_admin.NewPartitions(topic, partitions)])[topic].result(TIMEOUT_S)
 
 
 def delete_records(server: KafkaServer, topic: str, before: int, *, partition: int = 0) -> None:
-    """What retention does: the log begins at ``before`` afterwards."""
+    """Delete records like retention: the log begins at ``before`` afterwards."""
     admin, place = admin_of(server), TopicPartition(topic, partition, before)
     admin.delete_records([place])[place].result(TIMEOUT_S)
 
 
 def allow_to_read(server: KafkaServer, user: str, topic: str) -> None:
-    """Where the broker has an authorizer: the user may read this topic, and nothing else is said."""
+    """On a broker with an authorizer, allow the user to read this topic, and nothing else."""
     admin, types, resource = admin_of(server), _admin, _admin.ResourceType.TOPIC
     rule = types.AclBinding(
         resource, topic, types.ResourcePatternType.LITERAL, f"User:{user}", "*", types.AclOperation.READ,
@@ -105,7 +105,7 @@ def allow_to_read(server: KafkaServer, user: str, topic: str) -> None:
 
 @functools.cache
 def _kept_producer(servers: str, codec: str) -> Producer:
-    """One for the whole run: each new one waits half a second before it sends."""
+    """Return one producer for the whole run: each new one waits half a second before it sends."""
     return Producer({"bootstrap.servers": servers, **_ORDERED, "compression.type": codec})
 
 
@@ -113,15 +113,15 @@ _ORDERED: Final = {"enable.idempotence": "true", "linger.ms": "20", "log_level":
 
 
 def producer_of(server: KafkaServer, **config: str) -> Producer:
-    """A producer that writes what it is given together, once, and in the order in which it is given.
+    """Return a producer that writes the given records in one go, exactly once, and in order.
 
-    Others may not: the first batch to a topic just created may be refused, and come again behind the next.
+    Without idempotence, the first batch to a new topic may be refused and be retried after the next one.
     """
     return Producer({"bootstrap.servers": server.bootstrap_servers, **_ORDERED, **config})
 
 
 def send(producer: Producer, topic: str, records: Iterable[Produced], *, partition: int = 0) -> None:
-    """Write records and wait until the broker has them."""
+    """Write records and wait for the broker's acknowledgement."""
     failed: list[object] = []
     for record in records:
         producer.produce(
@@ -138,23 +138,23 @@ def produce(
     """Write records without a transaction."""
     if server.process is None:
         producer = _kept_producer(server.bootstrap_servers, codec)
-    else:  # the test's own, which may end
+    else:  # a producer that the test owns and may close
         producer = producer_of(server, **{"compression.type": codec})
     send(producer, topic, records, partition=partition)
 
 
 def end_offset(server: KafkaServer, topic: str, *, partition: int = 0) -> int:
-    """The high watermark."""
+    """Return the high watermark."""
     admin, place = admin_of(server), TopicPartition(topic, partition)
     end: int = admin.list_offsets({place: _admin.OffsetSpec.latest()})[place].result(TIMEOUT_S).offset
     return end
 
 
 class Transaction:
-    """A transaction that is open: records in it are on the broker, without an outcome."""
+    """Open transaction: its records are on the broker, without an outcome."""
 
     def __init__(self, server: KafkaServer) -> None:
-        # The broker would abort one that a slow test leaves open for a minute.
+        # The broker would abort a transaction that a slow test leaves open for a minute.
         patience = {"transactional.id": f"transaction-{next(_names)}", "transaction.timeout.ms": "600000"}
         self._producer = producer_of(server, **patience)
         self._producer.init_transactions(TIMEOUT_S)
@@ -167,7 +167,7 @@ class Transaction:
         send(self._producer, topic, records, partition=partition)
 
     def end(self, outcome: Literal["commit", "abort"]) -> None:
-        """Its marker takes an offset in each of its partitions, which the broker writes after it has answered."""
+        """Write the marker, which takes an offset in each partition, shortly after the broker's answer."""
         ends = {"commit": self._producer.commit_transaction, "abort": self._producer.abort_transaction}
         before = {place: end_offset(self._server, place[0], partition=place[1]) for place in self._places}
         ends[outcome](TIMEOUT_S)
@@ -180,7 +180,7 @@ class Transaction:
 def produce_transaction(
     server: KafkaServer, topic: str, records: Iterable[Produced], outcome: Literal["commit", "abort"]
 ) -> None:
-    """A transaction of its own, with its outcome."""
+    """Write a separate transaction with this outcome."""
     transaction = Transaction(server)
     transaction.send(topic, records)
     transaction.end(outcome)
@@ -189,7 +189,7 @@ def produce_transaction(
 def consumed(
     server: KafkaServer, topic: str, start: int, stop: int, *, isolation: str, partition: int = 0
 ) -> list[Row]:
-    """The rows with offsets in ``[start, stop)``, by a consumer in pure Python."""
+    """Return the rows with offsets in ``[start, stop)``, read by a pure Python consumer."""
     return asyncio.run(_consumed(server, _aiokafka.TopicPartition(topic, partition), start, stop, isolation))
 
 

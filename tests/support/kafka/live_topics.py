@@ -1,4 +1,4 @@
-"""Topics of a real broker whose closed segments are copied into a bucket by us while the broker still has them."""
+"""Topics of a real broker whose closed segments we copy into a bucket while the broker still has them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tieredstore.model import RemoteLogSegmentMetadata, Uuid
 from tieredstore.remote import RemoteStorageManager
 
 SMALL_SEGMENTS = {"internal.segment.bytes": "20000"}
-"""Kafka 4 makes segments under a megabyte only by this."""
+"""The only way to get segments under a megabyte from Kafka 4."""
 
 
 class TieredTopic:
-    """A topic, with small segments unless ``config`` says otherwise, and a bucket: in the folder, or ``store``'s."""
+    """Topic, with small segments unless ``config`` differs, and a bucket: in the folder, or ``store``'s."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class TieredTopic:
 
     def produce(self, records: Sequence[Produced], *, codec: str = "none", partition: int = 0) -> None:
         """Write records without a transaction, in batches that fit a segment."""
-        # One producer: each asks for an id of its own, and waits half a second for it.
+        # One producer: each requests a producer id and waits half a second for it.
         producer = producer_of(self.server, **{"compression.type": codec})
         for at in range(0, len(records), 50):
             send(producer, self.topic, records[at : at + 50], partition=partition)
 
     def tier(self, *, but_last: int = 0) -> int:
-        """Copy the closed segments that were not, but for some of the last; one more than the last offset copied."""
-        # One that is copied may not be described again: its epochs may be cut, and its files may go at any time.
+        """Copy the new closed segments except the last ``but_last``; return the end offset of the copies."""
+        # Do not describe a copied segment again: its epochs may be truncated, and its files deleted at any time.
         new = [
             log_file
             for log_file in discover(self.server.log_dir, topics=[self.topic]).segments
@@ -66,7 +66,7 @@ class TieredTopic:
         return max((metadata.end_offset + 1 for metadata in self.copied.values()), default=0)
 
     def options(self, **more: Any) -> dict[str, Any]:
-        """Of a query over bucket and broker."""
+        """Return the options of a query over bucket and broker."""
         live = {"kafka.bootstrap.servers": self.server.bootstrap_servers}
         return {**self.store, **live, "subscribe": self.topic, "includeHeaders": True, **more}
 
@@ -79,7 +79,7 @@ class TieredTopic:
 
 
 def plain_rows(df: DataFrame) -> list[Row]:
-    """By partition and offset, times in milliseconds."""
+    """Return rows by partition and offset, with times in milliseconds."""
     shown = df.withColumn("timestamp", functions.unix_millis("timestamp")).orderBy("partition", "offset")
     return [without(row.asDict(recursive=True), "topic", "partition") for row in shown.collect()]
 

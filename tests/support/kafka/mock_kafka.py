@@ -1,6 +1,7 @@
-"""librdkafka's own mock of a cluster, which answers with the errors that a test wants: no JVM, and up in milliseconds.
+"""librdkafka's mock cluster, which returns the errors chosen by a test: no JVM, and ready in milliseconds.
 
-Through ctypes, since its Python binding has none of it. It knows no topic ids, and does not answer ``describe``.
+It is called through ctypes, since the Python binding does not expose it. It has no topic ids, and does not answer
+``describe``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _TEXT: Final = ctypes.c_char_p
 
 
 class MockKafka:
-    """A cluster of mocked brokers in this process."""
+    """Cluster of mock brokers in this process."""
 
     def __init__(self, library: Any, cluster: int) -> None:
         self._library = library
@@ -39,30 +40,30 @@ class MockKafka:
         assert code == KafkaError.NO_ERROR
 
     def set_topic_error(self, topic: str, code: int) -> None:
-        """What the metadata say of the topic from now on; ``NO_ERROR`` ends it."""
+        """Return this error in the topic's metadata from now on; ``NO_ERROR`` ends it."""
         self._library.rd_kafka_mock_topic_set_error(self._cluster, topic.encode(), code)
 
     def set_leader(self, topic: str, partition: int, broker: int) -> None:
-        """-1 for none."""
+        """Set the leader; -1 for none."""
         assert self._library.rd_kafka_mock_partition_set_leader(self._cluster, topic.encode(), partition, broker) == 0
 
     def set_down(self, broker: int) -> None:
-        """Its connections end, and it takes no others: as one that was killed."""
+        """Close the broker's connections and refuse new ones, as if it had been killed."""
         assert self._library.rd_kafka_mock_broker_set_down(self._cluster, broker) == 0
 
     def set_up(self, broker: int) -> None:
-        """It takes connections again."""
+        """Accept connections again."""
         assert self._library.rd_kafka_mock_broker_set_up(self._cluster, broker) == 0
 
     def push_errors(self, request: int, *codes: int) -> None:
-        """The answers to the next requests of this kind."""
+        """Set the errors of the next answers to this kind of request."""
         array = (ctypes.c_int * len(codes))(*codes)
         self._library.rd_kafka_mock_push_request_errors_array(self._cluster, request, len(codes), array)
 
 
 @contextmanager
 def mock_kafka(brokers: int = 1) -> Generator[MockKafka]:
-    """A cluster for the block."""
+    """Run a cluster for the block."""
     library = _library()
     conf = library.rd_kafka_conf_new()
     failure = ctypes.create_string_buffer(256)
@@ -78,11 +79,11 @@ def mock_kafka(brokers: int = 1) -> Generator[MockKafka]:
 
 
 def _library() -> Any:
-    """The very library that the binding has loaded."""
+    """Return the library instance that the binding has loaded."""
     packages = Path(confluent_kafka.__file__).parent.parent
     (path,) = packages.glob("confluent_kafka.libs/librdkafka-*")
     library: Any = ctypes.CDLL(str(path))
-    # Pointers do not fit into what ctypes takes results for.
+    # By default ctypes truncates results that are pointers.
     for name, result, arguments in (
         ("conf_new", _POINTER, []),
         ("conf_set", ctypes.c_int, [_POINTER, _TEXT, _TEXT, _TEXT, ctypes.c_size_t]),

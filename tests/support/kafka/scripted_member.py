@@ -1,7 +1,9 @@
-"""The broker's side of a consumer, in this process: logs that grow and are cut, a group of one member, its commits.
+"""Fake broker side of a consumer, in this process: logs that grow and are truncated, a group of one member, its
+commits.
 
-A :class:`ScriptedBroker` stands in for librdkafka and the cluster beneath ``tieredstore.consumer.Consumer``; a test
-moves it, and the consumer meets it by the same calls as the real one, each of which is refused where librdkafka does.
+A :class:`ScriptedBroker` replaces librdkafka and the cluster beneath ``tieredstore.consumer.Consumer``. A test
+controls it, and the consumer makes the same calls as with the real client; each is refused where librdkafka refuses
+it.
 """
 
 from __future__ import annotations
@@ -33,25 +35,25 @@ _ENDLESS: Final = 1 << 62
 
 @dataclass
 class ScriptedLog:
-    """The offsets that the broker has of a partition, half-open."""
+    """Offsets that the broker holds of a partition, half-open."""
 
     start: int = 0
     end: int = 0
     cut_at: int = _ENDLESS
-    """What the broker has from there on is of another leader epoch than what was read before."""
+    """From this offset on, the records have another leader epoch than those read before."""
     hole: range = range(0)
-    """What compaction took at a segment's end: whoever begins there is told of a record too large."""
+    """Offsets removed by compaction at a segment's end: reading from here gives "message too large"."""
     stable: int = _ENDLESS
-    """The last stable offset, if it lies before the end."""
+    """Last stable offset, if before the end."""
     stays_in_hole: bool = False
-    """Whether that is so again and again."""
+    """True if reading in the hole fails repeatedly."""
     epoch: int | None = None
-    """The leader's, if it tells it; that of the records from ``cut_at`` on."""
+    """Leader epoch of the records from ``cut_at`` on; None if the broker does not report epochs."""
 
 
 @dataclass
 class ScriptedBroker:
-    """What all clients of it share."""
+    """State shared by all clients."""
 
     logs: dict[TopicPartition, ScriptedLog]
     topic_id: Uuid = FIRST_ID
@@ -59,14 +61,14 @@ class ScriptedBroker:
     commits: dict[tuple[TopicPartition, int], GroupCommit] = field(
         default_factory=dict[tuple[TopicPartition, int], GroupCommit]
     )
-    """What the members' commits said, by partition and offset."""
+    """Commits of the members, by partition and offset."""
     failures: int = 0
-    """How many of the next questions fail."""
+    """Number of upcoming requests that fail."""
     is_eager: bool = False
-    """Whether its groups assign all at once."""
+    """True if its groups assign all partitions at once."""
 
     def reader(self, config: Mapping[str, Any], **makers: Any) -> Consumer:
-        """A consumer that this broker serves; ``makers`` as ``Makers`` has them."""
+        """Return a consumer served by this broker; ``makers`` as in ``Makers``."""
         given: dict[str, Any] = {
             "cluster": lambda *_, **__: ScriptedCluster(self), "client": partial(ScriptedMember, self),
             "reassign_s": 0.005, "first_pause_s": 0.002, **makers,
@@ -79,7 +81,9 @@ class ScriptedBroker:
     def consumer(
         self, bucket: Bucket, *wheres: TopicPartition, makers: Any = MappingProxyType({}), **own: Any
     ) -> Generator[tuple[Consumer, ScriptedMember]]:
-        """A member that is assigned these; ``own`` are properties under ``tiered.storage.``, with ``_`` for ``.``."""
+        """Yield a member with this assignment; ``own`` are properties under ``tiered.storage.``, with ``_`` for
+        ``.``.
+        """
         given = {
             "bootstrap.servers": "127.0.0.1:1", "group.id": "readers", "auto.offset.reset": "earliest", "log_level": 0,
             "partition.assignment.strategy": "range" if self.is_eager else "cooperative-sticky",
@@ -95,14 +99,14 @@ class ScriptedBroker:
             yield consumer, member
 
     def answer(self) -> None:
-        """A question that may fail."""
+        """Fail if failures remain."""
         if self.failures:
             self.failures -= 1
             raise BrokerUnavailableError("the broker was told not to answer")
 
 
 class ScriptedCluster:
-    """What is asked by the admin client."""
+    """Admin client's view of the broker."""
 
     def __init__(self, broker: ScriptedBroker) -> None:
         self._broker = broker
@@ -123,7 +127,7 @@ class ScriptedCluster:
         return {where: LiveEnd(end, self._broker.logs[where].epoch) for where, end in ends.items()}
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
-        """One epoch rules up to where the log was cut, if that is not above the one that is asked for."""
+        """End epoch 0 (or the requested epoch, if lower) where the log is cut."""
         self._broker.answer()
         return {where: EpochEnd(min(epoch, 0), self._broker.logs[where].cut_at) for where, epoch in epochs.items()}
 
@@ -142,7 +146,7 @@ class ScriptedCluster:
 
 
 class ScriptedMember:
-    """What librdkafka's consumer does. Each call gives what there is, at once or a moment later."""
+    """Fake of librdkafka's consumer. Each call returns available data, at once or a moment later."""
 
     def __init__(self, broker: ScriptedBroker, consumer: object) -> None:
         self._broker = broker
@@ -150,29 +154,29 @@ class ScriptedMember:
         self.fetching: dict[TopicPartition, int] = {}
         self.is_eager = False
         self.is_group_cooperative = False
-        """Whether the group has assigned partitions one at a time: all at once is refused then."""
+        """True if the group has assigned partitions incrementally: assigning all at once is then refused."""
         self.paused: set[TopicPartition] = set()
-        """Also of what is not assigned any more: librdkafka keeps a pause across assignments."""
+        """Includes unassigned partitions: librdkafka keeps a pause across assignments."""
         self.known: set[TopicPartition] = set()
-        """What was ever assigned: of others a pause is not noticed."""
+        """Partitions assigned at any time: pausing others is ignored."""
         self.of_group: list[TopicPartition] = []
-        """What the coordinator has assigned."""
+        """The coordinator's assignment."""
         self.stopped: set[TopicPartition] = set()
-        """Those in error, which only another assignment revives."""
+        """Partitions in error, until the next assignment."""
         self.truncated: set[TopicPartition] = set()
-        """Those whose log was cut below what was read, as librdkafka notices by the leader epoch."""
+        """Partitions truncated below the consumed offset, as librdkafka detects by the leader epoch."""
         self.stuck: set[TopicPartition] = set()
-        """Those of which nothing comes before they are assigned anew."""
+        """Partitions that deliver nothing until they are reassigned."""
         self.is_silent = False
-        """Whether the broker does not answer in time."""
+        """True if the broker does not answer in time."""
         self.calls = 0
-        """How often the client was served."""
+        """Number of times that the client was served."""
         self.rebalances: deque[Callable[[], None]] = deque()
-        """What the next call that serves the group calls back."""
+        """Callbacks for the next call that serves the group."""
         self.callbacks: Mapping[str, Callable[..., None]] = {}
         self._given: dict[TopicPartition, int] = {}
 
-    # ---- what a test has the coordinator do
+    # ---- coordinator actions of a test
 
     def assign_by_group(self, *wheres: TopicPartition) -> None:
         def rebalance() -> None:
@@ -190,7 +194,7 @@ class ScriptedMember:
 
         self.rebalances.append(rebalance)
 
-    # ---- the client's own calls
+    # ---- the client's calls
 
     def subscribe(self, _: Sequence[str], **callbacks: Callable[..., None]) -> None:
         self.callbacks = callbacks
@@ -299,7 +303,7 @@ class ScriptedMember:
         return None if self.is_silent else (log.start, log.end)
 
     def offsets_for_times(self, places: Sequence[KafkaPartition], timeout_s: float) -> dict[TopicPartition, int]:
-        """Each record's time is its offset."""
+        """Use each record's offset as its time."""
         asked = [(self._broker.logs[_where(place)], place) for place in places]
         return {
             _where(place): -1 if place.offset == -1 or place.offset >= log.end else max(log.start, place.offset)
@@ -309,7 +313,7 @@ class ScriptedMember:
     def _begin(self, places: Sequence[KafkaPartition]) -> None:
         for place in places:
             self.stuck.discard(_where(place))
-            self._expect(KafkaError._INVALID_ARG, is_so=place.offset >= 0)  # the consumer knows each place itself
+            self._expect(KafkaError._INVALID_ARG, is_so=place.offset >= 0)  # the consumer must pass explicit offsets
             self.fetching[_where(place)] = place.offset
             self.known.add(_where(place))
 
@@ -320,14 +324,14 @@ class ScriptedMember:
 
 
 def member_of(consumer: Consumer) -> ScriptedMember:
-    """The client inside of a consumer that a scripted broker serves."""
+    """Return the fake client inside a consumer served by a scripted broker."""
     inside: Any = consumer
     member: ScriptedMember = inside._client
     return member
 
 
 def parts_of(consumer: Consumer) -> Parts:
-    """What a consumer is made of."""
+    """Return a consumer's internal parts."""
     inside: Any = consumer
     parts: Parts = inside._parts
     return parts

@@ -1,4 +1,4 @@
-"""A TCP proxy whose ends can be cut off from each other: what is sent meanwhile waits, and arrives when it heals."""
+"""TCP proxy that can isolate its ends from each other: data sent during a cut is delivered after it heals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PIECE = 1 << 16
 
 
 class CutProxy(RunningServer):
-    """A running proxy before ``host:port``; a context manager. ``address`` is where clients find it."""
+    """Context manager of a running proxy before ``host:port``; clients connect to ``address``."""
 
     def __init__(self, upstream: str) -> None:
         host, _, port = upstream.rpartition(":")
@@ -26,11 +26,11 @@ class CutProxy(RunningServer):
         self.address = f"127.0.0.1:{server.port}"
 
     def cut(self) -> None:
-        """Nothing passes, either way, and no connection ends: as when a network loses all packets."""
+        """Stop all traffic in both directions without closing connections, as if all packets were lost."""
         self.flows.clear()
 
     def heal(self) -> None:
-        """All goes on, what was sent meanwhile first."""
+        """Resume; deliver pending data first."""
         self.flows.set()
 
     def __exit__(

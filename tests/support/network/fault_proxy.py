@@ -1,7 +1,7 @@
-"""An HTTP proxy on the loopback interface that stands before a server and does to requests what networks do.
+"""HTTP proxy on the loopback interface that applies network faults to requests before passing them to a server.
 
-A client talks to it as if it were the server. Everything is passed on unchanged, the Host header too (signatures
-cover it), unless a fault was planned for the request.
+Clients use it as if it were the server. Requests pass unchanged, including the Host header (covered by signatures),
+unless a fault is planned.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PER_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer in the server's stead; the request does not reach it."""
+    """Answer in place of the server, which does not receive the request."""
 
     status: int
     body: bytes = b""
@@ -36,14 +36,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class CutRequest:
-    """Close the connection after this many bytes of the request's body; the request does not reach the server."""
+    """Close the connection after this many bytes of the request's body, without passing the request to the server."""
 
     after: int = 0
 
 
 @dataclass(frozen=True)
 class CutResponse:
-    """Pass this many bytes of the response's body on, call ``then``, and close the connection."""
+    """Pass this many bytes of the response's body, call ``then``, and close the connection."""
 
     after: int = 0
     then: Callable[[], None] | None = None
@@ -51,24 +51,24 @@ class CutResponse:
 
 @dataclass(frozen=True)
 class LoseAnswer:
-    """Let the server do what it was asked, and close the connection instead of passing its answer on."""
+    """Pass the request to the server, but close the connection instead of returning its answer."""
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """Send the request to the server twice, one after the other, and pass the second answer on."""
+    """Send the request to the server twice in sequence, and return the second answer."""
 
 
 @dataclass(frozen=True)
 class Stall:
-    """Pass the request on after this long."""
+    """Pass the request on after this delay."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Trickle:
-    """Pass the response's body on in pieces of this many bytes, each after this long."""
+    """Return the response's body in pieces of this many bytes, with this delay before each."""
 
     piece: int
     seconds: float
@@ -79,7 +79,7 @@ Fault: TypeAlias = Answer | CutRequest | CutResponse | LoseAnswer | Repeat | Sta
 
 @dataclass
 class Seen:
-    """A request that came to the proxy; ``status`` is what the client got, None if it got no whole answer (yet)."""
+    """Received request; ``status`` is the client's, None unless it got a whole answer."""
 
     method: str
     path: str
@@ -96,16 +96,18 @@ class _Plan:
 
 
 class FaultProxy(RunningServer):
-    """A running proxy before ``upstream_url``; a context manager. ``url`` replaces the server's (path and all)."""
+    """Context manager of a running proxy before ``upstream_url``; ``url`` replaces the server's (including the
+    path).
+    """
 
     def __init__(self, upstream_url: str) -> None:
         parts = urlsplit(upstream_url)
         self.upstream = (parts.hostname or "127.0.0.1", parts.port or 80)
         self.seen: list[Seen] = []
         self.damage_bodies = False
-        """Whether the first byte of each request's body is changed on its way."""
+        """True if the first byte of each request's body is changed."""
         self.hidden_headers: set[str] = set()
-        """Headers of answers that are not passed on, in lower case."""
+        """Headers removed from answers, in lower case."""
         self._plans: list[_Plan] = []
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -121,7 +123,7 @@ class FaultProxy(RunningServer):
 
     @property
     def connections(self) -> int:
-        """How many connections clients have opened."""
+        """Number of connections that clients have opened."""
         return self._server.connections
 
     def plan(
@@ -133,9 +135,11 @@ class FaultProxy(RunningServer):
         where: Callable[[str, str], bool] | None = None,
         times: int | None = 1,
     ) -> None:
-        """Do ``fault`` to the next ``times`` requests (None: all) of this method whose path and query hold ``path``.
+        """Apply ``fault`` to the next ``times`` requests (None: all) of this method whose path and query contain
+        ``path``.
 
-        ``where`` gets the method and the path with its query, and decides instead. Earlier plans go first.
+        If given, ``where`` decides instead, from the method and the path with its query. Earlier plans take
+        precedence.
         """
 
         def matches(asked: str, target: str) -> bool:
@@ -150,11 +154,11 @@ class FaultProxy(RunningServer):
             self._plans.clear()
 
     def count(self, method: str, path: str = "") -> int:
-        """How many requests of this method came whose path and query hold ``path``."""
+        """Return the number of requests of this method whose path and query contain ``path``."""
         return sum(seen.method == method and path in seen.path for seen in list(self.seen))
 
     def fault_for(self, method: str, path: str) -> Fault | None:
-        """The fault planned for a request, used up by asking."""
+        """Return the fault planned for a request, and use up one of its times."""
         with self._lock:
             for plan in self._plans:
                 if plan.times != 0 and plan.matches(method, path):
@@ -164,7 +168,7 @@ class FaultProxy(RunningServer):
         return None
 
     def pause(self, seconds: float) -> None:
-        """Wait, but not longer than the proxy lives."""
+        """Wait, but stop when the proxy ends."""
         self._stopping.wait(seconds)
 
 
@@ -174,11 +178,11 @@ class _Server(LoopbackServer):
         super().__init__(_Handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Clients that go away in the middle are what this proxy is for."""
+        """Ignore clients that disconnect mid-request: this proxy causes that."""
 
 
 class _CutError(Exception):
-    """The connection was cut on purpose."""
+    """The connection was cut intentionally."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -186,11 +190,11 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server  # pyright: ignore[reportIncompatibleVariableOverride]  typeshed: BaseServer
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: `seen` is the log."""
+        """Log nothing: `seen` is the log."""
 
     def _proxied(self) -> None:
         proxy = self.server.proxy
-        # Before any answer: a test that has its own must find the request here.
+        # Record the request before answering: a test that has the answer must find it here.
         self.asked = Seen(self.command, self.path, dict(self.headers))
         proxy.seen.append(self.asked)
         try:
@@ -199,7 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def __getattr__(self, name: str) -> Callable[[], None]:
-        # The base class asks for do_GET, do_PUT and so on.
+        # The base class looks up do_GET, do_PUT and so on.
         if name.startswith("do_"):
             return self._proxied
         raise AttributeError(name)
@@ -284,7 +288,7 @@ class _Handler(BaseHTTPRequestHandler):
         if isinstance(fault, CutResponse):
             self._cut_here(fault)
         if response.length:
-            raise _CutError  # the server went away in the middle: so must we
+            raise _CutError  # the server broke off mid-response, so the proxy must too
         self.asked.status = response.status
 
     def _cut_here(self, fault: CutResponse) -> None:
@@ -309,7 +313,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> bool:
-    """Whether ``condition`` came to hold within the time."""
+    """Return True if ``condition`` holds before the timeout."""
     end = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > end:

@@ -1,7 +1,7 @@
-"""Key management services on the loopback interface: Google's, Azure's and Vault's, by the requests that we make.
+"""Key management services on the loopback interface: Google's, Azure's and Vault's, for the requests that we make.
 
-A server holds keys in memory, refuses whoever lacks the token that it expects, and gives the answers that it was told
-to give, before it works again.
+A server holds keys in memory, requires the expected token, and gives the answers set by a test before it works normally
+again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TOKEN: Final = "loopback-token"
 
 @dataclass
 class Answer:
-    """What is answered instead of the truth; with ``drip_s`` one byte after the other, so far apart."""
+    """Answer that replaces the real one; with ``drip_s``, one byte per interval."""
 
     status: int
     body: bytes = b"{}"
@@ -42,7 +42,7 @@ class Answer:
 
 @dataclass
 class KeyService:
-    """What the requests of one server are answered from."""
+    """Base of a service that answers the requests of one server."""
 
     planned: deque[Answer] = field(default_factory=deque[Answer])
     requests: list[str] = field(default_factory=list[str])
@@ -56,7 +56,7 @@ class KeyService:
 
 
 class SymmetricKeys:
-    """Encrypts under keys by name; what another key made it does not open."""
+    """Encrypts under named keys; each key opens only its own ciphertext."""
 
     def __init__(self) -> None:
         self._keys: dict[str, AESGCM] = {}
@@ -80,7 +80,7 @@ class SymmetricKeys:
 
 @dataclass
 class GoogleKms(KeyService):
-    """``POST /v1/NAME:encrypt`` and ``:decrypt``; an emulator, which asks for no token."""
+    """``POST /v1/NAME:encrypt`` and ``:decrypt``; an emulator without tokens."""
 
     keys: SymmetricKeys = field(default_factory=SymmetricKeys)
 
@@ -133,7 +133,7 @@ class Vault(KeyService):
 class AzureVault(KeyService):
     """``GET /keys/NAME/VERSION``, and ``POST …/wrapkey`` and ``/unwrapkey``, after the challenge that the SDK expects.
 
-    ``may_get`` is whether the caller may read the public key; the SDK then wraps by itself.
+    ``may_get``: the caller may read the public key; the SDK then wraps locally.
     """
 
     versions: dict[str, rsa.RSAPrivateKey] = field(default_factory=dict[str, rsa.RSAPrivateKey])
@@ -211,17 +211,17 @@ class _Handler(BaseHTTPRequestHandler):
     def _true_answer(self, service: KeyService, body: dict[str, Any]) -> Answer:
         try:
             status, fields = service.answer(self.command, self.path, self.headers, body)
-        except ValueError:  # base64 that is none
+        except ValueError:  # invalid base64
             status, fields = 400, {"errors": ["invalid"], "error": {"code": 400, "message": "invalid"}}
         return Answer(status, json.dumps(fields).encode())
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing on stderr."""
+        """Suppress output to stderr."""
 
 
 @contextmanager
 def serving(service: KeyService, *, certificate: tuple[Path, Path] | None = None) -> Generator[KeyService]:
-    """The service behind ``service.url``; by TLS with a certificate and its key."""
+    """Run the service behind ``service.url``; over TLS if given a certificate and its key."""
     server = _Server(service)
     scheme = "http"
     if certificate is not None:
@@ -242,7 +242,7 @@ def serving(service: KeyService, *, certificate: tuple[Path, Path] | None = None
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate of 127.0.0.1 that signs itself, and its key."""
+    """Write a self-signed certificate for 127.0.0.1, and its key."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     name = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, "loopback")])
     now = datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""What the proxies of the tests share: a server of threads on the loopback interface that ends when it is told to."""
+"""Base of the tests' proxies: a threaded server on the loopback interface that can be stopped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Self
 
 
 class LoopbackServer(socketserver.ThreadingTCPServer):
-    """Knows its open connections: a client that keeps one open would keep its thread, and so the server."""
+    """Tracks its open connections: a kept-alive one would keep its thread, and so the server, alive."""
 
     allow_reuse_address = True
     daemon_threads = False
@@ -19,7 +19,7 @@ class LoopbackServer(socketserver.ThreadingTCPServer):
 
     def __init__(self, handler: type[socketserver.BaseRequestHandler]) -> None:
         self.connections = 0
-        """How many came."""
+        """Number of connections accepted."""
         self._open: set[socket.socket] = set()
         super().__init__(("127.0.0.1", 0), handler)
 
@@ -40,18 +40,18 @@ class LoopbackServer(socketserver.ThreadingTCPServer):
             super().shutdown_request(request)
 
     def cut_all(self) -> None:
-        """End the connections that clients keep open, so that their threads end."""
+        """Close kept-alive connections so that their threads end."""
         for connection in list(self._open):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
 
 class RunningServer:
-    """A context manager in which a server answers."""
+    """Context manager that runs a server."""
 
     def __init__(self, server: LoopbackServer) -> None:
         self._server = server
-        # A short poll: shutdown waits for one.
+        # A short poll interval: shutdown waits for one poll.
         self._thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""A schema registry on the loopback interface: Confluent's protocol, as far as readers speak it."""
+"""A schema registry on the loopback interface: the part of Confluent's protocol that readers use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BY_SUBJECT = re.compile(r"/subjects/([^/]+)/versions/(latest|\d+)")
 
 @dataclass
 class RegistryService(KeyService):
-    """Schemas by id, which are given from 1 on, and by subject and version. ``authorization`` is wanted if set."""
+    """Schemas by id, counted from 1, and by subject and version. If set, ``authorization`` is required."""
 
     schemas: dict[int, dict[str, Any]] = field(default_factory=dict[int, dict[str, Any]])
     subjects: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
@@ -28,7 +28,7 @@ class RegistryService(KeyService):
     def register(
         self, subject: str, schema: Any, *references: tuple[str, str, int | str], kind: str | None = None
     ) -> int:
-        """The id of a new version; ``references`` are names, subjects and versions."""
+        """Return the id of a new version; ``references`` are names, subjects and versions."""
         number = len(self.schemas) + 1
         self.schemas[number] = {"schema": schema if isinstance(schema, str) else json.dumps(schema)}
         if references:
@@ -56,12 +56,12 @@ class RegistryService(KeyService):
 
 
 def written(schema: Any, datum: Any) -> bytes:
-    """The datum alone."""
+    """Encode the datum without framing."""
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), datum)
     return stream.getvalue()
 
 
 def framed(number: int, data: bytes) -> bytes:
-    """As Confluent's serializers write a datum of the schema with this id."""
+    """Frame a datum of the schema with this id, like Confluent's serializers."""
     return b"\0" + number.to_bytes(4, "big") + data

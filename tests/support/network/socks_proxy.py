@@ -1,4 +1,4 @@
-"""A SOCKS5 proxy on the loopback interface that resolves names from its own table, and records what it was asked."""
+"""SOCKS5 proxy on the loopback interface that resolves names from its own table and records requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REFUSED: Final = 0xFF
 
 @dataclass(frozen=True)
 class Asked:
-    """One connection that a client asked for: where to, and whether it gave a name or an address."""
+    """Requested connection: destination, given by name or address."""
 
     host: str
     port: int
@@ -30,7 +30,7 @@ class Asked:
 
 
 class SocksServer(RunningServer):
-    """A running proxy; a context manager. ``names`` maps the names that it can resolve to loopback ports."""
+    """Context manager of a running proxy. ``names`` maps resolvable names to loopback ports."""
 
     def __init__(self, names: Mapping[str, int], *, login: tuple[str, str] | None = None) -> None:
         self.names = dict(names)
@@ -59,7 +59,7 @@ class _Handler(socketserver.StreamRequestHandler):
                 self._connect(username)
 
     def _greet(self) -> str | bool | None:
-        """The user's name, None without a login, False if it was refused."""
+        """Return the user's name, None without a login, False if the login was refused."""
         _, count = self._exactly(2)
         offered = self._exactly(count)
         login = self.server.proxy.login

@@ -1,4 +1,4 @@
-"""What the tests of tools share: the plugin's stores, what stands in one, and a process that dies at work."""
+"""Shared by the tests of tools: the plugin's stores, their content, and a process that dies during work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tieredstore.remote import RemoteStorageManager
 
 
 def golden_store(case: str) -> ObjectStore:
-    """The plugin's objects of a case."""
+    """Return a store with the plugin's objects of a case."""
     store, folder = MemoryObjectStore(), GOLDEN / case / "store"
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -32,32 +32,32 @@ def golden_store(case: str) -> ObjectStore:
 
 
 def content(store: ObjectStore, suffix: str = "") -> dict[str, bytes]:
-    """What stands, by its key; of the keys that end like this."""
+    """Return the store's objects by key; only keys with this suffix."""
     return {info.key: store.get(info.key) for info in store.list() if info.key.endswith(suffix)}
 
 
 def outcomes(steps: Iterable[Step[Any]]) -> Counter[Outcome]:
-    """How often it came to what."""
+    """Count the outcomes."""
     return Counter(step.outcome for step in steps)
 
 
 def found_in(checked: Iterable[CheckedSegment]) -> list[Finding]:
-    """All that was found."""
+    """Return all findings."""
     return [finding for segment in checked for finding in segment.findings]
 
 
 def kinds_of(checked: Iterable[CheckedSegment]) -> list[FindingKind]:
-    """What was found, by its kind."""
+    """Return the kinds of all findings."""
     return [finding.kind for finding in found_in(checked)]
 
 
 def findings_of(bucket: Bucket, level: Level = Level.DATA) -> list[Finding]:
-    """What a level finds in a bucket."""
+    """Return the findings of a level in a bucket."""
     return found_in(verify(bucket, selection=Selection(level)))
 
 
 def assert_read_back(manager: RemoteStorageManager, metadata: RemoteLogSegmentMetadata, segment: GoldenSegment) -> None:
-    """The segment's log and indexes are the broker's."""
+    """Assert that the segment's log and indexes are the broker's."""
     with manager.open(metadata) as log:
         assert log.read() == segment.original("log").read_bytes()
     originals = original_indexes(segment)
@@ -66,13 +66,13 @@ def assert_read_back(manager: RemoteStorageManager, metadata: RemoteLogSegmentMe
 
 
 def assert_no_half(store: ObjectStore) -> None:
-    """What has a manifest is whole."""
+    """Assert that each segment with a manifest is complete."""
     for objects in list_segments(store):
         assert objects.missing == () or Suffix.MANIFEST in objects.missing
 
 
 def die_at(store: ObjectStore, number: int, moment: Moment, work: Callable[[ObjectStore], object]) -> None:
-    """Work in a child that dies, without another word, at one of its store's operations."""
+    """Work in a child process that dies abruptly at one of its store's operations."""
 
     def die() -> BaseException:
         os._exit(9)

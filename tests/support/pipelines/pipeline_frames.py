@@ -1,4 +1,4 @@
-"""What users may name by ``frame``: functions of the records of windows, as a DataFrame."""
+"""Functions for the ``frame`` setting, from a window's records as a DataFrame to a DataFrame."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ from tests.support.connections import parent_of
 from tieredstore.pipelines.writers import ENVELOPE
 
 DEED: Final = "TIEREDSTORE_TEST_DEED"
-"""In the environment of the driver: a file that is not there yet, whose name says who is killed."""
+"""Variable of the driver's environment: a file that does not exist yet; its name says which process to kill."""
 
 
 def evens(records: DataFrame) -> DataFrame:
-    """Every second record, with a column more."""
+    """Return every second record, with an additional column."""
     return records.filter("offset % 2 = 0").withColumn("size", functions.length("value"))
 
 
 def in_capitals(records: DataFrame) -> DataFrame:
-    """By SQL; of partition 1 nothing is left."""
+    """Transform by SQL; drop all records of partition 1."""
     kept = ", ".join("CAST(upper(CAST(value AS STRING)) AS BINARY) AS value" if name == "value" else f"`{name}`"
                      for name in ENVELOPE.names)  # fmt: skip
     return records.sparkSession.sql(f"SELECT {kept} FROM {{records}} WHERE partition = 0", records=records)
 
 
 def scattered(records: DataFrame) -> DataFrame:
-    """Rows of a window in two tasks."""
+    """Spread the rows of a window over two tasks."""
     return records.repartition(2)
 
 
 def doubled(records: DataFrame) -> DataFrame:
-    """A record twice."""
+    """Return each record twice."""
     return records.withColumn("copy", functions.explode(functions.array(functions.lit(1), functions.lit(2))))
 
 
 def without_offsets(records: DataFrame) -> DataFrame:
-    """One column too few."""
+    """Drop a required column."""
     return records.drop("offset")
 
 
 def moved(records: DataFrame) -> DataFrame:
-    """Offsets of another window."""
+    """Return offsets of another window."""
     return records.withColumn("offset", functions.col("offset") + 1000)
 
 
 def counted(records: DataFrame) -> int:
-    """No DataFrame."""
+    """Return an int instead of a DataFrame."""
     return len(records.columns)
 
 
 def troubled(records: DataFrame) -> DataFrame:
-    """Every second record; in the midst of one window a process is killed, the first time."""
+    """Return every second record; kill a process in the middle of one window, the first time."""
     deed = Path(os.environ[DEED])
 
     def passed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -73,7 +73,7 @@ def _do(deed: Path) -> None:
         deed.touch(exist_ok=False)
     except FileExistsError:
         return
-    # The parent of this worker is PySpark's daemon, and that one's is the executor.
+    # This worker's parent is PySpark's daemon, whose parent is the executor.
     process = os.getpid() if deed.name == "worker" else parent_of(os.getppid())
     os.kill(process, signal.SIGKILL)
-    time.sleep(60)  # it ends with the executor
+    time.sleep(60)  # killed together with the executor

@@ -1,4 +1,4 @@
-"""Two pipelines, of both groups, over a topic that a transactional producer writes; their service is killed."""
+"""Two pipelines, one per group, over a topic with a transactional producer, whose service is killed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIRST_MS = 1_700_000_000_000
 
 
 class Killed:
-    """The pipelines, their service, and what whoever lists their output sees."""
+    """Pipelines, their service, and their output as listed by a reader."""
 
     def __init__(self, server: KafkaServer, folder: Path) -> None:
         self.topic = TieredTopic(server, folder, partitions=PARTITIONS)
@@ -60,7 +60,7 @@ class Killed:
 
     @contextmanager
     def service(self) -> Generator[subprocess.Popen[bytes]]:
-        """``tieredstore pipeline run`` on two executors, all of its processes in a group that is gone afterwards."""
+        """Run ``tieredstore pipeline run`` on two executors, in a process group that is killed afterwards."""
         conf = {**EXECUTORS, "spark.speculation": "true"}
         with pipeline_service(self._folder, *self._files.values(), conf=conf, drain_s=200) as service:
             yield service.process
@@ -70,11 +70,11 @@ class Killed:
         return self._folder / "service.log"
 
     def said(self) -> str:
-        """The end of what the service logged."""
+        """Return the end of the service's log."""
         return self._log.read_text(errors="replace")[-4000:]
 
     def wait_for_commits(self, process: subprocess.Popen[bytes]) -> None:
-        """Until each of the pipelines has committed more since the last wait; what is seen is checked all the while."""
+        """Wait until each pipeline has committed more since the last wait, checking the output continuously."""
         before = {root: self._commits_of(root) for root in self._files}
         deadline = time.monotonic() + COMMITTED_S
         while any(self._commits_of(root) <= count for root, count in before.items()):
@@ -87,12 +87,12 @@ class Killed:
         return sum(1 for _ in self._store.list(f"{root}_tieredstore/{root.rstrip('/')}/1/commits/"))
 
     def check(self) -> None:
-        """What is seen now, whatever is under way."""
+        """Check the visible output; valid at any time."""
         for seen in self._seen.values():
             seen.look()
 
     def listed(self) -> list[str]:
-        """The files that are seen."""
+        """Return the visible files."""
         return [key for root in self._files for key in listed(self._store, root)]
 
     def finish(self) -> None:
@@ -103,7 +103,9 @@ class Killed:
                 list(runner.run_once())
 
     def check_end(self, numbers: dict[int, list[int]] | None = None) -> None:
-        """Each record once, and nothing else; ``numbers`` are those that were committed, by partition."""
+        """Assert that the output has each record once and nothing else; ``numbers`` are the committed ones, by
+        partition.
+        """
         self.check()
         for root, file in self._files.items():
             assert list(verify_output(load_pipeline(file), self._store)) == []
@@ -115,12 +117,12 @@ class Killed:
                 } == {partition: sorted(committed) for partition, committed in numbers.items()}
 
     def close(self) -> None:
-        """The bucket's connections."""
+        """Close the bucket's connections."""
         self.topic.close()
 
 
 class Writer(BlockThread):
-    """Writes one transaction after the other into each of the partitions, every fourth one in vain."""
+    """Writes consecutive transactions to each partition, and aborts every fourth."""
 
     def __init__(self, topic: TieredTopic) -> None:
         super().__init__()
@@ -128,11 +130,11 @@ class Writer(BlockThread):
         self.committed: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
 
     def tier(self) -> None:
-        """Have what is closed copied into the bucket."""
+        """Copy closed segments into the bucket."""
         self._topic.tier()
 
     def work(self) -> None:
-        """Some three transactions a second."""
+        """Write some three transactions per second."""
         producer: Any = producer_of(
             self._topic.server, **{"transactional.id": f"kills-{id(self)}", "transaction.timeout.ms": "600000"}
         )

@@ -1,4 +1,4 @@
-"""Pipelines over topics in memory, and what whoever lists their output sees."""
+"""Pipelines over topics in memory, and their output as listed by a reader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NUMBER = PARTITION.partition
 
 
 def pipeline_of(**changes: str) -> Pipeline:
-    """One named ``kept``; ``changes`` have ``__`` for the dots of names."""
+    """Return a pipeline named ``kept``; ``changes`` have ``__`` for the dots of names."""
     given = {name.replace("__", "."): text for name, text in changes.items()}
     return pipeline_from(
         {
@@ -37,19 +37,19 @@ def pipeline_of(**changes: str) -> Pipeline:
 def run_once(
     topic: StoredTopic, store: ObjectStore, pipeline: Pipeline, *, take_over: int | None = None
 ) -> list[Entry]:
-    """A whole run of its own, on one thread so that its operations come in one order."""
+    """Run the pipeline once, on a single thread for a deterministic order of operations."""
     with Runner(pipeline, Parts(store, topic.manager), threads=1, take_over=take_over) as runner:
         return list(runner.run_once())
 
 
 def redrive(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline) -> list[Redriven]:
-    """What becomes of the bad messages that are put aside."""
+    """Reprocess the bad messages that were put aside, and return the results."""
     with Runner(pipeline, Parts(store, topic.manager), threads=1) as runner:
         return list(runner.redrive())
 
 
 def copies_of(store: ObjectStore) -> Callable[[], MemoryObjectStore]:
-    """Makes stores that have what this one has now."""
+    """Return a factory of stores with this one's current content."""
     objects = {info.key: store.get(info.key) for info in store.list("")}
 
     def copy() -> MemoryObjectStore:
@@ -62,36 +62,36 @@ def copies_of(store: ObjectStore) -> Callable[[], MemoryObjectStore]:
 
 
 def listed(store: ObjectStore, root: str = "out/") -> list[str]:
-    """What is seen of the output: all but what the pipeline keeps for itself."""
+    """Return the visible output: all keys except the pipeline's internal ones."""
     return [info.key for info in store.list(root) if not info.key.startswith(f"{root}_tieredstore/")]
 
 
 def content_of(store: ObjectStore) -> dict[str, bytes]:
-    """All that is seen, by its key."""
+    """Return the visible objects by key."""
     return {key: store.get(key) for key in listed(store)}
 
 
 def offsets_of(store: ObjectStore, key: str) -> list[int]:
-    """The offsets in a file of Parquet."""
+    """Return the offsets in a Parquet file."""
     table: Any = pq.read_table(io.BytesIO(store.get(key)))
     offsets: list[int] = table.column("offset").to_pylist()
     return offsets
 
 
 def rows_of(store: ObjectStore, key: str) -> list[dict[str, Any]]:
-    """The rows in a file of Parquet."""
+    """Return the rows in a Parquet file."""
     rows: list[dict[str, Any]] = pq.read_table(io.BytesIO(store.get(key))).to_pylist()
     return rows
 
 
 def listed_offsets(store: ObjectStore) -> list[int]:
-    """The offsets of all files of records that are seen, as often as they are there."""
+    """Return the offsets of all visible record files, including duplicates."""
     keys = [key for key in listed(store) if key.rpartition("/")[2][0] not in "._"]
     return sorted(offset for key in keys for offset in offsets_of(store, key))
 
 
 def topics(tmp_path: Path, count: int = 300) -> Iterator[StoredTopic]:
-    """A topic of so many records in three segments."""
+    """Yield a topic with this many records in three segments."""
     topic = StoredTopic(tmp_path / "logs")
     for start in range(0, count, count // 3):
         topic.copy_plain(start, count // 3, size=100)
@@ -100,5 +100,5 @@ def topics(tmp_path: Path, count: int = 300) -> Iterator[StoredTopic]:
 
 
 def texts(changes: Mapping[str, str]) -> dict[str, str]:
-    """Names of properties as :func:`pipeline_of` takes them."""
+    """Return property names as :func:`pipeline_of` takes them."""
     return {name.replace(".", "__"): text for name, text in changes.items()}

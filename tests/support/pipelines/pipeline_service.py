@@ -1,4 +1,4 @@
-"""``tieredstore pipeline run`` as a process of its own, on a Spark of its own."""
+"""``tieredstore pipeline run`` as a process, with a separate Spark."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ EXECUTORS: Mapping[str, str] = {
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": JVM["spark.driver.extraJavaOptions"],
 }
-"""Two of them, as processes of this machine."""
+"""Two executors as processes of this machine."""
 
 
 class PipelineService:
-    """One that runs; ``process`` leads the session of all that it starts."""
+    """Running service; ``process`` leads the session of all its child processes."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self.process, self._log = process, log
 
     def asked(self, page: str) -> str | None:
-        """What it answers, once it listens; None as long as it says no."""
+        """Return the answer for a page; None while it does not listen or the status is an error."""
         status, text = self._answer(page)
         return text if status == HTTPStatus.OK else None
 
     def reasons(self) -> str:
-        """Why it is not ready; empty if it is, or does not listen yet."""
+        """Return the reasons why it is not ready; empty if it is, or does not listen yet."""
         status, text = self._answer("readyz")
         return text if status == HTTPStatus.SERVICE_UNAVAILABLE else ""
 
     def _answer(self, page: str) -> tuple[int | None, str]:
-        # Of several in one folder the last one's.
+        # With several services in one folder, the last one's.
         listens = re.findall(r"(http://127\.0\.0\.1:\d+)/readyz", self.said())
         if not listens:
             return None, ""
@@ -57,11 +57,11 @@ class PipelineService:
             return None, ""
 
     def said(self) -> str:
-        """All that it has logged."""
+        """Return its whole log."""
         return self._log.read_text(errors="replace")
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Until it is so; it must not end before."""
+        """Wait until the condition holds; the service must not end before."""
         by = time.monotonic() + WITHIN_S
         while not condition():
             assert self.process.poll() is None, self.said()[-3000:]
@@ -69,15 +69,15 @@ class PipelineService:
             time.sleep(0.2)
 
     def wait_until_ready(self) -> None:
-        """Until it says so itself."""
+        """Wait until it reports ready."""
         self.wait_until(lambda: self.asked("readyz") is not None)
 
     def ended(self) -> int:
-        """The code that it ends with."""
+        """Return its exit code."""
         return self.process.wait(WITHIN_S)
 
     def stop(self, signum: signal.Signals = signal.SIGTERM) -> None:
-        """As whoever looks after services stops one: its batch is written to the end."""
+        """Stop it like a service manager: it finishes its current batch."""
         self.process.send_signal(signum)
         assert self.ended() == 0, self.said()[-3000:]
 
@@ -86,7 +86,7 @@ class PipelineService:
 def pipeline_service(
     folder: Path, *files: Path, conf: Mapping[str, str] | None = None, drain_s: int = 120
 ) -> Generator[PipelineService]:
-    """On one thread, or as ``conf`` says; all of its processes are gone at the end of the block."""
+    """Run the service on one thread, or as ``conf`` says; kill all its processes at the end of the block."""
     settings = {**CONF, **JVM, "spark.master": "local[1]", **(conf or {})}
     (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
     env = {**os.environ, **environment(folder), "SPARK_CONF_DIR": str(folder)}

@@ -1,8 +1,9 @@
-"""What Secor's parsers make of odd messages, for tests and for docs/reference/pipeline-settings.md.
+"""Secor's treatment of unusual messages, for tests and for docs/reference/pipeline-settings.md.
 
-``tests/pipelines/filing/secor_parsers.json`` has a message each: its properties, Secor's directory, ours, and ours with
-``secor.parser.strict`` (null: a bad message). Secor's were measured with the classes that its parsers call: json-smart
-2.3, ``SimpleDateFormat`` and ``Pattern`` of Java 17 in UTC, JAXB's ``DatatypeConverter`` 2.3.0, json-path 2.4.
+Each entry of ``tests/pipelines/filing/secor_parsers.json`` has a message, its properties, Secor's directory, ours, and
+ours with ``secor.parser.strict`` (null: a bad message). Secor's results were measured with the classes that its parsers
+call: json-smart 2.3, ``SimpleDateFormat`` and ``Pattern`` of Java 17 in UTC, JAXB's ``DatatypeConverter`` 2.3.0,
+json-path 2.4.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from typing import Any, Final
 from tests.support.paths import REPOSITORY
 
 REFUSED: Final = "REFUSED"
-"""In place of our directory: the settings are refused at the start."""
+"""In place of our directory: the settings are refused at startup."""
 _NAME: Final = "secor.message.parser.class"
 _SHOWN: Final = {"message.timestamp.input.pattern": "", "partitioner.granularity.date.format": "to "}
 
 
 @dataclass(frozen=True, slots=True)
 class SecorCase:
-    """A message, and the directory that each reader of it files it in."""
+    """A message, and the directory in which each system files it."""
 
     properties: Mapping[str, str]
     value: bytes
@@ -30,7 +31,7 @@ class SecorCase:
     ours: str | None
     strict: str | None
     why: str
-    """Why ours differs; empty where it does not."""
+    """Reason for our difference; empty without one."""
 
     @property
     def parser(self) -> str:
@@ -55,7 +56,7 @@ def load_cases() -> list[SecorCase]:
 
 
 def render_table(cases: list[SecorCase]) -> str:
-    """Return a row for each message that is filed elsewhere than with Secor, below the reason."""
+    """Return a row for each message that Secor files elsewhere, below the reason."""
     by_reason: dict[str, list[SecorCase]] = {}
     for case in cases:
         by_reason.setdefault(case.why, []).append(case)

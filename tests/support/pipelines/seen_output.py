@@ -1,4 +1,4 @@
-"""What whoever lists a pipeline's output sees, look by look, beside what its commit log said before and after."""
+"""Pipeline output as seen in successive listings, compared with the commit log before and after."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tieredstore.pipelines.run.generation import commit_log_of
 class SeenOutput:
     """Parquet files of one topic with an ``offset`` and a ``value``. ``records`` has both, by partition.
 
-    The topic has no retention and the generation stands, so that what was seen once has to be seen always.
+    The topic has no retention and the generation does not change, so visible files must stay visible.
     """
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, root: str) -> None:
@@ -31,8 +31,8 @@ class SeenOutput:
         """Files of the last batch, which may still be unpublished."""
 
     def look(self) -> None:
-        """Once more: no offset twice, none missing of what is published, none above what is committed."""
-        # The log is read before the listing for what has to be there, and behind it for what may be.
+        """List again: no duplicate offset, no published file missing, nothing above the committed offsets."""
+        # Read the log before the listing for the required files, and after it for the allowed ones.
         self._read_log()
         now = set(listed(self._store, self._root))
         assert not (missing := (self._published | self._seen) - now), f"{min(missing)} is not there"
@@ -46,7 +46,7 @@ class SeenOutput:
         for entry in self._log.entries(self._next):
             self._next = entry.number + 1
             if entry.kind in {"batch", "published"}:
-                # Before either is written all that was committed before it is published.
+                # Before either entry is written, all earlier commits are published.
                 self._published |= self._last
                 self._last = {file.key for file in entry.files if file.kind == "data"}
 

@@ -1,4 +1,4 @@
-"""Brokers of batches as processes, each with links of its own to the store and ZooKeeper, which may be cut."""
+"""Batch brokers as processes, each with separate links to the store and ZooKeeper that can be cut."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MODULES = (
 
 
 def store_properties(server: S3Server, bucket: str, endpoint_url: str | None = None) -> dict[str, str]:
-    """The settings of a store in a bucket; ``endpoint_url``: by another way."""
+    """Return the settings of a store in a bucket; ``endpoint_url`` overrides the server's."""
     return {
         "storage.backend.class": "s3",
         "storage.s3.endpoint.url": endpoint_url or server.endpoint_url,
@@ -40,7 +40,7 @@ def store_properties(server: S3Server, bucket: str, endpoint_url: str | None = N
 
 
 class BrokerProcess:
-    """One broker, at an address of its own that it keeps when it is started again."""
+    """One broker, with a fixed address that it keeps across restarts."""
 
     def __init__(
         self, commands: ForkedCommands, folder: Path, number: int, properties: Mapping[str, str], links: list[CutProxy]
@@ -72,18 +72,18 @@ class BrokerProcess:
             self._run, self.is_well = None, False
 
     def stop(self) -> None:
-        """It stands still, and its connections are open."""
+        """Suspend it; its connections stay open."""
         self._signal(signal.SIGSTOP)
         self.is_well = False
 
     def cut_off(self) -> None:
-        """It speaks with clients, and neither with the store nor with whom brokers agree by."""
+        """Cut its links to the store and ZooKeeper; clients still reach it."""
         for link in self._links:
             link.cut()
         self.is_well = False
 
     def recover(self) -> None:
-        """It is started again, woken, or its links heal."""
+        """Restart it, resume it, or heal its links."""
         if self._run is None:
             self.start()
         self._signal(signal.SIGCONT)
@@ -97,7 +97,7 @@ class BrokerProcess:
             os.kill(self._run.process, signum)
 
     def writers(self, topic: str) -> set[str] | None:
-        """Who has the topic, as this broker tells clients; None if it does not answer."""
+        """Return the topic's writers as this broker reports them; None if it does not answer."""
         try:
             with PacketClient(self.place) as client:
                 answer = client.ask(MetadataRequest((topic,))).payload
@@ -112,7 +112,7 @@ class BrokerProcess:
 def broker_processes(
     folder: Path, server: S3Server, properties: Mapping[str, str], *, zookeeper: str | None = None
 ) -> Generator[list[BrokerProcess]]:
-    """Three that run; ``properties`` are those of the store and the topics."""
+    """Run three brokers; ``properties`` are those of the store and the topics."""
     hosts, slash, node = (zookeeper or "").partition("/")
     with ExitStack() as stack:
         commands = stack.enter_context(ForkedCommands(folder, _MODULES))
@@ -131,5 +131,5 @@ def broker_processes(
             yield brokers
         finally:
             for broker in brokers:
-                broker.recover()  # what is stopped cannot be waited for
+                broker.recover()  # a suspended process cannot be waited for
                 broker.kill()

@@ -1,4 +1,4 @@
-"""Batches of MemQ's for tests: records at random, batches of them, and damage to them."""
+"""MemQ batches for tests: random records, batches of them, and damage."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Row: TypeAlias = dict[str, Any]
 
 
 def golden_batches() -> dict[str, bytes]:
-    """The objects that MemQ's own client wrote, by the name of their vector."""
+    """Return the objects that MemQ's client wrote, by the name of their vector."""
     return {path.name.split(".")[0]: path.read_bytes() for path in sorted((GOLDEN / "batches").iterdir())}
 
 
 def random_record(source: random.Random) -> RecordFields:
-    """One record, often with empty parts."""
+    """Return one record, often with empty parts."""
     headers = [(f"имя-{i}" if i % 2 else f"name-{i}", source.randbytes(source.randrange(9))) for i in range(4)]
     return (
         source.randbytes(source.choice((0, 1, 20, 300))),
@@ -45,14 +45,14 @@ def message_of(
     compression: Compression = Compression.NONE,
     request: ProducerRequest | None = REQUEST,
 ) -> bytes:
-    """The Message of the records."""
+    """Encode the records as a Message."""
     body = BodyWriter(1 << 30)
     assert body.extend(list(records), 0) == len(records)
     return seal_message(body, body.count, request, compression)
 
 
 def row_of(record: RecordFields, message: int, number: int) -> Row:
-    """The row that a record must come back as."""
+    """Return the expected row of a record."""
     value, key, headers, message_id, timestamp = record
     return {
         "key": key or None,
@@ -66,13 +66,13 @@ def row_of(record: RecordFields, message: int, number: int) -> Row:
 
 
 def rows_of(batch: bytes, decoder: BatchDecoder | None = None) -> list[Row]:
-    """What a decoder makes of a whole object."""
+    """Decode a whole object."""
     return [row for rows in (decoder or BatchDecoder()).decode(batch, "batch") for row in rows.to_pylist()]
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """One damaged batch. ``is_sealed``: its CRCs were computed after the damage, so that the parsers see it."""
+    """One damaged batch. ``is_sealed``: its CRCs were computed after the damage, so that it reaches the parsers."""
 
     original: bytes
     damaged: bytes
@@ -112,7 +112,7 @@ def check(mutation: Mutation, source: random.Random) -> bool:
 
 
 def contents(rows: Sequence[Row]) -> list[str]:
-    """What the CRC of a Message vouches for."""
+    """Return the fields covered by a Message's CRC."""
     return [repr({name: row[name] for name in ("key", "value", "headers", "message_id", "timestamp")}) for row in rows]
 
 
@@ -138,7 +138,7 @@ def _damage(source: random.Random, batch: bytearray) -> bytearray:
 
 
 def _sealed(damaged: bytearray) -> bytes | None:
-    """The CRCs made right again, as an attacker would; None where nothing says where the bodies lie."""
+    """Return the batch with correct CRCs, as an attacker would; None if the positions of the bodies are unreadable."""
     batch = bytearray(damaged)
     try:
         index = BatchIndex(batch, "damaged")

@@ -1,4 +1,4 @@
-"""A topic of batches in a folder, as Spark's source sees it without a JVM: planned, its tasks read."""
+"""A topic of batches in a folder, planned and read like Spark's source without a JVM."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Rows = list[dict[str, Any]]
 
 
 class Topic:
-    """The topic ``orders`` of two read partitions in a folder; batch n is in partition n % 2."""
+    """Topic ``orders`` with two read partitions in a folder; batch n is in partition n % 2."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -52,7 +52,7 @@ class Topic:
 
 
 def written_topic(folder: Path) -> Topic:
-    """With all its batches."""
+    """Return the topic with all its batches."""
     topic = Topic(folder)
     topic.write()
     return topic

@@ -1,4 +1,4 @@
-"""Brokers of batches for tests: on a thread of this process, and a client that speaks raw packets."""
+"""Batch brokers for tests: on a thread of this process, and a client that sends raw packets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _Answer = TypeVar("_Answer")
 
 
 class RunningBroker:
-    """A broker on a loop of its own thread."""
+    """A broker on the event loop of a separate thread."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -49,7 +49,7 @@ class RunningBroker:
         return outcome(asyncio.run_coroutine_threadsafe(work, self.loop), LONG_S)
 
     def ask(self, question: Callable[[], _Answer]) -> _Answer:
-        """Its answer, on the loop."""
+        """Call the function on the loop and return its result."""
 
         async def asked() -> _Answer:
             return question()
@@ -58,7 +58,9 @@ class RunningBroker:
         return answer
 
     def until(self, holds: Callable[[], object]) -> None:
-        """Wait for what the broker comes to in some turns of its loop, which may be after it has answered others."""
+        """Wait for a state that the broker reaches within some turns of its loop, perhaps after answering other
+        clients.
+        """
         eventually(lambda: self.ask(holds))
 
     @property
@@ -73,7 +75,7 @@ class RunningBroker:
             self._end()
 
     def kill(self) -> None:
-        """As by kill -9 for the clients: connections end, nothing that is held is answered."""
+        """Simulate kill -9 for the clients: connections end without answers to held requests."""
         if not self.is_gone:
             self.is_gone = True
             self.call(self._kill())
@@ -84,16 +86,15 @@ class RunningBroker:
 
     def _end(self) -> None:
         async def settled() -> None:
-            # A connection that was accepted in this moment is a task that has not begun: cancelled, it would never
-            # close its socket.
+            # A connection accepted just now is a task that has not started: cancelled, it would never close its socket.
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             others = asyncio.all_tasks() - {asyncio.current_task()}
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
-            # Connections that came or went just now, of which only the loop knows: a transport calls its end back in a
-            # later turn, and a socket that is left to the collector is a warning in whatever test runs then.
+            # Include connections opened or closed just now, which only the loop knows: a transport reports its end in a
+            # later turn, and a socket left to the garbage collector causes a warning in an unrelated test.
             loop: Any = self.loop
             for transport in list(loop._transports.values()):
                 transport.abort()
@@ -109,7 +110,7 @@ class RunningBroker:
 
 @contextmanager
 def running_broker(topics: Topics, **given: Any) -> Generator[RunningBroker]:
-    """A broker of these topics on any free port."""
+    """Run a broker of these topics on any free port."""
     running = RunningBroker(Broker(listening_anywhere(topics), **given))
     try:
         yield running.begin()
@@ -118,20 +119,20 @@ def running_broker(topics: Topics, **given: Any) -> Generator[RunningBroker]:
 
 
 def listening_anywhere(topics: Topics, host: str = "127.0.0.1", **given: Any) -> Topics:
-    """The same topics for a broker on the loopback interface, with whatever other settings of a broker."""
+    """Return the same topics for a broker on the loopback interface, with these broker settings."""
     own = topics.settings.section(BatchBrokerSettings).model_copy(update={"listen": (host, free_port()), **given})
     return Topics(topics.store, topics.settings.with_section(own))
 
 
 def client_of(topics: Topics, *places: str, **changes: object) -> Settings:
-    """Settings of a producer that knows these brokers."""
+    """Return a producer's settings with these brokers."""
     given = {"bootstrap": places, "linger_ms": 1, **changes}
     client = topics.settings.section(BatchClientSettings).model_copy(update=given)
     return topics.settings.with_section(client)
 
 
 class PacketClient:
-    """Sends packets, and reads answers in their order."""
+    """Sends packets, and reads answers in order."""
 
     def __init__(self, place: str) -> None:
         host, _, port = place.partition(":")
@@ -160,7 +161,7 @@ class PacketClient:
         return self.answer()
 
     def ended(self) -> bool:
-        """Whether the broker ends the connection; waits for it."""
+        """Wait for the broker to end the connection; return True if it does."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionError:
@@ -178,7 +179,7 @@ class PacketClient:
 def message_of(
     values: list[bytes], request_id: int = 0, *, address: bytes = b"\x7f\0\0\1", compression: str = "none"
 ) -> bytes:
-    """A Message of records without keys."""
+    """Encode records without keys as a Message."""
     body = b"".join(
         b"\0\x0b" + bytes(8) + b"\0" + b"\0\0" + bytes(4) + len(value).to_bytes(4, "big") + value for value in values
     )
@@ -187,5 +188,5 @@ def message_of(
 
 
 def write_of(data: bytes, topic: str = "orders", *, no_acks: bool = False) -> WriteRequest:
-    """A request that writes a Message."""
+    """Return a request that writes a Message."""
     return WriteRequest(topic, checksum(data), data, no_acks, "a-producer")

@@ -1,4 +1,4 @@
-"""Topics of batches for tests: on a store in memory, or on a folder."""
+"""Batch topics for tests, on a store in memory or in a folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tieredstore.pubsub.queue.topics import Topics
 
 
 def eventually(holds: Callable[[], object], between: Callable[[], object] = lambda: None, what: object = "") -> float:
-    """Wait until it holds, for two minutes at most, and return how many seconds it took."""
+    """Wait until the condition holds, for two minutes at most, and return the seconds it took."""
     began_s = time.monotonic()
     while not holds():
         assert time.monotonic() - began_s < 120, what
@@ -36,22 +36,23 @@ def eventually(holds: Callable[[], object], between: Callable[[], object] = lamb
 
 
 def topics_on(store: ObjectStore | None = None, **properties: str) -> Topics:
-    """The topics of a store; settings by name, ``_`` for a dot."""
+    """Return the topics of a store; settings by name, ``_`` for a dot."""
     given = {f"pubsub.{name.replace('_', '.')}": text for name, text in properties.items()}
     settings = settings_from({"storage.backend.class": "memory", "chunk.size": "4194304", **given})
     return Topics(MemoryObjectStore() if store is None else store, settings)
 
 
 def topics_in(folder: Path, **properties: str) -> Topics:
-    """The topics of a folder, which processes share."""
+    """Return the topics of a folder, which processes can share."""
     return topics_on(FilesystemObjectStore(folder), **properties)
 
 
 def records_of(
     consumer: BatchConsumer, timeout_s: float = 0.0, at_least: int = 0, patience: int = 600
 ) -> list[ConsumedRecord]:
-    """What a consumer gives until nothing comes and its queue has nothing more; with ``at_least``, until there are so
-    many. Silence alone tells nothing: on a busy machine any thread may stand still for a while."""
+    """Read records until the queue is empty, or until there are ``at_least`` so many. Getting none is no proof of
+    the end: on a busy machine any thread may stall for a while.
+    """
     records: list[ConsumedRecord] = []
     for _ in range(patience):
         got = list(consumer.records(timeout_s or 0.3))
@@ -62,21 +63,21 @@ def records_of(
 
 
 def _is_behind(consumer: BatchConsumer) -> bool:
-    """Whether the queue has something for a consumer that it has not given."""
+    """Return True if the queue has entries that the consumer has not returned."""
     queue = consumer._queue  # pyright: ignore[reportPrivateUsage]
     try:
         return any(queue.read(partition, position.offset) for partition, position in consumer.position().items())
-    except DataLossError:  # of which the consumer tells, or which it passes over
+    except DataLossError:  # the consumer reports the loss, or skips it
         return True
 
 
 def values_of(consumer: BatchConsumer, timeout_s: float = 0.0, at_least: int = 0, patience: int = 600) -> list[bytes]:
-    """The values of :func:`records_of`."""
+    """Return the values of :func:`records_of`."""
     return [record.value for record in records_of(consumer, timeout_s, at_least, patience)]
 
 
 def publish(topics: Topics, values: list[bytes], topic: str = "orders") -> list[RecordPlace]:
-    """Send all and wait; where they stand."""
+    """Send all values, wait, and return their places."""
     with BatchProducer(topics, topic) as producer:
         futures = [producer.send(value) for value in values]
         producer.flush()
@@ -84,14 +85,14 @@ def publish(topics: Topics, values: list[bytes], topic: str = "orders") -> list[
 
 
 def orders_on(store: ObjectStore | None = None, partitions: int = 1, **properties: str) -> Topics:
-    """As :func:`topics_on`, with the topic ``orders``."""
+    """Return :func:`topics_on` with the topic ``orders``."""
     topics = topics_on(store, **properties)
     topics.create("orders", partitions)
     return topics
 
 
 def fresh_topics(partitions: int = 1, **properties: str) -> Topics:
-    """A store in memory with the topic ``orders``.
+    """Return topics in memory with the topic ``orders``.
 
     A batch ends by its size or a flush unless ``batch_ms`` is given: on a busy machine any time may pass between two
     records.
@@ -100,37 +101,37 @@ def fresh_topics(partitions: int = 1, **properties: str) -> Topics:
 
 
 def read_values(topics: Topics, at_least: int = 0) -> list[bytes]:
-    """The values of ``orders``, by a consumer of its own."""
+    """Return the values of ``orders``, read by a new consumer."""
     with BatchConsumer(topics, "orders") as consumer:
         return values_of(consumer, at_least=at_least)
 
 
 def entries_of(topics: Topics, partition: int = 0) -> list[QueuedNotification]:
-    """The queue of ``orders``."""
+    """Return the queue of ``orders``."""
     with topics.queue(topics.get("orders")) as queue:
         return list(queue.walk(partition))
 
 
 def notified(topics: Topics, partition: int = 0) -> list[Notification]:
-    """What the queue of ``orders`` tells."""
+    """Return the notifications of ``orders``."""
     return [parse_notification(entry.raw, "queue") for entry in entries_of(topics, partition)]
 
 
 def facts_of(topics: Topics, partition: int = 0) -> list[BatchFacts]:
-    """What notifications of ours tell beside MemQ's."""
+    """Return our extensions of MemQ's notifications."""
     told = [notification.facts for notification in notified(topics, partition)]
     assert None not in told
     return [facts for facts in told if facts is not None]
 
 
 def request_ids(topics: Topics, partitions: int = 1) -> list[int]:
-    """Of all requests that notifications name, in their order."""
+    """Return the ids of all requests in notifications, in order."""
     facts = [each for partition in range(partitions) for each in facts_of(topics, partition)]
     return sorted(request.request_id for each in facts for request in each.requests(1 << 30))
 
 
 def sealed_message(request: ProducerRequest, *values: bytes, timestamp_ms: int = 0) -> SealedMessage:
-    """A Message as a producer seals it, without compression."""
+    """Seal a Message like a producer, without compression."""
     body = BodyWriter(1 << 20)
     for value in values:
         assert body.append(value, None, None, None, timestamp_ms)
@@ -139,7 +140,7 @@ def sealed_message(request: ProducerRequest, *values: bytes, timestamp_ms: int =
 
 
 def run_together(*works: Callable[[], object]) -> None:
-    """Run each on a thread of its own, and wait for all."""
+    """Run each on a separate thread, and wait for all."""
     threads = [threading.Thread(target=work) for work in works]
     for thread in threads:
         thread.start()
@@ -149,11 +150,11 @@ def run_together(*works: Callable[[], object]) -> None:
 
 
 def topics_later(topics: Topics, days: int) -> Topics:
-    """The same topics, so many days of the store's clock later."""
+    """Return the same topics, with the store's clock this many days later."""
     later = ScriptedStore(topics.store).change("now_ms", change=lambda now_ms: now_ms and now_ms + days * 86_400_000)
     return Topics(later, topics.settings)
 
 
 def batch_keys(topics: Topics) -> list[str]:
-    """The objects of all topics."""
+    """Return the objects of all topics."""
     return [info.key for info in topics.store.list() if "!tieredstore" not in info.key]

@@ -1,4 +1,4 @@
-"""Counts what the checksums of batches are made of: how often each byte is read."""
+"""Counts the bytes read for batch checksums."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tieredstore.pubsub.produce import batch_writer as writer
 
 @contextmanager
 def counted_checksums(*, copies: bool = True) -> Generator[list[int]]:
-    """The sizes of what is read for checksums, for the block; without ``copies`` no batch may be copied together."""
+    """Collect the sizes of checksum reads within the block; without ``copies``, no batch may be joined into a copy."""
     read: list[int] = []
     untyped: Any = messages
     crc32 = untyped.crc32

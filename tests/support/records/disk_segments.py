@@ -1,4 +1,4 @@
-"""Small closed segments of a made-up broker's disk, and a store for them."""
+"""Small closed segments on a made-up broker's disk, and a store for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ RECORDS_IN_A_SEGMENT = 10
 
 
 def write_segments(log_dir: Path, count: int, partition: TopicIdPartition = PARTITION) -> list[FoundSegment]:
-    """``count`` closed segments of a partition, one after the other; all that the log directory then holds of it."""
+    """Write ``count`` consecutive closed segments of a partition; return all that the log directory then holds of
+    it.
+    """
     for number in range(count):
         base = number * RECORDS_IN_A_SEGMENT
         records = [Record(b"k", b"v%d" % offset, 1_000 + offset) for offset in range(base, base + RECORDS_IN_A_SEGMENT)]
@@ -30,10 +32,10 @@ def other_partition(number: int) -> TopicIdPartition:
 
 
 def manager_of(store: ObjectStore) -> RemoteStorageManager:
-    """A manager over a store that the test keeps."""
+    """Return a manager over a store that the test keeps."""
     return RemoteStorageManager(memory_settings(chunk_size=64), store=store)
 
 
 def stored_keys(store: ObjectStore, suffix: str = "") -> list[str]:
-    """The keys of a store's objects, in order."""
+    """Return the keys of a store's objects, in order."""
     return [info.key for info in store.list() if info.key.endswith(suffix)]

@@ -1,4 +1,4 @@
-"""Buckets that a test fills, closed behind it. A room's conftest imports those that its tests ask for."""
+"""Buckets for a test to fill, closed after it. Each subpackage's conftest imports those it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics whose records are hours apart, pipelines that file them by hour, and what is then seen to be complete."""
+"""Topics with records hours apart, pipelines that file them by hour, and their completion markers."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ HOURLY = pipeline_of(**BY_HOUR, **{f"hive__table__name__{TOPIC}": "logs.events"}
 
 
 def day(hour: int, topic: str = TOPIC) -> str:
-    """The directory of an hour."""
+    """Return the directory of an hour."""
     return f"out/{topic}/dt=2026-01-01/hr={hour:02}"
 
 
 def copy_times(topic: StoredTopic, start: int, times: Sequence[int]) -> None:
-    """Records from the offset ``start`` on, at so many hours behind noon."""
+    """Append records from the offset ``start`` on, at these numbers of hours after noon."""
     records = [Record(b"v", timestamp_ms=NOON_MS + hours * HOUR_MS) for hours in times]
     topic.copy(start, [build_batch(records, start)])
 
 
 @contextmanager
 def hourly_topic(folder: Path, *segments: Sequence[int]) -> Generator[StoredTopic]:
-    """A topic with a segment for each sequence of hours behind noon, one record an hour, from the offset 0 on."""
+    """Yield a topic with a segment for each sequence of hours after noon, one record per hour, from offset 0 on."""
     with closing(StoredTopic(folder / "logs")) as topic:
         start = 0
         for times in segments:
@@ -47,7 +47,7 @@ def hourly_topic(folder: Path, *segments: Sequence[int]) -> Generator[StoredTopi
 
 
 def successes(store: ObjectStore) -> dict[str, tuple[int, int, int]]:
-    """Of each directory that is complete how many files and records it has, and by which entry."""
+    """Return for each complete directory its number of files and of records, and the completing entry."""
     said: dict[str, tuple[int, int, int]] = {}
     for key in listed(store):
         path, _, name = key.rpartition("/")

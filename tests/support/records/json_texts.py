@@ -1,4 +1,4 @@
-"""Texts of JSON, and of what is nearly that, and what the quick look at their times says of them."""
+"""Valid and nearly valid JSON texts, to compare the fast path for times with the slow one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from tieredstore.pipelines.filing.times import BadMessageError, EpochTime, JsonField
 
 FIELD: Final = JsonField("a.t", ".")
-"""Where the time is."""
+"""Location of the time."""
 
 _GRAMMAR: Final = (
     b'{"a":{"t":', b"1700000000000", b'"t"', b"{", b"}", b"[", b"]", b":", b",", b" ", b"\n", b"0", b"01", b"-",
@@ -24,7 +24,7 @@ _GRAMMAR: Final = (
 
 
 def texts(seed: int, count: int) -> Iterator[bytes]:
-    """JSON that was changed at some places, or not at all."""
+    """Yield JSON, intact or changed in a few places."""
     source = random.Random(seed)
     for _ in range(count):
         text = bytearray(_whole(source))
@@ -42,7 +42,7 @@ def _whole(source: random.Random) -> bytes:
 
 
 def said(payloads: list[bytes | None], *, lead: int = 0) -> list[int | None]:
-    """What the quick look says of them, in a column that has some more in front."""
+    """Return the fast path's answers, in a column sliced after ``lead`` other values."""
     arrow: Any = pa
     column = arrow.array([b'{"a":{"t":1}}', None, b""][:lead] + payloads, arrow.binary()).slice(lead)
     times: list[int | None] = EpochTime(FIELD).quick(column).to_pylist()
@@ -50,7 +50,7 @@ def said(payloads: list[bytes | None], *, lead: int = 0) -> list[int | None]:
 
 
 def decided(payload: bytes) -> int | None:
-    """The time by the slow way; None for a bad message."""
+    """Return the time by the slow path; None for a bad message."""
     try:
         return EpochTime(FIELD)(payload)
     except BadMessageError:
@@ -58,10 +58,10 @@ def decided(payload: bytes) -> int | None:
 
 
 def check(seed: int, count: int) -> int:
-    """How many times are told at once, all of which are those of the slow way."""
+    """Check the fast path against the slow one; return the number of times that it decided."""
     payloads = list(texts(seed, count))
     answers = said([*payloads], lead=seed % 4)
     for payload, answer in zip(payloads, answers, strict=True):
-        # A quick 0 is no time, as the slow way says.
+        # A fast 0 means no time, as in the slow path.
         assert answer is None or (answer or None) == decided(payload), payload
     return sum(answer is not None for answer in answers)

@@ -1,4 +1,4 @@
-"""Records of the metadata topic, written field by field: the opposite of the parser, and independent of it."""
+"""Metadata topic records written field by field, independently of the parser."""
 
 from __future__ import annotations
 

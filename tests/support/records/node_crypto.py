@@ -1,4 +1,4 @@
-"""Node.js's crypto module, which is OpenSSL: an implementation of RSA-OAEP with SHA-3 that shares no code with ours."""
+"""Node.js's crypto module (OpenSSL): an independent implementation of RSA-OAEP with SHA-3."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 from scripts.toolchain import NODE, provide
 
-# MGF1 takes the digest of OAEP unless told.
+# MGF1 uses OAEP's digest unless set.
 _UNWRAP: Final = """
 const { constants, privateDecrypt } = require("node:crypto");
 const { key, wrapped } = JSON.parse(require("node:fs").readFileSync(0, "utf8"));
@@ -20,7 +20,7 @@ process.stdout.write(privateDecrypt(options, Buffer.from(wrapped, "hex")));
 
 
 def unwrap_with_node(private: Path, wrapped: bytes) -> bytes:
-    """The data key, by the private key of a PEM file."""
+    """Return the data key, unwrapped by the private key of a PEM file."""
     request = json.dumps({"key": private.read_text(), "wrapped": wrapped.hex()})
     command: list[str | Path] = [_node(), "-e", _UNWRAP]
     return subprocess.run(command, input=request.encode(), capture_output=True, check=True, timeout=60).stdout

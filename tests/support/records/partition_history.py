@@ -1,6 +1,6 @@
-"""A model of a replicated partition: leaders that append, fail, truncate each other and copy segments. The oracle.
+"""Model of a replicated partition, used as an oracle: leaders append, fail, truncate each other and copy segments.
 
-Each record has an identity of its own, so that two logs hold the same record exactly where these are equal.
+Each record has a unique identity, so two logs hold the same record exactly where the entries are equal.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def make_segment(
     max_timestamp_ms: int = -1,
     where: TopicIdPartition = PARTITION,
 ) -> RemoteLogSegmentMetadata:
-    """The offsets ``start..end`` (inclusive) of a partition; ``number`` makes its id."""
+    """Return the metadata of offsets ``start..end`` (inclusive) of a partition; its id is made from ``number``."""
     return RemoteLogSegmentMetadata(
         RemoteLogSegmentId(where, Uuid(number.to_bytes(16, "big"))),
         start,
@@ -50,7 +50,7 @@ def make_segment(
 
 @dataclass(frozen=True)
 class Copy:
-    """A copied segment: what it holds, the leader-epoch index that went with it, and its leader's log up to its end."""
+    """Copied segment: its entries, its leader-epoch index, and its leader's log up to its end."""
 
     segment: RemoteLogSegmentMetadata
     entries: tuple[Entry, ...]
@@ -64,7 +64,7 @@ class Copy:
 
 @dataclass
 class PartitionHistory:
-    """The logs of some replicas, all from offset 0 on; what is before ``log_start`` is not to be read."""
+    """Logs of some replicas, all from offset 0 on; offsets before ``log_start`` must not be read."""
 
     logs: list[list[Entry]] = field(default_factory=lambda: [[] for _ in range(REPLICAS)])
     leader: int = 0
@@ -79,21 +79,21 @@ class PartitionHistory:
             self.appended += 1
 
     def replicate(self, replica: int) -> None:
-        """A follower truncates to what it shares with the leader, and fetches the rest."""
+        """Truncate a follower to the prefix shared with the leader, and fetch the rest."""
         self.logs[replica] = list(self.logs[self.leader])
 
     def elect(self, replica: int, by: int) -> None:
-        """Unclean if the replica lacks something: that is then lost."""
+        """Elect a leader; if its log is shorter, the election is unclean and loses the rest."""
         self.leader = replica
         self.epoch += by
         self.log_start = min(self.log_start, len(self.logs[replica]))
 
     def retain(self, share: int) -> None:
-        """Retention moves the start of the log up, by some sixteenths."""
+        """Advance the log start, like retention, by some sixteenths."""
         self.log_start += (len(self.logs[self.leader]) - self.log_start) * share // 16
 
     def copy(self, first: int, size: int) -> None:
-        """The leader copies some of its log, whatever others copied before."""
+        """Copy part of the leader's log, regardless of earlier copies."""
         log = self.logs[self.leader]
         start = self.log_start + first
         entries = tuple(log[start : start + size])
@@ -106,7 +106,7 @@ class PartitionHistory:
 
 
 def _epochs(entries: Sequence[Entry], start: int) -> LeaderEpochs:
-    """A leader-epoch checkpoint of these records; epochs without a record are left out, as Kafka does."""
+    """Return the leader-epoch checkpoint of these records; like Kafka, leave out epochs without a record."""
     extents: list[tuple[int, int]] = []
     for epoch, group in groupby(enumerate(entries, start), key=lambda item: item[1].epoch):
         extents.append((epoch, next(group)[0]))
@@ -124,7 +124,7 @@ _steps = st.one_of(
 
 @st.composite
 def partition_copies(draw: st.DrawFn) -> list[Copy]:
-    """The copies that a random history left in the bucket, some of them lost, in any order; at least one."""
+    """Draw the copies that a random history left in the bucket, some of them lost, in any order; at least one."""
     history = PartitionHistory()
     for name, first, second in draw(st.lists(_steps, min_size=5, max_size=40)):
         match name:

@@ -1,4 +1,4 @@
-"""Messages of Protocol Buffers without a compiler: a descriptor set written down as JSON."""
+"""Protocol Buffers messages without a compiler: a descriptor set written as JSON."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _FILE = {
 
 @functools.cache
 def descriptor_set() -> bytes:
-    """As ``protoc --include_imports --descriptor_set_out`` writes it."""
+    """Return the output of ``protoc --include_imports --descriptor_set_out``."""
     return _set_of(_FILE)
 
 
@@ -78,7 +78,7 @@ def _set_of(file: dict[str, Any]) -> bytes:
 
 
 def event(**fields: Any) -> bytes:
-    """An event; ``at`` is in ms."""
+    """Encode an event; ``at`` is in ms."""
     message = message_class(descriptor_set(), EVENT)()
     at_ms = fields.pop("at", None)
     if at_ms is not None:
@@ -90,7 +90,7 @@ def event(**fields: Any) -> bytes:
 
 
 def doubling_set(messages: int) -> bytes:
-    """Messages of which each has the one before it twice: few of them, and 2^n columns."""
+    """Return messages that each contain the previous one twice: few messages, but 2^n columns."""
     label = "LABEL_OPTIONAL"
     kinds: list[dict[str, Any]] = [
         {"name": "M0", "field": [{"name": "n", "number": 1, "type": "TYPE_INT32", "label": label}]}

@@ -1,4 +1,4 @@
-"""Batches for the tests of the decoder: real streams of all codecs, message sets of magic 0 and 1, and damage."""
+"""Batches for decoder tests: real streams of all codecs, message sets of magic 0 and 1, and damage."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tieredstore.testing.batches import Producer, Record, build_batch, build_end
 
 Row = dict[str, Any]
 
-# Libraries without types.
+# libraries without types
 lz4_library: Any = importlib.import_module("lz4.frame")
 
 CODECS = tuple(CompressionType)
 
 
 def snappy_framed(body: bytes, block: int = 1000) -> bytes:
-    """As snappy-java writes it, in blocks of ``block`` bytes."""
+    """Compress like snappy-java, in blocks of ``block`` bytes."""
     out = bytearray(b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1))
     for at in range(0, len(body), block):
         packed = bytes(cramjam.snappy.compress_raw(body[at : at + block]))
@@ -36,7 +36,7 @@ def snappy_framed(body: bytes, block: int = 1000) -> bytes:
 
 
 def zstd_streamed(body: bytes) -> bytes:
-    """As Kafka's producer writes it: the frame does not say how large its content is."""
+    """Compress like Kafka's producer: the frame does not state its content size."""
     stream = zstandard.ZstdCompressor().compressobj()
     return stream.compress(body) + stream.flush()
 
@@ -51,7 +51,7 @@ COMPRESS: dict[CompressionType, Callable[[bytes], bytes]] = {
 
 
 def with_body(batch: bytes, body: bytes, compression: CompressionType) -> bytes:
-    """The batch with other bytes for its records, sealed."""
+    """Return the batch with another records body, and a matching CRC."""
     changed = bytearray(batch[:HEADER_SIZE]) + body
     changed[8:12] = struct.pack(">i", len(changed) - FRAME_SIZE)
     changed[22] = changed[22] & ~7 | compression.value
@@ -60,13 +60,13 @@ def with_body(batch: bytes, body: bytes, compression: CompressionType) -> bytes:
 
 
 def compressed_batch(records: Sequence[Record], offset: int, compression: CompressionType, **more: Any) -> bytes:
-    """build_batch, with a stream that really compresses."""
+    """Return a batch whose records are actually compressed."""
     plain = build_batch(records, offset, **more)
     return with_body(plain, COMPRESS[compression](plain[HEADER_SIZE:]), compression)
 
 
 def with_field(batch: bytes, at: int, form: str, value: int, *, seal: bool = True) -> bytes:
-    """The batch with one field of its header changed."""
+    """Return the batch with one header field changed."""
     changed = bytearray(batch)
     struct.pack_into(form, changed, at, value)
     if seal:
@@ -77,7 +77,7 @@ def with_field(batch: bytes, at: int, form: str, value: int, *, seal: bool = Tru
 def message(
     magic: int, offset: int, value: bytes | None, key: bytes | None = None, timestamp: int = 0, attributes: int = 0
 ) -> bytes:
-    """One message of magic 0 or 1."""
+    """Return one message of magic 0 or 1."""
     body = struct.pack(">bb", magic, attributes) + (struct.pack(">q", timestamp) if magic else b"")
     for part in (key, value):
         body += struct.pack(">i", -1 if part is None else len(part)) + (part or b"")
@@ -88,13 +88,13 @@ def message(
 def message_set(
     magic: int, offset: int, inner: bytes, compression: CompressionType, timestamp: int = 0, attributes: int = 0
 ) -> bytes:
-    """Messages compressed into one, whose offset is that of the last."""
+    """Return a compressed message set with the offset of its last message."""
     packed = COMPRESS[compression](inner)
     return message(magic, offset, packed, None, timestamp, attributes | compression.value)
 
 
 def rows(log: bytes | Sequence[bytes], **more: Any) -> list[Row]:
-    """All records of a log, or of its pieces; what decode() does not take goes to the decoder."""
+    """Return all records of a log or its pieces; ``more`` are options of the decoder or of decode()."""
     reading = {
         name: more.pop(name)
         for name in ("start_offset", "stop_offset", "end_offset", "aborted", "position")
@@ -115,7 +115,7 @@ def rows_of(batches: Any) -> list[Row]:
 
 
 def random_records(source: random.Random, count: int, *, headers: bool = True) -> list[Record]:
-    """Nulls, empties, large and small; timestamps in any order."""
+    """Return records with null, empty, large and small values, and timestamps in any order."""
 
     def data() -> bytes | None:
         size = source.choice((None, 0, 1, 5, 17, 40, 130, 400))
@@ -131,7 +131,7 @@ def random_records(source: random.Random, count: int, *, headers: bool = True) -
 
 
 def random_log(source: random.Random, batches: int) -> list[bytes]:
-    """Batches of all kinds that follow each other, with holes between the offsets."""
+    """Return consecutive batches of all kinds, with holes between the offsets."""
     log, offset = [], source.randrange(1000)
     for _ in range(batches):
         producer = Producer(source.randrange(3), 0, 0, transactional=source.random() < 0.3)

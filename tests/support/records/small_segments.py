@@ -1,4 +1,4 @@
-"""Small made-up segments for tests that need odd sizes, and settings for them."""
+"""Small made-up segments for tests that need unusual sizes, and settings for them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MODES = {"none": PLAIN, "zstd": ZSTD, "enc": ENC, "zstd+enc": ZSTD | ENC}
 
 
 def memory_settings(chunk_size: int = 100, **groups: dict[str, str]) -> Settings:
-    """Settings for a store that the test gives itself; ``groups`` are MODES entries and the like."""
+    """Return settings for a store provided by the test; ``groups`` are MODES entries and the like."""
     texts = {"storage.backend.class": "memory", "chunk.size": str(chunk_size)}
     for group in groups.values():
         texts |= group
@@ -38,7 +38,7 @@ def memory_settings(chunk_size: int = 100, **groups: dict[str, str]) -> Settings
 
 
 def new_metadata(size: int, *, start: int = 1234, custom: bytes | None = None) -> RemoteLogSegmentMetadata:
-    """Metadata under a fresh segment id."""
+    """Return metadata with a new segment id."""
     return RemoteLogSegmentMetadata(
         RemoteLogSegmentId(PARTITION, Uuid.random()),
         start_offset=start,
@@ -54,7 +54,7 @@ def new_metadata(size: int, *, start: int = 1234, custom: bytes | None = None) -
 
 
 def write_segment(folder: Path, log: bytes, *, transactions: bytes | None = b"t" * 34) -> LogSegmentData:
-    """A segment's files with this log; index bytes are opaque to the storage core."""
+    """Write a segment's files with this log; the storage core does not interpret the index bytes."""
     files = {"log": log, "index": b"i" * 16, "timeindex": b"", "snapshot": b"s" * 56}
     if transactions is not None:
         files["txnindex"] = transactions

@@ -1,4 +1,4 @@
-"""Splits, planned and read as the processes of a cluster would, and what of them must hold whatever is asked for."""
+"""Splits planned and read like in a cluster's processes, and invariants that hold for every window."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tieredstore.testing.segments import PARTITION, IndexBuilder, write_segment
 
 
 def read_of(manager: RemoteStorageManager, split: RecordSplit, settings: ReadSettings) -> list[Row]:
-    """The rows of one split after its journey to another process, all between its own offsets."""
+    """Return the rows of one split after pickling; check that all are between its offsets."""
     arrived: RecordSplit = pickle.loads(pickle.dumps(split))
     assert arrived == split
     rows = rows_of(read_split(manager, arrived, settings))
@@ -28,7 +28,7 @@ def read_of(manager: RemoteStorageManager, split: RecordSplit, settings: ReadSet
 
 
 def read_plan(manager: RemoteStorageManager, plan: SplitPlan, settings: ReadSettings) -> list[Row]:
-    """The rows of all splits; their parts are in the order of offsets."""
+    """Return the rows of all splits, whose parts are in offset order."""
     parts = [part for split in plan.splits for part in split.sections]
     for before, part in itertools.pairwise(parts):
         assert before.start_offset <= part.start_offset
@@ -45,7 +45,7 @@ def check_window(
     max_split_bytes: int,
     max_split_records: int | None = None,
 ) -> SplitPlan:
-    """Plan and read a window: the records and the end must be those of one read of the partition."""
+    """Plan and read a window; assert the same records and end as one read of the partition."""
     plan = plan_splits(
         manager, lineage, *window, settings, max_split_bytes=max_split_bytes, max_split_records=max_split_records
     )
@@ -66,7 +66,7 @@ def check_window(
 def copy_with_index(
     topic: StoredTopic, batches: Sequence[bytes], entries: Sequence[tuple[int, int]], base: int = 0
 ) -> None:
-    """A segment whose offset index has these entries, offsets counted from ``base``, in place of the broker's."""
+    """Copy a segment with these offset index entries (offsets relative to ``base``) instead of the broker's."""
     folder = topic.folder / str(len(topic.copied))
     segment = write_segment(folder, batches, base_offset=base)
     Path(str(segment.files.offset_index)).write_bytes(b"".join(struct.pack(">ii", *entry) for entry in entries))
@@ -76,7 +76,7 @@ def copy_with_index(
 
 
 def broker_index(batches: Sequence[bytes], base: int = 0) -> list[tuple[int, int]]:
-    """The entries that a broker's offset index would have."""
+    """Return the entries of a broker's offset index."""
     indexes, position = IndexBuilder(base), 0
     for batch in batches:
         (header,) = read_batch_headers(batch)
@@ -86,5 +86,5 @@ def broker_index(batches: Sequence[bytes], base: int = 0) -> list[tuple[int, int
 
 
 def lineage_of(topic: StoredTopic) -> Lineage:
-    """Of the only partition; counters and caches begin anew."""
+    """Return the only partition's lineage; reset counters and caches."""
     return topic.catalog().lineage(PARTITION.topic, PARTITION.partition)

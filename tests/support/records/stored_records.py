@@ -19,7 +19,7 @@ from tieredstore.testing.segments import PARTITION, Record, build_batch, write_s
 
 
 class StoredTopic:
-    """A counted store in memory that segments are copied into."""
+    """Counted store in memory, with segments copied into it."""
 
     def __init__(self, folder: Path, chunk_size: int = 16 * 1024, mode: Mapping[str, str] = PLAIN) -> None:
         self.folder = folder
@@ -55,13 +55,13 @@ class StoredTopic:
         return metadata
 
     def copy_plain(self, base_offset: int, count: int, *, batch: int = 10, size: int = 1000) -> None:
-        """Records whose timestamps are their offsets."""
+        """Copy records whose timestamps equal their offsets."""
         offsets = range(base_offset, base_offset + count)
         groups = (offsets[at : at + batch] for at in range(0, count, batch))
         self.copy(base_offset, [plain_batch(group, size) for group in groups])
 
     def catalog(self) -> Catalog:
-        """What the store holds; counters begin anew behind it, and so do caches."""
+        """Load the catalog, then reset counters and caches."""
         catalog = load_catalog(self.manager)
         self.manager.close()
         self.manager = RemoteStorageManager(self.manager.settings, store=self.store)
@@ -75,16 +75,16 @@ class StoredTopic:
     def offsets(
         self, settings: ReadSettings, start: int | AtTime | None = None, stop: int | AtTime | None = None
     ) -> list[int]:
-        """The offsets that a read gives."""
+        """Return the offsets of a read."""
         with self.reader(settings).read("events", 0, start, stop) as read:
             return [offset for batch in read for offset in int64_values(batch, "offset")]
 
     def keys(self, suffix: str) -> list[str]:
-        """The objects of this suffix, in order."""
+        """Return the keys with this suffix, in order."""
         return sorted(info.key for info in self.store.list() if info.key.endswith(suffix))
 
     def overwrite(self, suffix: str, change: bytes, at: int = 0) -> None:
-        """Change bytes of the only object of this suffix."""
+        """Overwrite bytes of the only object with this suffix."""
         (key,) = self.keys(suffix)
         stored = bytearray(self.store.get(key))
         stored[at : at + len(change)] = change
@@ -94,7 +94,7 @@ class StoredTopic:
         self.manager.close()
 
     def requests(self, suffix: str) -> int:
-        """How often objects of this suffix were asked for."""
+        """Return the number of requests for objects with this suffix."""
         asked = self.store.keys_of("get") + self.store.keys_of("get_into")
         return sum(key.endswith(suffix) for key in asked)
 

@@ -1,4 +1,4 @@
-"""A bucket in a folder that topics grow in."""
+"""Bucket in a folder, with growing topics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MARKED = Uuid(bytes(range(48, 64)))
 
 
 class Bucket:
-    """Topics whose segments come one after the other; each record's value tells where it is."""
+    """Topics with consecutive segments; each record's value states its place."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "bucket"
@@ -41,7 +41,7 @@ class Bucket:
         skip: int = 0,
         epochs: LeaderEpochs = ((0, 0),),
     ) -> RemoteLogSegmentMetadata:
-        """A segment of the next ``count`` offsets, or from ``skip`` later on; ten records a batch, of one epoch."""
+        """Copy a segment of the next ``count`` offsets, after a gap of ``skip``; ten records per batch, one epoch."""
         start = self.ends[topic, partition, topic_id] + skip
         offsets = range(start, start + count)
         batches: list[bytes] = []
@@ -61,7 +61,7 @@ class Bucket:
         aborted: Sequence[AbortedTransaction] = (),
         epochs: LeaderEpochs = ((0, 0),),
     ) -> RemoteLogSegmentMetadata:
-        """A segment of these batches."""
+        """Copy a segment of these batches."""
         self._copied += 1
         segment = write_segment(
             self._logs / str(self._copied),
@@ -79,7 +79,7 @@ class Bucket:
         return metadata
 
     def delete(self, *segments: RemoteLogSegmentMetadata) -> None:
-        """Retention, or worse."""
+        """Delete segments, like retention or data loss."""
         for metadata in segments:
             self.manager.delete_log_segment_data(metadata)
 
@@ -96,7 +96,7 @@ def values(bucket_range: range, topic: str = "orders", partition: int = 0) -> li
 
 
 def fill(bucket: Bucket) -> None:
-    """``orders`` of two partitions, ``payments`` of one in two segments, ``marked`` with transactions.
+    """Create ``orders`` with two partitions, ``payments`` with one in two segments, ``marked`` with transactions.
 
     A record's timestamp is a hundred times its offset, and it has headers.
     """
@@ -116,7 +116,7 @@ def records(offsets: range) -> list[Record]:
 
 
 def copy_transactions(bucket: Bucket) -> None:
-    """Offsets 0 to 9 are committed, 11 to 20 aborted, 22 to 31 without a transaction, 32 to 41 undecided."""
+    """Copy offsets 0 to 9 committed, 11 to 20 aborted, 22 to 31 without a transaction, 32 to 41 undecided."""
     one = Producer(1, 0, 0, transactional=True)
     batches = [
         build_batch(records(range(10)), 0, producer=one),

@@ -1,4 +1,4 @@
-"""Filters over a topic's columns, as people and query engines write them, and records to try them on."""
+"""Filters over a topic's columns, as users and query engines write them, and records for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OFFSETS: Final = 30
 
 
 class Records:
-    """Partitions 0 to 2 with offsets 0 to 29; a record's timestamp is no function of its offset."""
+    """Partitions 0 to 2 with offsets 0 to 29; timestamps do not follow offsets."""
 
     def __init__(self) -> None:
         self.rows = [
@@ -66,7 +66,7 @@ def _compared(name: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[An
 
 
 def _among(name: str, values: st.SearchStrategy[int], kind: Any) -> st.SearchStrategy[Any]:
-    """As DuckDB writes IN."""
+    """Return IN as DuckDB writes it."""
     field = ds.field(name)
     return st.lists(values, min_size=1, max_size=4).map(
         lambda chosen: pc.if_else(
@@ -78,7 +78,7 @@ def _among(name: str, values: st.SearchStrategy[int], kind: Any) -> st.SearchStr
 
 
 def expressions() -> st.SearchStrategy[Any]:
-    """Any expression over offset, timestamp and partition, and parts that look at values."""
+    """Return any expression over offset, timestamp and partition, possibly with parts about values."""
     leaves = st.one_of(
         _compared("offset", _offsets),
         _compared("timestamp", _times.map(_time)),

@@ -1,4 +1,4 @@
-"""Predicates over partition, offset and timestamp, each as SQL, as an expression of Polars, and as what it means."""
+"""Predicates over partition, offset and timestamp, each in SQL, as a Polars expression, and as a Python function."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Place = tuple[int, int, int]
 """Partition, offset and milliseconds."""
 
 Truth = bool | None
-"""True, false, or neither, as SQL has it: of the rows those are given for which it is true."""
+"""True, false or null, as in SQL: a query returns the rows for which it is true."""
 
 _NAMES: Final = ("partition", "offset", "timestamp")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -71,7 +71,7 @@ def _among(name: str, values: list[int]) -> Predicate:
 
 
 def _among_or_null(name: str, values: list[int]) -> Predicate:
-    """Neither true nor false of what is not among them, and so is its contrary."""
+    """Return a predicate that is null for other values, and so is its negation."""
     among, column = _among(name, values), cast("Any", pl.col(name))
     return Predicate(
         f'"{name}" IN ({", ".join(map(str, values))}, NULL)',
@@ -81,7 +81,7 @@ def _among_or_null(name: str, values: list[int]) -> Predicate:
 
 
 def _number(name: str) -> tuple[str, Any]:
-    """A column as a number that one may compute with."""
+    """Return a column as a number for arithmetic."""
     column: Any = pl.col(name)
     return (f'"{name}"', column) if name != "timestamp" else (f'epoch_ms("{name}")', column.dt.epoch("ms"))
 
@@ -153,7 +153,7 @@ def _not(part: Predicate) -> Predicate:
 
 
 def predicates(partitions: int, offsets: int) -> st.SearchStrategy[Predicate]:
-    """Any of them over so many partitions and offsets, whose records' milliseconds are as many."""
+    """Return any predicate over this many partitions, offsets and milliseconds."""
     values = {
         "partition": st.integers(-1, partitions), "offset": st.integers(-2, offsets + 2),
         "timestamp": st.integers(-2, offsets + 2),
@@ -181,7 +181,7 @@ def predicates(partitions: int, offsets: int) -> st.SearchStrategy[Predicate]:
 
 
 def _computed(names: st.SearchStrategy[str], values: dict[str, st.SearchStrategy[int]]) -> st.SearchStrategy[Predicate]:
-    """What no reader narrows by, and must not misunderstand."""
+    """Return predicates that cannot narrow a read, and must not be misinterpreted."""
     number = st.integers(-3, 9)
 
     def of(name: str) -> st.SearchStrategy[Predicate]:
@@ -198,7 +198,7 @@ def _computed(names: st.SearchStrategy[str], values: dict[str, st.SearchStrategy
 
 
 def ranges_of_time(times: int) -> st.SearchStrategy[tuple[Predicate, int]]:
-    """A lower bound of milliseconds, alone or with an upper one, and the bound."""
+    """Return a lower bound of milliseconds, with or without an upper one, and that bound."""
     low = st.integers(-2, times + 2)
     since = low.map(lambda at: (_comparison("timestamp", ">=", at), at))
     within = st.tuples(low, st.integers(0, times)).map(
@@ -208,7 +208,7 @@ def ranges_of_time(times: int) -> st.SearchStrategy[tuple[Predicate, int]]:
 
 
 def exact_ranges(partitions: int, offsets: int) -> st.SearchStrategy[Predicate]:
-    """Some ranges of offsets of some partitions: what a reader may fetch for it is known exactly."""
+    """Return some offset ranges of some partitions, for which the fetched data is known exactly."""
     one = st.tuples(st.integers(0, partitions - 1), st.integers(0, offsets - 1), st.integers(0, offsets // 4)).map(
         lambda drawn: _all([_comparison("partition", "=", drawn[0]), _between("offset", drawn[1], drawn[1] + drawn[2])])
     )

@@ -1,4 +1,4 @@
-"""Made-up partitions with transactions: what a broker writes of them, and what a read_committed consumer sees."""
+"""Made-up partitions with transactions: a broker's log of them, and the view of a read_committed consumer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.testing.segments import Producer, Record, build_batch, build_end_marker
 
 Act = Literal["send", "commit", "abort", "plain"]
-Step = tuple[Act, int, int]  # what, which producer, how many records
+Step = tuple[Act, int, int]  # action, producer, number of records
 STEPS = st.tuples(
     st.sampled_from(["send", "send", "send", "commit", "abort", "plain"]), st.integers(1, 4), st.integers(1, 3)
 )
@@ -22,7 +22,7 @@ STEPS = st.tuples(
 
 @dataclass
 class Segment:
-    """A segment on its way: batches, and what a broker notes beside them."""
+    """Segment under construction: batches, and the broker's notes for them."""
 
     base: int
     batches: list[bytes] = field(default_factory=list[bytes])
@@ -31,7 +31,7 @@ class Segment:
 
 @dataclass
 class Partition:
-    """A partition that steps are played on; ``outcome`` maps each record's offset to how its transaction ended."""
+    """Partition on which steps are played; ``outcome`` maps each record's offset to its transaction's outcome."""
 
     offset: int = 0
     opened: dict[int, int] = field(default_factory=dict[int, int])
@@ -62,7 +62,7 @@ class Partition:
         self.offset += 1
         first = self.opened.pop(producer, None)
         if first is None:
-            return  # a marker without records; Kafka writes those too
+            return  # a marker without records, as Kafka can write
         self.outcome.update(dict.fromkeys(self.unsettled.pop(producer), (committed, marker)))
         if not committed:
             stable = min([*self.opened.values(), marker + 1])
@@ -73,7 +73,9 @@ class Partition:
         return [idle, *(ProducerState(who, 0, 0, first, 0, 0, 0, first) for who, first in self.opened.items())]
 
     def visible(self, end: int, stop: int) -> tuple[list[int], int]:
-        """What is seen below ``stop`` by one who knows the log up to ``end``, and where that read ends."""
+        """Return the offsets visible below ``stop`` to a reader that knows the log up to ``end``, and the end of
+        that read.
+        """
         limit = min(stop, end)
         for offset, first in self.first_of.items():
             is_decided = offset in self.outcome and self.outcome[offset][1] < end
@@ -86,10 +88,9 @@ class Partition:
 def store(
     topic: StoredTopic, plan: Sequence[Sequence[Step]], begins: Sequence[int] | None = None
 ) -> tuple[Partition, list[int]]:
-    """Copy a segment for each list of steps; the partition, and where each segment ends.
+    """Copy a segment for each list of steps; return the partition, and each segment's end.
 
-    ``begins`` has for each segment the one with which the log begins of the broker that copies it: of what was before
-    that it knows nothing.
+    ``begins`` has for each segment the first segment of the copying broker's log, which knows nothing earlier.
     """
     partition, ends = Partition(), list[int]()
     for number, steps in enumerate(plan):

@@ -1,4 +1,4 @@
-"""The page of commands, from what their help says: shared options once, exit codes with the errors that have them."""
+"""Commands page, made from the help texts: shared options once, exit codes with their errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tieredstore.cli.app.table import all_entries, wing_entries
 from tieredstore.pubsub import errors as pubsub_errors
 
 Option = tuple[str, str]
-"""An option as the help names it, and what the help says of it."""
+"""Option name and help text, as in the help."""
 
 _INTRO: Final = """# Commands
 
@@ -57,7 +57,7 @@ _ENDS: Final = """129, 130, 143 | ended by SIGHUP, SIGINT (Ctrl-C), SIGTERM; a s
 
 @dataclass(frozen=True, slots=True)
 class Help:
-    """What the help of one command says: its arguments and options, by their panels."""
+    """Help of one command: its arguments and options, by panel."""
 
     usage: str
     summary: str
@@ -90,7 +90,7 @@ def _introduction() -> str:
 
 
 def help_of(path: str, command: Any) -> Help:
-    """Read what the help of a command says."""
+    """Read a command's help."""
     context = command.make_context(f"tieredstore {path}", [], resilient_parsing=True)
     seen = _Seen()
     command.format_options(context, seen)
@@ -100,7 +100,7 @@ def help_of(path: str, command: Any) -> Help:
 
 
 class _Seen:
-    """A formatter of help that keeps what it is given."""
+    """Help formatter that records its input."""
 
     def __init__(self) -> None:
         self.panels: dict[str, list[Option]] = {}
@@ -113,7 +113,7 @@ class _Seen:
         yield
 
     def write_dl(self, rows: list[Option]) -> None:
-        """Keep the rows of the panel."""
+        """Record the panel's rows."""
         self.panels[self._title] = [(name, " ".join(words.split())) for name, words in rows]
 
 
@@ -144,7 +144,7 @@ def _command(one: Help, summary: str, shared: set[Option]) -> Iterator[str]:
 
 
 def _short(name: str) -> str:
-    """The first of an option's names, which is the short one if it has one."""
+    """Return an option's first name, which is the short one if there is one."""
     return name.split(",", maxsplit=1)[0].split(maxsplit=1)[0]
 
 

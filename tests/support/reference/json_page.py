@@ -1,4 +1,4 @@
-"""The page of JSON: types and commands of each name from the golden file, meanings as they stand on the page."""
+"""JSON page: types and commands of each name from the golden file, meanings kept from the page."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _ROW: Final = re.compile(r"^`(\w+)` \| (.*) \| (.*) \| (.*)$", re.MULTILINE)
 _CHANGING: Final = re.compile(r"means all of them: [^.]*\.")
 _OF_OUTCOMES: Final = "new_segment_id"
 _MOST: Final = 6
-"""A row names at most so many commands."""
+"""Maximum number of commands in a row."""
 
 
 def renew_page(page: str) -> str:
-    """Return the page with types and commands as they are today; a new name needs a meaning, written by hand."""
+    """Return the page with current types and commands; the meaning of a new name must be written by hand."""
     types: dict[str, set[str]] = defaultdict(set)
     commands: dict[str, set[str]] = defaultdict(set)
     for line in GOLDEN.read_text().splitlines():
@@ -30,7 +30,7 @@ def renew_page(page: str) -> str:
     known = {name: row for name, *row in _ROW.findall(page)}
     rows: list[str] = []
     for name in sorted({*known, *types}):
-        # What the golden bucket makes no command print keeps what the page says of it.
+        # A name that no command prints for the golden bucket keeps its row.
         kind, meaning, where = known.get(name, ("", "TODO", ""))
         kind, where = _type_of(types[name]) or kind, _shown(commands[name], changing) or where
         rows.append(f"`{name}` | {kind} | {meaning} | {where}")

@@ -1,4 +1,4 @@
-"""The table of the kinds of findings in ``docs/how-to/verify.md``."""
+"""Table of finding kinds in ``docs/how-to/verify.md``."""
 
 from __future__ import annotations
 

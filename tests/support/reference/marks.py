@@ -1,4 +1,4 @@
-"""Tables within a hand-written page, each between a mark with its name and an end mark."""
+"""Tables within a hand-written page, each between a named mark and an end mark."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 def renew_marked(page: str, tables: Mapping[str, str]) -> str:
-    """Return the page with these tables in place of those that it has."""
+    """Return the page with its tables replaced by these."""
     for name, table in tables.items():
         mark = f"<!-- {name} -->\n"
         before, found, rest = page.partition(mark)

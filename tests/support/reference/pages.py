@@ -1,4 +1,4 @@
-"""Which page is made by what; a page of hand-written text keeps it, and gets its tables anew."""
+"""Generators by page; hand-written pages keep their text, and get new tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGES: Final[Mapping[str, Callable[[str], str]]] = {
 
 
 def render_page(name: str) -> str:
-    """Return what the page should be."""
+    """Return the expected content of a page."""
     path = FOLDER / name
     return PAGES[name](path.read_text(encoding="utf-8") if path.exists() else "")
 

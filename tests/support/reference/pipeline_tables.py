@@ -14,7 +14,7 @@ from tieredstore.pipelines.filing.schemas import OF_TOPICS
 
 
 def settings_table() -> str:
-    """Return a row for each property that is read by a name of its own."""
+    """Return a row for each property with a name that is not Secor's."""
     rows = (
         render_row(name, kind.type, shown_default(info), kind.valid, info.description or "")
         for name, info, kind in own_properties()
@@ -23,20 +23,20 @@ def settings_table() -> str:
 
 
 def honoured_names() -> str:
-    """Return Secor's properties that mean here what they mean there."""
+    """Return Secor's properties with the same meaning here."""
     names = [name for name, info, _ in own_properties() if HONOURED in info.metadata]
     families = [f"{start}TOPIC" for start in OF_TOPICS if start.startswith("secor.")]
     return _listed(sorted([*names, *families, *HONOURED_BEGINNINGS, *map(_whole, ALSO_CALLED)]))
 
 
 def names_without_effect() -> str:
-    """Return Secor's properties that are accepted and change nothing, those with a reason behind the others."""
+    """Return Secor's properties that are accepted without effect; those with a reason come last."""
     silent = [_whole(name) for name, words in sorted(WITHOUT_EFFECT.items()) if not words]
     return "\n".join([_listed(silent), "", *_reasons({name: words for name, words in WITHOUT_EFFECT.items() if words})])
 
 
 def refused_names() -> str:
-    """Return Secor's properties that are errors, with what to do instead."""
+    """Return Secor's rejected properties, with their alternatives."""
     return "\n".join(_reasons(REFUSED))
 
 
@@ -56,7 +56,7 @@ def _listed(names: list[str]) -> str:
 
 
 def renew_page(page: str) -> str:
-    """Return the page with these tables behind their marks, in place of those that it has."""
+    """Return the page with the tables at its marks replaced by these."""
     tables = {
         "settings": settings_table(),
         "honoured": honoured_names(),

@@ -1,4 +1,4 @@
-"""The page of the Python API, from ``__all__`` of the public packages, their signatures and docstrings."""
+"""Python API page, from the public packages' ``__all__``, signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ _PACKAGES: Final = (
     "types", "values", "duckdb", "polars", "spark", "uploader", "pipelines", "pubsub", "backends", "testing"
 )  # fmt: skip
 _MADE: Final = {"BatchConsumer", "BatchProducer", "Consumer", "RemoteStorageManager", "Uploader"}
-"""Classes that programs make themselves."""
+"""Classes that users instantiate."""
 _LONGEST: Final = 30
 _SHOWN: Final = {"Uploader": {"__init__", "close", "plan", "run", "run_once", "stop"}}
-"""Of a class whose other methods are the steps of its loop."""
+"""Shown methods of a class whose other methods are the steps of its loop."""
 _FOR_ROOMS: Final = {"check_open", "on_this_thread", "opened", "requests_at_once", "section", "with_section"}
-"""Members that other subpackages use, and programs do not."""
+"""Members for other subpackages, not for users."""
 _ROLE: Final = re.compile(r":\w+:`~?([^`]+)`")
 _MODULE: Final = re.compile(r"\b(?:[a-z_]+\.)+(?=[A-Z])")
-"""Where a type in an alias comes from."""
+"""Module prefix of a type in an alias."""
 _SENTENCE: Final = re.compile(r"(?<=[.!?])(?<!e\.g\.)\s")
 
 
@@ -76,13 +76,13 @@ def render_page() -> str:
 
 
 def first_sentence(value: object) -> str:
-    """Return what a docstring begins with, as Markdown."""
+    """Return a docstring's first sentence, as Markdown."""
     paragraph = " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
     return _ROLE.sub(r"`\1`", _SENTENCE.split(paragraph)[0]).replace("``", "`").rstrip(":")
 
 
 def short_signature(function: Any) -> str:
-    """Return a signature without its types but for a result of ours."""
+    """Return a signature without types, except for a result type of ours."""
     signature = inspect.signature(function)
     empty = inspect.Parameter.empty
     given = [
@@ -120,12 +120,12 @@ def _members(of: type) -> Iterator[str]:
 
 
 def _inherited(base: type) -> set[str]:
-    """What a class of another package has, as the consumer of confluent-kafka: its documentation tells of it."""
+    """Return members of an external base class, such as confluent-kafka's consumer, which its own docs describe."""
     return set() if base.__module__.startswith("tieredstore.") else set(vars(base)) - {"__init__"}
 
 
 def _names(module: ModuleType, seen: dict[int, str]) -> Iterator[str]:
-    """List a package's names; what an earlier one has too stands there."""
+    """List a package's names; a name of an earlier package is listed there only."""
     again: list[str] = []
     for name in sorted(module.__all__):
         value = getattr(module, name, None) or importlib.import_module(f"{module.__name__}.{name}")

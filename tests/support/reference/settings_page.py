@@ -118,7 +118,7 @@ _LAST: Final = Section("Of the JVM plugin only", "", (JvmProperties,))
 
 
 def all_sections() -> tuple[Section, ...]:
-    """All tables, in the page's order: those of the installed wings behind the core's."""
+    """Return all tables in the page's order: the core's, then those of the installed wings."""
     return *SECTIONS, *wing_sections(), _LAST
 
 
@@ -143,7 +143,7 @@ def _rows(section: Section) -> Iterator[str]:
 
 
 def render_row(name: str, kind: str, default: str, allowed: str, meaning: str) -> str:
-    """Return the row of a property; what every reader knows, as that a bool is true or false, is left out."""
+    """Return a property's row, without facts known to every reader, such as true or false for a bool."""
     shown = "" if allowed in _SAYS_NOTHING else allowed
     star = " *" if _NOT_THE_PLUGINS in meaning else ""
     words = meaning.replace(f" {_NOT_THE_PLUGINS}.", "").replace(f"{_NOT_THE_PLUGINS}, which", "The plugin")
@@ -151,7 +151,7 @@ def render_row(name: str, kind: str, default: str, allowed: str, meaning: str) -
 
 
 def shown_default(info: FieldInfo) -> str:
-    """Return a default as a cell of a table has it."""
+    """Format a default for a table cell."""
     if info.is_required():
         return "required"
     if info.default is None:
@@ -166,7 +166,7 @@ def shown_default(info: FieldInfo) -> str:
 
 
 def pinterest_table() -> str:
-    """Return what becomes of each property of Pinterest's."""
+    """Return the treatment of each of Pinterest's properties."""
     lines = ["of Pinterest's | here | note", "---|---|---"]
     for row in TABLE:
         here = f"`{row.own}`" if row.own else _EFFECTS[row.effect].strip()

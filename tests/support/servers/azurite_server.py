@@ -26,7 +26,7 @@ class AzureServer:
 
     @property
     def connection_string(self) -> str:
-        """What Azure's SDK calls a connection string."""
+        """Return the connection string for Azure's SDK."""
         return (
             f"DefaultEndpointsProtocol=http;AccountName={self.account_name};AccountKey={self.account_key};"
             f"BlobEndpoint={self.endpoint_url};"
@@ -35,7 +35,7 @@ class AzureServer:
 
 @contextmanager
 def start_azurite() -> Generator[AzureServer, None, None]:
-    """A fresh emulator (about 2 s to be ready), killed at the end of the block."""
+    """Run a fresh emulator (about 2 s to be ready); kill it at the end of the block."""
     chosen: list[int] = []
 
     def prepare(folder: Path) -> Launch:
@@ -47,7 +47,7 @@ def start_azurite() -> Generator[AzureServer, None, None]:
         script = installed_server("azurite/node_modules/azurite/dist/src/blob/main.js")
         command: list[str | Path] = [node, script, "--blobHost", "127.0.0.1", "--blobPort", str(port)]
         command += ["--location", folder, "--silent", "--skipApiVersionCheck", "--disableTelemetry"]
-        # Any answer will do: without credentials it refuses, and says so by HTTP.
+        # Any HTTP answer will do: without credentials, it refuses.
         any_answer = frozenset(range(200, 500))
         environment = {"AZURITE_ACCOUNTS": f"{ACCOUNT}:{ACCOUNT_KEY}"}
         return Launch(command, lambda: answers(port, f"/{ACCOUNT}?comp=list", statuses=any_answer), environment)

@@ -26,7 +26,7 @@ class GcsServer:
     kill: Callable[[], None] = field(repr=False)
 
     def make_bucket(self) -> str:
-        """A new bucket's name."""
+        """Create a bucket and return its name."""
         name = f"bucket-{uuid.uuid4().hex[:16]}"
         request = urllib.request.Request(
             f"{self.endpoint_url}/storage/v1/b?project=tests",
@@ -39,7 +39,7 @@ class GcsServer:
 
 @contextmanager
 def start_fake_gcs() -> Generator[GcsServer, None, None]:
-    """A fresh emulator (well under a second to be ready), killed at the end of the block."""
+    """Run a fresh emulator (well under a second to be ready); kill it at the end of the block."""
     chosen: list[int] = []
 
     def prepare(folder: Path) -> Launch:

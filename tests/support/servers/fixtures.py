@@ -1,7 +1,7 @@
-"""Fixtures for the servers of object stores, Kafka and ZooKeeper: each starts when a test first asks, once a run.
+"""Fixtures for object stores, Kafka and ZooKeeper: each server starts when a test first needs it, once per run.
 
-The process that starts the run holds them, and tells its workers where they are (``shared``). A test that kills a
-server takes one of its own: ``with start_minio() as server: ... server.kill()``.
+The process that starts the run holds them and gives its workers the addresses (``shared``). A test that kills a server
+starts a private one: ``with start_minio() as server: ... server.kill()``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """A worker is about to start: it is told where to ask."""
+    """Give a new worker the address for requests."""
     stash = node.config.stash
     if _door not in stash:
         stash[_door] = ServersDoor(stash[_servers])
@@ -53,7 +53,7 @@ def _server(config: pytest.Config, name: str) -> Server:
 
 @pytest.fixture(scope="session", autouse=True)
 def _data_of_botocore_is_read_once() -> Iterator[None]:
-    """Each session of botocore parses its descriptions of S3 anew, for 0.2 s; each test has a session of its own."""
+    """Cache botocore's S3 descriptions: each session would parse them for 0.2 s, and each test has a session."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(botocore.session, "create_loader", functools.cache(botocore.loaders.create_loader))
         yield

@@ -1,6 +1,6 @@
-"""A Kafka broker, whose jars scripts/servers.py installs: one node that is its own controller.
+"""A single-node Kafka broker (also the controller), whose jars scripts/servers.py installs.
 
-It has a listener for each way that clients come by: plain, SASL, TLS, and SASL over TLS.
+It has a listener for each protocol: plain, SASL, TLS, and SASL over TLS.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ PASSWORD = "a secret; of = tests"
 CLUSTER_ID = "dGllcmVkc3RvcmVUZXN0cw"
 
 _LISTENERS = {"PLAINTEXT": "PLAINTEXT", "SASL": "SASL_PLAINTEXT", "TLS": "SSL", "SASLTLS": "SASL_SSL"}
-# A small heap and the fast compiler alone: a broker for tests lives for seconds.
+# A small heap and only the fast compiler: a test broker lives for seconds.
 _JVM = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
-# One process for both, so that ending it ends all. "$@" is java and its options.
+# One process group for both, so that ending it ends all. "$@" is java and its options.
 _SCRIPT = """
 "$@" kafka.tools.StorageTool format --cluster-id "$CLUSTER_ID" --config server.properties --add-scram "$SCRAM" \
     --ignore-formatted &&
@@ -40,9 +40,9 @@ _ENVIRONMENT = {"CLUSTER_ID": CLUSTER_ID, "SCRAM": f"SCRAM-SHA-256=[name={USER},
 
 @dataclass(frozen=True)
 class KafkaServer:
-    """A running broker; ``kill`` is kill -9. ``log_dir`` holds the folders of the partitions.
+    """Running broker; ``kill`` is kill -9. ``log_dir`` holds the folders of the partitions.
 
-    ``process`` is that of one which is the test's own.
+    ``process`` is set for a broker that the test started.
     """
 
     bootstrap_servers: str
@@ -55,16 +55,16 @@ class KafkaServer:
     process: ServerProcess | None = field(default=None, repr=False)
 
     def folder(self, topic: str, partition: int = 0) -> Path:
-        """Where the segments of a partition lie."""
+        """Return the folder of a partition's segments."""
         return self.log_dir / f"{topic}-{partition}"
 
 
 @contextmanager
 def start_kafka(jvm: Sequence[str] = _JVM, **overrides: str) -> Generator[KafkaServer, None, None]:
-    """A fresh broker (about 4 s to be ready), killed at the end of the block.
+    """Run a fresh broker (about 4 s to be ready); kill it at the end of the block.
 
-    ``overrides`` are properties of the broker: ``start_kafka(**{"log.retention.ms": "1000"})``. With ``log.dirs`` of
-    its own it goes on with what an earlier one left there.
+    ``overrides`` are properties of the broker: ``start_kafka(**{"log.retention.ms": "1000"})``. With an earlier
+    broker's ``log.dirs`` it continues with its data.
     """
     authority = make_authority()
     chosen: list[tuple[dict[str, int], Path]] = []
@@ -89,7 +89,7 @@ def start_kafka(jvm: Sequence[str] = _JVM, **overrides: str) -> Generator[KafkaS
 
 
 def java_command(folder: Path, script: str, jvm: Sequence[str] = _JVM, *, libs: str = "kafka/libs") -> list[str | Path]:
-    """The command that runs a shell's script in the folder, whose arguments are Java and its options."""
+    """Return the command that runs a shell script in the folder, with Java and its options as arguments."""
     java = located(JAVA)
     if java is None:
         raise ServerFailedError(missing(JAVA))
@@ -120,13 +120,13 @@ def _properties(ports: Mapping[str, int], log_dir: Path) -> dict[str, str]:
         "transaction.state.log.min.isr": "1",
         "transaction.state.log.num.partitions": "1",
         "group.initial.rebalance.delay.ms": "0",
-        # A member that was killed is given up as soon as a test asks for.
+        # Lets tests detect a killed member quickly.
         "group.min.session.timeout.ms": "1000",
-        # On a busy machine the broker may not get to tell its controller for seconds that it lives.
+        # On a busy machine, heartbeats to the controller may be seconds late.
         "broker.session.timeout.ms": "60000",
         "log.message.timestamp.before.max.ms": str(2**63 - 1),
         "log.initial.task.delay.ms": "500",
-        # The tests' records are of fixed times, which retention would take for old.
+        # The tests' records have fixed timestamps, which retention would consider old.
         "log.retention.ms": "-1",
         "log.retention.check.interval.ms": "500",
         "log.cleaner.enable": "true",
@@ -155,7 +155,7 @@ _API_VERSIONS = b"\x00\x00\x00\x0e\x00\x12\x00\x00\x00\x00\x00\x01\x00\x04test"
 
 
 def answers(port: int) -> bool:
-    """Whether the broker answers the request that needs no login: which requests there are."""
+    """Return True if the broker answers ApiVersions, which needs no login."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
             connection.sendall(_API_VERSIONS)

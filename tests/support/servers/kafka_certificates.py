@@ -23,14 +23,14 @@ class Identity:
 
     @classmethod
     def of_pem(cls, pem: str) -> Identity:
-        """The identity that ``pem`` says."""
+        """Return the identity in ``pem``."""
         key = load_pem_private_key(pem.encode("ascii"), None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         return cls(key, x509.load_pem_x509_certificate(pem[pem.index("-----BEGIN CERTIFICATE") :].encode("ascii")))
 
     @property
     def pem(self) -> str:
-        """Key and certificate, as Java has them in one file."""
+        """Key and certificate in one text, as Java expects them."""
         return self.key_pem + self.certificate_pem
 
     @property
@@ -42,18 +42,18 @@ class Identity:
         return self.certificate.public_bytes(Encoding.PEM).decode("ascii")
 
     def write(self, path: Path) -> Path:
-        """Key and certificate in one file."""
+        """Write key and certificate to one file."""
         path.write_text(self.pem)
         return path
 
 
 def make_authority(name: str = "tests") -> Identity:
-    """A certificate authority."""
+    """Create a certificate authority."""
     return _issue(name, None, (x509.BasicConstraints(ca=True, path_length=None),))
 
 
 def issue(authority: Identity, name: str) -> Identity:
-    """A certificate of the authority, for the loopback interface."""
+    """Issue a certificate for the loopback interface."""
     loopback = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
     return _issue(name, authority, (x509.BasicConstraints(ca=False, path_length=None), loopback))
 

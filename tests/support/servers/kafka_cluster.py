@@ -1,4 +1,4 @@
-"""Several brokers and a controller of their own, each of which can be killed and started again where it stood."""
+"""Several brokers with separate controllers; each can be killed and restarted with its data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CONTROLLER: Final = 100
 _TIMEOUT_S: Final = 60
 _LIBS: Final = "kafka/libs"
 _ZOOKEEPER_LIBS: Final = "kafka39/libs"
-"""Of the last version that does with ZooKeeper."""
+"""The last version that supports ZooKeeper."""
 
 _ZOOKEEPER_SCRIPT: Final = 'exec "$@" kafka.Kafka server.properties'
 _SCRIPT: Final = """
@@ -29,7 +29,7 @@ exec "$@" kafka.Kafka server.properties
 _KRAFT: Final = {
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-    # A broker that was killed is missed soon; a busy one has a moment.
+    # Short enough to detect a killed broker, long enough for a busy one.
     "broker.session.timeout.ms": "9000",
 }
 _COMMON: Final = {
@@ -52,7 +52,7 @@ _COMMON: Final = {
 
 @dataclass
 class ClusterNode:
-    """A broker, or the controller. ``kill`` is kill -9."""
+    """Broker or controller. ``kill`` is kill -9."""
 
     node_id: int
     folder: Path
@@ -76,7 +76,7 @@ class ClusterNode:
         self.wait()
 
     def begin(self) -> None:
-        """Start it, while others start too."""
+        """Start it without waiting, while others start too."""
         self.folder.mkdir(exist_ok=True)
         text = "".join(f"{name}={value}\n" for name, value in self.properties.items())
         (self.folder / "server.properties").write_text(f"{text}log.dirs={self.log_dir}\n")
@@ -85,12 +85,12 @@ class ClusterNode:
         self.process = ServerProcess(f"kafka-{self.node_id}", launch, self.folder.with_suffix(".log"))
 
     def wait(self) -> None:
-        """Until it answers."""
+        """Wait until it answers."""
         assert self.process is not None
         self.process.wait_until_ready(lambda: answers(self.port))
 
     def stand_still(self) -> None:
-        """Answer nobody, until ``go_on``."""
+        """Suspend it until ``go_on``."""
         assert self.process is not None
         self.process.stand_still()
 
@@ -104,14 +104,14 @@ class ClusterNode:
             self.process = None
 
     def stop(self) -> None:
-        """Have it hand over what it leads, and end."""
+        """Shut it down cleanly, so that it hands over leadership."""
         if self.process is not None:
             self.process.stop()
             self.process = None
 
 
 class KafkaCluster:
-    """``brokers`` by their ids, from 1 on."""
+    """``brokers`` by id, starting at 1."""
 
     def __init__(self, brokers: Mapping[int, ClusterNode]) -> None:
         self.brokers = brokers
@@ -121,9 +121,9 @@ class KafkaCluster:
         return ",".join(node.address for node in self.brokers.values())
 
     def reassign(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
-        """Have the partition on these brokers, the first of which is preferred; back before they have its records."""
+        """Assign the partition to these brokers, the first being preferred; return before they have its records."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of what it imports
+            warnings.simplefilter("ignore", DeprecationWarning)  # raised by its imports
             kafka: Any = importlib.import_module("kafka")
             admin_module: Any = importlib.import_module("kafka.admin")
         admin = admin_module.KafkaAdminClient(bootstrap_servers=self.bootstrap_servers.split(","))
@@ -134,12 +134,12 @@ class KafkaCluster:
             admin.close()
 
     def prefer(self, topic: str, partition: int, broker: int) -> None:
-        """Have that broker lead, by a clean election: it is put before the others, and elected."""
+        """Make that broker the leader by a clean election: put it first among the replicas, and elect it."""
         self.reassign(topic, partition, [broker, *(other for other in self.brokers if other != broker)])
         self.elect(topic, partition, "PREFERRED")
 
     def elect(self, topic: str, partition: int, kind: str) -> None:
-        """An election, ``PREFERRED`` or ``UNCLEAN``; one that changes nothing is none."""
+        """Run an election, ``PREFERRED`` or ``UNCLEAN``; one without a change is not an error."""
         confluent: Any = importlib.import_module("confluent_kafka")
         admin_module: Any = importlib.import_module("confluent_kafka.admin")
         admin = admin_module.AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
@@ -150,7 +150,7 @@ class KafkaCluster:
 
 @contextmanager
 def start_kafka_cluster(brokers: int = 2, **overrides: str) -> Generator[KafkaCluster]:
-    """That many brokers (about 10 s of a processor each), killed at the end of the block; ``overrides`` are theirs."""
+    """Run this many brokers (about 10 s of processor time each) with these overrides; kill them after the block."""
     root = Path(tempfile.mkdtemp(prefix="tieredstore-kafka-cluster-"))
     controller_port = free_port()
     common = {**_COMMON, **_KRAFT, "controller.quorum.voters": f"{_CONTROLLER}@127.0.0.1:{controller_port}"}
@@ -173,7 +173,7 @@ def start_kafka_cluster(brokers: int = 2, **overrides: str) -> Generator[KafkaCl
 
 @contextmanager
 def start_zookeeper_cluster(hosts: str, brokers: int = 2, **overrides: str) -> Generator[KafkaCluster]:
-    """That many brokers of Kafka 3.9 by a ZooKeeper, killed at the end of the block; ``hosts`` has a chroot."""
+    """Run this many Kafka 3.9 brokers with a ZooKeeper; kill them after the block; ``hosts`` has a chroot."""
     root = Path(tempfile.mkdtemp(prefix="tieredstore-kafka-cluster-"))
     nodes: dict[int, ClusterNode] = {}
     for number in range(1, brokers + 1):
@@ -194,7 +194,7 @@ def start_zookeeper_cluster(hosts: str, brokers: int = 2, **overrides: str) -> G
 @contextmanager
 def _started(root: Path, nodes: Sequence[ClusterNode]) -> Generator[None]:
     try:
-        # Brokers wait for their controller by themselves.
+        # Brokers wait for their controller themselves.
         for node in nodes:
             node.begin()
         for node in nodes:

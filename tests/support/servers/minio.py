@@ -19,7 +19,7 @@ SECRET_KEY = "minio-tests-secret"
 
 @contextmanager
 def start_minio() -> Generator[S3Server, None, None]:
-    """A fresh server (under a second to be ready), killed at the end of the block."""
+    """Run a fresh server (under a second to be ready); kill it at the end of the block."""
     chosen: list[int] = []
 
     def prepare(folder: Path) -> Launch:
@@ -38,7 +38,7 @@ def start_minio() -> Generator[S3Server, None, None]:
             "MINIO_ROOT_PASSWORD": SECRET_KEY,
             "MINIO_BROWSER": "off",
             "MINIO_UPDATE": "off",
-            # Lets the data lie on the machine's root disk, which MinIO otherwise refuses.
+            # Allows data on the machine's root disk, which MinIO otherwise refuses.
             "MINIO_CI_CD": "1",
             "HOME": str(folder.parent),
         }
@@ -49,7 +49,7 @@ def start_minio() -> Generator[S3Server, None, None]:
 
 
 def _is_ready(port: int) -> bool:
-    """Whether it takes what clients ask: it listens, and says that it lives, before it has read what lies there."""
+    """Return True if it serves client requests: it listens and reports alive before it has loaded its data."""
     if not answers(port, "/minio/health/cluster"):
         return False
     server = S3Server("minio", f"http://127.0.0.1:{port}", ACCESS_KEY, SECRET_KEY, lambda: None)

@@ -1,4 +1,4 @@
-"""Whether a server answers, asked without any SDK."""
+"""Readiness check of a server without any SDK."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import http.client
 
 
 def answers(port: int, path: str, *, statuses: frozenset[int] = frozenset({200})) -> bool:
-    """Whether a GET of ``path`` at this loopback port is answered with one of ``statuses``."""
+    """Return True if a GET of ``path`` at this loopback port returns one of ``statuses``."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
         connection.request("GET", path)

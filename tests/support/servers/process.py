@@ -1,4 +1,4 @@
-"""A server in a process group of its own: ready before it is used, and gone when the tests are, however they end."""
+"""Server in a separate process group: ready before use, and killed when the tests end, in any way."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from tests.support.paths import REPOSITORY
 READY_TIMEOUT_S = 90.0
 STARTS = 3
 
-# The server keeps the shell's pid. A watcher in the same group waits for the end of a pipe whose other end only the
-# tests hold, and then kills the group: so no server survives a test run that was itself killed.
+# The server keeps the shell's pid. A watcher in the same group waits for the end of a pipe that only the tests hold
+# open, and then kills the group: so no server survives a killed test run.
 _LAUNCHER = 'exec 3<&0; { cat <&3 >/dev/null; kill -KILL 0; } & exec "$@" </dev/null 3<&-'
 
 
 class ServerFailedError(Exception):
-    """A server that the tests need did not start."""
+    """A required server did not start."""
 
 
 _PORTS: Final = 2000
-_WORKER: Final = os.environ.get("PYTEST_XDIST_WORKER", "gw9").removeprefix("gw")  # who starts the run: 9
+_WORKER: Final = os.environ.get("PYTEST_XDIST_WORKER", "gw9").removeprefix("gw")  # the process that starts the run: 9
 _FIRST_PORT: Final = 12_000 + int(_WORKER) % 10 * _PORTS
-_port_numbers: Final = count(os.getpid() * 37)  # another run on the machine begins elsewhere
+_port_numbers: Final = count(os.getpid() * 37)  # concurrent runs start elsewhere in the range
 
 
 def free_port() -> int:
-    """A port that nobody listens on now.
+    """Return a port without a listener.
 
-    A server may begin to listen long after its port was chosen, and is started again on it. So each worker goes round
-    in a range of its own, below 32,768: there no client's end of a connection takes it meanwhile, and one that connects
-    to a server that is away does not meet itself. (A packet of MemQ's can tell no higher port either.)
+    A server may bind its port long after it was chosen, and is restarted on it. So each worker cycles through a private
+    range below 32,768, where no client's ephemeral port can take it, and a client that connects to a stopped server
+    cannot connect to itself. (MemQ's packets do not support higher ports either.)
     """
     for _ in range(_PORTS):
         port = _FIRST_PORT + next(_port_numbers) % _PORTS
@@ -57,14 +57,14 @@ def free_port() -> int:
 
 @contextmanager
 def unanswered_port() -> Generator[int]:
-    """A port of the loopback interface that nobody listens on, nor anybody else can: connections are refused."""
+    """Reserve a loopback port where no process can listen: connections are refused."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         yield holder.getsockname()[1]
 
 
 def installed_server(relative: str) -> Path:
-    """A file that scripts/servers.py installs; ServerFailedError saying so if it is absent."""
+    """Return a file installed by scripts/servers.py; raise ServerFailedError with the remedy if it is absent."""
     folder = Path(os.environ.get("TIEREDSTORE_SERVERS", REPOSITORY / ".venv" / "servers"))
     tool = folder / relative
     if not tool.exists():
@@ -73,7 +73,7 @@ def installed_server(relative: str) -> Path:
 
 
 def script_of_environment(name: str) -> Path:
-    """A program that a wheel of the `servers` extra put beside the interpreter."""
+    """Return a program that a wheel of the `servers` extra installed next to the interpreter."""
     tool = Path(sys.executable).with_name(name)
     if not tool.exists():
         raise ServerFailedError(f"{tool} is not installed: install the `servers` extra (make test does)")
@@ -82,7 +82,7 @@ def script_of_environment(name: str) -> Path:
 
 @dataclass(frozen=True)
 class Launch:
-    """How one server is started: the command, its environment and how to see that it is ready."""
+    """Start of one server: the command, its environment and a readiness check."""
 
     command: Sequence[str | Path]
     is_ready: Callable[[], bool]
@@ -90,7 +90,7 @@ class Launch:
 
 
 class ServerProcess:
-    """A running server. ``kill`` is kill -9, at once."""
+    """Running server. ``kill`` is an immediate kill -9."""
 
     def __init__(self, name: str, launch: Launch, log: Path) -> None:
         self.name = name
@@ -110,20 +110,20 @@ class ServerProcess:
             )
 
     def start(self) -> None:
-        """Once more after ``kill``, at the same address and with what it had written; back when it is ready."""
+        """Restart it after ``kill``, at the same address with its data; return when it is ready."""
         self._process = self._begin()
         self.wait_until_ready(self._launch.is_ready)
 
     def stand_still(self) -> None:
-        """Answer nobody; connections stay, and are taken."""
+        """Suspend it; connections stay open, and new ones are accepted."""
         os.killpg(self._process.pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Answer again."""
+        """Resume it."""
         os.killpg(self._process.pid, signal.SIGCONT)
 
     def wait_until_ready(self, is_ready: Callable[[], bool]) -> None:
-        """ServerFailedError, with the end of the server's log, if it ends or is not ready in time."""
+        """Wait; raise ServerFailedError, with the end of the server's log, if it ends or is not ready in time."""
         end = time.monotonic() + READY_TIMEOUT_S
         while not is_ready():
             if self._process.poll() is not None:
@@ -133,7 +133,7 @@ class ServerProcess:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """Kill the server and all that it started; nothing if it is dead already."""
+        """Kill the server and all its child processes; do nothing if it is dead already."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -141,7 +141,7 @@ class ServerProcess:
             self._process.stdin.close()
 
     def stop(self) -> None:
-        """Have the server end in its own way, and kill what is left of it."""
+        """Stop the server cleanly, and kill any remaining processes."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
@@ -154,10 +154,10 @@ class ServerProcess:
 
 @contextmanager
 def running(name: str, prepare: Callable[[Path], Launch]) -> Generator[ServerProcess, None, None]:
-    """A ready server whose data lie in a fresh folder, which ``prepare`` gets; killed and removed at the end.
+    """Run a ready server with its data in a fresh folder, passed to ``prepare``; kill and remove it at the end.
 
-    Ports that ``prepare`` chose may be taken by another process before the server binds them: it is asked anew, a few
-    times, before a server that ends at its start is an error.
+    Another process may take a port between ``prepare`` and bind. So if a server ends at startup, call ``prepare``
+    again, a few times, before raising an error.
     """
     # Not pytest's folder: its path is too long for the UNIX sockets that some servers make.
     folder = Path(tempfile.mkdtemp(prefix=f"tieredstore-{name}-"))

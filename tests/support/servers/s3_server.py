@@ -1,4 +1,4 @@
-"""What the tests need to know of an S3 server, whichever it is."""
+"""Properties of an S3 server that the tests need, for every implementation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REGION = "us-east-1"
 
 @dataclass(frozen=True)
 class S3Server:
-    """A running S3 server; ``kill`` is kill -9. ``process`` is that of one which is the test's own."""
+    """Running S3 server; ``kill`` is kill -9. ``process`` is set for a server that the test started."""
 
     name: str
     endpoint_url: str
@@ -32,8 +32,8 @@ class S3Server:
 
     @cached_property
     def plain(self) -> S3Client:
-        """A plain boto3 client, beside the code under test."""
-        session: Any = boto3.Session()  # of its many services the types know one
+        """Return a plain boto3 client, independent of the code under test."""
+        session: Any = boto3.Session()  # the type stubs cover only one of its services
         client: S3Client = session.client(
             "s3",
             endpoint_url=self.endpoint_url,
@@ -45,7 +45,7 @@ class S3Server:
         return client
 
     def make_bucket(self) -> str:
-        """A new bucket's name."""
+        """Create a bucket and return its name."""
         name = f"bucket-{uuid.uuid4().hex[:16]}"
         self.plain.create_bucket(Bucket=name)
         return name

@@ -1,4 +1,4 @@
-"""SeaweedFS's S3 gateway with its master, volume and filer in one process."""
+"""SeaweedFS's S3 gateway with master, volume server and filer in one process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _IDENTITIES = {
     ]
 }
 
-# Every port that has a default is given one of its own: two servers may run at the same time.
+# All ports with a default, so that two servers can run at the same time.
 _PORTS = (
     "master.port",
     "master.port.grpc",
@@ -41,7 +41,7 @@ _OPTIONS = (
     "-s3.port.iceberg=0",
     "-s3.port.lance=0",
     "-s3.autoCreateBucket=false",
-    # Every bucket takes several volumes of its own, empty ones too.
+    # Every bucket takes several volumes, even if empty.
     "-volume.max=10000",
     "-volume.preStopSeconds=0",
     "-master.volumeSizeLimitMB=1024",
@@ -51,7 +51,7 @@ _OPTIONS = (
 
 @contextmanager
 def start_seaweedfs() -> Generator[S3Server, None, None]:
-    """A fresh server (about 3 s to be ready), killed at the end of the block."""
+    """Run a fresh server (about 3 s to be ready); kill it at the end of the block."""
     chosen: list[int] = []
 
     def prepare(folder: Path) -> Launch:

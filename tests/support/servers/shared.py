@@ -1,7 +1,7 @@
-"""The servers of one run of the tests, each started once however many workers there are.
+"""Servers of one test run, each started once for all workers.
 
-The process that starts the run holds them, from the first time that any worker asks for one until the run ends. A
-worker asks through a socket in a private folder, and gets back what its tests have to know of the server.
+The process that starts the run holds them, from a worker's first request until the run ends. A worker sends requests
+through a socket in a private folder, and gets the server's connection details.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ANSWER_TIMEOUT_S: Final = 300.0  # a server is started up to three times, with 
 
 
 class SharedServers:
-    """Servers that start when they are first asked for, and end with ``close``."""
+    """Servers started at first request, and stopped by ``close``."""
 
     def __init__(self) -> None:
         self._running = ExitStack()
@@ -51,7 +51,7 @@ class SharedServers:
         self._described: dict[str, Texts] = {}
 
     def describe(self, name: str) -> Texts:
-        """The texts of a server; ServerFailedError, and the same again to the next who asks, if it does not start."""
+        """Return a server's connection details; if it does not start, raise ServerFailedError at every call."""
         with self._locks[name]:
             if name not in self._described:
                 self._described[name] = self._start(name)
@@ -67,12 +67,12 @@ class SharedServers:
             return {"error": str(error)}
 
     def close(self) -> None:
-        """End all that were started."""
+        """Stop all started servers."""
         self._running.close()
 
 
 class ServersDoor:
-    """Where the workers of a run ask for its servers: a socket in a folder that only this user can open."""
+    """Socket where the workers request servers, in a folder that only this user can open."""
 
     def __init__(self, servers: SharedServers) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="tieredstore-servers-"))
@@ -98,13 +98,13 @@ class ServersDoor:
 
 
 def ask(address: str, name: str) -> Texts:
-    """What a worker gets of the door; ServerFailedError as it was raised there."""
+    """Return the answer to a worker's request; re-raise ServerFailedError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_ANSWER_TIMEOUT_S)
         connection.connect(address)
         connection.sendall(f"{name}\n".encode())
         with connection.makefile("rb") as answer:
-            # Nothing comes where the thread that answers failed, which then says so on the run's own standard error.
+            # The answer is empty if the server's thread failed, which then reports on the run's standard error.
             texts: Texts = json.loads(answer.read() or b'{"error": "it could not be started"}')
     if "error" in texts:
         raise ServerFailedError(f"{name}: {texts['error']}")
@@ -112,14 +112,14 @@ def ask(address: str, name: str) -> Texts:
 
 
 def texts_of(server: Server) -> Texts:
-    """All that is to be known of a server but how to kill it."""
+    """Return the details of a server, without the means to kill it."""
     own = {"kill", "process"}
     values = {part.name: getattr(server, part.name) for part in fields(server) if part.name not in own}
     return {name: value.pem if isinstance(value, Identity) else str(value) for name, value in values.items()}
 
 
 def server_of(name: str, texts: Texts) -> Server:
-    """The server of these texts. It belongs to the whole run, so a test cannot kill it."""
+    """Return the server with these details. It belongs to the whole run, so a test cannot kill it."""
     values: dict[str, Any] = {**texts, "kill": _refuse}
     if name == "kafka":
         values |= {"log_dir": Path(texts["log_dir"]), "authority": Identity.of_pem(texts["authority"])}

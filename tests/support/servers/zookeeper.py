@@ -17,7 +17,7 @@ from scripts.toolchain import JAVA, located, missing
 from tests.support.servers.process import Launch, ServerFailedError, free_port, installed_server, running
 
 _JVM: Final = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
-# What tests write is never to be kept; and a port for administrators is one more that may be taken.
+# Test data never needs durability, and an admin port could be taken.
 _PROPERTIES: Final = (
     "-Dzookeeper.forceSync=no",
     "-Dzookeeper.admin.enableServer=false",
@@ -27,13 +27,13 @@ _PROPERTIES: Final = (
 
 @dataclass(frozen=True)
 class ZooKeeperServer:
-    """A running server. ``hosts`` is what clients connect to; ``kill`` is kill -9."""
+    """Running server. Clients connect to ``hosts``; ``kill`` is kill -9."""
 
     hosts: str
     kill: Callable[[], None] = field(repr=False)
 
     def chroot(self) -> str:
-        """What a test connects to: a new node, below which all is its own."""
+        """Return a test's connection string: a new node as its private root."""
         node = f"/{uuid.uuid4().hex}"
         with zookeeper_client(self.hosts) as client:
             client.create(node)
@@ -42,7 +42,7 @@ class ZooKeeperServer:
 
 @contextmanager
 def zookeeper_client(hosts: str) -> Generator[Any, None, None]:
-    """A connected client of the package kazoo, which has no types."""
+    """Yield a connected client of the package kazoo, which has no types."""
     client = importlib.import_module("kazoo.client").KazooClient(hosts, timeout=30)
     client.start(60)
     try:
@@ -53,11 +53,11 @@ def zookeeper_client(hosts: str) -> Generator[Any, None, None]:
 
 
 def end_session(hosts: str, client: Any) -> None:
-    """End the session of a connected client, which does not know of it: as if nobody had heard of it for long."""
+    """Expire the session of a connected client without its knowledge, as after a long silence."""
     kazoo_client = importlib.import_module("kazoo.client").KazooClient
     session = (client._session_id, client._session_passwd)
     end_s = time.monotonic() + 120.0
-    # Thrown out by the other, the client takes its session back, perhaps before that was ended.
+    # A client thrown out by the other reconnects its session, perhaps before it expired.
     while session[0] is not None and client._session_id == session[0]:
         assert time.monotonic() < end_s, "the session does not end"
         other = kazoo_client(hosts, client_id=session, timeout=30)
@@ -74,9 +74,9 @@ def end_session(hosts: str, client: Any) -> None:
 
 @contextmanager
 def start_zookeeper(folder: Path | None = None, port: int | None = None) -> Generator[ZooKeeperServer, None, None]:
-    """A server (about 1 s to be ready), killed at the end of the block.
+    """Run a server (about 1 s to be ready); kill it at the end of the block.
 
-    With a ``folder`` and ``port`` of an earlier one it goes on with what that one left there, for the same clients.
+    With an earlier server's ``folder`` and ``port`` it continues with its data, for the same clients.
     """
     chosen: list[int] = []
 
@@ -90,7 +90,7 @@ def start_zookeeper(folder: Path | None = None, port: int | None = None) -> Gene
             "clientPort": str(chosen[-1]),
             "clientPortAddress": "127.0.0.1",
             "maxClientCnxns": "0",
-            # A session on a busy machine may be silent for seconds.
+            # A session may be silent for seconds on a busy machine.
             "maxSessionTimeout": "60000",
         }
         file = own_folder / "zoo.cfg"
@@ -107,7 +107,7 @@ def start_zookeeper(folder: Path | None = None, port: int | None = None) -> Gene
 
 
 def _is_ok(port: int) -> bool:
-    """What the server says of itself, in its words of four letters."""
+    """Return True if the server answers "ruok" with "imok"."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
             connection.sendall(b"ruok")

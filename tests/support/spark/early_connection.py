@@ -1,8 +1,8 @@
-"""The Python of Spark's workers in the tests: it connects to the JVM first, and then imports what takes long.
+"""Python interpreter of Spark's workers in the tests: it connects to the JVM first, and then runs the slow imports.
 
-A worker that has not connected ten seconds after its start is given up by Spark, which has no setting for that; PySpark
-alone takes more to import on a busy machine. Run as ``python -m tests.support.spark.early_connection`` with the
-arguments of a Python, by the program that ``worker_python`` writes.
+Spark gives up a worker that has not connected within ten seconds, without a setting for it; on a busy machine,
+importing PySpark alone takes longer. It runs as ``python -m tests.support.spark.early_connection`` with the arguments
+of a Python, through the program written by ``worker_python``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PATIENCE_S: Final = 300.0
 
 
 def worker_python(folder: Path) -> Path:
-    """A program in this folder to be Spark's Python: this interpreter, with what is said above."""
+    """Write a program into this folder that runs this interpreter as Spark's Python, as described above."""
     program = folder / "python"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {__name__} "$@"\n')
     program.chmod(0o755)
@@ -28,7 +28,7 @@ def worker_python(folder: Path) -> Path:
 
 
 def connected(port: int, secret: str) -> socket.socket:
-    """A connection to the JVM that has said the secret, as ``pyspark.util.local_connect_and_auth`` makes it."""
+    """Return a connection authenticated to the JVM, like ``pyspark.util.local_connect_and_auth``."""
     connection = socket.create_connection(("127.0.0.1", port), _PATIENCE_S)
     secret_bytes = secret.encode()
     connection.sendall(len(secret_bytes).to_bytes(4, "big") + secret_bytes)
@@ -42,7 +42,7 @@ def connected(port: int, secret: str) -> socket.socket:
 
 
 def main() -> None:
-    """Go on as Python itself would with these arguments."""
+    """Continue like Python itself with these arguments."""
     if sys.argv[1:2] != ["-m"] or _PORT not in os.environ:
         os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
     connection = connected(int(os.environ[_PORT]), os.environ[_SECRET])

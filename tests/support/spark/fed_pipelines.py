@@ -1,4 +1,4 @@
-"""A pipeline over a topic of a broker and its bucket on S3, with its output there too, while a producer writes on."""
+"""Pipeline over a broker's topic and its S3 bucket, with output to S3, while a producer keeps writing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PARTITIONS = 2
 
 
 class Fed:
-    """The pipeline ``fed``, of JSON filed by day; the truth is what a plain consumer reads of the topic."""
+    """Pipeline ``fed``, of JSON filed by day; the expected records are read by a plain consumer."""
 
     def __init__(self, kafka: KafkaServer, s3: S3Server, folder: Path, **changes: str) -> None:
         self.kafka, self.folder = kafka, folder
@@ -48,17 +48,17 @@ class Fed:
         produce_transaction(kafka, self.topic.topic, [message(number) for number in range(50)], "abort")
 
     def committed(self) -> int:
-        """How many offsets are, of all partitions."""
+        """Sum of the committed offsets of all partitions."""
         return sum(
             one.next_offset for one in commit_log_of(load_pipeline(self.file), self.store).read().positions.values()
         )
 
     def end(self) -> int:
-        """How many offsets there are, of all partitions."""
+        """Sum of the end offsets of all partitions."""
         return sum(end_offset(self.kafka, self.topic.topic, partition=partition) for partition in range(PARTITIONS))
 
     def check_end(self) -> None:
-        """Each record of the topic is in the output once, with its value, and nothing else is."""
+        """Assert that the output has each record of the topic once, with its value, and nothing else."""
         rows = sorted(
             (row["partition"], row["offset"], row["value"])
             for key in listed(self.store)
@@ -76,19 +76,19 @@ class Fed:
         assert list(verify_output(load_pipeline(self.file), self.store)) == []
 
     def close(self) -> None:
-        """The connections to both servers."""
+        """Close the connections to both servers."""
         self.topic.close()
         self.store.close()
 
 
 def message(number: int) -> Produced:
-    """Ten minutes later than the one before."""
+    """Return a message ten minutes after the previous one."""
     value = json.dumps({"n": number, "timestamp": 1_700_000_000_000 + number * 600_000}).encode()
     return Produced(b"k", value)
 
 
 class Feeding(BlockThread):
-    """Writes to each partition for as long as the block lasts, whatever becomes of the broker meanwhile."""
+    """Writes to each partition during the block, even if the broker fails."""
 
     def __init__(self, fed: Fed) -> None:
         super().__init__()
@@ -96,8 +96,8 @@ class Feeding(BlockThread):
         self.written = 0
 
     def work(self) -> None:
-        """One message to each, ten times a second."""
-        # What it believes of an outage does not matter: the topic itself is asked in the end.
+        """Write one message to each partition, ten times a second."""
+        # Its delivery reports during an outage do not matter: the topic itself is read at the end.
         producer = producer_of(self._fed.kafka, **{"message.timeout.ms": "600000", "log_level": "0"})
         while not self.stopped.wait(0.1):
             for partition in range(PARTITIONS):

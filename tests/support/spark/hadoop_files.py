@@ -1,4 +1,4 @@
-"""SequenceFiles as Hadoop's own classes read and write them, in the JVM of a Spark session."""
+"""SequenceFiles read and written by Hadoop's own classes, in the JVM of a Spark session."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 
 
 class HadoopFiles:
-    """Of this machine's folders."""
+    """SequenceFiles in local folders."""
 
     def __init__(self, spark: SparkSession) -> None:
-        # Nothing public leads to the JVM's classes.
+        # There is no public access to the JVM's classes.
         context: Any = spark.sparkContext
         self._io: Any = context._jvm.org.apache.hadoop.io
         self._conf: Any = context._jsc.hadoopConfiguration()
@@ -21,7 +21,7 @@ class HadoopFiles:
         self._files: Any = self._hadoop.fs.FileSystem.getLocal(self._conf).getRaw()
 
     def read(self, path: Path) -> list[tuple[int | bytes, bytes]]:
-        """Keys, numbers or bytes, and values."""
+        """Return keys (numbers or bytes) and values."""
         reader = self._io.SequenceFile.Reader(self._files, self._hadoop.fs.Path(str(path)), self._conf)
         try:
             is_long = reader.getKeyClassName() == "org.apache.hadoop.io.LongWritable"
@@ -37,7 +37,7 @@ class HadoopFiles:
     def write(
         self, path: Path, records: Sequence[tuple[int | bytes, bytes]], *, compression: str = "NONE", codec: str = ""
     ) -> None:
-        """One of such keys; ``compression`` is NONE, RECORD or BLOCK, ``codec`` a class of Hadoop's."""
+        """Write a file with these keys; ``compression`` is NONE, RECORD or BLOCK, ``codec`` a Hadoop class."""
         keys = [
             self._io.LongWritable(key) if isinstance(key, int) else self._io.BytesWritable(key) for key, _ in records
         ]

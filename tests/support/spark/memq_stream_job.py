@@ -1,4 +1,4 @@
-"""Run as a process that is killed: a stream from one topic of batches to another, until nothing is new.
+"""Stream from one topic of batches to another until nothing is new, run as a process that is killed.
 
 python -m tests.support.spark.memq_stream_job JOB_FILE; its JSON has the store's options, the topics and the checkpoint.
 Prints a line when the query is about to start.

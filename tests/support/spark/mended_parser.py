@@ -1,4 +1,4 @@
-"""What there is when a parser was faulty: the topic, its bucket, a backup, and the pipeline that is wrong."""
+"""Setup after a parser fault: the topic, its bucket, a backup, and the faulty pipeline."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from tieredstore.reading.survey import survey_logs
 PARTITIONS = 2
 FIRST_MS = 1_700_000_000_000
 WRONG, RIGHT = "created", "timestamp"
-"""Fields of each message that have a time: one of them is a year off."""
+"""Time fields of each message: one is a year off."""
 
 _YEAR_MS = 365 * 86_400_000
 
 
 class Mended:
-    """``events`` files messages by the day that a field tells; ``backup`` keeps them as they came."""
+    """``events`` files messages by the day of a field; ``backup`` keeps them unchanged."""
 
     def __init__(self, kafka: KafkaServer, folder: Path) -> None:
         self.topic = TieredTopic(kafka, folder, partitions=PARTITIONS)
-        # One: each asks for an id of its own, and waits half a second for it.
+        # One producer: each requests a producer id and waits half a second for it.
         self._producer = producer_of(kafka)
         self._folder, self.written = folder, 0
         (folder / "output").mkdir()
@@ -45,7 +45,7 @@ class Mended:
         self.right = self.events(2, RIGHT)
 
     def events(self, generation: int, field: str) -> Path:
-        """The pipeline of this generation, by this field."""
+        """Return this generation's pipeline file, with this field."""
         parsed = {"secor.message.parser.class": "json", "message.timestamp.name": field}
         return self._file("events", "events/", generation, parsed)
 
@@ -63,7 +63,7 @@ class Mended:
         return path
 
     def write(self, count: int) -> None:
-        """So many more messages to each partition, an hour apart; what is closed goes to the bucket."""
+        """Write this many messages to each partition, an hour apart; copy closed segments to the bucket."""
         numbers = range(self.written, self.written + count)
         messages = [message(number) for number in numbers]
         for partition in range(PARTITIONS):
@@ -74,31 +74,31 @@ class Mended:
         self.topic.tier()
 
     def stored(self) -> dict[int, int]:
-        """Up to which offset the bucket has each partition."""
+        """Return the end offset of each partition in the bucket."""
         return {
             partition: max(one.end_offset for (number, _), one in self.topic.copied.items() if number == partition) + 1
             for partition in range(PARTITIONS)
         }
 
     def delete_copied(self, stop: int) -> None:
-        """Segments of the bucket that end before an offset go, as by retention."""
+        """Delete the bucket's segments that end before an offset, like retention."""
         for metadata in self.topic.copied.values():
             if metadata.end_offset < stop:
                 self.topic.manager.delete_log_segment_data(metadata)
 
     def run(self, file: Path, *, take_over: int | None = None) -> None:
-        """Write what there is, in this process."""
+        """Process all records, in this process."""
         pipeline = load_pipeline(file)
         with open_parts(pipeline) as parts, Runner(pipeline, parts, take_over=take_over) as runner:
             list(runner.run_once())
 
     def committed(self, file: Path) -> int:
-        """Up to which offset each partition is."""
+        """Return the committed offset, the same for each partition."""
         positions = commit_log_of(load_pipeline(file), self.store).read().positions
         return min(one.next_offset for one in positions.values()) if len(positions) == PARTITIONS else 0
 
     def backfill(self, generation: int, selected: Selected, *, replaces: int = -1, kept: bool = False) -> list[Entry]:
-        """By the right parser, out of bucket and broker; or ``kept``: out of the backup's files."""
+        """Backfill with the right parser from bucket and broker; ``kept``: from the backup's files."""
         pipeline = with_generation(load_pipeline(self.right), generation)
         backup = load_pipeline(self.backup)
         with open_parts(pipeline) as parts:
@@ -111,7 +111,7 @@ class Mended:
                 return list(Backfill(pipeline, parts.store, source, replaces=replaces).run(selected))
 
     def origin(self, key: str) -> Origin:
-        """Where the records of a file of ``events`` came from."""
+        """Return the origin of a file of ``events``."""
         pipeline = load_pipeline(self.wrong)
         with open_parts(pipeline) as parts:
             snapshot = survey_logs(parts.source, query_of(pipeline))
@@ -120,12 +120,14 @@ class Mended:
         return origin
 
     def keys(self, *generations: int) -> list[str]:
-        """The files that are listed of ``events`` in these generations."""
+        """Return the listed files of ``events`` in these generations."""
         names = tuple(f"{generation}_" for generation in generations)
         return [key for key in listed(self.store, "events/") if key.rpartition("/")[2].startswith(names)]
 
     def check(self, start: int, stop: int, *generations: int) -> None:
-        """These have the offsets from ``start`` up to ``stop`` of each partition once, each under its own day."""
+        """Assert that they have the offsets from ``start`` up to ``stop`` of each partition once, each under its own
+        day.
+        """
         shown: list[tuple[int, int]] = []
         for key in self.keys(*generations):
             for row in rows_of(self.store, key):
@@ -143,7 +145,7 @@ class Mended:
 
 
 def message(number: int) -> Produced:
-    """An hour later than the one before."""
+    """Return a message one hour after the previous one."""
     time_ms = FIRST_MS + number * 3_600_000
     return Produced(
         None, json.dumps({"n": number, RIGHT: time_ms, WRONG: time_ms - _YEAR_MS, "more": "." * 150}).encode()

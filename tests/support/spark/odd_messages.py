@@ -1,4 +1,4 @@
-"""A transformer of messages, in a module that a worker of Spark's imports quickly."""
+"""Message transformer in a module that Spark's workers import quickly."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from tieredstore.pipelines.transforming import Message
 
 
 def without_odd(message: Message) -> Message | None:
-    """Those of even offsets."""
+    """Keep messages with even offsets."""
     return None if message.offset % 2 else message

@@ -1,4 +1,4 @@
-"""The tables of options in the docs, made of what the two Spark sources declare: ``make docs``."""
+"""Option tables of the docs, generated from the declarations of the two Spark sources: ``make docs``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tieredstore.spark.source.option_values import Option
 from tieredstore.spark.source.options import OPTIONS
 
 Tables = Mapping[str, Sequence[Option[object]]]
-"""The options below each heading."""
+"""Options below each heading."""
 
 PAGES: Final[Mapping[str, Tables]] = {
     "docs/how-to/spark.md": {f"### {heading}": options for heading, options in OPTIONS.items()},
@@ -20,7 +20,7 @@ PAGES: Final[Mapping[str, Tables]] = {
 
 
 def renew_tables(page: str, tables: Tables) -> str:
-    """The page with these tables in place of the first one with options below each heading."""
+    """Return the page with these tables in place of the first option table below each heading."""
     for heading, options in tables.items():
         before, title, rest = page.partition(f"\n{heading}\n")
         text, begin, table = rest.partition("\n| option |")

@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark on this machine, whose workers come one by one."""
+"""Standalone Spark cluster on this machine, with workers added one by one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ENDED_S: Final = 60
 
 
 class SparkCluster:
-    """A master and its workers, of one core each; ``url`` is what ``spark.master`` is to be."""
+    """Master and its workers, with one core each; ``url`` is for ``spark.master``."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str], log: IO[bytes]) -> None:
         self._folder, self._log = folder, log
@@ -30,7 +30,7 @@ class SparkCluster:
         self._start("master.Master", "--host", "127.0.0.1", "--port", str(port))
 
     def add_worker(self, host: str) -> None:
-        """One more, at a loopback address that counts as a host: applications get an executor there."""
+        """Add a worker at a loopback address that counts as a host: applications get an executor there."""
         work = str(self._folder / host)
         self._start("worker.Worker", "--host", host, "--cores", "1", "--memory", "600m", "--work-dir", work, self.url)
 
@@ -40,7 +40,7 @@ class SparkCluster:
         self._processes.append(subprocess.Popen(command, env=self._environment, stdout=self._log, stderr=self._log))
 
     def close(self) -> None:
-        """End them with all that they started."""
+        """End them with all their child processes."""
         for process in reversed(self._processes):
             process.terminate()
         for process in self._processes:
@@ -49,7 +49,7 @@ class SparkCluster:
 
 @contextmanager
 def spark_cluster(folder: Path, environment: Mapping[str, str] | None = None) -> Generator[SparkCluster]:
-    """One without workers, whose processes have this in their environment."""
+    """Yield a cluster without workers, whose processes have this environment."""
     with (folder / "cluster.log").open("wb") as log:
         cluster = SparkCluster(folder, environment or {}, log)
         try:

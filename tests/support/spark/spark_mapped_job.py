@@ -1,8 +1,7 @@
-"""A job of map_records on two executors of this machine, in a process of its own: ``python -m … JOB``.
+"""map_records job on two local executors, in a separate process: ``python -m … JOB``.
 
-In its midst one task kills the executor that it runs on, the JVM and all; one kills the Python worker that it runs in;
-one raises. Each of them is tried again. JOB is a file of JSON: the options of the source, the folder for marks, and the
-file for what is told of the rows.
+One task kills its executor with the JVM, one kills its Python worker, and one raises; Spark retries each. JOB is a JSON
+file: the options of the source, the folder for marks, and the file for the reported rows.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from pyspark.sql import SparkSession
 from tieredstore.spark import map_records
 
 EXECUTOR, WORKER, RAISING = TROUBLED = (2, 5, 7)
-"""Tasks, by their partitions: what each ends, after its first batch, when it is tried first."""
+"""Tasks, by partition, and their fault in the first attempt, after the first batch."""
 
 CONF = {"spark.master": "local-cluster[2,2,512]", "spark.executor.memory": "512m"}
 
 
 def troubled(marks: Path) -> Any:
-    """A function that gives the rows that it is given, and makes trouble in the first attempts of two tasks."""
+    """Return a function that returns its rows, and causes the faults in first attempts."""
 
     def function(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -45,7 +44,7 @@ def troubled(marks: Path) -> Any:
 
 
 def is_first(mark: Path) -> bool:
-    """Whether nobody has made this mark before."""
+    """Create the mark; return True if it is new."""
     try:
         mark.touch(exist_ok=False)
     except FileExistsError:
@@ -55,14 +54,14 @@ def is_first(mark: Path) -> bool:
 
 def end(task: int) -> None:
     if task == EXECUTOR:
-        # The parent of this worker is PySpark's daemon, and that one's is the executor.
+        # This worker's parent is PySpark's daemon, whose parent is the executor.
         stat = Path(f"/proc/{os.getppid()}/stat").read_text()
         os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
     elif task == WORKER:
         os.kill(os.getpid(), signal.SIGKILL)
     else:
         raise OSError("of the function")
-    time.sleep(60)  # it ends with the executor
+    time.sleep(60)  # killed together with the executor
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Pipelines over a bucket in a folder that topics grow in, with their output in another folder."""
+"""Pipelines over growing topics of a bucket in a folder, with output in another folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = "out/"
 
 
 class Kept:
-    """Two partitions of ``orders`` and a pipeline over them; processes see the same by its file of settings."""
+    """Two partitions of ``orders`` and a pipeline over them; other processes open it by its settings file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -30,12 +30,12 @@ class Kept:
     def write(
         self, count: int, topic: str = TOPIC, *, partitions: tuple[int, ...] = (0, 1), topic_id: Uuid = FIRST_ID
     ) -> None:
-        """A segment of so many records more in each of the partitions."""
+        """Add a segment of this many records to each partition."""
         for partition in partitions:
             self.segments.append(self.bucket.write(count, topic, partition, topic_id=topic_id))
 
     def file(self, name: str = "kept.properties", **changes: str) -> Path:
-        """The pipeline's file of settings; ``changes`` have ``__`` for the dots of names."""
+        """Write the pipeline's settings file; ``changes`` have ``__`` for the dots of names."""
         properties = {
             **self.bucket.options,
             "pipeline.name": "kept",
@@ -50,7 +50,7 @@ class Kept:
         return path
 
     def offsets(self, root: str = ROOT) -> dict[tuple[str, int], list[int]]:
-        """The offsets of all files that are listed, as often as they are there, by topic and partition."""
+        """Return the offsets of all listed files by topic and partition, including duplicates."""
         by_partition: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
         for key in listed(self.store, root):
             topic, _, name = key.removeprefix(root).partition("/")
@@ -58,10 +58,10 @@ class Kept:
         return {where: sorted(offsets) for where, offsets in sorted(by_partition.items())}
 
     def committed(self, file: Path) -> dict[tuple[str, int], int]:
-        """How far each partition is by the commit log."""
+        """Return each partition's committed offset from the commit log."""
         positions = commit_log_of(load_pipeline(file), self.store).read().positions
         return {where: progress.next_offset for where, progress in positions.items()}
 
     def close(self) -> None:
-        """The bucket's connections."""
+        """Close the bucket's connections."""
         self.bucket.close()

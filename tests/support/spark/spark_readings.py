@@ -1,4 +1,4 @@
-"""What each option of a batch selects, and what is said of those that cannot be: for readers and for a real Spark."""
+"""Batch options with their selected records or errors: for readers and for a real Spark."""
 
 from __future__ import annotations
 
@@ -164,4 +164,4 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {**_ORDERS, "endingOffsets": json_of(orders={0: 101, 1: 10})}, "offsets 100 to 100 of orders-0 are not there",
     ),
 }  # fmt: skip
-"""Options and what the sentence has that they fail with."""
+"""Invalid options and part of their error message."""

@@ -1,4 +1,4 @@
-"""A real Spark, started when a test first asks for it, once a test process."""
+"""A real Spark, started when a test first needs it, once per test process."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ CONF: Mapping[str, str] = {
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
 }
-"""For a session of the tests or of a process that a test starts: on this machine alone, and small."""
+"""For sessions of the tests or of their child processes: local and small."""
 
 JVM: Mapping[str, str] = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
 }
-"""For one that lives for minutes at most: the fast compiler alone."""
+"""For a JVM that lives for minutes at most: only the fast compiler."""
 
 
 def environment(folder: Path | None = None) -> dict[str, str]:
-    """What the environment of a driver must have: this interpreter for the workers, and the loopback interface.
+    """Return the environment of a driver: this interpreter for the workers, and the loopback interface.
 
-    With a folder for the program that starts it, the interpreter is one that a busy machine does not keep from Spark.
+    With a folder for its start program, the interpreter connects to Spark in time even on a busy machine.
     """
     python = sys.executable if folder is None else str(worker_python(folder))
     return {"PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(REPOSITORY)}
 
 
 def jvm_of_seconds(folder: Path) -> dict[str, str]:
-    """More for the environment of a process that starts a Spark of its own: ``JVM``, by a file in ``folder``."""
+    """Return more environment for a process that starts Spark: ``JVM``, by a file in ``folder``."""
     (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in JVM.items()))
     return {"SPARK_CONF_DIR": str(folder)}
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The source is not registered: Spark has to find it by itself."""
+    """Yield a session without a registered source: Spark must find it by itself."""
     os.environ.update(environment(tmp_path_factory.mktemp("spark")))
     builder: Any = SparkSession.builder
     for name, value in {**CONF, **JVM}.items():
@@ -62,7 +62,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     context: Any = session.sparkContext
-    gateway = context._gateway  # nothing public ends the JVM
+    gateway = context._gateway  # there is no public way to end the JVM
     session.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()
@@ -76,7 +76,7 @@ def read(spark: SparkSession, options: Mapping[str, Any]) -> DataFrame:
 
 @contextmanager
 def configured(spark: SparkSession, name: str, value: str) -> Generator[None]:
-    """One of the session's settings, for a while."""
+    """Set one of the session's settings for the block."""
     before = spark.conf.get(name, None)
     spark.conf.set(name, value)
     try:

@@ -1,8 +1,8 @@
-"""A job of map_records in which one task is slow when it is tried first, in a process of its own: ``python -m … JOB``.
+"""map_records job with a task that is slow at its first attempt, in a separate process: ``python -m … JOB``.
 
-Spark tries a slow task again on another host only. Of one machine it takes two loopback addresses for two hosts: a
-master and two workers stand there as processes. JOB is a file of JSON: the options of the source, the folder for marks,
-and the file for what is told of the rows.
+Spark speculates on another host only, and takes two loopback addresses of one machine for two hosts: so a master and
+two workers run there as processes. JOB is a JSON file: the options of the source, the folder for marks, and the file
+for the reported rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.spark.spark_cluster import spark_cluster
 from tieredstore.spark import map_records
 
 SLOW: Final = 3
-"""The task, by its partition."""
+"""The slow task's partition."""
 
 HOSTS: Final = "127.0.0.1", "127.0.0.2"
 _DEADLINE_S: Final = 300
@@ -31,11 +31,11 @@ SPECULATION: Final[Mapping[str, str]] = {
     "spark.speculation.multiplier": "1.1", "spark.speculation.minTaskRuntime": "100ms",
     "spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.cores.max": "2",
 }  # fmt: skip
-"""As soon as a task takes longer than others of its job did, it is tried again."""
+"""Speculate as soon as a task takes longer than others of its job."""
 
 
 def slow(marks: Path) -> Any:
-    """Gives the rows that it is given; the first attempt of one task stands still until another one has given all."""
+    """Return a function that returns its rows; one task's first attempt waits until another attempt has finished."""
 
     def function(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()

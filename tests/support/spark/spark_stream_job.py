@@ -1,7 +1,7 @@
-"""Run as a process that is killed: a query over a stream into files, until nothing is new.
+"""Streaming query into files until nothing is new, run as a process that is killed.
 
-python -m tests.support.spark.spark_stream_job JOB_FILE; its JSON has the source's options, the checkpoint and the sink;
-``conf`` of the session if it is to be another one. Prints a line when the query is about to start.
+python -m tests.support.spark.spark_stream_job JOB_FILE; its JSON has the source's options, the checkpoint, the sink and
+optionally ``conf`` of the session. Prints a line when the query is about to start.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Streaming jobs in processes of their own, some of which are killed."""
+"""Streaming jobs in separate processes, some of which are killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.spark.spark_session import environment
 
 
 def run_killed(job: Path, *, after: float) -> bool:
-    """Whether the job was still running so many seconds after its query began."""
+    """Kill the job after this many seconds of its query; return True if it was still running."""
     with started(job) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"starting\n"
@@ -30,7 +30,7 @@ def run_killed(job: Path, *, after: float) -> bool:
 def started(
     job: Path, module: str = "tests.support.spark.spark_stream_job"
 ) -> Generator[subprocess.Popen[bytes], None, None]:
-    """The job with all of its processes in a group of its own, which is gone afterwards; what it logs is beside it."""
+    """Run the job in a process group that is killed afterwards; its log is next to it."""
     command = [sys.executable, "-m", module, str(job)]
     env = {**os.environ, **environment(job.parent)}
     with (
@@ -46,7 +46,7 @@ def started(
 
 
 def _wait_for_group(group: int) -> None:
-    """The JVM goes a moment after its driver."""
+    """The JVM ends a moment after its driver."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:

@@ -1,4 +1,4 @@
-"""Readers of streams over it as Spark drives them, without Spark."""
+"""Stream readers driven like by Spark, but without Spark."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ Json = dict[str, Any]
 
 
 class Bucket(TopicBucket):
-    """One that readers of streams look at by a clock of the test."""
+    """Bucket for stream readers with a test's clock."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.clock = Clock()
 
     def reader(self, **options: str) -> StreamReader:
-        """A reader of ``orders`` from its beginning by ``clock``, unless the options say something else."""
+        """Return a reader of ``orders`` from its beginning by ``clock``, unless the options differ."""
         usual = {} if "subscribePattern" in options or "assign" in options else {"subscribe": "orders"}
         given = {**self.options, **usual, "startingOffsets": "earliest", **options}
         return StreamReader(parse_options(given, streaming=True), clock=self.clock)
 
 
 class Clock:
-    """Seconds that pass whenever somebody looks, so that no snapshot is fresh; or that a test moves on."""
+    """Clock that advances at every look, so that no snapshot is fresh; or that a test advances."""
 
     def __init__(self, step: float = 10.0) -> None:
         self.now = 0.0
@@ -44,13 +44,13 @@ class Clock:
 
 
 def over_the_wire(offset: Json) -> Json:
-    """As Spark hands an offset back."""
+    """Convert an offset like Spark's checkpoint does."""
     json_offset: Json = json.loads(json.dumps(offset))
     return json_offset
 
 
 class Query:
-    """A query over a reader: what a checkpoint keeps, and the rows of each batch."""
+    """Query over a reader: its checkpoint, and the rows of each batch."""
 
     def __init__(self, reader: StreamReader) -> None:
         self.reader = reader
@@ -58,7 +58,7 @@ class Query:
         self.rows: list[bytes] = []
 
     def trigger(self, limit: ReadLimit | None = None) -> list[bytes]:
-        """The rows of a batch, none if there is none."""
+        """Return the rows of a batch; none without a batch."""
         end = self.reader.latestOffset(self.start, self.reader.getDefaultReadLimit() if limit is None else limit)
         end = over_the_wire(end)
         if json.dumps(end) == json.dumps(self.start):
@@ -70,7 +70,7 @@ class Query:
         return rows
 
     def run(self, limit: ReadLimit | None = None) -> int:
-        """Triggers until nothing is new, as availableNow does; how many batches there were."""
+        """Trigger until nothing is new, as availableNow does; return the number of batches."""
         count = 0
         while True:
             before = self.start
@@ -81,7 +81,7 @@ class Query:
 
 
 def rows_between(reader: StreamReader, start: Json, end: Json) -> list[bytes]:
-    """The values of a batch, each task and its reader in a process of their own, as far as pickling goes."""
+    """Return the values of a batch, pickling each task and its reader as for another process."""
     rows: list[bytes] = []
     for task in reader.partitions(start, end):
         sent, there = pickle.loads(pickle.dumps((reader, task)))

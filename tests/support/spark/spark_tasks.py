@@ -1,4 +1,4 @@
-"""Queries without a JVM: the data source driven as Spark's Python workers drive it, objects pickled on the way."""
+"""Queries without a JVM: the data source driven like by Spark's Python workers, with objects pickled."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def as_texts(options: Mapping[str, Any]) -> dict[str, str]:
-    """Options as Spark hands them on: texts, names in lower case."""
+    """Return options as Spark passes them: strings, with names in lower case."""
     texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
     return cast("dict[str, str]", CaseInsensitiveDict(texts))
 
 
 def reader_of(options: Mapping[str, Any]) -> DataSourceReader:
-    """The reader of a query, after its journey to another process."""
+    """Return a query's reader after pickling."""
     source = TieredStoreDataSource(as_texts(options))
     reader: DataSourceReader = _sent(source.reader(source.schema()))
     return reader
 
 
 def pushing_reader(options: Mapping[str, Any], filters: list[Filter]) -> DataSourceReader:
-    """The reader of a query with filters, where Spark pushes them down."""
+    """Return the reader of a query with filters that Spark pushes down."""
     reader = PushdownBatchReader(parse_options(as_texts(options), streaming=False))
     assert list(reader.pushFilters(filters)) == filters
     return reader
@@ -49,7 +49,7 @@ def tasks_of(reader: DataSourceReader) -> list[InputPartition]:
 
 
 def splits_of(reader: DataSourceReader) -> list[RecordSplit]:
-    """What the tasks of a query read that reads nothing but the bucket."""
+    """Return the splits read by the tasks of a query over the bucket alone."""
     splits = [task.split for task in tasks_of(reader) if isinstance(task, SplitTask)]
     stored = [split for split in splits if isinstance(split, RecordSplit)]
     assert len(stored) == len(tasks_of(reader))
@@ -57,7 +57,7 @@ def splits_of(reader: DataSourceReader) -> list[RecordSplit]:
 
 
 def rows_of_reader(reader: DataSourceReader) -> list[Row]:
-    """The rows of a query, task by task, each in a process of its own as far as pickling goes."""
+    """Return the rows of a query, task by task, pickling each as for another process."""
     rows: list[Row] = []
     for task in tasks_of(reader):
         rows += rows_of_task(reader, task)
@@ -75,7 +75,7 @@ def rows_in(options: Mapping[str, Any]) -> list[Row]:
 
 
 def error_of(options: Mapping[str, Any]) -> TieredStoreError:
-    """What a batch query fails with, planned or read."""
+    """Return the error of a batch query, at planning or reading."""
     try:
         rows_in(options)
     except TieredStoreError as error:
@@ -84,7 +84,7 @@ def error_of(options: Mapping[str, Any]) -> TieredStoreError:
 
 
 def golden_options(case: str, **more: Any) -> dict[str, Any]:
-    """The options for all of a case, read where the plugin wrote it."""
+    """Return the options for a whole case, read where the plugin wrote it."""
     settings = case_path(case) / "rsm.properties"
     return {"settings": str(settings), "subscribe": topic_of(case), "includeHeaders": True, **more}
 
@@ -95,7 +95,9 @@ def topic_of(case: str) -> str:
 
 
 def golden_rows(case: str, isolation: str = "read_committed") -> list[Row]:
-    """What a consumer read, as Spark's Kafka source shows it; by partition and offset, times in milliseconds."""
+    """Return a consumer's rows in the format of Spark's Kafka source; by partition and offset, times in
+    milliseconds.
+    """
     return [
         {
             "key": row["key"],

@@ -1,4 +1,4 @@
-"""A pipeline's driver without Spark: tasks run in this process, one after the other."""
+"""Pipeline driver without Spark: tasks run in this process in sequence."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tieredstore.spark.pipelines.window_tasks import WindowTask
 
 
 class HereContext:
-    """As much of a context: jobs' groups, which are remembered, and told once they are cancelled."""
+    """Minimal context: remembers job groups, and reports their cancellation."""
 
     def __init__(self) -> None:
         self.groups: list[str] = []
@@ -35,12 +35,12 @@ class HereContext:
         self.groups.append(group)
 
     def cancelJobGroup(self, group: str) -> None:  # noqa: N802  Spark's name
-        if group in self.groups:  # Spark forgets it otherwise
+        if group in self.groups:  # otherwise Spark forgets the group
             self.cancelled.set()
 
 
 class HereSession:
-    """As much of a session as the sink asks for: jobs run here and now, one number a batch."""
+    """Minimal session for the sink: jobs run immediately in this process, numbered per batch."""
 
     def __init__(self) -> None:
         self.jobs = 0
@@ -64,7 +64,7 @@ class HereSession:
 
 
 class Frame:
-    """A batch of the source."""
+    """Batch of the source."""
 
     def __init__(self, packed: Sequence[bytes]) -> None:
         self._packed = packed
@@ -74,7 +74,7 @@ class Frame:
 
 
 class Driven:
-    """A sink, and the batches that its source plans."""
+    """Sink, and the batches that its source plans."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Driven:
         self.sink.begin()
 
     def batch(self, plan: tuple[WindowTask, ...] | None = None) -> Any:
-        """All that is not written by now; what a plan has where there is one."""
+        """Process a batch of everything unwritten, or of this plan."""
         reader = WindowReader(self._file, None if plan is None else give_plan(plan))
         reader.prepareForTriggerAvailableNow()
         start = reader.initialOffset()

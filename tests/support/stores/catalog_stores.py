@@ -26,7 +26,7 @@ def partition_of(topic: str = "events", partition: int = 0, topic_id: Uuid = TOP
 
 @dataclass(frozen=True)
 class MadeSegment:
-    """A segment as it is put into a store."""
+    """Segment description for a store."""
 
     where: TopicIdPartition
     start: int
@@ -60,7 +60,7 @@ class MadeSegment:
 
     @property
     def log(self) -> bytes:
-        """One batch without records that has all of the offsets."""
+        """Return one batch without records that covers all offsets."""
         header = bytearray(build_batch([], self.start, leader_epoch=self.metadata.segment_leader_epochs[-1][0]))
         header[8:12] = (1000 - FRAME_SIZE).to_bytes(4, "big")
         header[23:27] = (self.end - self.start).to_bytes(4, "big")
@@ -88,7 +88,7 @@ class MadeSegment:
 
 
 def run_of(count: int, where: TopicIdPartition, *, size: int = 10, first: int = 0) -> list[MadeSegment]:
-    """``count`` segments one after the other."""
+    """Return ``count`` consecutive segments."""
     return [MadeSegment(where, i * size, (i + 1) * size - 1) for i in range(first, first + count)]
 
 

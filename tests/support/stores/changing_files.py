@@ -1,4 +1,4 @@
-"""A folder in which files come, go and turn into what is no file, and what a visit may say of it meanwhile."""
+"""Folder where files appear, disappear and turn into non-files, and the results that a visit may return."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from tieredstore.backends.values import ObjectInfo
 
 _SIZES = (0, 1, 3, 4_095, 4_096, 65_535, 65_536, 65_537)
 _ODD = "caf\u00e9 \n"
-"""A name that is not in plain letters: such a file is looked at, and read by others."""
+"""A name with non-ASCII characters: such a file is examined, and read by others."""
 
 _NAMES = ("0", "1", "2", "3", _ODD, "x" * 255)
 _TOO_LONG = "y" * 256
 _READ = 65_536
-"""No file that is longer is read in a visit."""
+"""A visit reads no file longer than this."""
 
 _Answer = TypeVar("_Answer")
 
 
 class ChangingFiles:
-    """Steps are the same ones for the same seed. A file's bytes say how many there have to be."""
+    """Random steps, the same for the same seed. A file's content states its expected length."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._folder, self._chance = folder, random.Random(seed)
         self._paths = [folder / name for name in _NAMES]
 
     def change(self) -> None:
-        """One name is something else now, or nothing."""
+        """Replace or remove one name."""
         path, kind = self._chance.choice(self._paths), self._chance.randrange(8)
         is_folder = path.is_dir() and not path.is_symlink()
         if kind < 4 and not is_folder:
@@ -52,12 +52,12 @@ class ChangingFiles:
             path.symlink_to(self._chance.choice(self._paths).name)
 
     def visit(self) -> int:
-        """How many files were read, each of them whole."""
+        """Return the number of files read; check that each is complete."""
         contents = self._of_folder(lambda folder: read_files(folder, 0, [*_NAMES, _TOO_LONG], 1 << 20))
         looked = self._of_folder(lambda folder: look_at_files(folder, "at/", list(_NAMES)))
         assert looked is not None
         assert all(seen is None or seen.size in _SIZES for seen in looked)
-        # A name that the system refuses is not that of a file that is gone.
+        # A name that the system rejects must not count as a deleted file.
         assert self._of_folder(lambda folder: look_at_files(folder, "at/", [*_NAMES, _TOO_LONG])) is None
         names = self._of_folder(names_of_files)
         assert names is None or _ODD not in names
@@ -66,7 +66,7 @@ class ChangingFiles:
         return len(whole)
 
     def check_settled(self) -> None:
-        """A visit says what is there, now that nothing changes it."""
+        """Check that a visit reports the exact state, now that changes have stopped."""
         looked = self._of_folder(lambda folder: look_at_files(folder, "at/", list(_NAMES)))
         contents = self._of_folder(lambda folder: read_files(folder, 0, list(_NAMES), 1 << 20))
         assert looked is not None

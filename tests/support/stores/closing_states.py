@@ -1,4 +1,4 @@
-"""The states in which a manager may be closed: each is a use of it that a store keeps waiting, on its own thread."""
+"""States in which a manager may be closed: each is a use on a separate thread that a store blocks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOG = bytes(range(256)) * 40
 
 
 class SilentStore(DelegatingObjectStore):
-    """A store that stops answering calls of one name, after so many that it did answer."""
+    """Store that blocks calls of one name, after answering some."""
 
     def __init__(self) -> None:
         super().__init__(MemoryObjectStore())
@@ -86,7 +86,7 @@ class SilentStore(DelegatingObjectStore):
 
 
 class Scene:
-    """A manager over a store that can fall silent, and a segment in it; how much of it is cached depends."""
+    """Manager over a store that can block, with a segment; the amount cached depends on the use."""
 
     def __init__(self, folder: Path, *, cache: str = "", mode: str = "none") -> None:
         self.folder = folder
@@ -134,7 +134,7 @@ def chunk_by_chunk(scene: Scene) -> object:
 
 
 def chunk_on_its_way(scene: Scene) -> object:
-    """A chunk that was fetched ahead of its reader."""
+    """Block a chunk that is being prefetched."""
     stream = scene.manager.open(scene.metadata)
     scene.store.fall_silent("get_into", 1)
     stream.read(1000)
@@ -155,7 +155,7 @@ def load_of_another_reader(scene: Scene) -> object:
 
 
 def next_segment(scene: Scene) -> object:
-    """A segment that is opened while the one before it is read to its end."""
+    """Block opening a segment while the previous one is read to its end."""
     following = scene.copied()
     scene.store.fall_silent("get_small", 1)
     stream = scene.manager.fetch_log_segment(scene.metadata, 0, next_segment=lambda: following)
@@ -223,7 +223,7 @@ READS: dict[str, Use] = {
     use.__name__: use
     for use in (first_byte, readers_own_buffer, behind_a_seek, chunk_by_chunk, chunk_on_its_way, load_of_another_reader)
 }
-"""States of a stream, in each mode and with each cache."""
+"""Stream states, in each mode and with each cache."""
 
 OTHERS: dict[str, Use] = {
     use.__name__: use
@@ -261,7 +261,7 @@ def _ended_by_close(use: Callable[[], object]) -> BaseException | None:
 
 
 class Waiting:
-    """A use under way on a thread; how it ended, and when."""
+    """Use running on a thread; how it ended, and when."""
 
     def __init__(self, scene: Scene, use: Use) -> None:
         self.error: BaseException | None = None
@@ -276,7 +276,7 @@ class Waiting:
     def begin(self) -> None:
         self._thread.start()
         assert self._scene.store.is_asked.wait(60), self.error
-        time.sleep(0.02)  # whoever waits for the call waits by now
+        time.sleep(0.02)  # by now, any waiter for the call is waiting
 
     def end(self) -> None:
         self._thread.join(60)
@@ -285,7 +285,7 @@ class Waiting:
 
 @contextmanager
 def waiting(scene: Scene, use: Use) -> Generator[Waiting]:
-    """``use`` under way, kept waiting by the store until the end of the block."""
+    """Run ``use``, blocked by the store until the end of the block."""
     under_way = Waiting(scene, use)
     under_way.begin()
     try:

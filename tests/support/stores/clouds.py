@@ -1,4 +1,4 @@
-"""The fault matrix: every operation of every cloud's store behind a proxy that does what networks do."""
+"""Fault matrix: every operation of every cloud's store behind a proxy that causes network faults."""
 
 from __future__ import annotations
 
@@ -31,28 +31,27 @@ from tieredstore.errors import StoreUnavailableError
 from tieredstore.process.retry import RetryPolicy
 
 PART = 1 << 18
-"""The size of a chunk or block in these tests: objects above it are written in parts. S3's parts are larger."""
+"""Chunk or block size in these tests: larger objects are written in parts. S3's parts are larger."""
 
 ATTEMPTS = 3
 
 
 def no_wait(_: float) -> None:
-    """In place of sleeping."""
+    """Replacement for sleeping."""
 
 
 def quick(**changes: Any) -> RetryPolicy:
-    """A policy that tries three times without waiting."""
+    """Return a policy with three tries without waiting."""
     settings: dict[str, Any] = {"attempts": ATTEMPTS, "timeout_s": 120.0, "sleep": no_wait}
     return RetryPolicy(**{**settings, **changes})
 
 
 @dataclass(frozen=True)
 class Cloud:
-    """One of the clouds: ``make(url, place, retries, **options)`` is a store of the place behind ``url``.
+    """One of the clouds: ``make(url, place, retries, **options)`` returns a store of the place behind ``url``.
 
-    The functions of a method and a path with query tell what a request is for. ``around_parts`` are the requests before
-    and after those of an upload's parts, ``looks`` those before a large conditional one. ``deleted_at_once``: the keys
-    of one request.
+    The functions of method and path with query classify requests. ``around_parts`` are the requests before and after an
+    upload's parts, ``looks`` those before a large conditional one. ``deleted_at_once``: keys per request.
     """
 
     name: str
@@ -88,7 +87,7 @@ def make_s3(url: str, place: str, retries: RetryPolicy | None = None, **options:
 
 
 def s3_cloud(server: S3Server) -> Cloud:
-    """Amazon's, as MinIO shows it."""
+    """Return Amazon's cloud, emulated by MinIO."""
     return Cloud(
         name="s3",
         endpoint_url=server.endpoint_url,
@@ -115,7 +114,7 @@ def make_gcs(url: str, place: str, retries: RetryPolicy | None = None, **options
 
 
 def gcs_cloud(server: GcsServer) -> Cloud:
-    """Google's, as its emulator shows it."""
+    """Return Google's cloud, by its emulator."""
     return Cloud(
         name="gcs",
         endpoint_url=server.endpoint_url,
@@ -129,7 +128,7 @@ def gcs_cloud(server: GcsServer) -> Cloud:
         page=lambda method, path: method == "GET" and "/o?" in path,
         deletion=lambda method, path: method == "DELETE" and "/o/" in path,
         around_parts=1,
-        # Google says whether the object or the bucket is absent; of its emulator the bucket is asked for.
+        # Google reports whether object or bucket is absent; with its emulator, the bucket is checked.
         looks=2,
         deleted_at_once=1,
         kill=server.kill,
@@ -139,18 +138,18 @@ def gcs_cloud(server: GcsServer) -> Cloud:
 def make_azure(url: str, place: str, retries: RetryPolicy | None = None, **options: Any) -> AzureObjectStore:
     """A store of a container of the emulator behind ``url``."""
     parts = urlsplit(url)
-    # The emulator finds the account in the path, or in a host that has a name.
+    # The emulator takes the account from the path, or from a named host.
     account = parts.path.strip("/") or (parts.hostname or "").partition(".")[0]
     key = AccountKey(account, AZURE_KEYS[account])
     return AzureObjectStore(AzureOptions(place, key, url, part_size=PART, **options), retries=retries or quick())
 
 
 AZURE_KEYS: dict[str, str] = {}
-"""The keys of the emulator's accounts."""
+"""Keys of the emulator's accounts."""
 
 
 def make_container(server: AzureServer) -> str:
-    """A new container's name."""
+    """Create a container and return its name."""
     name = f"container-{uuid.uuid4().hex[:16]}"
     with ContainerClient.from_connection_string(server.connection_string, name) as container:
         container.create_container()
@@ -158,7 +157,7 @@ def make_container(server: AzureServer) -> str:
 
 
 def azure_cloud(server: AzureServer) -> Cloud:
-    """Azure's, as its emulator shows it."""
+    """Return Azure's cloud, by its emulator."""
     AZURE_KEYS[server.account_name] = server.account_key
     return Cloud(
         name="azure",
@@ -186,7 +185,7 @@ Operation = tuple[str, Callable[[ObjectStore], object]]
 
 
 def operations(cloud: Cloud) -> dict[str, Operation]:
-    """Every operation of a store that holds a small object ``object``, and the kind of request to disturb in it."""
+    """Return every operation of a store that holds a small object ``object``, and the kind of request to disturb."""
     return {
         "small put": ("single_write", lambda store: store.put("object", b"small")),
         "part of a put": ("part", lambda store: store.put("object", [cloud.large])),
@@ -204,14 +203,14 @@ OPERATION_NAMES = ("small put", "part of a put", "end of a put", "replace", "get
 
 
 def count(cloud: Cloud, proxy: FaultProxy, request: str) -> int:
-    """How many requests of this kind came to the proxy."""
+    """Return the number of requests of this kind at the proxy."""
     is_of_kind: Callable[[str, str], bool] = getattr(cloud, request)
     return sum(is_of_kind(seen.method, seen.path) for seen in list(proxy.seen))
 
 
 @contextmanager
 def fresh_cloud(name: str) -> Generator[Cloud]:
-    """A cloud on a server of its own, to be killed."""
+    """Yield a cloud on a private server that may be killed."""
     if name == "s3":
         with start_minio() as minio:
             yield s3_cloud(minio)
@@ -224,7 +223,7 @@ def fresh_cloud(name: str) -> Generator[Cloud]:
 
 
 def until_answered(call: Callable[[], object]) -> None:
-    """Call as long as the store is out of reach: with a short deadline a first call may end while opening a client."""
+    """Call while the store is unreachable: with a short deadline a first call may end while opening a client."""
     end = time.monotonic() + 60
     while True:
         try:
@@ -240,7 +239,7 @@ def plan(proxy: FaultProxy, cloud: Cloud, fault: Fault, request: str, times: int
 
 
 def shared_cloud(request: pytest.FixtureRequest) -> Cloud:
-    """The cloud of the fixture's parameter, on the server that all tests share."""
+    """Return the cloud of the fixture's parameter, on the shared server."""
     if request.param == "s3":
         minio: S3Server = request.getfixturevalue("minio")
         return s3_cloud(minio)
@@ -252,7 +251,7 @@ def shared_cloud(request: pytest.FixtureRequest) -> Cloud:
 
 
 class OnEveryCloud:
-    """Fixtures of tests that run on each of the clouds, ``store`` behind a fault proxy."""
+    """Fixtures for tests on each cloud, with ``store`` behind a fault proxy."""
 
     pytestmark: ClassVar = pytest.mark.server
 
@@ -271,7 +270,7 @@ class OnEveryCloud:
 
     @pytest.fixture
     def direct(self, cloud: Cloud, place: str) -> Iterator[ObjectStore]:
-        """The store past the proxy."""
+        """Yield the store without the proxy."""
         with closing(cloud.make(cloud.endpoint_url, place)) as store:
             yield store
 

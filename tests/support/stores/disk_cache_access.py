@@ -1,4 +1,4 @@
-"""The disk cache's folder, seen and changed behind its back."""
+"""Direct access to the disk cache's folder, bypassing the cache."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def opened(
 
 
 def got(cache: ChunkCache, key: ChunkKey, size: int) -> bytes | None:
-    """The chunk, or None for a miss."""
+    """Return the chunk, or None for a miss."""
     buffer = bytearray(b"\xaa" * size)
     return bytes(buffer) if cache.get_into(key, memoryview(buffer)) else None
 
 
 def change_table(path: Path, statement: str, *parameters: object) -> int:
-    """How many rows of the cache's table the statement changed."""
+    """Run a statement on the cache's table; return the number of changed rows."""
     with closing(sqlite3.connect(own_folder(path) / "cache.db", isolation_level=None)) as connection:
         return connection.execute(statement, parameters).rowcount
 
@@ -64,7 +64,7 @@ def rows(path: Path, columns: str) -> list[tuple[object, ...]]:
 
 
 def let_pass(path: Path, seconds: float) -> None:
-    """As if so much time had passed since everything the cache holds was last used."""
+    """Age the last use of all cached data by this time."""
     change_table(path, "UPDATE Cache SET access_time = access_time - ?1, expire_time = expire_time - ?1", seconds)
     for file in value_files(path):
         status = file.stat()

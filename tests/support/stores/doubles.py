@@ -1,4 +1,4 @@
-"""Stores over another one that log and count what is asked of them, and fail, wait or lie as a test's script says."""
+"""Store wrappers that log and count operations, and fail, wait or lie according to a test's script."""
 
 from __future__ import annotations
 
@@ -40,19 +40,20 @@ OperationName: TypeAlias = Literal[
 ]
 
 Moment: TypeAlias = Literal["before", "during", "after"]
-"""``before``: the operation has had no effect. ``during``: the body of a ``put`` or ``prepare`` has given half of its
-first buffer, half of a ``get_into`` is filled, half the keys of a ``delete`` are gone, a listing has given an object;
-others have had no effect. ``after``: it took effect, and its answer is not known yet."""
+"""``before``: the operation has had no effect. ``during``: the body of a ``put`` or ``prepare`` has given half of
+its first buffer, half of a ``get_into`` is filled, half the keys of a ``delete`` are gone, a listing has given an
+object; others have had no effect. ``after``: it took effect, and the caller has no answer yet.
+"""
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One call of a store: the ``number``-th since the double was made or reset, from 0.
+    """One call of a store, ``number`` counted from 0 since creation or reset.
 
-    ``keys`` are those of a delete, the one key of another call, or the prefix of a listing. A small read, and one of
-    the whole, is a ``get``. A listing is an operation when its first object is asked for; an empty range is none.
+    ``keys`` are those of a delete, the one key of another call, or the prefix of a listing. A small read, or one of the
+    whole object, is a ``get``. A listing counts when its first object is requested; an empty range does not count.
     """
 
     number: int
@@ -65,19 +66,19 @@ _Due: TypeAlias = list[tuple[Moment, Act]]
 
 
 class DelegatingObjectStore(DelegatingStore):
-    """Hands every call on to ``inner``; a double overrides what it observes or disturbs."""
+    """Passes every call to ``inner``; subclasses override the calls they observe or disturb."""
 
     @property
     def small_batch(self) -> int:
-        """1: a double sees each read by itself."""
+        """1: each read is a separate call."""
         return 1
 
     def get_whole(self, key: str, buffer: bytearray | memoryview) -> None:
-        """By ``get``."""
+        """Read by ``get``."""
         ObjectStore.get_whole(self, key, buffer)
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
-        """By ``get_small``, one after the other."""
+        """Read by ``get_small``, in sequence."""
         return ObjectStore.get_small_batch(self, keys, most)
 
 
@@ -111,20 +112,21 @@ class ScriptedStore(DelegatingObjectStore):
         skip: int = 0,
         times: int | None = None,
     ) -> Self:
-        """At each operation of these ``names`` (None: all) about a ``key`` of this pattern, ``do`` something.
+        """``do`` something at each operation with one of these ``names`` (None: all) and a ``key`` of this pattern.
 
-        An exception is raised. The first ``skip`` such operations are left alone; ``times``: those after as many too.
+        ``do`` may be an exception to raise. The first ``skip`` matching operations are unaffected; with ``times``, only
+        that many are affected.
         """
         self._rules.append(_Rule(names, key, moment, _act_of(do), skip, times))
         return self
 
     def change(self, names: OperationName, key: str = "*", *, change: Callable[[Any], Any]) -> Self:
-        """Change the whole body of writes, and the answer of other operations, of a listing the iterator."""
+        """Change the whole body of writes, and the answer of other operations (for a listing, the iterator)."""
         self._changes.append((_Rule(names, key), change))
         return self
 
     def reset(self) -> None:
-        """Forget everything counted so far; the rules stay."""
+        """Forget all counts; the rules stay."""
         with self._lock:
             self.operations: list[Operation] = []
             self.requests: Counter[OperationName] = Counter()
@@ -132,22 +134,22 @@ class ScriptedStore(DelegatingObjectStore):
             self.bytes_down = 0
 
     def keys_of(self, name: OperationName) -> list[str]:
-        """The keys of all operations of one name, in the order of the calls."""
+        """Return the keys of all operations of one name, in call order."""
         with self._lock:
             return [key for operation in self.operations if operation.name == name for key in operation.keys]
 
     @property
     def conditional_writes(self) -> bool:
-        """As the constructor was told, or as ``inner``."""
+        """The constructor's value, or that of ``inner``."""
         return super().conditional_writes if self._conditional_writes is None else self._conditional_writes
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """One operation."""
+        """Count one operation."""
         with open_body(body) as parts, self._operation("put", key) as call:
             super().put(key, self._taken(parts, call), if_absent=if_absent)
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """One operation, none for an empty range."""
+        """Count one operation, or none for an empty range."""
         if start == stop:
             return super().get(key, start, stop)
         with self._operation("get", key) as call:
@@ -156,14 +158,14 @@ class ScriptedStore(DelegatingObjectStore):
             return data
 
     def get_small(self, key: str, most: int) -> bytes | None:
-        """One operation, a ``get``."""
+        """Count one operation, a ``get``."""
         with self._operation("get", key) as call:
             data = call.changed(call.whole(lambda: super(ScriptedStore, self).get_small(key, most)))
             self._add(down=len(data or b""))
             return data
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """One operation, none for an empty buffer."""
+        """Count one operation, or none for an empty buffer."""
         view = memoryview(buffer).cast("B")
         if not len(view):
             super().get_into(key, start, buffer)
@@ -176,14 +178,14 @@ class ScriptedStore(DelegatingObjectStore):
             self._add(down=len(view))
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """One operation, however many pages; ``during`` is behind each object."""
+        """Count one operation for all pages; ``during`` is after each object."""
         with self._operation("list", prefix) as call:
             for info in call.changed(super().list(prefix, start_after)):
                 yield info
                 call.reach("during")
 
     def delete(self, keys: Iterable[str]) -> None:
-        """One operation, however many keys; ``during``: the first half of the keys, rounded up, is deleted."""
+        """Count one operation for all keys; ``during``: the first half of the keys, rounded up, is deleted."""
         named = tuple(keys)
         with self._operation("delete", *named) as call:
             if call.has("during"):
@@ -192,40 +194,40 @@ class ScriptedStore(DelegatingObjectStore):
             super().delete(named)
 
     def head(self, key: str) -> ObjectInfo:
-        """One operation."""
+        """Count one operation."""
         with self._operation("head", key) as call:
             return call.changed(call.whole(lambda: super(ScriptedStore, self).head(key)))
 
     def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """One operation."""
+        """Count one operation."""
         with self._operation("replace", key) as call:
             self._add(up=memoryview(body).nbytes)
             return call.whole(lambda: super(ScriptedStore, self).replace(key, call.changed(body), etag))
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """One operation."""
+        """Count one operation."""
         with open_body(body) as parts, self._operation("prepare", key) as call:
             return super().prepare(key, self._taken(parts, call), staging_prefix=staging_prefix)
 
     def publish(self, prepared: Prepared) -> None:
-        """One operation."""
+        """Count one operation."""
         with self._operation("publish", prepared.key) as call:
             call.whole(lambda: super(ScriptedStore, self).publish(prepared))
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
-        """One operation, however many pages; ``during`` is behind each write."""
+        """Count one operation for all pages; ``during`` is after each write."""
         with self._operation("abandoned_writes", prefix) as call:
             for write in call.changed(find_abandoned_writes(self.inner, prefix)):
                 yield write
                 call.reach("during")
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
-        """One operation."""
+        """Count one operation."""
         with self._operation("discard", write.key) as call:
             return call.changed(call.whole(lambda: super(ScriptedStore, self).discard(write)))
 
     def now_ms(self) -> int | None:
-        """One operation."""
+        """Count one operation."""
         with self._operation("now_ms") as call:
             return call.changed(call.whole(super().now_ms))
 
@@ -239,7 +241,7 @@ class ScriptedStore(DelegatingObjectStore):
             )
 
     def _due(self, operation: Operation) -> _Due:
-        """Return what is to happen at the operation. The caller holds the lock."""
+        """Return the actions due at the operation. The caller holds the lock."""
         return [(rule.moment, rule.act) for rule in self._rules if rule.is_due(operation)]
 
     def _add(self, *, up: int = 0, down: int = 0) -> None:
@@ -262,7 +264,7 @@ class ScriptedStore(DelegatingObjectStore):
 
 
 CountingStore = ScriptedStore
-"""One without a script."""
+"""Store without a script."""
 
 
 def _unavailable() -> Exception:
@@ -270,10 +272,10 @@ def _unavailable() -> Exception:
 
 
 class FaultyStore(ScriptedStore):
-    """Fails at chosen operations, which ``failed`` lists.
+    """Fails at chosen operations, listed in ``failed``.
 
-    ``fail_at`` is the number of one operation, from 0, or a predicate that is asked at each operation. With
-    ``for_good`` everything after the first failure fails too, and has no effect: the process that calls is dead.
+    ``fail_at`` is the number of one operation, from 0, or a predicate called at each operation. With ``for_good``
+    everything after the first failure fails too, and has no effect, as if the process were dead.
     """
 
     def __init__(
@@ -306,10 +308,10 @@ class FaultyStore(ScriptedStore):
 
 
 class LatencyStore(ScriptedStore):
-    """Answers after ``request_s`` seconds and moves at most ``bytes_per_s`` in each call, by calling ``sleep``.
+    """Answers after ``request_s`` seconds and moves at most ``bytes_per_s`` per call, by calling ``sleep``.
 
-    The bodies of ``put`` wait buffer by buffer, downloads once for all their bytes; an empty range waits for nothing.
-    Calls on several threads do not slow each other down. A test that must not wait gives a ``sleep`` that only notes.
+    The bodies of ``put`` wait per buffer, downloads once for all their bytes; an empty range does not wait. Concurrent
+    calls do not slow each other down. A test that must not wait passes a recording ``sleep``.
     """
 
     def __init__(
@@ -332,7 +334,7 @@ class LatencyStore(ScriptedStore):
 
 
 class _Rule:
-    """Says at which operations of a store something is to happen, and counts them."""
+    """Selects the operations at which an action is due, and counts them."""
 
     def __init__(
         self,
@@ -350,12 +352,12 @@ class _Rule:
         self._skip, self._times = skip, times
 
     def fits(self, operation: Operation) -> bool:
-        """Whether it is about such an operation."""
+        """Return True if the operation matches."""
         named = self._names is None or operation.name in self._names
         return named and (self._key == "*" or any(fnmatchcase(key, self._key) for key in operation.keys))
 
     def is_due(self, operation: Operation) -> bool:
-        """Whether it is to be played now. The caller holds the store's lock."""
+        """Return True if the rule applies now. The caller holds the store's lock."""
         if not self.fits(operation) or self._times == 0:
             return False
         if self._skip:
@@ -367,7 +369,7 @@ class _Rule:
 
 
 class _Call:
-    """One operation while it runs; a context manager around it."""
+    """Context manager around one running operation."""
 
     __slots__ = ("_acts", "_operation", "changes")
 
@@ -383,7 +385,7 @@ class _Call:
                 act(self._operation)
 
     def whole(self, operation: Callable[[], Answer]) -> Answer:
-        """Run an operation that is done whole or not at all."""
+        """Run an atomic operation."""
         self.reach("during")
         return operation()
 
@@ -397,7 +399,7 @@ class _Call:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        # What the store itself raised is told: only an operation that succeeded has an answer to lose.
+        # An error of the store itself is raised: only a successful operation has an answer to lose.
         if kind is None:
             self.reach("after")
 

@@ -1,7 +1,7 @@
-"""A store in a folder that fails at random, before, in the middle of and after its operations: for other processes.
+"""Store in a folder that fails at random, before, during and after operations; for other processes.
 
 As ``storage.backend.class`` it is ``tests.support.stores.failing_folder.FailingFolder``, with ``storage.folder``, and
-``storage.failing`` for how many of a hundred operations fail.
+``storage.failing`` for the percentage of failing operations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tieredstore.config import Settings
 
 
 class FailingFolder(FaultyStore):
-    """Other operations fail in each process."""
+    """Each process has different failures."""
 
     def __init__(self, folder: Path, percent: int) -> None:
         super().__init__(FilesystemObjectStore(folder), self._fails)

@@ -1,4 +1,4 @@
-"""Stores on a faulty server, with short time-outs."""
+"""Stores on a faulty server, with short timeouts."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tieredstore.process.retry import RetryPolicy
 
 SERVICES: dict[Cloud, type[Service]] = {Cloud.S3: S3Service, Cloud.GCS: GcsService, Cloud.AZURE: AzureService}
 PART_SIZES = {Cloud.S3: MIN_PART_SIZE, Cloud.GCS: CHUNK_UNIT, Cloud.AZURE: 1 << 18}
-"""The smallest that each cloud's parts can be here."""
+"""Smallest part size of each cloud."""
 
 ATTEMPTS = 2
 AZURE_KEY = base64.b64encode(b"no secret").decode()
 
 
 def store_on(server: FaultyServer, *, timeout_s: float = 60.0, **options: Any) -> ObjectStore:
-    """A store of the server's bucket that tries twice, without waiting between."""
+    """Return a store of the server's bucket that tries twice, without waiting between."""
     bucket, cloud = server.service.bucket, server.service.cloud
     retries = RetryPolicy(attempts=ATTEMPTS, timeout_s=timeout_s, sleep=lambda _: None)
     shared: dict[str, Any] = {

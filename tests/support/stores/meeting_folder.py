@@ -1,7 +1,7 @@
-"""A store in a folder where two attempts of a task meet: each has prepared a file before either goes on.
+"""Store in a folder where two attempts of a task meet: each prepares a file before either continues.
 
 As ``storage.backend.class`` it is ``tests.support.stores.meeting_folder.MeetingFolder``, with ``storage.folder``,
-``storage.meeting`` for the end of the one key where they meet, and ``storage.marks`` for the folder of their marks.
+``storage.meeting`` for the suffix of the key where they meet, and ``storage.marks`` for the folder of their marks.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.config import Settings
 
 BOTH: Final[AbstractSet[str]] = {"prepared-0", "prepared-1"}
-"""The marks of the two."""
+"""Marks of the two attempts."""
 
 _DEADLINE_S: Final = 240
 
 
 class MeetingFolder(DelegatingObjectStore):
-    """As the folder, but for the one key in tasks of Spark's."""
+    """Folder store that synchronizes on the one key in Spark tasks."""
 
     def __init__(self, folder: Path, meeting: str, marks: Path) -> None:
         super().__init__(FilesystemObjectStore(folder))

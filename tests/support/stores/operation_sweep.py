@@ -1,4 +1,4 @@
-"""Work on a store, done again for each operation that it asks for: it fails there, dies there, or sleeps there."""
+"""Repeats work on a store for each of its operations, which fails, dies or is delayed there."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Over = TypeVar("Over", bound=ScriptedStore)
 
 
 class Killed(BaseException):
-    """The process is gone: its code handles no error."""
+    """Simulates the process's death: its code handles no error."""
 
 
 class DyingStore(FaultyStore):
-    """A store whose process dies at operation ``at`` (from 0; None: never): what it asks later has no effect."""
+    """Store whose process dies at operation ``at`` (from 0; None: never): later operations have no effect."""
 
     def __init__(self, inner: ObjectStore, at: int | None = None, moment: Moment = "before") -> None:
         super().__init__(inner, at, error=Killed, moment=moment, for_good=True)
 
 
 class Round(NamedTuple, Generic[Inner, Over]):
-    """One round of a sweep: the operation, a new store, and the same store with the fault at that operation."""
+    """One round of a sweep: the operation, a new store, and that store with the fault at this operation."""
 
     number: int
     inner: Inner
@@ -33,7 +33,7 @@ class Round(NamedTuple, Generic[Inner, Over]):
 
 
 class OperationSweep(Generic[Inner]):
-    """Runs ``work`` on an undisturbed store of ``make``, then gives a new store for each of its ``operations``.
+    """Runs ``work`` on an undisturbed store of ``make``, then yields a new store for each of its ``operations``.
 
     The caller does the work on the round's ``store`` and checks its ``inner``. ``numbers`` selects operations.
     """
@@ -54,13 +54,13 @@ class OperationSweep(Generic[Inner]):
             yield Round(number, inner, FaultyStore(inner, number, moment=moment, for_good=for_good))
 
     def die(self, moment: Moment = "before") -> Iterator[Round[Inner, FaultyStore]]:
-        """Raise Killed at one operation; those behind it have no effect."""
+        """Raise Killed at one operation; later ones have no effect."""
         for number in self._numbers:
             inner = self._make()
             yield Round(number, inner, DyingStore(inner, number, moment))
 
     def sleep(self, meanwhile: Callable[[Inner], object]) -> Iterator[Round[Inner, ScriptedStore]]:
-        """Call ``meanwhile`` with the inner store before one operation, then let that operation go on."""
+        """Call the function with the inner store before one operation, then let that operation continue."""
         for number in self._numbers:
             inner = self._make()
             yield Round(

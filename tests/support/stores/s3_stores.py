@@ -1,4 +1,4 @@
-"""S3 stores on the servers of the tests."""
+"""S3 stores on the tests' servers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tieredstore.process.retry import RetryPolicy
 MIB = 1 << 20
 
 IMPATIENT = RetryPolicy(attempts=3, base_delay_s=0.001, max_delay_s=0.01, timeout_s=30)
-"""Retries for tests of failures: the usual back-off, a hundred times as fast."""
+"""Retries for tests of failures: the usual back-off, a hundred times faster."""
 
 
 def options_for(
     server: S3Server, bucket: str, *, url: str | None = None, compatibility: Compatibility = Compatibility.AWS
 ) -> S3Options:
-    """Options for a bucket of ``server``, reached at ``url`` (a proxy before it) if one is given."""
+    """Return options for a bucket of ``server``, reached at ``url`` (of a proxy) if given."""
     return S3Options(
         bucket,
         region=REGION,
@@ -33,12 +33,12 @@ def options_for(
 
 
 def impatient_store(options: S3Options) -> S3ObjectStore:
-    """A store that gives up after three tries in short order."""
+    """Return a store that gives up after three quick tries."""
     return S3ObjectStore(options, retries=IMPATIENT)
 
 
 def replace_part(server: S3Server, bucket: str, key: str, upload_id: str) -> None:
-    """Have another first part in an upload that is not completed: of its own the server has none then."""
+    """Replace the first part of an uncompleted upload on the server."""
     body = b"another part"
     checksum = base64.b64encode(crc32c(body).to_bytes(4, "big")).decode()
     server.plain.upload_part(

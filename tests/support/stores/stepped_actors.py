@@ -1,4 +1,4 @@
-"""Work on one store that goes on step by step: a step is one call of the store, and any step may be the last."""
+"""Stepwise work on one store: a step is one store call, and any step may be the last."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WAIT_S = 120.0
 
 
 class WorldClock:
-    """The one clock of a world: stores tell it, machines count by it."""
+    """Clock of a simulated world: stores report it, machines count by it."""
 
     def __init__(self) -> None:
         self.now_ms = 1_700_000_000_000
@@ -35,9 +35,9 @@ class WorldClock:
 
 
 class AgingStore(DelegatingObjectStore):
-    """Objects in memory whose times are those of the world's clock; a write that was broken off leaves something.
+    """Objects in memory with times by the world's clock; an interrupted write leaves an abandoned one.
 
-    An object's time is that of its write's beginning, as of S3's uploads in parts: it looks older than anywhere else.
+    An object's time is the start of its write, as for S3's multipart uploads: the oldest possible.
     """
 
     def __init__(self, clock: WorldClock) -> None:
@@ -78,13 +78,13 @@ class AgingStore(DelegatingObjectStore):
 
 
 class KilledError(BaseException):
-    """The process is dead: nothing that it would have done to clean up happens either."""
+    """Simulates the death of the process, without any cleanup."""
 
 
 class Actor:
-    """Some work in a thread of its own, which stands before each call of its store until it is let go on.
+    """Work on a separate thread that stops before each store call until it is resumed.
 
-    Exactly one of the world's threads runs at any time, so that what happens is what was drawn.
+    Exactly one of the world's threads runs at any time, so the drawn order determines everything.
     """
 
     def __init__(self, world: AgingStore, work: Callable[[ObjectStore], object], *, call_limit_ms: int) -> None:
@@ -101,13 +101,13 @@ class Actor:
         self._wait()
 
     def step(self) -> None:
-        """One call of its store, or what is left of the work behind the last."""
+        """Run one store call, or the rest of the work after the last."""
         if not self.is_over:
             self._turn.release()
             self._wait()
 
     def kill(self, *, inside: bool) -> None:
-        """Its next call is never made; or, ``inside``, it is a write that breaks off and leaves something."""
+        """Suppress its next call; or, ``inside``, interrupt a write that leaves an abandoned one."""
         if not self.is_over:
             self._is_killed, self._dies_inside = True, inside
             self._turn.release()
@@ -132,7 +132,7 @@ class Actor:
 
     @contextmanager
     def call(self) -> Generator[int]:
-        """One call: when it began. A call that waits too long fails, as the deadlines of a real store's calls do."""
+        """Run one call and yield its start time. A call that waits too long fails, like real ones by their deadline."""
         self._die_unless(False)
         began_ms = self._world.clock.now_ms
         self._stood_still.release()
@@ -182,7 +182,7 @@ class _SteppedStore(DelegatingObjectStore):
         return iter(page)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """One call a key: a bulk delete may be broken off in its midst."""
+        """Count one call per key: a bulk delete may be interrupted in the middle."""
         for key in keys:
             with self._actor.call():
                 super().delete([key])

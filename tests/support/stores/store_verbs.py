@@ -1,4 +1,4 @@
-"""Every verb of a store as a test runs it on a faulty server: what it needs, what it asks for, what is right."""
+"""Every store method as run on a faulty server: its setup, its requests and its expected result."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tieredstore.backends.base import ObjectStore, find_abandoned_writes
 
 SMALL = b"small object"
 KEYS = tuple(f"kept/{number}" for number in range(4))
-"""What the bucket holds; pages of listings hold three."""
+"""Content of the bucket; listing pages hold three."""
 
 
 @dataclass(frozen=True)
 class Verb:
-    """One call of a store: ``run`` makes it, ``is_right`` looks at what it gave and at what the server holds then.
+    """One store call: ``run`` makes it, ``is_right`` checks its result and the server's content.
 
-    ``steps`` are those of its requests on any cloud.
+    ``steps`` are its requests' steps on any cloud.
     """
 
     name: str
@@ -45,7 +45,7 @@ def _replace(store: ObjectStore, _: Cloud) -> object:
 
 
 def etag_of(store: ObjectStore) -> str:
-    """The first object's etag; asked for while the server is honest."""
+    """Return the first object's etag; call it while the server is honest."""
     return _ETAGS[id(store)]
 
 
@@ -53,7 +53,7 @@ _ETAGS: dict[int, str] = {}
 
 
 def remember_etag(store: ObjectStore) -> None:
-    """Ask for the first object's etag."""
+    """Fetch the first object's etag."""
     _ETAGS[id(store)] = store.head(KEYS[0]).etag or ""
 
 
@@ -122,5 +122,5 @@ VERBS = (
 
 
 def verbs_of(cloud: Cloud) -> list[Verb]:
-    """The verbs of the contract, as a cloud has them."""
+    """Return the methods of the contract for a cloud."""
     return [verb for verb in VERBS if cloud in verb.clouds]

@@ -1,4 +1,4 @@
-"""Every kind of reader, each of which reads a topic of one partition from its first record on."""
+"""Every kind of reader, each reading a single-partition topic from its first record on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PREFERENCES: Final = ("kafka_preferred", "remote_preferred")
 
 
 class Readers:
-    """``store`` are the settings of the bucket; output of pipelines lies in ``folder``."""
+    """``store`` are the settings of the bucket; pipelines write to ``folder``."""
 
     def __init__(self, topic: str, store: Mapping[str, str], servers: str, folder: Path) -> None:
         self.topic, self.store, self.folder = topic, store, folder
@@ -37,7 +37,7 @@ class Readers:
         (folder / "output").mkdir()
 
     def check_with_broker(self, expected: Rows) -> None:
-        """Bucket and broker as one log have these records, each once."""
+        """Assert that bucket and broker together have exactly these records, each once."""
         with self._manager() as manager:
             compare("read_topic", columns_of(read_topic(manager, self.topic, client=self.client)), expected)
         compare("the tail", self._tailed(expected[-1][0]), expected)
@@ -46,7 +46,9 @@ class Readers:
         compare("the pipeline", self._piped(), expected)
 
     def check_bucket(self, lives: Mapping[Uuid, Rows], last: Uuid) -> None:
-        """The bucket has of each topic of the name these records, each once, and lost none; ``last`` is alive."""
+        """Assert that the bucket has exactly these records of each topic with the name, each once; ``last`` still
+        exists.
+        """
         with self._manager() as manager:
             for topic_id, expected in lives.items():
                 given = columns_of(read_topic(manager, self.topic, topic_id=topic_id))
@@ -112,7 +114,7 @@ class Readers:
 
 
 def columns_of(batches: Iterable[Any]) -> Rows:
-    """Offset and value of each row."""
+    """Return the offset and value of each row."""
     return [
         row
         for batch in batches
@@ -121,7 +123,7 @@ def columns_of(batches: Iterable[Any]) -> Rows:
 
 
 def compare(reader: str, given: Rows, expected: Rows) -> None:
-    """Fail with the extents of what is missing, doubled or of another history, and not with all records."""
+    """Fail with the extents of missing, duplicate or divergent records, instead of all records."""
     have, want = Counter(given), Counter(expected)
     missing, more = (
         sorted(offset for offset, _ in rows) for rows in ((want - have).elements(), (have - want).elements())

@@ -1,4 +1,4 @@
-"""What a topic has by its leader's log, as a plain client reads it, and what producers were told of it."""
+"""A topic's records: by its leader's log, read by a plain client, and by the producers' delivery reports."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ Rows = Sequence[tuple[int, bytes]]
 
 LONG_S: Final = 300.0
 BATCH: Final = 100
-"""Records; about a segment."""
+"""Number of records; about a segment."""
 
 MOST_BATCHES: Final = 6
-"""Of one round: what is written must be read, and shipped, before retention takes it."""
+"""Limit per round: records must be read, and uploaded, before retention deletes them."""
 
 
 @dataclass
 class Life:
-    """A topic from its creation to its deletion: what producers were told, and what a plain client has read."""
+    """Topic from creation to deletion: the producers' delivery reports, and the records read by a plain client."""
 
     where: TopicIdPartition
     truth: dict[int, bytes] = field(default_factory=dict[int, bytes])
     position: int = 0
-    """Of the plain client."""
+    """Position of the plain client."""
     acknowledged: dict[int, bytes] = field(default_factory=dict[int, bytes])
     aborted: set[int] = field(default_factory=set[int])
     cuts: int = 0
 
     def cut(self, at: int) -> None:
-        """An unclean election takes what lies from there on."""
+        """Remove the records from this offset on, as an unclean election does."""
         self.truth = {offset: value for offset, value in self.truth.items() if offset < at}
         self.acknowledged = {offset: value for offset, value in self.acknowledged.items() if offset < at}
         self.aborted = {offset for offset in self.aborted if offset < at}
@@ -49,7 +49,7 @@ class Life:
 
 
 class Writer:
-    """Records each of which is another one, plain and in transactions, one of which may be open around plain ones."""
+    """Writes unique records, plain and in transactions; an open transaction may enclose plain records."""
 
     def __init__(self, servers: str, topic: str, source: random.Random) -> None:
         self._servers, self._topic, self._source = servers, topic, source
@@ -57,7 +57,7 @@ class Writer:
         self.renew()
 
     def renew(self) -> None:
-        """Producers that know nothing of what an unclean election has taken back."""
+        """Replace the producers by new ones that know nothing of the records lost in an unclean election."""
         common = {"bootstrap.servers": self._servers, "log_level": 0, "batch.size": "4000", "acks": "all"}
         common |= {"message.timeout.ms": "300000", "enable.idempotence": "true"}
         self._plain = Producer(common)
@@ -65,7 +65,7 @@ class Writer:
         self._has_begun = False
 
     def write(self, life: Life, *, plain: bool = False) -> None:
-        """About a segment; what no producer can tell of is not noted."""
+        """Write about a segment; records with an unknown outcome are not noted."""
         outcome = None if plain else self._source.choice([None, "commit", "abort"])
         if outcome is None:
             self._send(self._plain, BATCH, life.acknowledged)
@@ -83,7 +83,7 @@ class Writer:
                 LONG_S
             )
         except KafkaException:
-            # A coordinator that died in the midst of it; the next producer of this name ends the transaction.
+            # A coordinator may have died in between; the next producer with this transactional id ends the transaction.
             self.renew()
             return
         if outcome == "commit":
@@ -109,7 +109,7 @@ class Writer:
 
 
 class Writing(BlockThread):
-    """Writes for as long as the block lasts, up to a bound."""
+    """Writes during the block, up to a limit."""
 
     def __init__(self, writer: Writer, life: Life) -> None:
         super().__init__()

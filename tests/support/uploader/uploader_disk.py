@@ -1,4 +1,4 @@
-"""A made-up broker's disk that grows, rolls and deletes, and an uploader beside it, in one process and in steps."""
+"""Made-up broker disk that grows, rolls and deletes, with an uploader, stepwise in one process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tieredstore.uploader.partition import Partition
 from tieredstore.uploader.settled import Settled
 
 RECORDS = 10
-"""Records of a segment, two a batch."""
+"""Records per segment, two per batch."""
 
 STORE = {"storage.backend.class": "memory", "chunk.size": "256"}
 
@@ -57,7 +57,7 @@ class BrokerDisk:
         return [b"%d at %d" % (epoch, offset) for offset in range(base, base + RECORDS)]
 
     def grow(self, segments: int = 1) -> None:
-        """Write so many segments; each of them closes the one before."""
+        """Write this many segments; each closes the previous one."""
         for _ in range(segments):
             epoch = self.epochs[-1][0]
             values = self.values(self.end, epoch)
@@ -76,7 +76,7 @@ class BrokerDisk:
             self.end += RECORDS
 
     def lead(self, epoch: int) -> None:
-        """A later leader epoch begins at the end."""
+        """Begin a later leader epoch at the end."""
         self.epochs = (*self.epochs, (epoch, self.end))
         self.write_epochs()
 
@@ -84,14 +84,14 @@ class BrokerDisk:
         (self.folder / LEADER_EPOCH_CHECKPOINT).write_bytes(format_leader_epochs(self.epochs))
 
     def files(self, base: int) -> list[Path]:
-        """Those of a segment, under whatever names they have."""
+        """Return the files of a segment under their current names."""
         named = [self.folder / f"{base:020d}.{suffix}" for suffix in ("log", "index", "timeindex")]
         named.append(self.folder / f"{base + RECORDS:020d}.snapshot")
         marked = [path.with_name(path.name + ".deleted") for path in named]
         return [path for path in (*named, *marked) if path.exists()]
 
     def mark_deleted(self, count: int = 1) -> None:
-        """Retention takes the first segments: they are renamed, and their epochs cut from the checkpoint."""
+        """Mark the first segments as deleted, like retention: rename them, and truncate the epoch checkpoint."""
         if not count:
             return
         for _ in range(count):
@@ -104,14 +104,14 @@ class BrokerDisk:
         self.write_epochs()
 
     def delete(self, count: int = 0) -> None:
-        """Mark so many more; a minute later what is marked is gone."""
+        """Mark more segments, then delete all marked ones, as a broker does a minute later."""
         self.mark_deleted(count)
         for path in self.folder.glob("*.deleted"):
             path.unlink()
 
     def copy_to(self, log_dir: Path) -> BrokerDisk:
-        """The partition in another log directory, as a broker has it when it moves one: a log of its own, of what is
-        live. Its first file, from 0 on, was truncated at once where the log begins later, and is about to be deleted.
+        """Copy the partition to another log directory like a broker that moves it: a new log of the live data. If
+        the log begins later, its first file, from 0 on, was truncated at once and is about to be deleted.
         """
         copy = BrokerDisk(log_dir, self.partition, self.epochs, self.end, list(self.bases))
         copy.folder.mkdir(parents=True)
@@ -125,11 +125,11 @@ class BrokerDisk:
         return copy
 
     def leave(self) -> None:
-        """The folder is marked: the partition is in another log directory, or another broker's."""
+        """Mark the folder for deletion: the partition has moved to another log directory or broker."""
         self.folder.rename(self.folder.with_name(f"{self.folder.name}.0123456789abcdef0123456789abcdef-delete"))
 
     def cut(self, base: int) -> None:
-        """The log is truncated: what begins at ``base`` or behind it is gone, and written anew."""
+        """Truncate the log: rewrite what begins at ``base`` or later."""
         for path in [path for at in self.bases if at >= base for path in self.files(at)]:
             path.unlink()
         self.bases = [at for at in self.bases if at < base]
@@ -138,7 +138,7 @@ class BrokerDisk:
 
 @dataclass
 class SaidSettling:
-    """Answers what the test says: all is settled unless it says otherwise."""
+    """Gives the test's answers; all is settled unless the test says otherwise."""
 
     high: int = MAX_INT64
     stable: int = MAX_INT64
@@ -158,7 +158,7 @@ def uploader_of(
     /,
     **settings: str,
 ) -> Uploader:
-    """An uploader of a disk, by ``uploader.*`` settings whose dots are underscores."""
+    """Return an uploader of a disk, with ``uploader.*`` settings (underscores for dots)."""
     own = {f"uploader.{name.replace('_', '.')}": text for name, text in settings.items()}
     defaults = {"uploader.leadership": "static", "uploader.log.dirs": str(log_dir), "uploader.broker.id": "1"}
     return Uploader(
@@ -171,13 +171,13 @@ def uploader_of(
 
 
 def run_once(log_dir: Path, store: ObjectStore, settling: SaidSettling | None = None, **settings: str) -> list[str]:
-    """A run of its own; why something was left."""
+    """Run a new uploader once; return the reasons for skipped segments."""
     with uploader_of(log_dir, store, settling, **settings) as uploader:
         return [str(left.reason) for left in uploader.run_once(tries=2)]
 
 
 def stored(store: ObjectStore, partition: TopicIdPartition = PARTITION, prefix: str = "") -> list[StoredSegment]:
-    """The whole segments of a partition, in the order of keys."""
+    """Return the complete segments of a partition, in key order."""
     listed = list_segments(
         store, prefix, topic=partition.topic, topic_id=partition.topic_id, partition=partition.partition
     )
@@ -185,30 +185,30 @@ def stored(store: ObjectStore, partition: TopicIdPartition = PARTITION, prefix: 
 
 
 def extents(store: ObjectStore, partition: TopicIdPartition = PARTITION, prefix: str = "") -> list[tuple[int, int]]:
-    """First and last offset of each."""
+    """Return the first and last offset of each."""
     metadata = [segment.metadata for segment in stored(store, partition, prefix)]
     return [(segment.start_offset, segment.end_offset) for segment in metadata]
 
 
 def watermark_of(store: ObjectStore, partition: TopicIdPartition = PARTITION) -> Watermark:
-    """What the partition's object says."""
+    """Return the partition's stored watermark."""
     return Watermark.parse(store.get(watermark_key("", partition)), partition)
 
 
 def holes_of(store: ObjectStore, partition: TopicIdPartition = PARTITION) -> list[tuple[int, int]]:
-    """First and last offset of each hole of the partition's watermark."""
+    """Return the first and last offset of each hole of the partition's watermark."""
     return [(hole.first_offset, hole.last_offset) for hole in watermark_of(store, partition).holes]
 
 
 def logs_of(store: ObjectStore) -> list[bytes]:
-    """What the logs of the whole segments are, in the order of keys."""
+    """Return the logs of the complete segments, in key order."""
     with RemoteStorageManager(settings_from(STORE), store=store) as manager:
         return [manager.open(segment.metadata).read() for segment in stored(store)]
 
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tries follow on each other."""
+    """Shorten retry delays."""
     monkeypatch.setattr(schedule, "_FIRST_DELAY_S", 0.001)
     monkeypatch.setattr(schedule, "_LONGEST_DELAY_S", 0.01)
     monkeypatch.setattr(schedule, "WAIT_S", 0.001)
@@ -217,11 +217,11 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> BrokerDisk:
-    """Three closed segments, of 0 to 29, and an active one."""
+    """Return three closed segments, of 0 to 29, and an active one."""
     return BrokerDisk(tmp_path / "logs", segments=4)
 
 
 @pytest.fixture
 def store() -> MemoryObjectStore:
-    """An empty one."""
+    """Return an empty store."""
     return MemoryObjectStore()

@@ -1,4 +1,4 @@
-"""Uploaders as processes beside real brokers, and what producers were told that they have written."""
+"""Uploaders as processes next to real brokers, and the producers' delivery reports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Place = tuple[str, int]
 
 
 class Written:
-    """What producers were told of: the value at each offset, and whether its transaction was aborted."""
+    """Delivery reports: the value at each offset, and whether its transaction was aborted."""
 
     def __init__(self, partitions: int) -> None:
         self._partitions = partitions
@@ -30,7 +30,7 @@ class Written:
         self.failed: list[object] = []
 
     def write(self, producer: Producer, topic: str, source: random.Random, count: int, outcome: str | None) -> None:
-        """Records to random partitions, in batches that fit a segment; ``outcome`` is that of a transaction."""
+        """Write records to random partitions, in batches that fit a segment; ``outcome`` is that of a transaction."""
         if outcome is not None:
             producer.begin_transaction()
         for _ in range(count):
@@ -43,7 +43,7 @@ class Written:
             producer.abort_transaction(TIMEOUT_S)
 
     def send(self, producer: Producer, topic: str, partition: int, value: bytes, outcome: str | None) -> None:
-        """One record, of a transaction with that outcome if there is one."""
+        """Write one record, of a transaction with that outcome if given."""
         producer.produce(
             topic,
             value,
@@ -63,7 +63,7 @@ class Written:
 
 @contextmanager
 def uploader_process(settings: Path, log: Path, *, measured: bool = False) -> Generator[subprocess.Popen[bytes]]:
-    """An uploader, until the end of the block at most; ``measured`` for coverage if it may end by itself."""
+    """Run an uploader until the end of the block at most; ``measured``: with coverage, if it may end by itself."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             (measured_command if measured else command)("uploader", "-c", settings),
