@@ -68,7 +68,9 @@ def refusal(where: TopicPartition, offset: int, code: int) -> Message:
     return Message(topic=where[0], partition=where[1], offset=offset, error=KafkaError(code))
 
 
-def followed(polls: int, *partitions: TopicPartition) -> tuple[dict[TopicPartition, list[int]], list[TieredStoreError]]:
+def follow_all(
+    polls: int, *partitions: TopicPartition
+) -> tuple[dict[TopicPartition, list[int]], list[TieredStoreError]]:
     """Return the partitions' records and errors for a caller that continues after errors."""
     offsets: dict[TopicPartition, list[int]] = {where: [] for where in partitions}
     errors: list[TieredStoreError] = []
@@ -105,7 +107,7 @@ def test_records_that_came_with_an_error_are_given(
     well = SECOND if failing == FIRST else FIRST
     logs[well] = [message(well, offset) for offset in range(5)]
     logs[failing] = [message(failing, 0), message(failing, 1), refusal(failing, 2, code)]
-    offsets, errors = followed(6, FIRST, SECOND)
+    offsets, errors = follow_all(6, FIRST, SECOND)
     assert offsets == {well: [0, 1, 2, 3, 4], failing: [0, 1]}
     # The error repeats: nothing continues silently after it.
     assert len(errors) > 1
@@ -125,18 +127,18 @@ def test_a_record_that_cannot_be_given_is_not_skipped(
         return build(columns, messages)
 
     monkeypatch.setattr(MessageColumns, "build", refusing)
-    offsets, errors = followed(5, FIRST, SECOND)
+    offsets, errors = follow_all(5, FIRST, SECOND)
     assert offsets == {FIRST: [], SECOND: [0, 1, 2]}
     assert len(errors) > 1
     monkeypatch.setattr(MessageColumns, "build", build)
-    assert followed(3, FIRST)[0] == {FIRST: [0, 1, 2]}
+    assert follow_all(3, FIRST)[0] == {FIRST: [0, 1, 2]}
 
 
 def test_what_librdkafka_says_of_holes_is_no_error(logs: dict[TopicPartition, list[Message]]) -> None:
     """It calls a record too large if compaction left nothing of a batch at a segment's end; then it continues."""
     hole = refusal(FIRST, 2, KafkaError.MSG_SIZE_TOO_LARGE)
     logs[FIRST] = [message(FIRST, 0), message(FIRST, 1), hole, message(FIRST, 5), message(FIRST, 6)]
-    assert followed(6, FIRST) == ({FIRST: [0, 1, 5, 6]}, [])
+    assert follow_all(6, FIRST) == ({FIRST: [0, 1, 5, 6]}, [])
 
 
 def test_a_partition_that_begins_again_after_an_error_is_checked_for_a_cut(

@@ -22,7 +22,7 @@ def configured(**properties: str) -> dict[str, str]:
     return client_configuration({**SERVERS, **properties}, "read_committed")
 
 
-def refused(properties: dict[str, str], said: str) -> None:
+def check_refusal(properties: dict[str, str], said: str) -> None:
     """Check the same sentence at both entry points, before any connection, without a secret."""
     sentences: set[str] = set()
     for door in (
@@ -42,7 +42,7 @@ def refused(properties: dict[str, str], said: str) -> None:
     ["auto.offset.reset", "key.deserializer", "value.deserializer", "enable.auto.commit", "interceptor.classes"],
 )
 def test_what_sparks_kafka_source_refuses_is_refused(name: str) -> None:
-    refused({name: "earliest"}, f"the client property {name} cannot be set: ")
+    check_refusal({name: "earliest"}, f"the client property {name} cannot be set: ")
 
 
 @pytest.mark.parametrize(
@@ -50,19 +50,19 @@ def test_what_sparks_kafka_source_refuses_is_refused(name: str) -> None:
     [("metric.reporters", "a.B"), ("plugin.library.paths", "x.so"), ("enable.partition.eof", "false")],
 )
 def test_what_would_load_code_or_break_a_read_is_refused(name: str, value: str) -> None:
-    refused({name: value}, f"the client property {name} cannot be set: ")
+    check_refusal({name: value}, f"the client property {name} cannot be set: ")
 
 
 @pytest.mark.parametrize("name", ["fetch.max.bites", "error_cb", "logger", "default.topic.config", "on_commit", ""])
 def test_an_unknown_name_is_one_sentence_that_names_it(name: str) -> None:
-    refused({name: "1"}, f'(the client property {name} is not known|No such configuration property: "{name}")$')
+    check_refusal({name: "1"}, f'(the client property {name} is not known|No such configuration property: "{name}")$')
 
 
 @pytest.mark.parametrize(
     ("name", "value"), [("fetch.min.bytes", "many"), ("security.protocol", "HTTP"), ("client.dns.lookup", "never")]
 )
 def test_a_wrong_value_is_one_sentence_that_names_its_property(name: str, value: str) -> None:
-    refused({name: value}, f'Invalid value .*for configuration property "{name}"')
+    check_refusal({name: value}, f'Invalid value .*for configuration property "{name}"')
 
 
 def test_without_servers_nothing_can_be_read() -> None:
@@ -73,7 +73,7 @@ def test_without_servers_nothing_can_be_read() -> None:
 
 def test_the_isolation_is_one_of_two_and_must_agree() -> None:
     assert configured(**{"isolation.level": "read_committed"})["isolation.level"] == "read_committed"
-    refused(
+    check_refusal(
         {"isolation.level": "read_uncommitted"}, "isolation.level is read_uncommitted, but .* read is read_committed"
     )
     with pytest.raises(ConfigError, match="must be read_uncommitted or read_committed"):
@@ -181,11 +181,11 @@ LOGIN = f'{PLAIN} required username="u" password="{SECRET}"'
     ],
 )
 def test_a_login_that_cannot_be_used_is_one_sentence_without_its_secret(jaas: str, said: str) -> None:
-    refused({"sasl.jaas.config": jaas, "sasl.mechanism": "PLAIN", "security.protocol": "SASL_SSL"}, said)
+    check_refusal({"sasl.jaas.config": jaas, "sasl.mechanism": "PLAIN", "security.protocol": "SASL_SSL"}, said)
 
 
 def test_a_login_without_a_mechanism_says_which_to_name() -> None:
-    refused({"sasl.jaas.config": f"{LOGIN};"}, "for which sasl.mechanism must be PLAIN")
+    check_refusal({"sasl.jaas.config": f"{LOGIN};"}, "for which sasl.mechanism must be PLAIN")
 
 
 @pytest.mark.parametrize("store", ["ssl.truststore", "ssl.keystore"])
@@ -194,20 +194,20 @@ def test_a_jks_file_is_refused_with_the_way_out(store: str, tmp_path: Path) -> N
     jks.write_bytes(b"\xfe\xed\xfe\xed" + bytes(40))
     for more in ({}, {f"{store}.type": "JKS"}):
         said = rf"{store}.location names a JKS file, .* with keytool -importkeystore .*PKCS12, or use PEM files"
-        refused({f"{store}.location": str(jks), f"{store}.password": SECRET, **more}, said)
+        check_refusal({f"{store}.location": str(jks), f"{store}.password": SECRET, **more}, said)
 
 
 def test_a_store_that_is_not_what_it_should_be_is_said(tmp_path: Path) -> None:
     file, location = tmp_path / "store", "ssl.truststore.location"
-    refused({location: str(file)}, f"{location} cannot be read: No such file")
+    check_refusal({location: str(file)}, f"{location} cannot be read: No such file")
     file.write_bytes(b"something else")
     secret = {"ssl.truststore.password": SECRET}
-    refused(
+    check_refusal(
         {location: str(file), **secret}, f"{location} is not a PEM or PKCS12 file, or ssl.truststore.password is wrong"
     )
-    refused({location: str(file), "ssl.truststore.type": "PEM"}, "type is PEM, but the file of .* is")
-    refused({location: str(file), "ssl.truststore.type": "BKS"}, "type is BKS; only PEM and PKCS12 are supported")
-    refused({"ssl.ca.location": str(tmp_path / "absent")}, "ssl.ca.location cannot be read")
+    check_refusal({location: str(file), "ssl.truststore.type": "PEM"}, "type is PEM, but the file of .* is")
+    check_refusal({location: str(file), "ssl.truststore.type": "BKS"}, "type is BKS; only PEM and PKCS12 are supported")
+    check_refusal({"ssl.ca.location": str(tmp_path / "absent")}, "ssl.ca.location cannot be read")
     with file.open("wb") as large:
         large.truncate(17 * 2**20)
-    refused({location: str(file)}, "is larger than 16777216 bytes, so it is no key store")
+    check_refusal({location: str(file)}, "is larger than 16777216 bytes, so it is no key store")

@@ -75,7 +75,7 @@ class ClientLog:
         if _shared.loses(self, connection, broker):
             reason = _CONNECTING.sub("", " ".join(failure["reason"].split()), count=1)
             _logger.warning(
-                "broker %s cannot be reached: %s; trying again", broker, _begun_small(excerpt(reason, _MOST))
+                "broker %s cannot be reached: %s; trying again", broker, _lower_first(excerpt(reason, _MOST))
             )
 
     def _rise(self, text: str) -> None:
@@ -139,6 +139,6 @@ def _without_protocol(name: str) -> str:
     return name.rpartition("://")[2]
 
 
-def _begun_small(reason: str) -> str:
+def _lower_first(reason: str) -> str:
     """Return the reason in lower case, unless it begins with an abbreviation."""
     return reason[:1].lower() + reason[1:] if reason[1:2].islower() else reason

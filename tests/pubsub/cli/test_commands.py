@@ -32,7 +32,7 @@ def produce(monkeypatch: pytest.MonkeyPatch, store: Path, content: bytes, *optio
     return tieredstore("pubsub", "produce", "orders", "--store", store, *options)
 
 
-def replaced(text: str, places: Mapping[str, str]) -> str:
+def replace_places(text: str, places: Mapping[str, str]) -> str:
     """Return the text with this machine's places instead of its own."""
     for place, here in places.items():
         text = text.replace(place, here)
@@ -139,7 +139,7 @@ def test_a_broker_takes_lines_and_stores_them_when_it_is_stopped(
     port, page = free_port(), REPOSITORY / "docs" / "how-to" / "batch-brokers.md"
     here = {"10.0.0.7:9092": f"127.0.0.1:{port}", "0.0.0.0:9092": f"127.0.0.1:{port}", "127.0.0.1:9404": "127.0.0.1:0"}
     (shown, _), (program,) = (
-        [replaced(code, here) for code in blocks(page, language)] for language in ("properties", "python")
+        [replace_places(code, here) for code in blocks(page, language)] for language in ("properties", "python")
     )
     own = dict(line.split("=", 1) for line in shown.splitlines() if line.startswith("pubsub."))
     settings = write_settings(tmp_path, {**own, "pubsub.batch.ms": "50"})

@@ -31,7 +31,7 @@ A = bytes([127, 0, 0, 1])
 NOW_MS = 1_700_000_000_000
 
 
-def said(number: int, *, by_producer: bool, ids: bytes = b"12345678", count: int = 3) -> AuditRecord:
+def audit_record(number: int, *, by_producer: bool, ids: bytes = b"12345678", count: int = 3) -> AuditRecord:
     return AuditRecord("test", "orders", ProducerRequest(A, 1_700_000_000_000, number), ids, count, by_producer)
 
 
@@ -46,7 +46,7 @@ def test_the_bytes_are_those_of_memq() -> None:
 
 
 def test_what_is_cut_or_changed_is_another_record_or_refused() -> None:
-    source, raw = random.Random(7), said(1, by_producer=True).to_bytes()
+    source, raw = random.Random(7), audit_record(1, by_producer=True).to_bytes()
     for size in range(len(raw)):
         with pytest.raises(CorruptDataError, match=r"^here: "):
             parse_audit_record(raw[:size], "here")
@@ -84,16 +84,16 @@ def test_planted_faults_are_all_that_is_found() -> None:
     sent: dict[int, tuple[AuditRecord, int]] = {}
     read: dict[int, tuple[AuditRecord, int]] = {}
     for number in range(40):
-        sent[number] = said(number, by_producer=True), NOW_MS - 5000 + number
-        read[number] = said(number, by_producer=False), NOW_MS - 4900 + number
+        sent[number] = audit_record(number, by_producer=True), NOW_MS - 5000 + number
+        read[number] = audit_record(number, by_producer=False), NOW_MS - 4900 + number
     for lost in (3, 4, 39):
         del read[lost]
-    read[5] = said(5, by_producer=False, ids=b"87654321"), NOW_MS - 4800
-    read[6] = said(6, by_producer=False, count=2), NOW_MS - 4800
-    read[7] = said(7, by_producer=False, count=5), NOW_MS - 4800  # one record three times: the hash is the same
-    read[8] = said(8, by_producer=False), NOW_MS - 1
+    read[5] = audit_record(5, by_producer=False, ids=b"87654321"), NOW_MS - 4800
+    read[6] = audit_record(6, by_producer=False, count=2), NOW_MS - 4800
+    read[7] = audit_record(7, by_producer=False, count=5), NOW_MS - 4800  # one record three times: the hash is the same
+    read[8] = audit_record(8, by_producer=False), NOW_MS - 1
     del sent[9]
-    sent[40] = said(40, by_producer=True), NOW_MS - 10
+    sent[40] = audit_record(40, by_producer=True), NOW_MS - 10
     records = [*sent.values(), *read.values(), read[0], read[1], sent[2]]
     random.Random(5).shuffle(records)
     assert sorted(paired(*records)) == sorted(
@@ -109,24 +109,24 @@ def test_planted_faults_are_all_that_is_found() -> None:
 
 def test_what_was_lost_and_is_read_after_all_is_late_and_no_more_lost() -> None:
     pairs = AuditPairs(settle_ms=1000, late_ms=500)
-    assert not list(pairs.add(said(1, by_producer=True), NOW_MS, 0, 0))
+    assert not list(pairs.add(audit_record(1, by_producer=True), NOW_MS, 0, 0))
     (finding,) = pairs.overdue(NOW_MS + 2000)
     assert not list(pairs.overdue(NOW_MS + 2000))
     assert (finding.fault, pairs.counts.unread_records) == ("lost", 3)
-    (finding,) = pairs.add(said(1, by_producer=False), NOW_MS + 3000, 0, 1)
+    (finding,) = pairs.add(audit_record(1, by_producer=False), NOW_MS + 3000, 0, 1)
     assert (finding.fault, finding.why) == ("late", "read 3.0 s after it was sent")
     assert (pairs.counts.unread, pairs.counts.unread_records, pairs.counts.paired) == (0, 0, 1)
 
 
 def test_what_was_read_near_the_beginning_may_have_been_sent_before_it() -> None:
-    assert paired((said(1, by_producer=False), NOW_MS - 4500), begin_ms=NOW_MS - 5000) == []
-    assert paired((said(1, by_producer=False), NOW_MS - 3500), begin_ms=NOW_MS - 5000) == [("unannounced", 1)]
+    assert paired((audit_record(1, by_producer=False), NOW_MS - 4500), begin_ms=NOW_MS - 5000) == []
+    assert paired((audit_record(1, by_producer=False), NOW_MS - 3500), begin_ms=NOW_MS - 5000) == [("unannounced", 1)]
 
 
 def test_what_is_held_is_bounded_in_time_and_number() -> None:
     pairs = AuditPairs(settle_ms=1000, most=10)
     for number in range(40):
-        list(pairs.add(said(number, by_producer=True), NOW_MS, 0, number))
+        list(pairs.add(audit_record(number, by_producer=True), NOW_MS, 0, number))
         list(pairs.overdue(NOW_MS))
     assert (pairs.counts.lost, pairs.counts.unread) == (30, 20)
     list(pairs.overdue(NOW_MS + 4_000_000))

@@ -252,7 +252,7 @@ RECORD_BYTES: Final = 31
 zstd: Any = zstandard
 
 
-def flushed(body: bytes, compressor: Any, mode: int) -> bytes:
+def compress_flushing(body: bytes, compressor: Any, mode: int) -> bytes:
     """Flush the compressor at each record, like MemQ's writers."""
     parts: list[bytes] = []
     for at in range(0, len(body), RECORD_BYTES):
@@ -261,7 +261,7 @@ def flushed(body: bytes, compressor: Any, mode: int) -> bytes:
 
 
 def zstd_flushed(body: bytes) -> bytes:
-    return flushed(body, zstd.ZstdCompressor().compressobj(), zstd.COMPRESSOBJ_FLUSH_BLOCK)
+    return compress_flushing(body, zstd.ZstdCompressor().compressobj(), zstd.COMPRESSOBJ_FLUSH_BLOCK)
 
 
 def zstd_behind_what_is_skipped(body: bytes) -> bytes:
@@ -277,7 +277,7 @@ def zstd_of_a_large_window(body: bytes) -> bytes:
 
 
 def gzip_flushed(body: bytes) -> bytes:
-    return flushed(body, zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS), zlib.Z_SYNC_FLUSH)
+    return compress_flushing(body, zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS), zlib.Z_SYNC_FLUSH)
 
 
 def gzip_in_members(body: bytes) -> bytes:

@@ -106,12 +106,14 @@ def play(
     """
     took_s: list[float] = []
     for faults in rounds:
-        eventually(lambda: all(settled(brokers, topic) for topic in TOPICS), what="topics at brokers that are well")
+        eventually(lambda: all(holders_of(brokers, topic) for topic in TOPICS), what="topics at brokers that are well")
         faulty: list[BrokerProcess] = []
         for how, which in faults:
-            faulty.append(chosen(brokers, which, governor))
+            faulty.append(choose_broker(brokers, which, governor))
             afflict(faulty[-1], how)
-        took_s.append(eventually(lambda: all(settled(brokers, topic) for topic in TOPICS), what=f"{faults}: elsewhere"))
+        took_s.append(
+            eventually(lambda: all(holders_of(brokers, topic) for topic in TOPICS), what=f"{faults}: elsewhere")
+        )
         clients_s = eventually(load.delivered_so_far(), what=f"{faults}: clients go on")
         _logger.info("%s: elsewhere after %.1f s, clients %.1f s later", faults, took_s[-1], clients_s)
         for broker in faulty:
@@ -119,7 +121,7 @@ def play(
     return took_s
 
 
-def chosen(brokers: Sequence[BrokerProcess], which: Which, governor: Callable[[], str]) -> BrokerProcess:
+def choose_broker(brokers: Sequence[BrokerProcess], which: Which, governor: Callable[[], str]) -> BrokerProcess:
     """Return a running broker."""
     well = [broker for broker in brokers if broker.is_well]
     has_a_topic = next(iter(well[0].writers(TOPICS[0]) or ()), "").partition(":")[0]
@@ -127,7 +129,7 @@ def chosen(brokers: Sequence[BrokerProcess], which: Which, governor: Callable[[]
     return next((broker for broker in well if broker.host == host), well[0])
 
 
-def settled(brokers: Sequence[BrokerProcess], topic: str) -> set[str]:
+def holders_of(brokers: Sequence[BrokerProcess], topic: str) -> set[str]:
     """Return the holders of the topic by the word of all running brokers; nobody if they disagree or one has failed."""
     well = [broker for broker in brokers if broker.is_well]
     first, *others = (broker.writers(topic) for broker in well)

@@ -151,7 +151,7 @@ def test_a_deposed_governor_writes_nothing_whenever_it_wakes(zookeeper: ZooKeepe
         assert client.get("/brokers/10.0.0.1") == before
         served = {topic.name for topic in topics if old.governor.serves(topic.name)}
         assert served, "what was assigned holds until something else is known"
-        eventually(lambda: ticked(old))
+        eventually(lambda: try_tick(old))
         assert generation(old) is None
         tick(all_members)
         assert sum(member.governor.generation is not None for member in all_members) == 1
@@ -159,7 +159,7 @@ def test_a_deposed_governor_writes_nothing_whenever_it_wakes(zookeeper: ZooKeepe
             assert sum(member.governor.serves(topic.name) for member in all_members) == 1
 
 
-def ticked(member: Member) -> bool:
+def try_tick(member: Member) -> bool:
     """Return True if it could tick, which needs a session."""
     try:
         member.governor.tick()

@@ -33,7 +33,7 @@ def produce_for_ever(topics: Topics, run: int, acks: int) -> None:
         time.sleep(0.001)
 
 
-def killed_after(topics: Topics, run: int, seconds: float) -> set[bytes]:
+def kill_after(topics: Topics, run: int, seconds: float) -> set[bytes]:
     """Return the acknowledged values of a producer killed this long after its first acknowledgement."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -59,7 +59,7 @@ def kill_and_read(topics: Topics, kills: int, most_s: float = 0.2) -> None:
     topics.create("orders")
     acked: set[bytes] = set()
     for run in range(kills):
-        acked |= killed_after(topics, run, dice.uniform(0.0, most_s))
+        acked |= kill_after(topics, run, dice.uniform(0.0, most_s))
     assert acked, "no producer lived for long enough to be told of one record"
     read = read_values(topics, len(acked))
     assert len(read) == len(set(read))

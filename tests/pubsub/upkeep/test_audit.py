@@ -62,7 +62,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def planted(topics: Topics, clock: Clock) -> None:
+def plant_faults(topics: Topics, clock: Clock) -> None:
     """Plant twelve faults, three of each kind, among good Messages."""
     store = topics.store
     store_messages(topics, "orders", [*sent(A, 0, 1, 2), *sent(B, 0), *sent(C, 0, 1)], 0)
@@ -98,7 +98,7 @@ def planted(topics: Topics, clock: Clock) -> None:
 
 def test_it_finds_twelve_planted_faults_and_no_other(clock: Clock) -> None:
     topics = orders_on(None, 2, compression="none")
-    planted(topics, clock)
+    plant_faults(topics, clock)
     findings, audit = audited(topics)
     assert facts(findings) == Counter({
         ("lost", A, 3, 3): 1, ("lost", B, 3, 5): 1, ("lost", C, 5, 5): 1,

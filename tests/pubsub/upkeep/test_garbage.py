@@ -126,7 +126,7 @@ def test_a_machine_whose_clock_is_ahead_deletes_nothing_young(clock: Clock, stor
         clock.pass_ms(ms)
         store_clock.pass_ms(ms)
 
-    def collected(ms: int) -> dict[str, list[str]]:
+    def collect_at(ms: int) -> dict[str, list[str]]:
         """Collect on a machine whose clock is this far ahead; writers' clocks are not."""
         pass_ms(ms)
         clock.pass_ms(ahead_ms)
@@ -138,12 +138,12 @@ def test_a_machine_whose_clock_is_ahead_deletes_nothing_young(clock: Clock, stor
     writing = Writing(topics)
     orphan, kept = writing.put(), writing.put()
     writing.notify(kept)
-    assert collected(DAY_MS - 1) == {"young": [orphan]}
-    assert collected(1) == {"deleted": [orphan]}
-    assert collected(DAY_MS) == {}
-    assert collected(1) == {"freed": [kept], "waiting": [kept]}
-    assert collected(HOUR_MS - 1) == {"waiting": [kept]}
-    assert collected(1) == {"deleted": [kept]}
+    assert collect_at(DAY_MS - 1) == {"young": [orphan]}
+    assert collect_at(1) == {"deleted": [orphan]}
+    assert collect_at(DAY_MS) == {}
+    assert collect_at(1) == {"freed": [kept], "waiting": [kept]}
+    assert collect_at(HOUR_MS - 1) == {"waiting": [kept]}
+    assert collect_at(1) == {"deleted": [kept]}
 
 
 def test_a_store_that_does_not_tell_its_time_is_refused(clock: Clock) -> None:

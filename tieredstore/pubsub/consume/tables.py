@@ -97,7 +97,7 @@ class BatchTable:
         if filter is None:
             return batches
         try:
-            return _possible(batches, filter, self.schema, self.topic)
+            return _prune_batches(batches, filter, self.schema, self.topic)
         except (pa.ArrowException, TypeError) as error:
             raise refused_filter(filter, self.schema, error) from None
 
@@ -241,7 +241,7 @@ def _schema(key: ValueType, value: ValueType) -> pa.Schema:
     )  # fmt: skip
 
 
-def _possible(
+def _prune_batches(
     batches: Sequence[QueuedBatch], filter: ds.Expression, schema: pa.Schema, topic: str
 ) -> list[QueuedBatch]:
     """Select batches by Arrow's pruning of dataset files by their partition expressions; no file is opened."""

@@ -98,7 +98,7 @@ class FreeCapacity(AssignmentStrategy):
         for load in loads:
             for seats in racks.values():
                 wanted = load.partitions(len(racks)) // len(racks)
-                for seat in _staying(seats, current.get(load.topic, {}), wanted):
+                for seat in _keep_holders(seats, current.get(load.topic, {}), wanted):
                     assigned[load.topic][seat.broker.name] = current[load.topic][seat.broker.name]
                     _seat(seat, load.topic, load.share_mb(len(racks)))
         for seats in racks.values():
@@ -132,7 +132,7 @@ class FreeCapacity(AssignmentStrategy):
                 left.remove(best)
 
 
-def _staying(seats: Iterable[_Seat], holders: Mapping[str, int], wanted: int) -> list[_Seat]:
+def _keep_holders(seats: Iterable[_Seat], holders: Mapping[str, int], wanted: int) -> list[_Seat]:
     """Return the holders that keep the topic: if too many, those with the most capacity."""
     return sorted((seat for seat in seats if seat.broker.name in holders), key=_Seat.rank)[:wanted]
 

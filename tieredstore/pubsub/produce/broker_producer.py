@@ -407,7 +407,7 @@ class BrokerLink:
     async def ask(self, request: Request, kind: PacketType, timeout_s: float) -> Response:
         """Send a request and return its answer. A timeout loses the connection for all waiters."""
         if self.is_lost:
-            raise self._lost("the connection was lost")
+            raise self._loss_error("the connection was lost")
         name = (kind, request.request_id)
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self._waiting[name] = answer
@@ -418,10 +418,10 @@ class BrokerLink:
                 return await answer
         except TimeoutError as error:
             self.lose(f"no answer within {timeout_s:g} s")
-            raise self._lost(f"no answer within {timeout_s:g} s") from error
+            raise self._loss_error(f"no answer within {timeout_s:g} s") from error
         except OSError as error:
             self.lose(str(error))
-            raise self._lost(str(error)) from error
+            raise self._loss_error(str(error)) from error
         finally:
             self._waiting.pop(name, None)
             if answer.done() and not answer.cancelled():
@@ -436,7 +436,7 @@ class BrokerLink:
             self._reading.cancel()
             for answer in self._waiting.values():
                 if not answer.done():
-                    answer.set_exception(self._lost(why))
+                    answer.set_exception(self._loss_error(why))
 
     async def _read(self) -> None:
         why = "the broker closed the connection"
@@ -464,6 +464,6 @@ class BrokerLink:
             raise PacketCorruptError(f"an answer claims {size} bytes")
         return parse_response(head + await self._reader.readexactly(size))
 
-    def _lost(self, why: str) -> BrokerUnavailableError:
+    def _loss_error(self, why: str) -> BrokerUnavailableError:
         host, port = self.place
         return BrokerUnavailableError(f"broker {host}:{port}: {why}")

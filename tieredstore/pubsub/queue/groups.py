@@ -125,7 +125,7 @@ class StoreGroup(GroupMember):
                 except FencedError:
                     lost.append(partition)
         if lost:
-            raise FencedError(self._lost(*lost))
+            raise FencedError(self._describe_loss(*lost))
 
     def leave(self) -> None:
         """Give up all partitions, so that others can take them at once."""
@@ -239,11 +239,11 @@ class StoreGroup(GroupMember):
             stored = self._read_state(partition)
             if stored is None or (stored[0].owner, stored[0].generation) != (self.member, owned.generation):
                 self._drop(partition)
-                raise FencedError(self._lost(partition)) from None
+                raise FencedError(self._describe_loss(partition)) from None
             owned.etag = self._folder.store.replace(key, body, stored[1])
         owned.position = position
 
-    def _lost(self, *partitions: int) -> str:
+    def _describe_loss(self, *partitions: int) -> str:
         return (
             f"another member of group {self._group} now owns {name_partitions(partitions)} of {self._topic}: nothing "
             "of it was committed, and its records are read again there"

@@ -94,7 +94,7 @@ class KafkaGroup(GroupMember):
         owned = {number: place for number, place in positions.items() if number in self._owned}
         self._commit({number: place for number, place in owned.items() if self._owned[number] != place})
         if lost:
-            raise FencedError(self._lost(name_partitions(lost)))
+            raise FencedError(self._describe_loss(name_partitions(lost)))
 
     def _commit(self, changed: dict[int, Position]) -> None:
         if not changed or self._consumer is None:
@@ -112,7 +112,7 @@ class KafkaGroup(GroupMember):
             if refusal.code() in _OTHERS:
                 # Assignments are revoked as a whole: continue with the client's next one, in a new term.
                 self._forget()
-                raise FencedError(self._lost("what was read"))
+                raise FencedError(self._describe_loss("partitions"))
             raise fault(refusal, f"group {self._group} cannot commit")
         self._owned.update(changed)
 
@@ -151,7 +151,7 @@ class KafkaGroup(GroupMember):
         self._term += 1
         self._version += 1
 
-    def _lost(self, what: str) -> str:
+    def _describe_loss(self, what: str) -> str:
         return (
             f"another member of group {self._group} now owns {what} of {self._name}, or will soon: nothing was "
             "committed, and its records are read again there"

@@ -338,7 +338,7 @@ class BatchLog(Closing):
             for batch in reversed(list(self.walk(partition, begin, stop))):
                 counts = self._record_counts(batch)
                 if (total := sum(counts)) >= left:
-                    return _behind(batch.offset, counts, total - left)
+                    return _position_after(batch.offset, counts, total - left)
                 left -= total
             stop, width = begin, 2 * width
         return Position(end if records == 0 else start)
@@ -382,7 +382,7 @@ class BatchLog(Closing):
                 yield number, error
 
 
-def _behind(offset: int, counts: Sequence[int], records: int) -> Position:
+def _position_after(offset: int, counts: Sequence[int], records: int) -> Position:
     """Return the position ``records`` into a batch whose Messages have ``counts`` records."""
     for message, count in enumerate(counts):
         if records < count:
