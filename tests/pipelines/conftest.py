@@ -1,4 +1,4 @@
-"""What most tests of pipelines begin with: a topic in a bucket, and a store for the output."""
+"""Common setup of pipeline tests: a topic in a bucket, and a store for the output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def topic(tmp_path: Path) -> Iterator[StoredTopic]:
 
 @pytest.fixture
 def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], ObjectStore]]:
-    """Gives empty stores of a kind, ``memory``, ``folder`` or ``s3``, as many as one likes."""
+    """Return a factory of empty stores of one kind: ``memory``, ``folder`` or ``s3``."""
     opened: list[ObjectStore] = []
 
     def make(kind: str) -> ObjectStore:

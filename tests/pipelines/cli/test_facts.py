@@ -1,4 +1,4 @@
-"""What ``pipeline`` says in its text it says in JSON too, and the codes that it ends with."""
+"""``pipeline``'s JSON, which has all facts of its text, and its exit codes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRANSFORMER = "secor__message__transformer__class"
 
 
 def thirds(message: Message) -> Message | None:
-    """Of three messages one is bad, for one reason or another, one is left out, and one is filed."""
+    """Reject a third of the messages for several reasons, drop a third, and file a third."""
     number = number_of(message)
     if number % 6 == 0:
         raise ValueError("even")
@@ -38,7 +38,7 @@ def thirds(message: Message) -> Message | None:
 
 
 def halves(message: Message) -> Message | None:
-    """Knows what to do with those of the one reason."""
+    """Accept the messages that were rejected for one of the reasons."""
     if number_of(message) % 2 == 0:
         raise ValueError("even")
     return message if number_of(message) % 4 == 1 else None
@@ -66,13 +66,13 @@ TOTALS: dict[str, Any] = {
     "dry_run": False,
     "stays": [],
 }
-"""The sums of a tool that had nothing to do."""
+"""Totals of a tool without work."""
 SAME = ("status", "code", "topic", "topic_id", "partition", "base_offset", "last_offset", "records", "stored_size")
-"""What a window is, whoever writes it."""
+"""Fields of a window that do not depend on its writer."""
 
 
 def rows(done: Result, code: int = 0) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The lines, and the summary behind them."""
+    """Return the lines and the final summary."""
     assert done.code == code, done
     *lines, last = [json.loads(line) for line in done.text.splitlines()]
     return lines, last["summary"]
@@ -118,7 +118,7 @@ def test_changes_tell_sizes(kept: Kept) -> None:
 
 
 def test_the_last_number_goes_on_where_changes_ended(kept: Kept) -> None:
-    """Entries of which no change tells count too."""
+    """Entries without listed changes count too."""
     file = kept.file()
     assert tieredstore("pipeline", "run", "--once", file).code == 0
     (change,), summary = rows(tieredstore("pipeline", "status", file, "--after", -1, "--json"))
@@ -233,7 +233,7 @@ def test_files_without_a_commit_log_are_never_all_that_there_is_to_be(kept: Kept
 
 
 def test_a_replacement_shows_its_plan_and_status_who_holds_what_gave_way(kept: Kept) -> None:
-    """One window covers all: a part of it was asked for."""
+    """One window covers everything, though a part was requested."""
     file = kept.file()
     assert tieredstore("pipeline", "run", "--once", file).code == 0
     (key,) = listed(kept.store)
@@ -351,11 +351,11 @@ def test_damage_ends_a_run_with_4_and_what_lies_before_it_is_written(kept: Kept)
 
 
 FILE = "EXIT_CODES_FILE"
-"""In a process's environment: the pipeline's file of settings."""
+"""Variable of the process's environment: the pipeline's settings file."""
 
 
 def taken_over(message: Message) -> Message:
-    """Start another driver while the first record is transformed, if the environment names the pipeline's file."""
+    """Start another driver while the first record is transformed, if the environment names the settings file."""
     if message.offset == 0 and FILE in os.environ:
         pipeline = load_pipeline(Path(os.environ[FILE]))
         with open_parts(pipeline) as parts:

@@ -1,4 +1,4 @@
-"""Settings of single parsers: a row of the table declares them, and a class of the user's own takes ``parser.*``."""
+"""Settings of single parsers, declared by a table row; a custom class takes ``parser.*``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARSER = "secor.message.parser.class"
 
 @dataclass(frozen=True)
 class ByStart(MessageParser):
-    """Files by the first bytes of keys, as many as ``parser.length`` says."""
+    """Files by the first ``parser.length`` bytes of keys."""
 
     length: int = 1
 
@@ -69,7 +69,7 @@ FINGERPRINTS: list[tuple[Mapping[str, str], str]] = [
         "687431a3b4cfebd0bc24753dda7ebd931b4681c449f6cdbc5909ed6e2f3aa5be",
     ),
     (
-        # A setting of another parser counts, as it did before rows declared their settings.
+        # A setting of another parser counts, as before the rows declared their settings.
         {PARSER: "json", "message.split.field.name": "kind", "partitioner.granularity.hour": "true"},
         "0ddf902634ffd565f9b0fd74a9b32bc040e7086051c91cc7b0c5d61faea6c2c7",
     ),

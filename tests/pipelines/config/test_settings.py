@@ -1,4 +1,4 @@
-"""A pipeline's file: Secor's properties are honoured, without effect, or refused with the way out."""
+"""A pipeline's settings file: Secor's properties are honoured, without effect, or refused with the remedy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tieredstore.schema_registry import RegistrySettings
 from tieredstore.testing.segments import Record, build_batch
 
 MINIMAL = "27deb23d051acfc4f13e5869a6a576a514332ae38c0529636f828e60f8fbada8"
-"""The fingerprint of a file that leaves all as it is by default."""
+"""Fingerprint of a file with only default settings."""
 SECORS = "com.pinterest.secor.io.impl"
 WHOLE_SAMPLE = """
 secor.kafka.topic_filter=.* cloud.service=S3 aws.proxy.isEnabled=false aws.client.pathstyleaccess=false
@@ -68,7 +68,7 @@ secor.max.file.age.seconds=3600 secor.kafka.group=secor_partition secor.s3.path=
 secor.message.parser.class=com.pinterest.secor.parser.ThriftMessageParser secor.local.path=/mnt/secor_data
 ostrich.port=9998
 """
-"""What its files for production say, included ones and all."""
+"""Content of Secor's production files, with all includes."""
 NOT_TAKEN = {"cloud.service", "secor.gs.bucket", "secor.gs.path", "secor.file.age.youngest", "secor.s3.path"}
 SAMPLE = {
     "secor.kafka.topic_filter": ".*",
@@ -191,7 +191,7 @@ def test_secors_files_run_to_the_end_as_they_do_there(
     assert [row["value"] for batch in read_records(pipeline, store, key) for row in batch.to_pylist()] == values
     content = store.get(key)
     if ending == ".txt":
-        # One of the two has a new line whatever is given.
+        # One of the two always writes a newline.
         end = b"\n" if factory.startswith("Delimited") else delimiter.encode()
         assert content == b"".join(value + end for value in values)
     else:
@@ -281,7 +281,7 @@ def test_the_fingerprint_is_of_what_decides_names_and_bytes() -> None:
 
 
 def test_settings_that_come_with_another_version_change_no_fingerprint() -> None:
-    # What is committed and not published is written again under this one only: with another, it is orphaned.
+    # Committed, unpublished files are rewritten only under the same fingerprint; a change would orphan them.
     assert fingerprint_of(pipeline_of().own) == MINIMAL
     assert fingerprint_of(pipeline_of(**texts({"secor.compression.codec": "zstd"})).own) == MINIMAL
     finalizing = {"pipeline.finalize": "true", "partitioner.finalizer.delay.seconds": "5", "hive.table.prefix": "a."}

@@ -1,4 +1,4 @@
-"""Values decoded to columns beside ``kafka``: whole, the same bytes each time, and nothing of a message lost."""
+"""Values decoded to columns next to ``kafka``: complete, deterministic, and lossless."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def values(messages: Sequence[bytes | None], start: int = 0) -> Any:
 
 
 def data_and_reasons(how: Format, messages: Sequence[bytes | None]) -> tuple[bytes, dict[int, str]]:
-    """The one file there is, and why messages are in none."""
+    """Return the only file, and the reasons of rejected messages."""
     files = write(how, values(messages))
     aside = [content for key, content in files.items() if key.startswith("_tieredstore")]
     (data,) = [content for key, content in files.items() if not key.startswith("_tieredstore")] or [b""]
@@ -175,7 +175,7 @@ class ByKey(MessageParser):
 
 def test_versions_that_alternate_in_several_directories_are_one_file_a_directory() -> None:
     messages = alternating(24)
-    # Pairs of both versions, turn by turn in each of three directories.
+    # Alternating pairs of both versions in each of three directories.
     rows = [{"key": b"%d" % (at // 2 % 3), "value": message, "headers": None} for at, message in enumerate(messages)]
     for batches in ([batch(0, rows)], [batch(at, rows[at : at + 1]) for at in range(24)]):
         store = MemoryObjectStore()

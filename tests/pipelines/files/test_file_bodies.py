@@ -1,4 +1,4 @@
-"""Bodies of files: in memory, on their way to the store or in temporary files, and nothing of them after an error."""
+"""File bodies: in memory, streamed to the store or in temporary files, with no leftovers after an error."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def left_in(store: ObjectStore) -> list[str]:
-    """What of writes is there, seen or not."""
+    """Return all written objects and abandoned writes."""
     return [info.key for info in store.list()] + [write.key for write in find_abandoned_writes(store)]
 
 
@@ -46,7 +46,7 @@ def bodies_of(store: ObjectStore) -> Bodies:
 
 
 def filled(body: FileBody, size: int) -> bytes:
-    """What was written, in pieces of several sizes."""
+    """Write in pieces of several sizes, and return the content."""
     data = bytes(number % 251 for number in range(size))
     for start in range(0, size, 777):
         body.file.write(data[start : start + 777])
@@ -68,7 +68,7 @@ def test_what_is_written_is_what_is_published(any_store: ObjectStore, size: int)
 
 
 class Taking(DelegatingObjectStore):
-    """Notes what is prepared, and how far what is ``written`` is ahead of what is taken in, piece by piece."""
+    """Records prepared keys, and for each piece how far ``written`` is ahead of the consumed bytes."""
 
     def __init__(self) -> None:
         super().__init__(MemoryObjectStore())
@@ -102,7 +102,7 @@ def test_a_large_one_is_on_its_way_before_it_ends_and_takes_no_more_memory_for_i
         assert store.keys == ["large"]
         body.end()
         assert body.await_prepared().size == 200 * len(piece)
-    # What is being taken in, what waits, what is being filled, and what is being written. The first were in memory.
+    # Buffers being consumed, waiting, being filled, and being written. The first ones were in memory.
     most = memory.buffer_bytes * memory.buffers + len(piece)
     assert max(store.leads) <= memory.held_bytes + most
     assert max(store.leads[5:]) <= most
@@ -163,7 +163,7 @@ def test_after_an_error_nothing_stays(any_store: ObjectStore, sizes: tuple[int, 
     with pytest.raises(ZeroDivisionError):
         failing(bodies_of(any_store), sizes, begun)
     assert left_in(any_store) == []
-    # A writer that is closed late does no harm.
+    # Closing a writer late does no harm.
     assert begun[0].file.write(b"x" * 5000) == 5000
 
 
@@ -199,7 +199,7 @@ def test_an_error_of_the_store_is_raised_as_it_is_and_nothing_stays(how: Format)
 
 
 class LostError(Exception):
-    """What a source may raise."""
+    """Error raised by a source."""
 
 
 def breaking(rows: Any) -> Iterator[Any]:
@@ -229,7 +229,7 @@ def test_where_a_body_is_does_not_show(how: Format, monkeypatch: pytest.MonkeyPa
 
 
 class LengthFirst(Format):
-    """A format of one's own, that says how long it is at its beginning."""
+    """Custom format that starts with its length."""
 
     name: ClassVar[str] = "length"
 
@@ -272,7 +272,7 @@ def test_one_that_says_that_it_writes_forward_cannot() -> None:
 
 
 class Hasty(DelegatingObjectStore):
-    """Breaks the contract: it takes one piece of a body, and says that it has all."""
+    """Breaks the contract: takes one piece of a body, and reports success."""
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
         with open_body(body) as parts:

@@ -1,4 +1,4 @@
-"""A window into prepared files, and what of them, of Secor's and of damaged ones is read back."""
+"""A window written to prepared files, and reading back files of ours, Secor's and damaged ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ORC, Avro and SequenceFiles: what others read of them, what is read back, and damage."""
+"""ORC, Avro and SequenceFiles: read by other libraries, read back, and damaged."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def named(how: Format) -> str:
 
 
 def data_of(files: dict[str, bytes]) -> tuple[bytes, bytes | None]:
-    """The file, and the one beside it."""
+    """Return the file, and its sidecar file."""
     beside = [content for key, content in files.items() if key.rpartition("/")[2].startswith(".")]
     (data,) = (content for key, content in files.items() if not key.rpartition("/")[2].startswith("."))
     return data, beside[0] if beside else None
@@ -91,7 +91,7 @@ def test_the_same_records_are_the_same_files_in_whatever_batches_they_come(how: 
 
 
 def test_a_sequence_file_is_what_hadoop_writes() -> None:
-    """Byte by byte by ``SequenceFile.Writer`` and ``WritableUtils``, but for the marker."""
+    """Bytes as written by ``SequenceFile.Writer`` and ``WritableUtils``, except the marker."""
     file = io.BytesIO()
     writer = SequenceFileWriter(file, LONG, "none", b"")
     writer.append(struct.pack(">q", 7), bytes_writable(b"value"))
@@ -237,14 +237,14 @@ def test_values_have_to_be_secors() -> None:
     ids=named,
 )  # fmt: skip
 class TestOurs(OutputFormatTests):
-    """The suite that is shipped for formats of one's own."""
+    """The suite shipped for custom formats."""
 
     def values_of(self, data: bytes, sidecar: bytes | None) -> list[bytes | None]:
         return [row["value"] for row in read(data, sidecar)]
 
 
 class Lines(Format):
-    """A format of one's own, which no suite has seen."""
+    """Custom format without its own suite."""
 
     name = "lines"
 

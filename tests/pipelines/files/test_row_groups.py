@@ -1,4 +1,4 @@
-"""Groups of rows: the same whatever batches they come in, and what Parquet encodes them by."""
+"""Row groups: independent of the incoming batches, and their Parquet encodings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CUTS: Sequence[Sequence[int]] = ([], [1, PIECE_ROWS], [GROUP_ROWS, GROUP_ROWS + 
 
 
 def of_many_kinds(number: int) -> dict[str, Any]:
-    """Values that fill several pages of Parquet: these end elsewhere if rows are handed on otherwise."""
+    """Return values that fill several Parquet pages: page ends move if rows are passed differently."""
     header = {"key": "h", "value": b"%d" % number}
     return {
         "key": b"k%d" % (number % 50) if number % 5 else None,
@@ -80,7 +80,7 @@ def test_no_record_is_looked_at_where_no_group_ends(how: Format, monkeypatch: py
 
 
 def file_of(times: Sequence[int], **options: Any) -> bytes:
-    """One of as many rows as a group has; by pyarrow's own settings if any options are given."""
+    """Return a file with one full group of rows; ``options`` select pyarrow's own settings."""
     records: Any = batch(rows=[{"key": None, "value": b"v", "headers": None}] * GROUP_ROWS)
     place = records.schema.get_field_index("timestamp")
     column: Any = pa.array(times, pa.int64())

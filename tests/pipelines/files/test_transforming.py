@@ -1,4 +1,4 @@
-"""Transformers, and the limits of files by payload, by times and by how many are under way."""
+"""Transformers, and limits of files by payload, by time range and by open files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAMED = "secor.message.transformer.class"
 
 
 def third(message: Message) -> Message | None:
-    """Leaves out, refuses, fails, or changes."""
+    """Drop, reject, fail on, or change a message."""
     match message.offset % 4:
         case 0:
             return None
@@ -74,7 +74,7 @@ def number(message: Message) -> Any:
 
 
 def written(*batches: Any, **properties: str) -> tuple[WrittenWindow, dict[int, str], MemoryObjectStore]:
-    """A window of such settings, published."""
+    """Return a published window with these settings."""
     store = MemoryObjectStore()
     recipe = recipe_of(pipeline_of(**texts(properties)))
     window, reasons = write_window(Window("events", "AAECAwQFBgcICQoLDA0ODw", 3, 0, 100), iter(batches), recipe, store)
@@ -192,17 +192,17 @@ def spans(window: WrittenWindow) -> list[tuple[int, int]]:
 
 
 DETERMINISTIC = {"secor.upload.deterministic": "true", "secor.max.file.size.bytes": "1"}
-"""The size is passed over, as Secor does."""
+"""The size limit is ignored, as in Secor."""
 
 
 def test_files_end_by_payload_and_by_times() -> None:
     rows = [{"key": b"12345", "value": b"67890", "headers": None} for _ in range(10)]
     window, _, _ = written(batch(0, rows), **DETERMINISTIC, **{"secor.max.input.payload.size.bytes": "20"})
     assert spans(window) == [(0, 3), (4, 7), (8, 9)]
-    # Their times are a millisecond apart.
+    # The records are a millisecond apart.
     window, _, _ = written(batch(0, rows), **DETERMINISTIC, **{"secor.max.file.timestamp.range.millis": "4"})
     assert spans(window) == [(0, 4), (5, 9)]
-    # Of several directories all files end together, and what is left out counts.
+    # With several directories all files end together, and dropped records count.
     rows = [
         {"key": None, "value": b'{"k": "%d", "timestamp": 1405970352}' % (at % 2), "headers": None} for at in range(9)
     ]
@@ -214,7 +214,7 @@ def test_files_end_by_payload_and_by_times() -> None:
     even = {NAMED: f"{HERE}:Even"}
     window, _, _ = written(batch(0, rows), **DETERMINISTIC, **length, **even)
     assert spans(window) == [(0, 2), (4, 6), (8, 8)]
-    # Without the mode these two are passed over.
+    # Without the mode these two settings are ignored.
     window, _, _ = written(batch(0, rows), **{"secor.max.file.timestamp.range.millis": "4"})
     assert spans(window) == [(0, 8)]
     for also in ({}, {"secor.max.file.timestamp.range.millis": "4", "secor.upload.on.shutdown": "true"}):
@@ -223,7 +223,7 @@ def test_files_end_by_payload_and_by_times() -> None:
 
 
 def by_directory(numbers: list[int], cuts: list[int], most: int) -> tuple[WrittenWindow, MemoryObjectStore]:
-    """Records of which each has a directory of this number, in batches that end at ``cuts``."""
+    """Write records, each to the directory with its number, in batches that end at ``cuts``."""
 
     def batches() -> Iterator[Any]:
         for start, stop in zip([0, *cuts], [*cuts, len(numbers)], strict=True):

@@ -1,4 +1,4 @@
-"""Parsers: what goes where, what is bad, and that no message chooses a path."""
+"""Parsers: destinations, bad messages, and no message chooses a path."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.testing.segments import PARTITION, Record, build_batch
 
 DAY = 1_405_970_352_123
-"""2014-07-21T19:19:12.123Z, the time of Secor's own examples."""
+"""2014-07-21T19:19:12.123Z, the time in Secor's examples."""
 
 
 def parser(**properties: str) -> Parser:
@@ -190,7 +190,7 @@ def test_times_that_are_told_at_once_are_those_that_a_look_at_each_value_tells()
     assert sum(json_texts.check(seed, 1000) for seed in range(5)) > 500
     plain = [b'{"a":{"t":1405970352123}}', b' {"x":[{"t":1}],\n"a" : {"u":"\\u00e9\xc3\xa9","t":1405970352} } ']
     assert json_texts.said([*plain, None, b"", plain[0]], lead=2) == [DAY, DAY // 1000 * 1000, None, None, DAY]
-    # What only a look at it decides: the last one of a name, an escaped name, a text, a fraction.
+    # Only the slow path decides these: a repeated name, an escaped name, a string, a fraction.
     others = [
         b'{"a":{"t":1,"t":2}}', b'{"a":{"\\u0074":3}}', b'{"a":{"t":"3"}}', b'{"a":{"t":3.0}}', b'{"a":{"t":3}} x',
         b'{"a":{"t":03}}',
@@ -264,7 +264,7 @@ def test_messages_of_messagepack_are_filed_by_a_time_in_their_map(payload: bytes
 
 
 class ByLength(MessageParser):
-    """A parser of one's own."""
+    """Custom parser."""
 
     def parts(self, key: bytes | None, value: bytes | None, timestamp_ms: int, offset: int) -> list[tuple[str, str]]:
         if value == b"bad":
@@ -291,7 +291,7 @@ def test_a_parser_of_ones_own_chooses_no_path_and_its_faults_are_bad_messages() 
 
 
 class ByParity(Parser):
-    """One of one's own that files a batch of Arrow's at once, by columns that it asks for."""
+    """Custom parser that files a whole Arrow batch, with the columns it requests."""
 
     columns = ("offset", "value")
 
@@ -310,7 +310,7 @@ class ByParity(Parser):
 
 
 def test_a_parser_of_ones_own_may_file_whole_batches(topic: StoredTopic, store: ObjectStore) -> None:
-    """What lies beside the topic is no directory, whatever the store takes for one."""
+    """A folder next to the topic's is not one of its directories, whatever the store reports."""
     named = {"secor.message.parser.class": f"{__name__}:ByParity"}
     pipeline = pipeline_of(**texts(named))
     assert isinstance(parser_of(pipeline.own), ByParity)
@@ -379,7 +379,7 @@ def test_each_is_filed_in_a_directory_of_its_own_that_every_reader_sees(tmp_path
     for key in keys:
         root, name, field, day, _ = key.split("/")
         assert (root, name, day) == ("out", TOPIC, "dt=2014-07-21")
-        # What begins so is passed over by Hadoop's readers, Spark and Hive.
+        # Hadoop's readers, Spark and Hive ignore names that begin like this.
         assert field[0] not in "._"
     assert list(verify_output(pipeline_of(**BY_FIELD), store)) == []
     assert {path.name for path in tmp_path.iterdir()} == {"output", "logs"}
@@ -428,7 +428,7 @@ def test_reasons_have_nothing_of_a_message(changes: dict[str, str]) -> None:
 
 
 class AsTheyAre(Parser):
-    """Files by the value itself, as a class of one's own may."""
+    """Files by the value itself, as a custom class may."""
 
     columns = ("value",)
 
@@ -462,7 +462,7 @@ def test_no_class_of_ones_own_files_elsewhere_than_below_the_topic(names: list[s
 
 
 def talkative(message: Message) -> Message:
-    """Says of each message why it does not like it."""
+    """Fail with the message's value as the reason."""
     raise ValueError(message.value)
 
 

@@ -1,4 +1,4 @@
-"""Names and places of files as Secor has them: a window's offset, a hash before the key, another root from a day on."""
+"""File names and locations as in Secor: a window's offset, a hash before the key, another root from a given day."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def of(changes: dict[str, str], **more: str) -> Pipeline:
 
 @pytest.fixture
 def topic(tmp_path: Path) -> Iterator[StoredTopic]:
-    """Offsets 0 to 9, of noon and of 13 o'clock by turns; the last two of the next day."""
+    """Yield offsets 0 to 9, alternating between noon and 13:00; the last two are of the next day."""
     with hourly_topic(tmp_path, [1, 0, 1, 0, 1, 0, 1, 0, 24, 24]) as topic:
         yield topic
 
 
 def keys_of(store: ObjectStore) -> list[str]:
-    """What is seen, wherever it lies."""
+    """Return all visible keys."""
     return [info.key for info in store.list("") if "_tieredstore/" not in info.key]
 
 
@@ -66,7 +66,7 @@ def seen(store: ObjectStore) -> list[int]:
 
 
 def named(store: ObjectStore) -> dict[str, list[int]]:
-    """The offsets in names, by the end of the directory."""
+    """Return the offsets in names, by the end of the directory."""
     names: dict[str, list[int]] = {}
     for key in keys_of(store):
         path, _, name = key.rpartition("/")
@@ -77,7 +77,7 @@ def named(store: ObjectStore) -> dict[str, list[int]]:
 def test_all_files_of_a_window_have_its_first_offset(topic: StoredTopic, store: ObjectStore) -> None:
     pipeline = of(WINDOW)
     run_once(topic, store, pipeline)
-    # The windows begin at 0, 4 and 8; 13 o'clock has offsets 0, 2, 4 and 6, noon 1, 3, 5 and 7.
+    # The windows begin at 0, 4 and 8; 13:00 has offsets 0, 2, 4 and 6, noon 1, 3, 5 and 7.
     assert named(store) == {"01/hr=12": [0, 4], "01/hr=13": [0, 4], "02/hr=12": [8]}
     assert seen(store) == list(range(10))
     assert list(verify_output(pipeline, store)) == []
@@ -90,9 +90,9 @@ def test_all_files_of_a_window_have_its_first_offset(topic: StoredTopic, store: 
 @pytest.mark.parametrize(
     ("limits", "names"),
     [
-        # A file of one directory is ended as another one begins; a value has one byte.
+        # A directory's file ends when another begins; a value has one byte.
         ({"secor.max.file.count": "1"}, {"01/hr=12": [0, 3, 5, 7], "01/hr=13": [0, 2, 4, 6], "02/hr=12": [0]}),
-        # All of them end at the fifth record of a window, and begin anew.
+        # All files end at the fifth record of a window, and new ones begin.
         (
             {"secor.upload.deterministic": "true", "secor.max.input.payload.size.bytes": "5"},
             {"01/hr=12": [0, 5], "01/hr=13": [0, 5], "02/hr=12": [5]},
@@ -138,7 +138,7 @@ def test_a_process_may_die_at_each_operation(topic: StoredTopic) -> None:
 
 
 class Lenient(MessageParser):
-    """All in one directory."""
+    """Files everything in one directory."""
 
     def parts(
         self, key: bytes | None, value: bytes | None, timestamp_ms: int, offset: int
@@ -147,7 +147,7 @@ class Lenient(MessageParser):
 
 
 class Choosy(Lenient):
-    """Some are bad, the first of all among them."""
+    """Rejects some messages, including the first."""
 
     def parts(
         self, key: bytes | None, value: bytes | None, timestamp_ms: int, offset: int
@@ -221,7 +221,7 @@ def test_hashed_files_are_seen_by_all_that_looks_at_an_output(topic: StoredTopic
     naming = naming_of(pipeline)
     paths = {hour: naming.places.path(TOPIC, f"dt=2026-01-01/hr={hour}") for hour in ("12", "13")}
     assert {key.rpartition("/")[0] for key in keys_of(store)} >= set(paths.values())
-    # Both hours are over by the next day's records.
+    # The next day's records complete both hours.
     assert [key for key in keys_of(store) if key.endswith("_SUCCESS")] == sorted(
         f"{path}/_SUCCESS" for path in paths.values()
     )
@@ -266,7 +266,7 @@ def test_days_from_one_on_lie_below_another_root(topic: StoredTopic, store: Obje
         f"out/{TOPIC}/dt=2026-01-01",
     ]
     assert list(verify_output(pipeline, store)) == []
-    # Another pipeline whose root this is has another generation.
+    # The other pipeline with this root has another generation.
     with pytest.raises(ConfigError, match="belongs to the pipeline 'kept'"):
         run_once(topic, store, of(HOURS, output__key__prefix="later/"))
     run_once(topic, store, pipeline)

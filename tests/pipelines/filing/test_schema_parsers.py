@@ -1,4 +1,4 @@
-"""Parsers of values that are of a schema, and the properties of all: filed below the topic, or bad with a reason."""
+"""Parsers of values with a schema, and properties common to all: filed below the topic, or bad with a reason."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def avro(timestamp: object, at: int | None = None, day: str = "") -> bytes:
         ({}, avro(DAY * 1_000_000), ON_THE_DAY),
         ({}, avro(str(DAY)), ON_THE_DAY),
         ({"message.timestamp.name": "at"}, avro(None, at=DAY * 1000), ON_THE_DAY),
-        # Of a logical type the unit is known: in 1971, and not in 2970.
+        # A logical type defines its unit: 1971 instead of 2970.
         ({"message.timestamp.name": "at"}, avro(None, at=31_536_000_000_000), "dt=1971-01-01"),
         ({"secor.message.parser.class": "avro-iso8601", "message.timestamp.name": "meta/day",
           "message.timestamp.name.separator": "/"}, avro(None, day="2014-07-21T00:00"), ON_THE_DAY),
@@ -125,7 +125,7 @@ def test_protobuf_by_a_descriptor_set(protobuf_file: str) -> None:
         "protobuf.descriptor.set": protobuf_file,
     }
     messages = records(event(id=DAY, at=DAY, meta={"millis": DAY}), event(), event(id=5), b"\xff", b"\x08", None)
-    # Where the settings name none it is the first uint64, as Secor has it: that of 5 is in 1970, and told.
+    # Without a configured field, it is the first uint64, as in Secor: an explicit 5 gives 1970.
     assert filed(parser(**properties), messages) == [ON_THE_DAY, None, "dt=1970-01-01", None, None, None]
     for name in ("at", "meta.millis"):
         how = parser(**properties, **{"message.timestamp.name": name})
@@ -138,7 +138,7 @@ def test_protobuf_by_a_descriptor_set(protobuf_file: str) -> None:
 
 
 def thrift(protocol: Protocol, spec: str = "Event", **fields: Any) -> bytes:
-    """As thriftpy2 writes it."""
+    """Encode with thriftpy2."""
     thriftpy2: Any = importlib.import_module("thriftpy2")
     module = thriftpy2.load_fp(io.StringIO(IDL), "events_thrift")
     factory = importlib.import_module("thriftpy2.protocol")
@@ -207,7 +207,7 @@ def test_hostile_thrift_is_read_or_refused(data: bytes, protocol: Protocol) -> N
 @pytest.mark.parametrize(
     ("protocol", "data"),
     [
-        ("binary", b"\x0f\x00\x02\x0c\x7f\xff\xff\xff"),  # 2³¹ structs that there are not
+        ("binary", b"\x0f\x00\x02\x0c\x7f\xff\xff\xff"),  # claims 2³¹ structs
         ("binary", b"\x0b\x00\x02\xff\xff\xff\xff"),
         ("binary", b"\x0c\x00\x02" * 100_000),
         ("binary", b"\x0f\x00\x02" + b"\x0f\x00\x00\x00\x01" * 100_000),
@@ -258,7 +258,7 @@ DAY_MS: Final = 86_400_000
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST: Final = datetime(1583, 1, 1, tzinfo=UTC)
 LAST_MS: Final = 253_402_300_800_000
-"""The end of the year 9999."""
+"""End of the year 9999."""
 PER_DIRECTORY: Final = 1000
 PATTERN: Final = "yyyy/MM/dd HH:mm:ss"
 ZONE: Final = "Asia/Tokyo"
@@ -303,7 +303,7 @@ def parsers(tmp_path_factory: pytest.TempPathFactory) -> Parsers:
 def outcome(
     how: Parser, *values: bytes | None, offset: int = 0, times: Sequence[int] | None = None
 ) -> list[str | None]:
-    """The directories of records, None for what is bad; what holds of all of them is checked."""
+    """Return the records' directories, None for bad ones, and check the common invariants."""
     columns = [
         pa.array(list(values), pa.binary()),
         pa.array(range(offset, offset + len(values)), pa.int64()),
@@ -322,12 +322,12 @@ def outcome(
 
 
 def day_of(time_ms: int, zone: str = "UTC") -> str | None:
-    """Where a time since the epoch belongs, by Python's calendar; None for what is no time."""
+    """Return the directory of a time since the epoch, by Python's calendar; None if it is out of range."""
     return None if time_ms <= 0 else day_of_date(time_ms, zone)
 
 
 def day_of_date(time_ms: int, zone: str = "UTC") -> str | None:
-    """The same of a date, which may lie before 1970."""
+    """Return the directory of a date, which may be before 1970."""
     try:
         day = (EPOCH + timedelta(milliseconds=time_ms)).astimezone(ZoneInfo(zone))
     except OverflowError:
@@ -338,7 +338,7 @@ def day_of_date(time_ms: int, zone: str = "UTC") -> str | None:
 
 
 def day_of_any_unit(number: int) -> str | None:
-    """By how many digits it has: s up to 12 of them, ms up to 15, us up to 18, ns."""
+    """Guess the unit by the digits: s up to 12, ms up to 15, us up to 18, then ns."""
     nanoseconds = number * 10 ** {0: 9, 1: 6, 2: 3}.get(max(0, (len(str(number)) - 10) // 3), 0)
     return day_of(nanoseconds // 10**6)
 
@@ -358,7 +358,7 @@ def test_no_bytes_are_more_than_bad(parsers: Parsers, values: list[bytes | None]
             continue
         for value, directory in zip(values, directories, strict=True):
             assert value or directory is None
-            # A time of 1970 is one that the message tells, and that takes digits where it is a text.
+            # A time in 1970 must be in the message, with enough digits if it is a string.
             if directory is not None and name in {"regex", "date", "iso8601", "json", "split-by-field"}:
                 assert re.search(rb"[0-9]", value or b"")
 
@@ -404,7 +404,7 @@ def test_records_by_offset_and_by_their_own_time(parsers: Parsers, offset: int, 
 
 @given(whole_numbers, st.binary(max_size=20), st.binary(max_size=20))
 def test_times_by_an_expression(parsers: Parsers, number: int, before: bytes, after: bytes) -> None:
-    """The first place that matches counts, and no more digits than a long has."""
+    """The first match counts, limited to the digits of a long."""
     value = before + b"at=%d" % number + after
     match = re.search(rb"at=([0-9]+)", value)
     assert match is not None

@@ -1,7 +1,7 @@
-"""What pipelines have written stays valid: logs, snapshots, claims, names of objects and fingerprints, as stored once.
+"""Compatibility of stored pipeline data: logs, snapshots, claims, object names and fingerprints.
 
-``golden_log.json`` has all that a store held of its own behind :func:`written_life`, and the names of all other
-objects; ``fingerprints.json`` has of each setting that decides files a text, and the fingerprint with that alone.
+``golden_log.json`` has all internal objects after :func:`written_life`, and the names of all other objects;
+``fingerprints.json`` has for each setting that affects files a value, and the fingerprint with that setting alone.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SECOND, THIRD, LATEST = (
 
 
 def copy_hours(topic: StoredTopic, start: int, hours: list[int | None]) -> None:
-    """A segment of records so many hours behind noon; None: a bad message."""
+    """Copy a segment of records at these hours after noon; None: a bad message."""
     records = [
         Record(
             b'{"timestamp": %d}' % (NOON_MS + hour * HOUR_MS) if hour is not None else b"none",
@@ -62,7 +62,7 @@ def copy_hours(topic: StoredTopic, start: int, hours: list[int | None]) -> None:
 
 
 def written_life(folder: Path, store: MemoryObjectStore) -> None:
-    """Entries of each kind, by the settings and the calls that make them."""
+    """Produce entries of each kind, through settings and calls."""
     with closing(StoredTopic(folder / "logs")) as topic:
         copy_hours(topic, 0, [0, 0, None, 1, 4])
         run_once(topic, store, LATEST)
@@ -83,7 +83,7 @@ def written_life(folder: Path, store: MemoryObjectStore) -> None:
 
 
 def kept(store: MemoryObjectStore) -> dict[str, str | None]:
-    """All objects; of those that say what is written, and of which directories, the text too."""
+    """Return all objects, with the content of the log and the completion markers."""
     return {
         info.key: store.get(info.key).decode() if "/_tieredstore/" in info.key or "_SUCCESS" in info.key else None
         for info in store.list("")
@@ -92,9 +92,9 @@ def kept(store: MemoryObjectStore) -> dict[str, str | None]:
 
 
 def without_chance(text: str | None) -> object:
-    """Without what each run has of its own: its id, and where the store has what is prepared.
+    """Replace random parts: the run id, and the location of prepared objects.
 
-    Files of bad messages are of Parquet, whose bytes are its library's.
+    Files of bad messages are Parquet, whose bytes depend on its library.
     """
     if text is None or not text.startswith("{"):
         return text

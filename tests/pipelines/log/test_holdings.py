@@ -1,4 +1,4 @@
-"""Who holds offsets that were given to another generation: they are written twice by nobody, and lost by nobody."""
+"""Offsets transferred to another generation are neither written twice nor lost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tieredstore.pipelines.upkeep.record_sources import KeptFiles, Selected
 
 @pytest.fixture
 def topic(tmp_path: Path) -> Iterator[StoredTopic]:
-    """Records of noon, of one, two and four o'clock, in two segments and so in two windows."""
+    """Yield records at noon, one, two and four o'clock, in two segments and so in two windows."""
     with hourly_topic(tmp_path, [0, 0, 1], [2, 4]) as topic:
         yield topic
 
@@ -41,7 +41,7 @@ def topic(tmp_path: Path) -> Iterator[StoredTopic]:
 def test_offsets_that_gave_way_once_do_not_give_way_again(topic: StoredTopic) -> None:
     store = wrong(topic)
     backfill(topic, store, replaces=1)
-    # The same command as before is done already.
+    # Repeating the same command does nothing.
     assert backfill(topic, store, replaces=1) == []
     before = listed(store)
     with pytest.raises(ConfigError, match=rf"offsets 0 to 4 of {TOPIC}-\d are held by generation 2.*--replace 2"):
@@ -81,7 +81,7 @@ def test_what_the_generation_before_holds_is_not_the_next_ones_to_replace(topic:
         backfill(topic, store, Selected(TOPIC, 3, 7), generation=3, replaces=1)
     backfill(topic, store, generation=3, replaces=2)
     assert [offsets(store, one) for one in (1, 2, 3)] == [[0, 1, 2, 3, 4], [], [5, 6]]
-    # That it is done may be said again and again.
+    # Reporting completion can be repeated.
     assert run_once(topic, store, with_generation(RIGHT, 2), take_over=1) == []
 
 
@@ -114,7 +114,7 @@ def test_a_backup_whose_files_gave_way_names_who_has_the_records(topic: StoredTo
     assert offsets(store, 2) == [5, 6]
     from_files(store, with_generation(kept, 7), ALL, 3)
     assert offsets(store, 3) == [0, 1, 2, 3, 4]
-    # All of it gave way, and then went for good.
+    # All of it was replaced, and then dropped.
     replaced(topic, store, kept, Selected(TOPIC, 5), 8)
     list(drop_generation(with_generation(kept, 8), store, dry_run=False))
     with pytest.raises(ConfigError, match="gave way to generation 8 of backup, which holds them no more"):
@@ -142,7 +142,7 @@ def test_bad_messages_that_were_redriven_give_way_with_their_window(topic: Store
 
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.soak)])
 def test_of_two_replacements_at_once_one_is_refused(topic: StoredTopic, step: int) -> None:
-    """It sleeps before each of its operations in turn, while another one replaces the same offsets."""
+    """One pauses before each of its operations in turn, while another replaces the same offsets."""
     first = wrong(topic)
     refused = 0
 

@@ -1,4 +1,4 @@
-"""Commit logs: histories of many generations, what a lost or late answer leaves at their ends, and long ones."""
+"""Commit logs: histories of many generations, lost or late answers at their ends, and long logs."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_of_transactions_what_is_committed_is_written_once_however_the_log_grows
 def test_offsets_that_compaction_took_are_no_loss_and_windows_of_nothing_else_are_committed(
     logs: list[list[tuple[int, int]]], most: int
 ) -> None:
-    """Of each segment the last batch stays, as a broker's cleaner leaves it."""
+    """Keep the last batch of each segment, like a broker's cleaner."""
     store, offset, left = MemoryObjectStore(), 0, list[int]()
     pipeline = pipeline_of(max__file__records=str(most))
     with tempfile.TemporaryDirectory() as folder, closing(StoredTopic(Path(folder))) as topic:
@@ -100,7 +100,7 @@ def test_what_retention_takes_before_it_is_written_is_a_loss_that_names_it(topic
         topic.manager.delete_log_segment_data(metadata)
     with pytest.raises(DataLossError, match=r"offsets 300 to 399 of .*-\d+"):
         run_once(topic, store, pipeline)
-    # What is written stays, and nothing behind the hole is taken for what comes next.
+    # Written files stay, and nothing after the hole is taken as the continuation.
     assert listed_offsets(store) == list(range(300))
 
 
@@ -123,7 +123,7 @@ def test_what_nobody_can_read_is_a_loss_that_names_a_way_on_which_a_pipeline_has
         run_once(topic, store, pipeline)
     assert "on_data_loss" not in str(raised.value)
     run_once(topic, store, pipeline_of(secor__kafka__topic_blacklist=TOPIC))
-    # What lies before a hole is written.
+    # Records before a hole are written.
     assert {key.split("/")[1] for key in listed(store)} == {"other"} | ({TOPIC} if damage == "hole" else set())
     assert listed_offsets(store) == sorted([*range(10), *(range(100) if damage == "hole" else ())])
 
@@ -167,7 +167,7 @@ def test_a_topic_that_was_created_again_gets_a_generation_of_its_own(topic: Stor
 
 SMALL = pipeline_of(secor__max__file__size__bytes="9000")
 BATCH = f"out/_tieredstore/kept/1/commits/{1:020}.json"
-"""Behind the entry of the driver that begins."""
+"""The entry after the driver's begin entry."""
 
 
 def test_files_that_are_deleted_after_a_run_are_not_written_again(topic: StoredTopic) -> None:
@@ -177,7 +177,7 @@ def test_files_that_are_deleted_after_a_run_are_not_written_again(topic: StoredT
     store.delete(listed(store))
     run_once(topic, store, SMALL)
     assert listed(store) == []
-    # Nothing more to say, and nothing is said.
+    # No new "published" entry, since nothing was left to publish.
     assert [entry.kind for entry in commit_log_of(SMALL, store).entries()][3:] == ["begin"]
     topic.copy_plain(300, 50, size=100)
     run_once(topic, store, SMALL)
@@ -210,7 +210,7 @@ def test_a_commit_that_lost_its_answer_is_found_by_the_same_driver(topic: Stored
 
 
 class LateStore(DelegatingObjectStore):
-    """The first attempt at an object seems to fail, and comes to the store before the second one."""
+    """The first attempt to write an object seems to fail, and arrives before the second one."""
 
     def __init__(self, inner: ObjectStore, key: str) -> None:
         super().__init__(inner)
@@ -250,7 +250,7 @@ def test_who_begins_while_another_ends_begins_behind_it(topic: StoredTopic) -> N
         assert ending.step() is None
 
         def end(_: Operation) -> None:
-            """The other one writes its last entry between a look at the log and the entry of the one that begins."""
+            """The other driver writes its last entry between the new driver's reading of the log and its entry."""
             ending.driver.log.append("published", "")
 
         between = ScriptedStore(store).on("put", "*/commits/*", end, times=1)
@@ -264,7 +264,7 @@ AT_ONCE = 4
 
 
 class Crowd(DelegatingObjectStore):
-    """Holds up reads of keys that ``text`` is in until so many are under way."""
+    """Blocks reads of keys that contain ``text`` until this many are running."""
 
     def __init__(self, inner: ObjectStore, text: str) -> None:
         super().__init__(inner)
@@ -338,7 +338,7 @@ def test_verifying_many_files_holds_less_than_a_kilobyte_of_each() -> None:
 
 
 def committed_file(number: int) -> OutputFile:
-    """As one of S3, whose upload has an id of more than a hundred characters."""
+    """Return a file as on S3, whose upload id has more than a hundred characters."""
     key = f"out/orders/dt=2026-01-31/hr=08/1_0_{number:020}.parquet"
     sha256 = hashlib.sha256(key.encode()).hexdigest()
     place, part = f"{number:0128}", f'"{number:032x}"'
@@ -354,13 +354,13 @@ FOLLOWS: dict[Life, dict[EntryKind, Life]] = {
     Life.SEALED: {"drop": Life.DROPPED},
     Life.DROPPED: {},
 }
-"""The table of :class:`Life`; no other entry changes what a generation is."""
+"""Transitions of :class:`Life`; no other entry changes a generation's state."""
 STAYS: tuple[EntryKind, ...] = ("begin", "batch", "published", "finalize", "replacing", "replaced")
 DIRECTORIES = tuple(f"out/orders/dt={number}" for number in range(3))
 
 
 class LogMachine(RuleBasedStateMachine):
-    """A log beside a model of what its generation is, which directories are complete, and which are withheld."""
+    """Compares a log with a model of its generation's state and its complete and withheld directories."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -371,7 +371,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from(["begin", "take-over", "backfill", "published"]))
     def change(self, kind: EntryKind) -> None:
-        """An entry of the table, where it leads somewhere."""
+        """Append an entry that changes the state, if the table has this transition."""
         if kind in FOLLOWS[self.life]:
             window = WrittenWindow("orders", "id", 0, self.stop, self.stop + 9, 0, 0, 0, ())
             self.log.append(kind, "f", [window] if kind == "backfill" else ())
@@ -380,14 +380,14 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.log.state.number >= 6)
     @rule(kind=st.sampled_from(["seal", "drop"]))
     def end(self, kind: EntryKind) -> None:
-        """An entry behind which nobody runs the generation."""
+        """Append an entry that ends the generation."""
         if kind in FOLLOWS[self.life]:
             self.log.append(kind, "f", other=7 if kind == "seal" else -1)
             self.life = FOLLOWS[self.life][kind]
 
     @rule(kind=st.sampled_from(STAYS), paths=st.sets(st.sampled_from(DIRECTORIES), min_size=1))
     def stay(self, kind: EntryKind, paths: set[str]) -> None:
-        """An entry that changes nothing of that, where there may be one."""
+        """Append an entry that keeps the state, if it is allowed."""
         if self.life in {Life.FREE, Life.DROPPED} or kind in FOLLOWS[self.life]:
             return
         match kind:
@@ -408,7 +408,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @invariant()
     def is_what_the_model_says(self) -> None:
-        """Also to who reads the log anew, and by a snapshot."""
+        """Compare the model with the state, with a fresh read of the log, and with a snapshot."""
         state = self.log.state
         assert (state.life, state.giving_to) == (self.life, self.giving_to)
         assert (state.finalized, state.withheld) == (self.finalized, self.withheld)

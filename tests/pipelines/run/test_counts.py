@@ -1,4 +1,4 @@
-"""What a pipeline counts for Prometheus, and how long it waits for a store or a broker that is away."""
+"""A pipeline's Prometheus counters, and its waiting for an unreachable store or broker."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tieredstore.pipelines.run.progress import Counts, CountsCollector
 from tieredstore.pipelines.run.windows import unwritten
 
 YAML: Any = importlib.import_module("yaml")
-"""It has no types."""
+"""no types"""
 STRICT = pipeline_of(
     secor__message__parser__class="kafka-timestamp", pipeline__finalize="true", **{f"hive__table__name__{TOPIC}": "t"}
 )
-"""The times of these records are 0 to 299 ms: the first has none that a day can have."""
+"""The records' times are 0 to 299 ms: 0 is not a valid time."""
 
 
 def sample(registry: CollectorRegistry, name: str) -> float | None:
@@ -106,7 +106,7 @@ def test_an_outage_is_waited_for_with_longer_and_longer_pauses_and_then_ends_it(
     assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
     now[0] = 99
     outage.note_failure(AWAY)
-    # It counts from the first failure on, and anew once something worked.
+    # The time counts from the first failure, and restarts after a success.
     outage.over()
     now[0] = 150
     assert outage.note_failure(AWAY) == 0.5

@@ -1,4 +1,4 @@
-"""Directories whose time is over say that they are complete; late records are filed all the same, and that is told."""
+"""Directories whose time is over are marked complete; late records are still filed, and reported."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ NEXT = pipeline_of(**BY_HOUR, secor__generation="2")
 
 @pytest.fixture
 def topic(tmp_path: Path) -> Iterator[StoredTopic]:
-    """Records of noon, of one, two and four o'clock: all before three is over."""
+    """Yield records at noon, one, two and four o'clock: everything before three is over."""
     with hourly_topic(tmp_path, [0, 0, 1, 2, 4]) as topic:
         yield topic
 
@@ -65,7 +65,7 @@ def test_what_is_over_is_finalized_oldest_first_and_late_records_are_told(
     topic: StoredTopic, store: ObjectStore
 ) -> None:
     run(topic, store)
-    # An hour before four o'clock all but that is over.
+    # At four, with an hour of tolerance, everything earlier is over.
     assert successes(store) == {day(12): (1, 2, 2), day(13): (1, 1, 2), day(14): (1, 1, 2)}
     log = commit_log_of(HOURLY, store)
     assert kinds(store) == ["begin", "batch", "finalize", "published"]
@@ -101,7 +101,7 @@ def test_nothing_is_finalized_unless_asked_and_late_records_are_told_all_the_sam
 
 
 class Prepared:
-    """A store where noon to two o'clock are finalized, and a late record and a later one are to come."""
+    """A store where noon to two o'clock are finalized, with a late record and a later one to come."""
 
     def __init__(self, topic: StoredTopic) -> None:
         first = MemoryObjectStore()
@@ -162,7 +162,7 @@ def test_a_driver_goes_on_after_an_answer_was_lost(topic: StoredTopic, store: Ob
         with pytest.raises(TieredStoreError):
             list(runner.run_once())
         assert successes(store) == {}
-        # Not before it is known what became of the entry.
+        # Not before the outcome of the entry is known.
         assert runner.driver.finalize({TOPIC: NOON_MS * 2}) == []
         runner.resume()
         assert sorted(successes(store)) == [day(12), day(13), day(14)]
@@ -190,7 +190,7 @@ def test_a_generation_that_takes_over_finalizes_what_went_before(topic: StoredTo
     run(topic, store)
     copy_times(topic, 5, [1, 4, 7])
     run(topic, store, NEXT, take_over=1)
-    # Four o'clock was begun by the generation before.
+    # The previous generation began four o'clock.
     assert successes(store)[day(16)][:2] == (2, 2)
     assert successes(store)[day(13)][:2] == (2, 2)
     assert "finalize" in kinds(store, NEXT)
@@ -225,18 +225,18 @@ def written(next_offset: int, time_ms: int) -> Progress:
     [
         # The slowest partition counts.
         ([log_of(0, 10), log_of(1, 10)], {0: written(9, NOON_MS), 1: written(10, NOON_MS + 5)}, NOON_MS),
-        # One that is read to its end and has been idle holds up nothing.
+        # A partition that is read to its end and idle does not delay.
         ([log_of(0, 10), log_of(1, 10)], {0: written(10, 5), 1: written(9, NOON_MS)}, NOON_MS),
         ([log_of(0, 10)], {0: written(10, 5)}, NOON_MS + HOUR_MS),
-        # One that has something unread does, as does one of a bucket alone: more may be on its way there.
+        # A partition with unread records does, as does one without a broker: more may be coming.
         ([log_of(0, 11)], {0: written(10, 5)}, 5),
         ([log_of(0, 10, live=False)], {0: written(10, 5)}, 5),
-        # So does one of which nothing is written, but not one that is empty.
+        # A partition without written records does, unless it is empty.
         ([log_of(0, 10), log_of(1, 3)], {0: written(10, NOON_MS)}, -1),
         ([log_of(0, 10), log_of(1, 0)], {0: written(9, NOON_MS)}, NOON_MS),
-        # A time in the future is nobody's.
+        # A time in the future is ignored.
         ([log_of(0, 11)], {0: written(10, NOON_MS * 2)}, NOON_MS + HOUR_MS),
-        # Of a partition that is not there any more, what it had.
+        # A deleted partition counts with its last time.
         ([], {0: written(10, 5)}, 5),
     ],
 )
@@ -260,10 +260,10 @@ def test_watermarks(logs: list[PartitionLog], positions: dict[int, Progress], ex
         (TimeDirectories(formats=("%Y-%m", "%H", "%M")), "dt=2026-12", "2027-01-01T00:00Z"),
         (TimeDirectories(formats=("%Y", "%H", "%M")), "dt=2026", "2027-01-01T00:00Z"),
         (TimeDirectories(formats=("%Y/%m", "%H", "%M")), "dt=2026/11", "2026-12-01T00:00Z"),
-        # The day has 25 hours, and one of them comes twice.
+        # The day has 25 hours, one of them repeated.
         (TimeDirectories("Europe/Berlin"), "dt=2025-10-26", "2025-10-26T23:00Z"),
         (TimeDirectories("Europe/Berlin", hours=True), "dt=2025-10-26/hr=02", "2025-10-26T02:00Z"),
-        # Midnight does not come.
+        # Midnight is skipped.
         (TimeDirectories("Africa/Cairo"), "dt=2026-04-23", "2026-04-23T22:00Z"),
         (TimeDirectories(), "base_offset=0", None),
         (TimeDirectories(), "dt=2026-01-01/hr=00", None),
@@ -332,7 +332,7 @@ def test_a_clock_that_jumps_decides_when_a_directory_is_complete_and_nothing_els
     topic: StoredTopic, store: ObjectStore
 ) -> None:
     start = 5
-    # At the beginning of time, far ahead, and back on the day of the records.
+    # At the beginning of time, far in the future, and back on the day of the records.
     for wall_s, complete in ((0.0, set[int]()), (4e9, {12, 13, 14}), (NOON_MS / 1000, {12, 13, 14})):
         with Runner(HOURLY, Parts(store, topic.manager), threads=1, wall_clock=partial(float, wall_s)) as runner:
             list(runner.run_once())
@@ -345,7 +345,7 @@ def test_a_clock_that_jumps_decides_when_a_directory_is_complete_and_nothing_els
 
 
 class Stopping(DelegatingObjectStore):
-    """The store of a process that stops while its first ``_SUCCESS`` is on its way; ``land`` brings it there."""
+    """Store of a process that stops while writing its first ``_SUCCESS``; ``land`` completes the write."""
 
     under_way: tuple[str, bytes] | None = None
 
@@ -358,7 +358,7 @@ class Stopping(DelegatingObjectStore):
         super().put(key, body, if_absent=if_absent)
 
     def land(self) -> str:
-        """As the store carries out the request, late; its key."""
+        """Execute the request late, and return its key."""
         assert self.under_way is not None
         key, body = self.under_way
         with suppress(PreconditionFailedError):
@@ -417,7 +417,7 @@ def test_one_that_comes_while_files_give_way_says_nothing_at_the_end(topic: Stor
         stopping.inner = inner
         stopping.land()
 
-    # What was finalized is over, and files of other settings come in place of these.
+    # Finalized hours are over, and files with other settings replace these.
     sweep = OperationSweep(
         copies_of(first),
         lambda store: backfill(topic, store, pipeline=RIGHT, replaces=1),
@@ -441,7 +441,7 @@ def test_one_that_comes_behind_the_first_step_of_a_replacement_is_gone_before_it
     def is_withdrawn(_: Operation) -> None:
         assert successes(store) == {}
 
-    # The request is carried out when the first new file is prepared.
+    # The store executes the request when the first new file is prepared.
     late = ScriptedStore(store).on("prepare", do=lambda _: stopping.land(), times=1)
     late.on("prepare", do=lambda _: seen.append(sorted(successes(store)))).on("publish", do=is_withdrawn)
     backfill(topic, late, pipeline=RIGHT, replaces=1)

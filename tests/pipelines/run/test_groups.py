@@ -1,4 +1,4 @@
-"""Where a new generation begins: by rule, or where a consumer group stands; and a group that hears how far it is."""
+"""Start of a new generation: by rule, or at a consumer group's offsets; and progress commits to a group."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_latest_begins_at_the_end_of_the_first_look_and_stays_there(topic: Store
     run_once(topic, store, pipeline_of(**LATEST))
     assert listed_offsets(store) == list(range(300, 350))
     assert list(verify_output(pipeline_of(**LATEST), store)) == []
-    # Another rule, which comes too late.
+    # Another rule, too late to apply.
     assert run_once(topic, store, pipeline_of(secor__max__file__size__bytes="9000")) == []
 
 
@@ -68,7 +68,7 @@ def test_a_partition_whose_beginning_is_not_committed_keeps_directories_open() -
 
 
 class FromBroker:
-    """A pipeline over one topic of a broker."""
+    """Pipeline over one topic of a broker."""
 
     def __init__(self, kafka: KafkaServer, partitions: int = 2) -> None:
         self._kafka, self._producer = kafka, producer_of(kafka)
@@ -128,7 +128,7 @@ def test_a_generation_goes_on_where_a_group_stands_and_another_is_told_of_it(kaf
         (0, 7, 7), (1, 0, 0), (0, 7, 20), (1, 0, 20),
     ]  # fmt: skip
     assert kept.committed(kept.told) == {0: 20, 1: 20}
-    # From now on the log alone says where it goes on, whatever becomes of the group.
+    # From now on only the log decides where it continues, regardless of the group.
     kept.stand(p0=3, p1=15)
     kept.produce(5, 0)
     kept.run()
@@ -171,7 +171,7 @@ def test_offsets_of_secor_in_zookeeper_are_gone_on_with(zookeeper: ZooKeeperServ
         client.create(node, b"12a", makepath=True)
         with pytest.raises(CorruptDataError, match="which is no offset"):
             run_once(topic, store, pipeline_of(**secor))
-        # Further than the bucket: what is between is on its way there.
+        # Beyond the end of the bucket: the records between are still coming.
         client.set(node, b"310")
         assert run_once(topic, store, pipeline_of(**secor)) == []
         topic.copy_plain(300, 50, size=100)
@@ -193,7 +193,7 @@ def test_partitions_without_an_offset_begin_by_the_rule(monkeypatch: pytest.Monk
 
 
 class ScriptedCluster(LiveCluster):
-    """Takes commits once it has failed so often as was asked of it."""
+    """Accepts commits after the requested number of failures."""
 
     def __init__(self, failures: int) -> None:
         super().__init__({"bootstrap.servers": "localhost:1"}, isolation="read_committed", timeout_s=1)

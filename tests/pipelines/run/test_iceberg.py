@@ -1,4 +1,4 @@
-"""Files of pipelines in a table of Iceberg: each commit once, whatever fails or dies, read by pyiceberg's own scan."""
+"""Pipeline files in an Iceberg table: each commit once despite failures and kills, read by pyiceberg's own scan."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SMALL = {"secor__max__file__size__bytes": "5000"}
 
 
 class Folder:
-    """An output in a folder, and a catalog beside it."""
+    """Output in a folder, with a catalog next to it."""
 
     def __init__(self, path: Path) -> None:
         self.output = path / "output"
@@ -73,12 +73,12 @@ class Folder:
             return sorted(table.scan().to_arrow().column("offset").to_pylist())
 
     def commits(self) -> list[int]:
-        """The numbers of commits that snapshots have."""
+        """Return the commit numbers in snapshots."""
         with self.table() as table:
             return [int(one.summary.additional_properties["tieredstore.commit"]) for one in table.snapshots()]
 
     def is_whole(self) -> None:
-        """The rows of the table are those of the files that are listed, each once."""
+        """Assert that the table's rows are those of the listed files, each once."""
         assert self.offsets() == listed_offsets(self.store)
         assert max(Counter(self.offsets()).values()) == 1
 
@@ -159,7 +159,7 @@ def killed_after(commit: Callable[[], Any]) -> Any:
 
 
 def fail_commit(monkeypatch: pytest.MonkeyPatch, failure: Failure, at: int = 0) -> list[int]:
-    """Have one commit of the catalog fail, that with this number; how many there were."""
+    """Make the catalog's commit with this number fail; return the list that counts the commits."""
     original, seen = SqlCatalog.commit_table, list[int]()
 
     def commit_table(self: SqlCatalog, *arguments: Any) -> Any:
@@ -218,7 +218,7 @@ def test_no_entry_is_written_while_the_catalog_is_away(
 
 def test_of_two_drivers_one_enters_a_batch(topic: StoredTopic, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     def overtaken(commit: Callable[[], Any]) -> Any:
-        """The first is stopped in its commit; the second does the whole of it, then the first is woken."""
+        """Interrupt the first commit, run the second one completely, then resume the first."""
         run_once(topic, folder.store, folder.pipeline())
         return commit()
 
@@ -239,7 +239,7 @@ def test_a_table_that_is_turned_on_later_gets_all_in_order(topic: StoredTopic, f
     run_once(topic, folder.store, folder.pipeline())
     folder.is_whole()
     assert folder.commits() == [1, 4, 7, 10]
-    # One that was dropped is made anew.
+    # A dropped table is created again.
     folder.drop_table()
     run_once(topic, folder.store, folder.pipeline())
     folder.is_whole()
@@ -259,7 +259,7 @@ def test_a_generation_that_took_over_brings_the_one_before(topic: StoredTopic, f
 
 
 def backfill(folder: Folder, topic: StoredTopic, store: ObjectStore | None = None) -> None:
-    """The second generation in place of the first."""
+    """Replace the first generation by the second."""
     new = folder.pipeline(secor__generation="2")
     with closing(LogSource(new, topic.manager, TOPIC)) as source:
         list(Backfill(new, store or folder.store, source, replaces=1, threads=1).run(Selected(TOPIC)))
@@ -272,7 +272,7 @@ def test_files_that_give_way_leave_the_table_as_the_others_come(topic: StoredTop
     folder.is_whole()
     assert folder.offsets() == before_it
     with folder.table() as table:
-        # In one snapshot: no reader sees a row twice, or none.
+        # In one snapshot: no reader sees a row twice, or not at all.
         assert [one.summary.operation.value for one in table.snapshots()] == ["append", "overwrite"]
         assert all("/2_" in task.file.file_path for task in table.scan().plan_files())
     topic.copy_plain(300, 50, size=100)
@@ -295,7 +295,7 @@ def test_a_snapshot_of_a_replacement_is_there_once(
 
 
 def rewrite_by_another(folder: Folder) -> None:
-    """As a compaction does: the same rows in a file of its own."""
+    """Replace the files by one with the same rows, like a compaction."""
     with folder.table() as table:
         table.overwrite(table.scan().to_arrow())
 
@@ -309,7 +309,7 @@ def test_rows_that_others_have_rewritten_are_refused_before_anything_goes(topic:
         with pytest.raises(ConfigError, match="drop the table in its catalog, and start again"):
             delete()
         assert listed_offsets(folder.store) == files
-    # New ones are added all the same, and a table that was dropped is made anew.
+    # New files are still added, and a dropped table is created again.
     topic.copy_plain(300, 50, size=100)
     run_once(topic, folder.store, folder.pipeline())
     assert folder.offsets() == list(range(350))
@@ -338,7 +338,7 @@ def test_a_dropped_generation_leaves_the_table(
         assert len(listed_offsets(folder.store)) == 300
     drop(folder)
     assert listed_offsets(folder.store) == []
-    # What another pipeline has there stays.
+    # Rows of another pipeline stay.
     assert folder.offsets() == list(range(300))
     drop(folder)
 
@@ -352,7 +352,7 @@ def test_what_cannot_be_a_table_is_refused(topic: StoredTopic, folder: Folder) -
     ):
         with pytest.raises(ConfigError, match=words):
             folder.pipeline(**{name.replace(".", "__"): text for name, text in changes.items()})
-    # A secret is in no message.
+    # No message contains a secret.
     secret = {"table__iceberg__catalog__uri": "nonsense+driver://me:hunter22@here/there"}
     with pytest.raises(StoreError) as refused:
         run_once(topic, folder.store, folder.pipeline(**secret))
@@ -393,7 +393,7 @@ def test_a_stop_while_the_catalog_is_silent_at_the_start_has_nothing_to_wait_for
 
 
 EVERY = pytest.mark.parametrize("step", [29, pytest.param(1, marks=pytest.mark.soak)])
-"""Every so many operations are the last one."""
+"""Test every n-th operation as the last one."""
 
 
 @EVERY
@@ -403,7 +403,7 @@ def test_a_driver_that_dies_at_any_operation_of_the_store(
 ) -> None:
     at, count = 0, None
     while count is None:
-        # A new one each time: a log that grows has more operations, and they would never have been all.
+        # Start from an empty folder each time: a growing log adds operations, so the sweep would not end.
         (tmp_path / str(at)).mkdir()
         folder = Folder(tmp_path / str(at))
         with closing(StoredTopic(tmp_path / str(at) / "logs")) as topic:
@@ -452,7 +452,7 @@ def test_a_replacement_that_dies_at_any_operation_is_completed(
 
 
 def killed_in_commit(run: Callable[[], object], moment: Literal["before", "after"]) -> None:
-    """A process of its own, which is killed (-9) where it commits a snapshot to the catalog."""
+    """Run in a child process that is killed (-9) when it commits a snapshot to the catalog."""
     child = os.fork()
     if child == 0:
         original = SqlCatalog.commit_table
@@ -481,7 +481,7 @@ def test_a_driver_that_is_killed_between_publication_and_snapshot_is_made_good(
     run_once(topic, folder.store, folder.pipeline())
     topic.copy_plain(300, 50, size=100)
     killed_in_commit(lambda: run_once(topic, folder.store, folder.pipeline()), moment)
-    # All is published, whether the table has it or not.
+    # All files are published, whether the table has them or not.
     assert listed_offsets(folder.store) == list(range(350))
     assert folder.offsets() == list(range(300 if moment == "before" else 350))
     for _ in range(2):
@@ -492,7 +492,7 @@ def test_a_driver_that_is_killed_between_publication_and_snapshot_is_made_good(
 
 
 class Bucket(Folder):
-    """An output on S3 and the table's own files beside it."""
+    """Output on S3, with the table's files next to it."""
 
     def __init__(self, path: Path, server: S3Server) -> None:
         self._server, self.name = server, server.make_bucket()
@@ -500,7 +500,7 @@ class Bucket(Folder):
         self._own = {
             "type": "sql", "uri": f"sqlite:///{path}/catalog.db", "warehouse": f"s3://{self.name}/warehouse",
         }  # fmt: skip
-        # For who reads the table; the pipeline has all of that from its output.
+        # For readers of the table; the pipeline derives all of that from its output.
         self.catalog = self._own | {
             "s3.endpoint": server.endpoint_url, "s3.region": REGION,
             "s3.access-key-id": server.access_key, "s3.secret-access-key": server.secret_key,

@@ -1,4 +1,4 @@
-"""Processes that are killed, sleep, or write a window twice: whoever lists the output sees each record once."""
+"""Killed, suspended and duplicate writers: a listing of the output shows each record once."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from tieredstore.records.settings import ReadSettings
 
 
 def check_seen(store: ObjectStore) -> None:
-    """What is published by now is looked up before the listing, and what is committed behind it."""
+    """Read the published end before the listing, and the committed end after it."""
     published = published_end(store)
     seen = listed_offsets(store)
     assert len(seen) == len(set(seen))
@@ -62,7 +62,7 @@ def check_seen(store: ObjectStore) -> None:
 
 
 def published_end(store: ObjectStore) -> int:
-    """All batches are published but the last one perhaps; that one is by now if something was said behind it."""
+    """Return the published end: all batches except the last, which is published if an entry confirms it."""
     entries = list(commit_log_of(pipeline_of(), store).entries())
     batches = [entry for entry in entries if entry.kind == "batch"]
     is_last_done = bool(entries) and entries[-1].kind == "published"
@@ -95,7 +95,7 @@ def test_drivers_that_are_killed_leave_no_record_twice_and_none_out(
         check_seen(store)
         topic.copy_plain(offsets, 50, size=100)
         offsets += 50
-    # What the last one committed is rewritten by its own settings alone: the store has dropped nothing here.
+    # Only its own settings rewrite the last commit's files: the store has dropped nothing here.
     run_once(topic, store, pipeline_of())
     assert listed_offsets(store) == list(range(offsets))
     assert list(verify_output(pipeline_of(), store)) == []
@@ -153,12 +153,12 @@ def test_who_sleeps_while_another_does_the_same_changes_nothing_that_is_seen(hou
 
 
 PIPELINE = pipeline_of(max__file__records="100")
-"""A window of 300 records is three files."""
+"""A window of 300 records gives three files."""
 WAIT_S = 60
 
 
 def attempts_of(topic: StoredTopic, store: ObjectStore) -> list[Written]:
-    """Both of a window of all records."""
+    """Return both attempts at a window of all records."""
     query = query_of(PIPELINE)
     log = survey_logs(topic.manager, query).logs[TOPIC, NUMBER]
     window = Window(TOPIC, str(log.topic_id), NUMBER, log.earliest, log.end)
@@ -167,7 +167,7 @@ def attempts_of(topic: StoredTopic, store: ObjectStore) -> list[Written]:
         with TopicReader(lambda: topic.manager, query, ReadSettings(columns=COLUMNS)) as reader:
             return write_window(window, reader.read(log, window.start, window.stop), recipe_of(PIPELINE), to)
 
-    # Neither goes on with a file before the other one has prepared one too.
+    # Neither continues with a file before the other has prepared one too.
     both = threading.Barrier(2, timeout=WAIT_S)
     meeting = ScriptedStore(store).on("prepare", do=lambda _: both.wait(), moment="after")
     with ThreadPoolExecutor(2) as pool:
@@ -189,7 +189,7 @@ def test_one_is_committed_and_nothing_of_the_other_is_seen(
     driver.commit([attempts[chosen]])
     assert listed(any_store) == keys
     assert listed_offsets(any_store) == list(range(300))
-    # What whoever cleans up takes away, or a life-cycle rule, is none of what is seen.
+    # Cleaners and life-cycle rules remove only the loser's files, none of them visible.
     assert [any_store.discard(file.prepared) for file in attempts[1 - chosen][0].files] == [True] * 3
     assert list(find_abandoned_writes(any_store)) == []
     assert listed_offsets(any_store) == list(range(300))

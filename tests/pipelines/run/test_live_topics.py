@@ -1,4 +1,4 @@
-"""Topics of a broker and of a bucket that come and go, and those that are named and nowhere."""
+"""Topics that appear in and disappear from broker and bucket, and configured topics that do not exist."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOOK_S = 30
 
 
 class Running:
-    """A pipeline over all topics of a prefix that goes on in this process; a test moves its clock."""
+    """Running pipeline over all topics with a prefix, in this process; a test advances its clock."""
 
     def __init__(self, kafka: KafkaServer) -> None:
         self._kafka = kafka
@@ -52,7 +52,7 @@ class Running:
         )
 
     def write(self, count: int, topic: str | None = None, *, partition: int = 0) -> None:
-        """So many records that tell where they are."""
+        """Write this many records, whose values state their places."""
         topic = topic or self.topic
         written = self._written.setdefault((topic, partition), [])
         values = [f"{topic}-{partition} {len(written) + number}".encode() for number in range(count)]
@@ -60,9 +60,9 @@ class Running:
         written += values
 
     def look(self) -> int:
-        """At what there is, and then, when all of that is old enough, once more; how many batches have files."""
+        """Look, then look again when all records are old enough; return the number of batches with files."""
         batches = 0
-        # What was seen a moment ago counts.
+        # A look that is a moment old is still used.
         for passed_s in (LOOK_S, AGE_S):
             self._now_s += passed_s
             while (entry := self._runner.step()) is not None:
@@ -70,7 +70,9 @@ class Running:
         return batches
 
     def check(self, *, missing: int = 0) -> None:
-        """Each record is in the output once, but for so many at the end of the first topic's partition 0."""
+        """Assert that the output has each record once, except ``missing`` ones at the end of the first topic's
+        partition 0.
+        """
         rows = [row for key in listed(self.store) for row in rows_of(self.store, key)]
         shown = sorted((row["topic"], row["partition"], row["offset"], row["value"]) for row in rows)
         written = self._written | {(self.topic, 0): self._written[self.topic, 0][: -missing or None]}
@@ -80,7 +82,7 @@ class Running:
         assert list(verify_output(self.pipeline, self.store)) == []
 
     def next_generation(self) -> list[int]:
-        """The offsets that one writes which has nothing yet."""
+        """Return the offsets written by a generation that starts empty."""
         pipeline, store = with_generation(self.pipeline, 2), MemoryObjectStore()
         with open_parts(pipeline) as parts, Runner(pipeline, Parts(store, parts.source)) as runner:
             list(runner.run_once())
@@ -110,7 +112,7 @@ def test_partitions_and_topics_that_come_while_it_runs_are_written_from_their_fi
         running.write(10, topic, partition=partition)
     assert running.look() == 1
     running.check()
-    # The partition that has nothing is no reason for a batch, nor is any that has nothing new.
+    # Empty partitions and partitions without new records do not cause a batch.
     assert running.look() == 0
     running.write(1, partition=1)
     assert running.look() == 1
@@ -122,7 +124,7 @@ def test_a_topic_that_is_created_again_while_it_runs_is_no_continuation(running:
     running.write(20)
     running.look()
     delete_topic(kafka, running.topic)
-    # That it is gone is no loss: what it had is written.
+    # A deleted topic is no loss: its records are written.
     assert running.look() == 0
     make_topic(kafka, name=running.topic)
     produce(kafka, running.topic, [Produced(None, b"of another life")] * 30)
@@ -135,7 +137,7 @@ def test_a_topic_that_is_created_again_while_it_runs_is_no_continuation(running:
 def test_retention_that_passes_by_is_a_loss_that_names_what_is_gone(running: Running, kafka: KafkaServer) -> None:
     running.write(20)
     running.look()
-    # Below what is written it takes nothing away.
+    # Deleting written records loses nothing.
     delete_records(kafka, running.topic, 20)
     running.write(5)
     running.look()
@@ -145,7 +147,7 @@ def test_retention_that_passes_by_is_a_loss_that_names_what_is_gone(running: Run
     with pytest.raises(DataLossError, match=rf"offsets 25 to 39 of {running.topic}-0"):
         running.look()
     running.check(missing=30)
-    # Another generation begins with what is there.
+    # Another generation begins with the existing records.
     assert running.next_generation() == list(range(40, 55))
 
 
@@ -248,7 +250,7 @@ def test_a_topic_of_a_broker_may_be_empty_and_is_there(kafka: KafkaServer, tmp_p
 
 
 class TestStatus:
-    """``pipeline status``."""
+    """The ``pipeline status`` command."""
 
     def shown(self, folder: Path, *options: str, **changes: str) -> Result:
         with closing(Kept(folder)) as kept:

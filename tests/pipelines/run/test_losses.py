@@ -1,4 +1,4 @@
-"""Records that are lost, damaged, or cut off by an election in a pipeline's source: each run tells of them."""
+"""Records lost, damaged, or truncated by an election in a pipeline's source: each run reports them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ OTHER = replace(PARTITION, partition=NUMBER + 1)
 
 @pytest.fixture
 def topic(tmp_path: Path) -> Iterator[StoredTopic]:
-    """Three segments of 100 records of 1 KB each, in chunks of 16 KiB; and one of another partition."""
+    """Yield three segments of 100 records of 1 KB each, in chunks of 16 KiB; and one of another partition."""
     with closing(StoredTopic(tmp_path / "logs")) as topic:
         for start in (0, 100, 200):
             topic.copy_plain(start, 100)
@@ -57,12 +57,12 @@ def objects_of(topic: StoredTopic, segment: int) -> list[str]:
 
 
 def lose(topic: StoredTopic, segment: int) -> None:
-    """As retention does."""
+    """Delete a segment, like retention."""
     topic.store.delete(objects_of(topic, segment))
 
 
 def damage(topic: StoredTopic, segment: int, at: int) -> bytes:
-    """One byte of a segment's log; what it was before."""
+    """Damage one byte of a segment's log; return the original."""
     (key,) = (key for key in objects_of(topic, segment) if key.endswith(".log"))
     data = topic.store.get(key)
     topic.store.put(key, data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
@@ -75,7 +75,7 @@ def mend(topic: StoredTopic, segment: int, data: bytes) -> None:
 
 
 def written(store: ObjectStore, partition: int = NUMBER) -> list[int]:
-    """Offsets in files of a partition, as often as they are there."""
+    """Return the offsets in a partition's files, including duplicates."""
     mine = MemoryObjectStore()
     for key in listed(store):
         if f"_{partition}_" in key.rpartition("/")[2]:
@@ -84,7 +84,7 @@ def written(store: ObjectStore, partition: int = NUMBER) -> list[int]:
 
 
 def told(topic: StoredTopic, store: ObjectStore) -> list[str]:
-    """What ``status`` says of losses."""
+    """Return the losses reported by ``status``."""
     query = query_of(SMALL)
     positions = commit_log_of(SMALL, store).read().positions
     return [*losses_of(survey_logs(topic.manager, query), positions, query).values()]
@@ -103,7 +103,7 @@ def test_a_loss_that_the_first_run_meets_is_met_by_all_that_follow(topic: Stored
         assert written(store) == []
         (sentence,) = told(topic, store)
         assert f"offsets 0 to 99 of {TOPIC}-{NUMBER} " in sentence
-    # Another generation begins with what is there.
+    # Another generation begins with the existing records.
     run_once(topic, store, with_generation(SMALL, 2))
     assert written(store) == list(range(100, 300))
 
@@ -112,7 +112,7 @@ def test_a_loss_that_the_first_run_meets_is_met_by_all_that_follow(topic: Stored
 def test_whoever_dies_before_a_loss_leaves_a_log_that_knows_of_it(
     topic: StoredTopic, moment: Literal["before", "after"]
 ) -> None:
-    """A run dies at each of its operations, then retention takes the first segment."""
+    """Stop a run at each of its operations, then delete the first segment like retention."""
     sweep = OperationSweep(MemoryObjectStore, lambda store: run_once(topic, store, SMALL))
     lost = objects_of(topic, 0)
     kept = {key: topic.store.get(key) for key in lost}
@@ -200,7 +200,7 @@ def test_what_lies_before_a_damaged_chunk_is_written(
         assert list(verify_output(SMALL, store)) == []
         assert list(find_abandoned_writes(store, "out/")) == []
     assert reached[0] == reached[1]
-    # Up to the batch of ten records that is damaged.
+    # Up to the damaged batch of ten records.
     assert len(reached[0]) == 100 * segment + at // 10_200 * 10
     mend(topic, segment, whole)
     run_once(topic, store, SMALL)
@@ -263,7 +263,7 @@ def stop_at_damage(topic: StoredTopic, store: ObjectStore) -> None:
 
 
 def check_prefix(offsets: Sequence[int]) -> None:
-    """No offset twice; what was damaged, and what lies behind it, is not there."""
+    """Assert that there are no duplicates, and no offsets from the damage on."""
     assert len(offsets) == len(set(offsets))
     assert all(offset < 140 for offset in offsets)
 
@@ -287,7 +287,7 @@ def run_to_end(bucket: Bucket, store: MemoryObjectStore) -> list[int]:
 
 
 def test_a_later_epoch_below_what_is_written_stops_the_pipeline(bucket: Bucket) -> None:
-    """The new log is longer than the old one, so that offsets alone would tell nothing."""
+    """The new log is longer than the old one, so offsets alone do not reveal the cut."""
     store = MemoryObjectStore()
     bucket.write(60, epochs=OLD)
     assert run_to_end(bucket, store) == list(range(60))

@@ -1,4 +1,4 @@
-"""Pipelines on a server of S3: answers that are lost, and how few requests a file and a batch cost."""
+"""Pipelines on an S3 server: lost answers, and the low number of requests per file and batch."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def test_a_small_file_costs_three_requests_and_a_batch_two(topic: StoredTopic, m
     assert len(entries) == 1
     assert kinds["file"] == 3 * files
     commits = [seen for seen in proxy.seen if "/commits/" in seen.path and seen.method in {"PUT", "HEAD"}]
-    # Two are the batch's; the others the beginning's, and the end's word that all is published.
+    # Two are the batch's; the others are the begin entry and the final "published" entry.
     assert len(commits) == 2 + 2
 
 
 def test_no_secret_of_the_output_is_in_what_is_written_logged_or_said(
     topic: StoredTopic, minio: S3Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Commits tell what is prepared: whoever publishes it needs a key of his own."""
+    """Commits contain upload ids: publishing them still requires the reader's own credentials."""
     caplog.set_level(logging.DEBUG, "tieredstore")
     bucket, wrong = minio.make_bucket(), "wrong-secret-of-an-output"
     with FaultProxy(minio.endpoint_url) as proxy, closing(make_s3(minio.endpoint_url, bucket)) as direct:

@@ -1,4 +1,4 @@
-"""Each operation of a run fails, dies or sleeps, and planted faults that those sweeps have to find."""
+"""Failure, death or delay at each operation of a run, and planted faults that these sweeps must detect."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ MakeStore = Callable[[], ObjectStore]
     ]
 )
 def make_store(request: pytest.FixtureRequest, new_store: Callable[[str], ObjectStore]) -> MakeStore:
-    """Gives empty stores, as many as one likes."""
+    """Return a factory of empty stores."""
     return partial(new_store, request.param)
 
 
 class World:
-    """A topic, and what a first run has written of it."""
+    """A topic, and the output of a first run."""
 
     def __init__(self, folder: Path) -> None:
         self.topic = StoredTopic(folder / "logs")
@@ -61,13 +61,13 @@ class World:
         copy_times(self.topic, len(FIRST), SECOND)
 
     def placed(self, store: ObjectStore) -> ObjectStore:
-        """A store with the output of the first run."""
+        """Fill a store with the output of the first run."""
         for key, data in self._objects.items():
             store.put(key, data)
         return store
 
     def check_seen(self, store: ObjectStore) -> None:
-        """By plain listing: no offset twice, none missing of what is published, none above what is committed."""
+        """Check by plain listing: no duplicate offset, no published one missing, none above the committed ones."""
         offsets = listed_offsets(store)
         assert len(offsets) == len(set(offsets))
         assert set(range(len(FIRST))) <= set(offsets)
@@ -75,7 +75,7 @@ class World:
         assert all(offset < log.read().positions[TOPIC, NUMBER].next_offset for offset in offsets)
 
     def check_done(self, store: ObjectStore, more: Sequence[int] = ()) -> None:
-        """Each record is there once, and each directory says what it has."""
+        """Assert that each record is there once, and that each directory's marker is right."""
         run_once(self.topic, store, HOURLY)
         assert listed_offsets(store) == list(range(len([*FIRST, *SECOND, *more])))
         assert list(verify_output(HOURLY, store)) == []
@@ -103,7 +103,7 @@ def sweep_of(world: World, make_store: MakeStore) -> OperationSweep[ObjectStore]
 def test_an_operation_that_fails_is_made_good(
     world: World, make_store: MakeStore, moment: Moment, again: Literal["another", "itself"]
 ) -> None:
-    """By the next process, or by the one that it failed for, which waits and goes on."""
+    """Recover by the next process, or by the failed one after a wait."""
     sweep = sweep_of(world, make_store)
     assert {operation.name for operation in sweep.operations} >= {"prepare", "publish", "put", "replace", "list"}
     for _, inner, faulty in sweep.fail(moment):
@@ -130,7 +130,9 @@ def test_a_process_may_die_at_each_operation(
 
 
 def run_beside(topic: StoredTopic, store: ObjectStore, *, dies: bool) -> None:
-    """Run while one sleeps. A process that ``dies`` does so before it publishes, and its uploads are dropped."""
+    """Run while another one is suspended. A process that ``dies`` does so before it publishes, and its uploads are
+    lost.
+    """
     copy_times(topic, len(FIRST + SECOND), THIRD)
     if not dies:
         run_once(topic, store, HOURLY)
@@ -150,7 +152,7 @@ def _is_publishing(operation: Operation) -> bool:
 def test_a_process_that_sleeps_while_another_runs_changes_nothing_that_is_seen(
     tmp_path: Path, make_store: MakeStore, dies: bool
 ) -> None:
-    """It sleeps before each of its operations; the other one finds more records, some of them late."""
+    """Pause before each operation; the other run finds more records, some of them late."""
     worlds: list[World] = []
     seen: list[dict[str, bytes]] = []
     fenced = 0
@@ -171,7 +173,7 @@ def test_a_process_that_sleeps_while_another_runs_changes_nothing_that_is_seen(
             except FencedError:
                 fenced += 1
             assert len(seen) == number + 1
-            # Where the other one died, what this one had committed may still be published by it.
+            # If the other run died, this one may still publish the files it had committed.
             assert dies or content_of(inner) == seen[-1]
             worlds[-1].check_seen(inner)
             worlds[-1].check_done(inner, THIRD)
@@ -180,7 +182,7 @@ def test_a_process_that_sleeps_while_another_runs_changes_nothing_that_is_seen(
 
 
 TEXT = pipeline_of(**BY_HOUR, secor__file__reader__writer__factory="text", secor__compression__codec="none")
-"""Its files have others beside them, and complete directories."""
+"""Its files have sidecar files, and complete directories."""
 DATA = f"{day(12)}/1_{NUMBER}_{0:020}.txt"
 OTHER = f"{day(13)}/1_{NUMBER}_{2:020}.txt"
 BESIDE = f"{day(12)}/.1_{NUMBER}_{0:020}.txt.parquet"
@@ -194,7 +196,7 @@ CopyOutput = Callable[[], MemoryObjectStore]
 
 @pytest.fixture(scope="module")
 def clean_output(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CopyOutput]:
-    """Makes copies of a clean output, with a bad message."""
+    """Yield a function that copies a clean output with a bad message."""
     topic = StoredTopic(tmp_path_factory.mktemp("logs") / "logs")
     copy_times(topic, 0, [0, 0, 1, 2, 4, -500_000])
     store = MemoryObjectStore()
@@ -233,7 +235,7 @@ def swapped(store: MemoryObjectStore) -> None:
 
 
 def entry_with(**fields: int) -> Plant:
-    """The first file of the batch has other fields in the log."""
+    """Return a fault: other fields of the batch's first file in the log."""
 
     def plant(store: MemoryObjectStore) -> None:
         key = f"{COMMITS}{1:020}.json"

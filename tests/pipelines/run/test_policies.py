@@ -1,4 +1,4 @@
-"""When records are written: by size, age, number and minute, whatever the clocks of those that write do."""
+"""Times of writing: by size, age, number and minute, with any clocks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ID = Uuid(bytes(16))
 
 
 class Clocked:
-    """A partition of the broker alone, 1 KiB a record, looked at now and then."""
+    """A partition on the broker only, with 1 KiB per record, seen at intervals."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy, self._waiting = policy, Waiting()
@@ -53,7 +53,7 @@ def test_the_age_is_that_of_the_first_unwritten_record_since_it_was_seen() -> No
     assert clocked.due(10, 100) == []
     assert clocked.due(20, 159) == []
     assert clocked.due(30, 160) == [(0, 30)]
-    # What comes behind that window is young.
+    # Records after that window are young.
     assert clocked.due(40, 161, start=30) == []
     assert clocked.due(40, 300, start=30) == [(30, 40)]
     assert clocked.due(40, 301, start=40) == []
@@ -72,9 +72,9 @@ def test_windows_of_the_broker_are_as_large_as_those_before_tell() -> None:
         Progress(str(ID), 0, -1, 1, 9, recent_bytes=900, recent_offsets=9),
     )
     assert clocked.due(250, 0, progress=small) == [(0, 103), (103, 206)]
-    # Offsets without records count, too.
+    # Offsets without records count too.
     assert clocked.due(250, 0, progress=replace(small, recent_offsets=90)) == []
-    # Nothing is known of a window that read nothing.
+    # A window without records gives no estimate.
     assert clocked.due(25, 0, progress=replace(small, recent_bytes=0, recent_offsets=0)) == [(0, 10), (10, 20)]
 
 
@@ -82,11 +82,11 @@ def test_how_much_a_window_read_is_committed_and_known_after_a_restart(topic: St
     store, pipeline = MemoryObjectStore(), pipeline_of(max__file__records="100")
     entries = run_once(topic, store, pipeline)
     read = [window.read_bytes for entry in entries for window in entry.windows]
-    # Values of 100 bytes, and their numbers as keys.
+    # Values of 100 bytes, with their numbers as keys.
     assert read == [100 * 100 + 190, 100 * 100 + 300, 100 * 100 + 300]
     progress = commit_log_of(pipeline, store).read().positions[TOPIC, NUMBER]
     assert progress.recent_bytes // progress.recent_offsets == 102
-    # An entry of an earlier version says nothing of it.
+    # An entry of an earlier version lacks the field.
     key = f"out/_tieredstore/kept/1/commits/{1:020}.json"
     content = json.loads(store.get(key))
     for window in content["windows"]:
@@ -100,7 +100,7 @@ def test_how_much_a_window_read_is_committed_and_known_after_a_restart(topic: St
 
 
 def test_a_backlog_holds_up_no_other_partition() -> None:
-    """A batch has 64 windows: the first partition's alone would fill it, again and again."""
+    """A batch has 64 windows: the first partition alone would fill every one."""
     policy, waiting = Policy(1 << 30, 1, 60), Waiting()
     numbers = range(70)
     ends = {number: 1000 if number == 0 else 1 for number in numbers}
@@ -124,7 +124,7 @@ def test_the_minute_mark_writes_what_was_seen_before_it(topics: str, windows: li
     clocked = Clocked(Policy(1 << 30, 0, 36_000, minute_mark=15, marked=topics))
     hour = 1_700_000_000 // 3600 * 3600
     assert clocked.due(5, 0, wall_s=hour + 14 * 60 + 30) == []
-    # The look falls behind the mark, and need not hit its minute.
+    # A look after the mark suffices; it does not have to hit the minute.
     assert clocked.due(9, 40, wall_s=hour + 15 * 60 + 10) == windows
     assert clocked.due(12, 50, start=9, wall_s=hour + 15 * 60 + 20) == []
 
@@ -134,7 +134,7 @@ def test_windows_leave_room_for_secors_limits_which_pass_over_the_mark() -> None
     assert policy_of(pipeline_of(**mark).own.limits) == Policy(200_000_000, 0, 3600, 7, ".*")
     limits = {"secor__upload__deterministic": "true", "secor__max__input__payload__size__bytes": "1000000000"}
     assert policy_of(pipeline_of(**mark, **limits).own.limits) == Policy(1_000_000_000, 0, 3600, 7, "")
-    # An age that Secor passes over cuts no window in the middle of a range.
+    # An age limit that Secor ignores does not cut a window in the middle of a range.
     limits |= {"secor__max__file__timestamp__range__millis": "7200000", "secor__max__file__age__seconds": "60"}
     assert policy_of(pipeline_of(**limits).own.limits).age_s == 7200
 
@@ -146,7 +146,7 @@ def test_looks_are_as_rare_as_the_age_allows() -> None:
 
 HOUR_S = 3600
 LOOK_S = 30
-"""What there is is looked up no more often."""
+"""Minimum interval between looks."""
 NOON_S = 1_700_000_000 // HOUR_S * HOUR_S
 MARKED = {
     "secor__max__file__age__seconds": str(HOUR_S),
@@ -156,7 +156,7 @@ MARKED = {
 
 
 class ClockedRunner:
-    """A pipeline that goes on; ``now_s`` only goes up, the time of day does what it likes."""
+    """Running pipeline; ``now_s`` only increases, the time of day may jump."""
 
     def __init__(self, topic: StoredTopic, pipeline: Pipeline) -> None:
         self.store, self.now_s, self.wall_s = MemoryObjectStore(), 0.0, float(NOON_S)
@@ -167,7 +167,7 @@ class ClockedRunner:
         )  # fmt: skip
 
     def step(self) -> int:
-        """How many windows are written at this moment."""
+        """Return the number of windows written now."""
         entry = self._runner.step()
         return 0 if entry is None else sum(window.start < window.stop for window in entry.windows)
 
@@ -186,7 +186,7 @@ def test_partitions_that_are_idle_are_written_by_age_and_no_look_after_that_writ
         clocked.now_s = HOUR_S - 1
         assert clocked.step() == 0
         clocked.now_s = HOUR_S
-        # The idle one alone: the other's records are half an hour old.
+        # Only the idle one: the other's records are half an hour old.
         assert clocked.step() == 1
         clocked.now_s = HOUR_S * 3 / 2
         assert clocked.step() == 1
@@ -211,7 +211,7 @@ def test_partitions_that_are_idle_are_written_by_age_and_no_look_after_that_writ
 def test_a_time_of_day_that_jumps_decides_when_records_are_written_and_nothing_else(
     steps: list[tuple[int, int, int]],
 ) -> None:
-    """With a minute mark, which is the only policy that asks for it."""
+    """Use a minute mark, the only policy that needs the time of day."""
     pipeline = pipeline_of(**MARKED)
     with tempfile.TemporaryDirectory() as folder, closing(StoredTopic(Path(folder))) as topic:
         written = 0
@@ -228,7 +228,7 @@ def test_a_time_of_day_that_jumps_decides_when_records_are_written_and_nothing_e
                 offsets = listed_offsets(clocked.store)
                 assert offsets == list(range(len(offsets)))
                 if passed_s >= HOUR_S:
-                    # Whatever the time of day is: they are old.
+                    # Regardless of the time of day: they are old.
                     assert offsets == list(range(written))
             store = clocked.store
         if written:

@@ -1,4 +1,4 @@
-"""Pipelines in one process: each record once for whoever lists the output, whatever fails, dies, or runs beside it."""
+"""Pipelines in one process: a listing shows each record once despite failures, deaths and concurrent runs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SMALL = pipeline_of(secor__max__file__size__bytes="9000", secor__offsets__per__p
 
 
 def check_seen(store: ObjectStore, written: int) -> None:
-    """No offset twice, and none missing below ``written``; none above what is committed."""
+    """Assert no duplicate offset, none missing below ``written``, and none above the committed ones."""
     offsets = listed_offsets(store)
     assert len(offsets) == len(set(offsets))
     assert set(range(written)) <= set(offsets)
@@ -59,7 +59,7 @@ def test_who_slept_until_the_store_dropped_its_uploads_writes_them_again(
     topic: StoredTopic, store: ObjectStore
 ) -> None:
     class Asleep(FaultyStore):
-        """Each file but the first of a batch is gone once its driver wakes."""
+        """Loses all files of a batch except the first while its driver is suspended."""
 
         dropped = 0
 
@@ -117,7 +117,7 @@ def test_a_driver_may_die_at_each_operation_and_another_with_other_sizes_goes_on
         check_seen(inner, 0)
         run_once(topic, inner, larger)
         check_seen(inner, 0)
-        # The times of these records are 0 to 299 ms: the first has none that a day can have.
+        # The records' times are 0 to 299 ms: 0 is not a valid time.
         assert set(listed_offsets(inner)) >= set(range(1, 300))
 
 
@@ -145,7 +145,7 @@ def test_a_zombie_publishes_nothing_behind_a_foreign_entry(topic: StoredTopic) -
         other = run_once(topic, store, SMALL)
         assert other
         before = listed(store)
-        # What it has read ends where the other began: all that it would do is to say that all is published.
+        # Its records end where the other began: only its "published" entry is left to write.
         with pytest.raises(FencedError):
             list(run)
         with pytest.raises(FencedError):
@@ -187,7 +187,7 @@ def test_an_output_name_that_somebody_else_has_is_an_error_that_names_it(
     quiet = MemoryObjectStore()
     run_once(topic, quiet, SMALL)
     key = listed(quiet)[0]
-    # Too late for a refusal of strangers: behind the log's first entry.
+    # After the log's first entry, foreign objects are not refused any more.
     Runner(SMALL, Parts(store, topic.manager)).driver.begin([TOPIC])
     store.put(key, b"another's")
     with pytest.raises(PreconditionFailedError, match=key.replace(".", r"\.")):
@@ -287,17 +287,17 @@ def test_a_new_root_without_a_slash_is_refused_and_one_that_was_begun_so_goes_on
 TEXT: Final = pipeline_of(
     secor__file__reader__writer__factory="text", secor__compression__codec="zstd", max__file__records="100"
 )
-"""Three files, each with another beside it, which no level changes."""
+"""Three files, each with a sidecar that no level changes."""
 
 
 def last_files(store: ObjectStore) -> dict[str, OutputFile]:
-    """Those of the last entry that has files, by key."""
+    """Return the files of the last entry with files, by key."""
     log = commit_log_of(TEXT, store)
     return {file.key: file for file in log.entry(log.read().written).files}
 
 
 def committed_and_dropped(topic: StoredTopic, store: ObjectStore) -> dict[str, OutputFile]:
-    """The files of a batch that is committed, and whose uploads are gone but for the first one."""
+    """Return the files of a committed batch whose uploads are lost except the first."""
     with pytest.raises(StoreUnavailableError):
         run_once(topic, FaultyStore(store, lambda operation: operation.name == "publish"), TEXT)
     committed = last_files(store)
@@ -309,7 +309,7 @@ def committed_and_dropped(topic: StoredTopic, store: ObjectStore) -> dict[str, O
 
 
 class Packing:
-    """How files are packed from now on: ``other``, as another version of the library might, or as usual."""
+    """Packing of files from now on: ``other``, like another version of the library, or as usual."""
 
     def __init__(self) -> None:
         self.other = False
@@ -327,7 +327,7 @@ def packing(monkeypatch: pytest.MonkeyPatch) -> Packing:
 
 
 class Witness(DelegatingObjectStore):
-    """Notes of each file that is published what the log says of it at that moment."""
+    """Records the log's entry for each file at the moment of its publication."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
@@ -342,7 +342,7 @@ class Witness(DelegatingObjectStore):
 
 
 def check_outcome(store: ObjectStore, committed: dict[str, OutputFile]) -> None:
-    """All is there, is what the log says, and of other bytes where it was written again."""
+    """Assert that all files exist, match the log, and have other bytes if they were rewritten."""
     assert listed(store) == sorted(committed)
     for key, file in last_files(store).items():
         data = store.get(key)
@@ -376,7 +376,7 @@ def test_other_bytes_get_an_entry_before_they_are_published(
 def test_whoever_dies_in_the_midst_of_it_leaves_what_the_next_one_completes(
     topic: StoredTopic, packing: Packing
 ) -> None:
-    """The next one packs as usual: what was entered meanwhile stands."""
+    """The next run packs as usual: the new entries remain."""
     entered: list[bool] = []
     has_died = True
     while has_died:

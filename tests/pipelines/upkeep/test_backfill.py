@@ -1,4 +1,4 @@
-"""Offsets written once more as a generation of their own, and the files of another one that give way to these."""
+"""Offsets rewritten as a separate generation, and the replaced files of another generation."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.record_sources import KeptFiles, LogSource, Selected
 
 WRONG = pipeline_of(**BY_HOUR, secor__parser__timezone="Asia/Tokyo", secor__max__file__size__bytes="2000")
-"""Files noon under 21 o'clock."""
+"""Files noon under 21:00."""
 RIGHT = pipeline_of(**BY_HOUR, secor__max__file__size__bytes="2000")
 ALL = Selected(TOPIC)
 
 
 @pytest.fixture
 def topic(tmp_path: Path) -> Iterator[StoredTopic]:
-    """Records of noon, of one, two and four o'clock: all before three is over."""
+    """Yield records at noon, one, two and four o'clock: everything before three is over."""
     with hourly_topic(tmp_path, [0, 0, 1], [2, 4]) as topic:
         yield topic
 
@@ -73,7 +73,7 @@ def backfill(
 
 
 def offsets(store: ObjectStore, generation: int) -> list[int]:
-    """Of all files of a generation that are listed, as often as they are there."""
+    """Return the offsets of all listed files of a generation, including duplicates."""
     names = f"{generation}_{NUMBER}_"
     keys = [key for key in listed(store) if key.rpartition("/")[2].startswith(names)]
     return sorted(offset for key in keys for offset in offsets_of(store, key))
@@ -90,7 +90,7 @@ def test_chosen_offsets_are_written_beside_a_generation_that_goes_on(topic: Stor
         assert [(one.start, one.stop) for entry in entries for one in entry.windows] == [(1, 4)]
         assert offsets(store, 2) == [1, 2, 3]
         copy_times(topic, 5, [5])
-        # Nobody has fenced it.
+        # It has not been fenced.
         list(live.run_once())
     assert offsets(store, 1) == [0, 1, 2, 3, 4, 5]
     assert backfill(topic, store, Selected(TOPIC, 1, 4)) == []
@@ -130,7 +130,7 @@ def test_a_backfill_that_is_not_done_goes_on_under_the_same_settings(topic: Stor
 
 
 def wrong(topic: StoredTopic) -> MemoryObjectStore:
-    """An output whose generation 1 has three directories that are complete, all of them wrong."""
+    """Return an output whose generation 1 has three complete directories, all wrong."""
     store = MemoryObjectStore()
     run_once(topic, store, WRONG)
     assert sorted(successes(store)) == [day(21), day(22), day(23)]
@@ -161,16 +161,16 @@ def test_files_of_another_generation_give_way(topic: StoredTopic) -> None:
     assert changes[1].added == ()
     assert len(changes[1].removed) == 4
     assert clean(store, 1, 2)
-    # What was complete is empty now, and is said of nothing.
+    # The complete directories are empty now, without a marker.
     assert successes(store) == {}
     assert log.read().positions[TOPIC, NUMBER].records == 0
     copy_times(topic, 5, [5])
     run_once(topic, store, RIGHT)
     assert offsets(store, 1) == [5]
-    # It finalizes what is there in place of its own, too.
+    # It also finalizes directories with files that replace its own.
     assert successes(store)[day(12)][:2] == (1, 2)
     list(drop_generation(with_generation(RIGHT, 2), store, dry_run=False))
-    # It has nothing of that any more.
+    # All of its files are removed.
     assert listed(store) == [f"{day(17)}/1_{NUMBER}_{5:020}.parquet"]
 
 
@@ -189,7 +189,7 @@ def test_windows_give_way_whole_and_directories_are_complete_again(topic: Stored
     assert (content["generation"], content["files"], content["records"]) == (2, 2, 3)
     assert "beside" not in content
     assert clean(store, 1, 2)
-    # The same once more is nothing, as is what it does not have.
+    # Repeating it does nothing, and neither do offsets it does not have.
     assert backfill(topic, store, Selected(TOPIC, 6, 7), replaces=1) == []
     for generation, words in ((5, "no commit log"), (2, "by itself")):
         with pytest.raises(ConfigError, match=words):
@@ -236,7 +236,7 @@ def test_a_generation_that_took_over_finalizes_nothing_meanwhile(topic: StoredTo
 
 
 EACH = pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.soak)])
-"""How many operations are passed over."""
+"""Step between tested operations."""
 
 
 @EACH
@@ -250,7 +250,7 @@ def test_each_operation_may_be_the_last(topic: StoredTopic, moment: Literal["bef
             backfill(topic, store, replaces=1)
         check_between(inner)
         if number % 2:
-            # Whoever runs the generation may do so in between.
+            # The generation's driver may run in between.
             run_once(topic, inner, WRONG)
         backfill(topic, inner, replaces=1)
         assert records_of(inner) == records_of(whole)
@@ -282,7 +282,7 @@ def records_of(store: ObjectStore) -> list[str]:
 
 
 def check_between(store: ObjectStore) -> None:
-    """No record is in neither; no directory is complete while it is in both, or changes."""
+    """Assert that no record is missing from both; no directory is complete while it is in both, or changes."""
     old, new = offsets(store, 1), offsets(store, 2)
     assert set(old) | set(new) == {0, 1, 2, 3, 4}
     assert len(new) == len(set(new))
@@ -312,7 +312,7 @@ def test_a_backup_is_as_good_as_the_log(topic: StoredTopic, kind: str) -> None:
     from_files(store, kept, ALL, 3)
     by_log, by_files = ([key for key in listed(store) if f"/{one}_" in key] for one in (2, 3))
     assert [key.replace("/3_", "/2_") for key in by_files] == by_log
-    # Neither text nor what lies beside it tells whose a timestamp is.
+    # Text files and their sidecars do not have the timestamp type.
     left_out = {"timestampType"} if kind in {"text", "sequencefile"} else set[str]()
     assert [rows(store, key, left_out) for key in by_files] == [rows(store, key, left_out) for key in by_log]
     from_files(store, kept, Selected(TOPIC, 4, 6), 4)
@@ -400,7 +400,7 @@ def test_bad_messages_parsed_again_do_not_end_a_backfill_that_is_not_done(tmp_pa
 
 @pytest.fixture
 def later_topic(tmp_path: Path) -> Iterator[StoredTopic]:
-    """Records of noon, of one, two and nine o'clock: the first three are over."""
+    """Yield records at noon, one, two and nine o'clock: the first three are over."""
     with hourly_topic(tmp_path, [0, 0, 1], [2, 9]) as topic:
         yield topic
 

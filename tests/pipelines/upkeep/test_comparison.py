@@ -1,4 +1,4 @@
-"""An output beside the log that it was made of: what is not in both is named."""
+"""Comparison of an output with its source log: differences are reported."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_is_aside_left_out_redriven_or_replaced_is_no_fault(topic: StoredTo
 
 
 def rewritten(change: Callable[[Any], Any]) -> Callable[[MemoryObjectStore], None]:
-    """The second file, which has the offsets 100 to 199."""
+    """Return a change of the second file, which has the offsets 100 to 199."""
 
     def plant(store: MemoryObjectStore) -> None:
         key = listed(store)[1]
@@ -150,7 +150,7 @@ def test_what_the_source_has_no_more_is_counted(topic: StoredTopic, tmp_path: Pa
 
 
 def secors(topic: StoredTopic) -> tuple[MemoryObjectStore, Pipeline]:
-    """Files of values and offsets, by offset and named by windows, and nothing else: as Secor leaves them."""
+    """Return files of values and offsets, by offset and named by windows, without a log: Secor's output."""
     names = {
         "secor.file.reader.writer.factory": "sequencefile", "name.offset": "window", "max.file.records": "100",
         "secor.offsets.per.partition": "50",
@@ -169,7 +169,7 @@ def test_secors_files_are_verified_by_their_names_and_beside_the_log(topic: Stor
     assert list(verify_output(pipeline, store)) == []
     assert against(topic, store, pipeline) == ([], 300, 0)
     first, second = (f"out/{TOPIC}/base_offset={at}/1_{NUMBER}_{0:020}.seq" for at in (0, 50))
-    # As a retry leaves it that cuts elsewhere; of what is missing the log alone tells.
+    # Like a retry with other cuts; only the log reveals the missing records.
     elsewhere = first.replace("base_offset=0", "base_offset=9")
     store.put(elsewhere, store.get(first))
     (problem,) = verify_output(pipeline, store)

@@ -1,4 +1,4 @@
-"""Upkeep of a pipeline's output: bad messages parsed again, generations that end, and what killed runs leave."""
+"""Upkeep of a pipeline's output: bad messages parsed again, finished generations, and leftovers of killed runs."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ from tieredstore.pipelines.upkeep.record_sources import KeptFiles, Selected
 SMALL = pipeline_of(secor__max__file__size__bytes="9000", secor__offsets__per__partition="150")
 NEXT = pipeline_of(secor__generation="2", secor__max__file__size__bytes="20000")
 STRICT = pipeline_of(secor__message__parser__class="regex", message__timestamp__input__pattern=r"(\d{13})")
-"""The values of these records have no such number: all are bad."""
+"""None of the values has such a number: all are bad."""
 LENIENT = pipeline_of(secor__max__file__size__bytes="20000")
 DAY_MS = 86_400_000
 
 
 def refile(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline) -> list[Entry]:
-    """The entries by which bad messages were filed."""
+    """Return the entries by which bad messages were filed."""
     return [one.entry for one in redrive(topic, store, pipeline) if one.entry is not None]
 
 
@@ -60,14 +60,14 @@ def aside(store: ObjectStore) -> list[str]:
 
 
 def unpublished(operation: Operation) -> bool:
-    """No file of records is published."""
+    """Return True for the publication of a file of records."""
     return operation.name == "publish" and "/quarantine/" not in operation.keys[0]
 
 
 def check_each_failure(
     prepare: Callable[[], ObjectStore], work: Callable[[ObjectStore], object], moment: Moment
 ) -> None:
-    """``work`` fails at each of its operations in turn; done again it completes, and each record is there once."""
+    """Fail ``work`` at each operation in turn; when repeated it completes, and each record is there once."""
     undisturbed = prepare()
     work(undisturbed)
     for _, inner, store in OperationSweep(prepare, work).fail(moment):
@@ -104,7 +104,7 @@ def test_what_is_still_bad_stays_aside_with_its_reason(topic: StoredTopic, store
     (same,) = redrive(topic, store, STRICT)
     assert (same.entry, same.key, same.window.records, same.window.quarantined) == (None, before, 0, 300)
     assert sorted(same.reasons) == list(range(300))
-    # The times of these records are 0 to 299 ms: the first has none that a day can have.
+    # The records' times are 0 to 299 ms: 0 is not a valid time.
     partly = pipeline_of(secor__message__parser__class="kafka-timestamp")
     (one,) = redrive(topic, store, partly)
     entry = one.entry
@@ -149,7 +149,7 @@ def test_redriven_files_that_the_store_dropped_are_written_again(topic: StoredTo
 
 
 BY_TIME = pipeline_of(secor__message__parser__class="kafka-timestamp", secor__generation="2")
-"""The times of these records are 0 to 299 ms: the first has none that a day can have."""
+"""The records' times are 0 to 299 ms: 0 is not a valid time."""
 
 
 def test_bad_messages_of_generations_that_were_taken_over_are_filed_by_the_next(
@@ -176,7 +176,7 @@ def test_bad_messages_of_generations_that_were_taken_over_are_filed_by_the_next(
         assert list(verify_output(pipeline, store)) == []
         its = pipeline_of(secor__generation=str(pipeline.own.generation))
         assert list(Against(its, store, topic.manager).problems()) == []
-    # The log says still what was taken over.
+    # The log still has the takeover.
     topic.copy_plain(300, 50, size=100)
     take_over(topic, store, third, generation=2)
     assert listed_offsets(store) == list(range(350))

@@ -50,7 +50,7 @@ def topics_in(folder: Path, **properties: str) -> Topics:
 def records_of(
     consumer: BatchConsumer, timeout_s: float = 0.0, at_least: int = 0, patience: int = 600
 ) -> list[ConsumedRecord]:
-    """Read records until the queue is empty, or until there are ``at_least`` so many. Getting none is no proof of
+    """Read records until the queue is empty, and until there are ``at_least`` records. Getting none is no proof of
     the end: on a busy machine any thread may stall for a while.
     """
     records: list[ConsumedRecord] = []
