@@ -1,4 +1,4 @@
-"""Verification as a Spark job: the rows are what the command finds."""
+"""Verification as a Spark job: the rows are the command's findings."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ JOB = "tests.support.spark.memq_stream_job"
 
 
 def grow(topics: Topics, values: list[bytes]) -> None:
-    """So many batches more."""
+    """Write this many more batches."""
     for _ in range(BATCHES):
         with BatchProducer(topics, "orders") as producer:
             for _ in range(5):
@@ -40,7 +40,7 @@ def grow(topics: Topics, values: list[bytes]) -> None:
 
 
 def job_file(folder: Path) -> Path:
-    """A job of many small epochs, of which a task that fails is tried again."""
+    """Write a job of many small epochs, whose failed tasks are retried."""
     job = {
         "conf": {"spark.master": "local[2,8]"},
         "store": {"storage.backend.class": "filesystem", "storage.root": str(folder / "store")},
@@ -54,7 +54,7 @@ def job_file(folder: Path) -> Path:
 
 
 def epochs(folder: Path) -> int:
-    """How many the stream has come to its end with."""
+    """Return the number of completed epochs."""
     return len(list((folder / "checkpoint" / "commits").glob("[0-9]*")))
 
 
@@ -66,7 +66,7 @@ def wait_for_epochs(folder: Path, count: int, process: subprocess.Popen[bytes]) 
 
 
 def workers_of(group: int) -> list[int]:
-    """The Python processes of the job's tasks and of its driver's source and sink, by its group."""
+    """Return the Python processes of the job's tasks and of its driver's source and sink, by its group."""
     workers: list[int] = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -85,7 +85,7 @@ def orphans_of(topics: Topics) -> set[str]:
 
 
 def check(topics: Topics, values: list[bytes], folder: Path) -> None:
-    """Each record once, in as many notifications as there are objects but for what gc names."""
+    """Assert that each record is there once, with one notification per object except those that gc lists."""
     with BatchConsumer(topics, "copies") as consumer:
         assert sorted(values_of(consumer, at_least=len(values))) == values
     with topics.queue(topics.get("copies")) as queue:

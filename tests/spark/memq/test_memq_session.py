@@ -1,4 +1,4 @@
-"""Topics of batches in a real Spark: found by its name, written and read, and a stream from one topic to another."""
+"""Topics of batches in a real Spark: found by name, written, read, and streamed from one topic to another."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def topics_of(folder: Path, *names: str) -> tuple[Topics, dict[str, str]]:
 
 
 def copy_by_stream(spark: SparkSession, store: dict[str, str], checkpoint: Path) -> None:
-    """All that ``orders`` has and the checkpoint has not, into ``copies``."""
+    """Copy the records of ``orders`` that the checkpoint lacks into ``copies``."""
     query = (
         spark.readStream.format("memq")
         .options(**store, topic="orders", startingOffsets="earliest", maxBatchesPerTrigger=2)

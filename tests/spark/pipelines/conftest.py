@@ -1,4 +1,4 @@
-"""The topic and the output that pipelines of these tests have."""
+"""The topic and the output of these tests' pipelines."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ from tests.support.spark.spark_pipelines import Kept
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Iterator[Kept]:
-    """One that is empty."""
+    """Return an empty one."""
     with closing(Kept(tmp_path)) as kept:
         yield kept

@@ -1,4 +1,4 @@
-"""Executors that come while a backlog is written, and one that is lost in the midst of an upload."""
+"""Executors added while a backlog is written, and one lost during an upload."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ RECORDS = 1500
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_executors_that_are_added_take_windows_and_none_is_taken_twice(tmp_path: Path) -> None:
-    """One of them is too slow for what is there; another one comes in the midst of it."""
+    """One executor is too slow for the backlog; another is added while it works."""
     (marks := tmp_path / "marks").mkdir()
     with closing(Kept(tmp_path)) as kept, spark_cluster(tmp_path, environment(tmp_path)) as cluster:
         kept.write(RECORDS)
@@ -74,7 +74,7 @@ def test_executors_that_are_added_take_windows_and_none_is_taken_twice(tmp_path:
 def test_an_executor_that_is_lost_in_mid_upload_leaves_nothing_and_its_window_is_written(
     minio: S3Server, tmp_path: Path
 ) -> None:
-    """Killed while the second part of its file is on its way; its worker may go on, and nobody asks for its work."""
+    """Kill it while the second part of its file is uploaded; its worker may go on, but its result is ignored."""
     killed: list[int] = []
     place, dice = minio.make_bucket(), random.Random(18)
     with (
@@ -94,7 +94,7 @@ def test_an_executor_that_is_lost_in_mid_upload_leaves_nothing_and_its_window_is
         with pipeline_service(tmp_path, file, conf=EXECUTORS) as service:
 
             def kill_executor(method: str, path: str) -> bool:
-                """At the first request that is chosen, which goes no further; all others wait meanwhile."""
+                """Kill it at the first chosen request, which is dropped; all others wait until then."""
                 if killed or method != "PUT" or "partNumber=2" not in path:
                     return False
                 killed.append(executor_at(service.process.pid, urlsplit(proxy.url).port or 0))
@@ -112,7 +112,7 @@ def test_an_executor_that_is_lost_in_mid_upload_leaves_nothing_and_its_window_is
 
 
 def executor_at(session: int, port: int) -> int:
-    """The executor one of whose workers is connected to a port."""
+    """Return the executor with a worker connected to a port."""
     executors = processes_of(session, named=EXECUTOR)
     parents = [
         parent_of(parent_of(worker)) for worker in processes_of(session, named=DAEMON) if is_connected(worker, port)
@@ -129,7 +129,7 @@ SPECULATED = 500
 @pytest.mark.timeout(1200)
 def test_a_task_that_is_tried_twice_at_once_files_its_records_once(tmp_path: Path) -> None:
     (marks := tmp_path / "marks").mkdir()
-    # One file of the batch's first window, which both attempts have prepared before either is done.
+    # One file of the batch's first window, prepared by both attempts before either finishes.
     name = f"1_0_{0:020}.parquet"
     store = {
         "output.storage.backend.class": f"{MeetingFolder.__module__}.{MeetingFolder.__name__}",
@@ -151,7 +151,7 @@ def test_a_task_that_is_tried_twice_at_once_files_its_records_once(tmp_path: Pat
         committed = [one for entry in commit_log_of(pipeline, kept.store).entries() for one in entry.files]
         assert sorted(one.key for one in committed) == listed(kept.store, ROOT)
         assert list(verify_output(pipeline, kept.store)) == []
-        # What the other attempt has prepared lies there, seen by nobody, unless it lived to take it back.
+        # The other attempt's prepared file remains, invisible, unless the attempt lived to discard it.
         (published,) = (one for one in committed if one.key.endswith(name))
         left = [write.key for write in kept.store.abandoned_writes(ROOT)]
         assert published.prepared.place.rpartition("/")[2] not in {key.rpartition("/")[2] for key in left}

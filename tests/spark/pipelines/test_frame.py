@@ -1,4 +1,4 @@
-"""``frame``: records as rows of Spark's, which a function of the user's changes: exactly once as other ways."""
+"""``frame``: records as Spark rows, changed by a user's function; exactly once like the other ways."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_rows_are_filed_by_windows_with_the_columns_that_the_function_gives(spar
 
 
 class Frame:
-    """A batch of the source."""
+    """Batch of the source."""
 
     def __init__(self, packed: Sequence[bytes]) -> None:
         self._packed = packed
@@ -79,14 +79,14 @@ class Frame:
 
 
 class Sink:
-    """What commits, over a real session and a store of the test's."""
+    """The committing sink, over a real session and a test's store."""
 
     def __init__(self, spark: SparkSession, kept: Kept, file: Path, store: ObjectStore | None = None) -> None:
         self._pipeline = load_pipeline(file)
         self._spark, self._kept, self._file, self._store = spark, kept, file, store or kept.store
 
     def run(self) -> None:
-        """Write all that there is."""
+        """Write all available records."""
         jobs = WindowJobs(self._spark, str(self._file), self._pipeline.own, self._store)
         with (
             open_parts(self._pipeline) as parts,

@@ -1,4 +1,4 @@
-"""SequenceFiles between pipelines and Hadoop's own classes, in Spark's JVM, both ways."""
+"""SequenceFiles exchanged between pipelines and Hadoop's own classes, in Spark's JVM."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tieredstore.pipelines.upkeep.record_sources import KeptFiles, Selected
 pytestmark = pytest.mark.slow
 
 CODECS = ("none", "deflate", "gzip", "snappy", "lz4", "bzip2")
-"""But for zstd, which Hadoop has in a library of the system alone."""
+"""Without zstd, for which Hadoop needs a system library."""
 TIME_MS = 1_700_000_000_000
 RECORDS = 12
 WRITTEN = [
@@ -85,7 +85,7 @@ def test_what_hadoop_writes_as_secor_does_is_printed_and_backfilled(
 
 
 def _check_faults_are_named(kept: Pipeline, store: MemoryObjectStore) -> None:
-    """In Hadoop's own files ``verify`` finds damage, and records that are there twice or under another's name."""
+    """Assert that ``verify`` finds damage, duplicate and misplaced records in Hadoop's files."""
     (first, data), (second, other), *_ = [(key, store.get(key)) for key in listed(store, "secor/")]
     folder = first.rpartition("/")[0]
     for key, content, faults in (
@@ -104,13 +104,13 @@ def _check_faults_are_named(kept: Pipeline, store: MemoryObjectStore) -> None:
 
 
 def _value(offset: int) -> bytes:
-    """One in each file is of more than the buffers of Hadoop's codecs."""
+    """Return a value; one per file is larger than the buffers of Hadoop's codecs."""
     padding = "é" * (150_000 if offset % RECORDS == 7 else offset)
     return json.dumps({"timestamp": TIME_MS + offset, "padding": padding}).encode()
 
 
 def _key(offset: int) -> bytes:
-    """As Secor's factory packs it."""
+    """Pack the key like Secor's factory."""
     fields = (
         pack_number(1) + pack_number(offset) + pack_number(2) + pack_bytes(b"k") + pack_number(3) + pack_number(TIME_MS)
     )

@@ -1,6 +1,6 @@
-"""kill -9 of executors, workers and drivers under pipelines on a cluster of this machine, while a producer writes.
+"""kill -9 of executors, workers and drivers of pipelines on a local cluster, while a producer writes.
 
-All the time, by plain listing: no offset twice, none missing of what is published, none above what is committed.
+Checked all the time by plain listing: no duplicate offset, no published one missing, none above the committed ones.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def test_both_groups_keep_each_record_once_whatever_is_killed(killed: Killed) ->
 @pytest.mark.timeout(6 * 3600)
 def test_both_groups_keep_each_record_once_after_many_kills(killed: Killed) -> None:
     seed = random.randrange(10**6)
-    print(f"seed {seed}")  # shown when it fails
+    print(f"seed {seed}")  # shown on failure
     moments = random.Random(seed)
     kinds = ["executor", "executor", "worker", "driver"]
     check_kills(killed, [moments.choice(kinds) for _ in range(200)], moments=moments)
@@ -98,7 +98,7 @@ def take_over_from_stopped(killed: Killed, process: subprocess.Popen[bytes]) -> 
         try:
             killed.finish()
         except StoreUnavailableError:
-            # It was stopped while it held the lock of a folder: it goes on for a moment.
+            # It was stopped while it held a folder's lock: resume it for a moment.
             os.killpg(process.pid, signal.SIGCONT)
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -140,9 +140,10 @@ def kill(process: subprocess.Popen[bytes], kind: str) -> None:
 
 
 def _processes(session: int, kind: str) -> list[int]:
-    """The executors, or their Python workers with what starts these; the driver has such of its own, for its planner.
+    """Return the executors, or their Python workers with their daemons; the driver has Python workers too, for its
+    planner.
 
-    Workers whose starter was killed have no parent in the session, and are used on.
+    Workers of a killed daemon have no parent in the session, and continue to be used.
     """
     executors = processes_of(session, named=EXECUTOR)
     if kind == "executor":
@@ -164,7 +165,7 @@ FRAMED = {"frame": f"{pipeline_frames.__name__}:troubled", "secor__max__file__si
 
 
 def check(kept: Kept, file: Path, records: int) -> None:
-    """Of each partition the even offsets, once; the others among those that were left out."""
+    """Assert that each partition has the even offsets once, and the others among the dropped ones."""
     assert kept.offsets() == {(TOPIC, partition): list(range(0, records, 2)) for partition in (0, 1)}
     windows = [window for entry in commit_log_of(load_pipeline(file), kept.store).entries() for window in entry.windows]
     assert len(windows) > 4
@@ -178,7 +179,7 @@ def check(kept: Kept, file: Path, records: int) -> None:
 def test_a_batch_whose_worker_was_killed_is_repeated_by_the_next_query(
     spark: SparkSession, kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark on one machine alone tries no task again."""
+    """Spark in local mode retries no task."""
     kept.write(80)
     file, checkpoint = kept.file(**FRAMED), (kept.folder / "checkpoint").as_uri()
     monkeypatch.setenv(pipeline_frames.DEED, str(kept.folder / "worker"))

@@ -1,4 +1,4 @@
-"""Stores and brokers that are away while a pipeline of a real Spark runs: it waits, and goes on by itself."""
+"""Stores and brokers that fail while a pipeline of a real Spark runs: it waits, and continues by itself."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(1800)]
 
 ENDED_S = 300
 AWAY_S = {"store": 60, "broker": 75}
-"""A broker's clients wait for a minute themselves: by more than that the pipeline does too."""
+"""A broker's clients wait for a minute themselves: longer outages make the pipeline wait too."""
 
 BROKER = {"broker.session.timeout.ms": "20000", "initial.broker.registration.timeout.ms": "85000"}
-"""One that comes back while it is still taken for alive waits for its own end, and not for longer than this."""
+"""A broker that returns while its old session lives waits for its expiry, at most this long."""
 
 
 @dataclass(frozen=True)
 class Servers:
-    """Of one test; by name as the test names them."""
+    """Servers of one test, by name."""
 
     fed: Fed
     processes: dict[str, ServerProcess | None]
@@ -60,7 +60,7 @@ def servers_of(folder: Path, **changes: str) -> Generator[Servers]:
 
 
 def leave(process: ServerProcess, way: str) -> None:
-    """Dead, or with open connections."""
+    """Kill the server, or suspend it with open connections."""
     if way == "killed":
         process.kill()
     else:
@@ -118,7 +118,7 @@ def test_a_server_that_stays_away_for_longer_than_allowed_ends_it_with_75(tmp_pa
 
 
 def test_a_store_that_is_started_again_is_gone_on_with(spark: SparkSession, kept: Kept) -> None:
-    """The output's; the source is in a folder."""
+    """The restarted store is the output's; the source is in a folder."""
     with start_minio() as minio:
         place = minio.make_bucket()
         process = minio.process

@@ -1,4 +1,4 @@
-"""A parser that has filed messages wrongly for a while: all of them are filed once more, while others come."""
+"""A parser that misfiled messages for a while: all are filed again, while new ones arrive."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def mended(kafka: KafkaServer, tmp_path: Path) -> Iterator[Mended]:
 
 
 class Live:
-    """Pipelines that go on: as queries of a session, or without one by a run whenever there is something to write."""
+    """Running pipelines: as queries of a session, or without Spark by a run after each write."""
 
     def __init__(self, mended: Mended, spark: SparkSession | None, *files: Path) -> None:
         self._mended, self._files = mended, files
         self._queries: list[StreamingQuery] = [] if spark is None else start_pipelines(spark, *files)
 
     def catch_up(self) -> None:
-        """Until all that there is is written."""
+        """Wait until everything is written."""
         if not self._queries:
             for file in self._files:
                 self._mended.run(file)
@@ -68,7 +68,7 @@ def check_story(mended: Mended, spark: SparkSession | None) -> None:
         live.catch_up()
         mended.write(50)
         live.catch_up()
-    # Found by a file: which offsets it has, and who else has them.
+    # Start from a file: its offsets, and their other sources.
     first = mended.origin(mended.keys(1)[0])
     assert first.committed
     assert first.backups
@@ -78,19 +78,19 @@ def check_story(mended: Mended, spark: SparkSession | None) -> None:
         mended.write(50)
         live.catch_up()
         mended.check(250, 300, 2)
-        # Out of bucket and broker, while others come; the old files give way.
+        # Backfill from bucket and broker, while messages arrive; the old files are replaced.
         mended.write(20)
         mended.backfill(3, Selected(topic, 0, 250), replaces=1)
         live.catch_up()
         assert mended.keys(1) == []
         mended.check(0, 320, 2, 3)
-        # The broker has but the last ones any more: the bucket has the others.
+        # The broker has only the last offsets; the bucket has the others.
         for partition, end in mended.stored().items():
             assert end > 200
             delete_records(mended.topic.server, topic, end, partition=partition)
         mended.backfill(4, Selected(topic, 10, 320))
         mended.check(10, 320, 4)
-        # Nor has the bucket: the backup has.
+        # The bucket has lost them too; the backup has them.
         mended.delete_copied(200)
         with pytest.raises(DataLossError, match=rf"offsets 10 to \d+ of {topic}-0"):
             mended.backfill(5, Selected(topic, 10, 320))

@@ -1,4 +1,4 @@
-"""Pipelines as streaming queries of a real Spark: what whoever lists the output sees, and what ends a query."""
+"""Pipelines as streaming queries of a real Spark: their output as listed by a reader, and the end of a query."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_backlog_is_written_by_many_tasks_into_the_files_of_a_run_without_spar
     file = kept.file(**sizes)
     alone = kept.file("alone.properties", output__key__prefix="alone/", **sizes)
     queries = start_pipelines(spark, file, once=True)
-    # It takes longer to end than to be asked for.
+    # Stopping takes longer than requesting it.
     counted = REGISTRY.get_sample_value("tieredstore_pipeline_records_total", {"pipeline": "kept", "generation": "1"})
     assert counted is not None
     assert all(query.awaitTermination(ENDED_S) for query in queries)
@@ -70,7 +70,7 @@ def test_a_backlog_is_written_by_many_tasks_into_the_files_of_a_run_without_spar
     assert contents[ROOT] == contents["alone/"]
     (batch,) = (entry for entry in commit_log_of(load_pipeline(file), kept.store).entries() if entry.kind == "batch")
     assert len(batch.windows) == 4
-    # Spark's notes are gone with the query: the next one goes on by the log alone.
+    # Spark's checkpoint is deleted with the query: the next one continues from the log alone.
     kept.write(30)
     (query,) = start_pipelines(spark, file, once=True)
     assert query.awaitTermination(ENDED_S)
@@ -84,7 +84,7 @@ def test_a_service_writes_by_age_finds_what_is_new_and_writes_the_rest_when_it_s
     kept.write(10)
     run_without_spark(kept.file())
     kept.write(10)
-    # It goes on behind the generation that the run before has written.
+    # It continues after the offsets that the previous run wrote.
     changes = {"secor__max__file__age__seconds": "2", "secor__upload__on__shutdown": "true", "secor__generation": "2"}
     file = kept.file("next.properties", **changes)
     service = pipeline_service(spark, [file], drain_s=ENDED_S, take_over=1)
@@ -102,7 +102,7 @@ def test_a_service_writes_by_age_finds_what_is_new_and_writes_the_rest_when_it_s
     counts = {where: len(offsets) for where, offsets in kept.offsets().items()}
     assert counts == {(TOPIC, 0): 25, (TOPIC, 1): 35, (TOPIC, 2): 10, ("payments", 0): 10}
     entries = list(commit_log_of(load_pipeline(file), kept.store).entries())
-    # An age, and not each look, decides; the end is noted.
+    # The age decides, not each look; the end is logged.
     assert sum(entry.kind == "batch" and bool(entry.files) for entry in entries) <= 5
     assert entries[0].kind == "take-over"
     assert entries[-1].kind == "published"
@@ -118,16 +118,16 @@ def test_spark_may_repeat_what_is_written_and_another_driver_ends_the_query(
     wait_for(lambda: sum(kept.committed(file).values()) == 40, run.query)
     run.drain(Deadline.after(ENDED_S))
     run.close()
-    # As if Spark had died before it noted that the batch is done, and another run had gone on with other cuts since.
+    # As if Spark had died before it recorded the batch as done, and another run had continued with other cuts.
     shutil.rmtree(checkpoint / "kept-1" / "commits")
     kept.write(20)
     run_without_spark(kept.file(secor__max__file__size__bytes="300"))
     run = PipelineRun(spark, kept.file(), checkpoint=checkpoint.as_uri())
     kept.write(5)
-    # What is committed is seen a moment later.
+    # Committed files become visible a moment later.
     wait_for(lambda: sum(len(offsets) for offsets in kept.offsets().values()) >= 90, run.query)
     assert kept.offsets() == {(TOPIC, 0): list(range(45)), (TOPIC, 1): list(range(45))}
-    # One that takes over is noticed at the next batch.
+    # A takeover is noticed at the next batch.
     run_without_spark(file)
     kept.write(5)
     with pytest.raises(StreamingQueryException, match="another process has written entry"):

@@ -1,4 +1,4 @@
-"""Pipelines of a real Spark over a server of S3: columns, transformers, a registry's schemas, and a backfill beside."""
+"""Pipelines of a real Spark on an S3 server: columns, transformers, a registry's schemas, and a concurrent backfill."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ NEW = {
 
 
 class Orders:
-    """Two topics in a folder: of JSON, and of Avro of two schemas in turn."""
+    """Two topics in a folder: one of JSON, one of Avro with alternating schemas."""
 
     def __init__(self, folder: Path, registry: RegistryService) -> None:
         self.bucket = Bucket(folder)
         self._ids = [registry.register("avro-value", schema) for schema in (OLD, NEW)]
 
     def write(self, count: int) -> None:
-        """So many more of each."""
+        """Write this many more records to each."""
         for topic in ("json", "avro"):
             start = self.bucket.ends[topic, 0, FIRST_ID]
             offsets = range(start, start + count)
@@ -116,7 +116,7 @@ def test_columns_transformers_and_schemas_of_a_registry_go_to_s3_with_a_backfill
         ]
         rows = files_of(store, "avro/")
         assert [(row["n"], row["more"]) for row in rows] == [(offset, "-x"[offset % 2]) for offset in range(40)]
-        # Beside a query that goes on, other offsets of another generation.
+        # Concurrently with a running query, another generation writes other offsets.
         (query,) = start_pipelines(spark, by_json)
         backfill = with_generation(load_pipeline(by_json), 2)
         with open_parts(backfill) as parts, closing(LogSource(backfill, parts.source, "json")) as source:

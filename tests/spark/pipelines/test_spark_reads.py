@@ -1,4 +1,4 @@
-"""Pipelines' files as Spark's own sources read them: the records, the directories as columns, and nothing else."""
+"""Pipelines' files read by Spark's own sources: the records, the directories as columns, and nothing else."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RECORDS = 6
 BAD = 3
 FORMATS = {"parquet": "snappy", "orc": "zstd", "json": "gzip", "text": "gzip"}
 COLUMNS = {"json": "key STRING, value STRING, offset BIGINT", "text": "value STRING"}
-"""Of those that do not tell them themselves."""
+"""Columns of formats without a schema."""
 
 
 def value_of(offset: int) -> bytes:
@@ -48,7 +48,7 @@ def value_of(offset: int) -> bytes:
 
 @pytest.fixture
 def topic(tmp_path: Path) -> Iterator[StoredTopic]:
-    """A record an hour; one is no JSON, and goes to the quarantine."""
+    """Yield one record per hour; one is invalid JSON, and goes to the quarantine."""
     with closing(StoredTopic(tmp_path / "logs")) as topic:
         records = [Record(value_of(offset), timestamp_ms=FIRST_MS + offset * HOUR_MS) for offset in range(RECORDS)]
         topic.copy(0, [build_batch(records, 0)])
@@ -56,7 +56,7 @@ def topic(tmp_path: Path) -> Iterator[StoredTopic]:
 
 
 def pipeline_in(name: str, codec: str, **changes: str) -> Pipeline:
-    """Its directories are complete, but for the latest."""
+    """Return a pipeline whose directories are complete, except the latest."""
     return pipeline_of(
         output__key__prefix=f"{name}/", secor__file__reader__writer__factory=name, secor__compression__codec=codec,
         secor__message__parser__class="json", partitioner__granularity__hour="true",
@@ -65,7 +65,7 @@ def pipeline_in(name: str, codec: str, **changes: str) -> Pipeline:
 
 
 def rows_of(frame: DataFrame, name: str) -> DataFrame:
-    """Format, day, hour and value of each row; JSON has the bytes in base64."""
+    """Return format, day, hour and value of each row; JSON has the bytes in base64."""
     value = functions.unbase64("value") if name == "json" else functions.col("value").cast("binary")
     return frame.select(functions.lit(name).alias("format"), "dt", "hr", value.alias("value"))
 
@@ -87,7 +87,7 @@ def expected_rows() -> list[tuple[date, int, bytes]]:
 def test_spark_reads_each_record_once_with_its_directories_as_columns(
     spark: SparkSession, topic: StoredTopic, tmp_path: Path
 ) -> None:
-    """What pipelines keep for themselves, and beside text, is passed over in the root's directories too."""
+    """Spark ignores internal objects and sidecars, even when it reads the root's directories."""
     (output := tmp_path / "output").mkdir()
     store = FilesystemObjectStore(output)
     frames: list[DataFrame] = []
@@ -128,7 +128,7 @@ def test_spark_reads_the_envelope_of_one_generation_beside_another(
     assert kafka["headers"] == "array<struct<key:string,value:binary>>"
 
 
-# What their type stubs say is partial.
+# Its type stubs are partially unknown.
 pq: Final[Any] = pa_parquet
 dataset: Final[Any] = pa_dataset
 sql: Final[Any] = duckdb.sql
@@ -160,7 +160,7 @@ VALUES: Final = {
 
 
 def write(folder: Path, properties: Mapping[str, str], *values: bytes, topic: str = "t") -> Path:
-    """Write a window of a pipeline, of which all records are filed; returns the topic's directory."""
+    """Write a window with a pipeline that files all records; return the topic's directory."""
     pipeline = pipeline_of(**texts({"secor.offsets.per.partition": "10", "output.key.prefix": "", **properties}))
     store = FilesystemObjectStore(folder)
     messages = [values[row % len(values)] for row in range(ROWS)]
@@ -187,7 +187,7 @@ def batch(values: list[bytes]) -> Any:
 
 @pytest.fixture(scope="module")
 def schemas(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Mapping[str, str]]:
-    """The files that parsers of schemas need."""
+    """Return the files that parsers with schemas need."""
     folder = tmp_path_factory.mktemp("schemas")
     (folder / "event.avsc").write_text(json.dumps(AVRO))
     (folder / "events.desc").write_bytes(descriptor_set())
@@ -207,7 +207,7 @@ def schemas(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Mapping[st
 Topics = tuple[str, dict[str, Path]]
 ALL_FORMATS: Final = frozenset({"parquet", "orc", "avro", "json", "text"})
 SHAPES: Final = ("offset", "daily-offset", "kafka-timestamp", "json", "split-by-field", "avro-split-by-field")
-"""Parsers whose directories differ in shape; those of the others are of time alone."""
+"""Parsers with different directory layouts; the others use time alone."""
 FOLDERS: Final = {
     "offset": ["base_offset"],
     "daily-offset": ["dt", "base_offset"],
@@ -224,7 +224,7 @@ def topics(
     tmp_path_factory: pytest.TempPathFactory,
     schemas: Mapping[str, Mapping[str, str]],
 ) -> Topics:
-    """Of a parser, a topic's directory for each format."""
+    """Return a parser's topic directory for each format."""
     parser, value = request.param, VALUES.get(request.param, b"v")
     properties = {"secor.message.parser.class": parser, **PROPERTIES[parser], **schemas.get(parser, {})}
     folders: dict[str, Path] = {}

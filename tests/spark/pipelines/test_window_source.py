@@ -1,4 +1,4 @@
-"""The stream of windows as Spark drives it, without Spark: offsets that hold the cuts, and tasks that write them."""
+"""The stream of windows driven like by Spark, but without Spark: offsets with the cuts, and tasks that write them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def reader(kept: Kept) -> Iterator[WindowReader]:
 
 
 def begin(kept: Kept) -> None:
-    """Twenty records in each partition, and a driver that has begun: its log says where they begin."""
+    """Write twenty records to each partition and begin a driver, whose log then has their start offsets."""
     kept.write(20)
     pipeline = load_pipeline(kept.file())
     with open_parts(pipeline) as parts, Runner(pipeline, parts) as runner:
@@ -60,13 +60,13 @@ def test_where_partitions_begin_comes_before_anything_is_read(kept: Kept, reader
 
 
 def latest(reader: WindowReader, start: Offset) -> Offset:
-    """As Spark asks: by JSON, there and back."""
+    """Return the latest offset like Spark, through JSON both ways."""
     end: Offset = json.loads(json.dumps(reader.latestOffset(json.loads(json.dumps(start)), LIMIT)))
     return end
 
 
 def tasks_between(reader: WindowReader, start: Offset, end: Offset) -> list[WindowTask]:
-    """What the tasks that read the source give, each with a copy of the reader."""
+    """Return the results of the source's tasks, each with a copy of the reader."""
     copy: WindowReader = pickle.loads(pickle.dumps(reader))
     partitions = pickle.loads(pickle.dumps(list(reader.partitions(start, end))))
     batches: list[Any] = [batch for partition in partitions for batch in copy.read(partition)]
@@ -116,7 +116,7 @@ def test_a_batch_that_is_repeated_is_planned_anew_without_what_is_written(kept: 
         later = {"version": 1, "windows": [["orders", end["windows"][0][1], 0, 30, 40]]}
         with pytest.raises(DataLossError, match="was the log, or a part of it, deleted"):
             other.partitions(end, later)
-        # It goes on behind the log, wherever Spark believes to be.
+        # It continues from the log, regardless of Spark's offset.
         kept.write(10)
         assert [window[3:5] for window in forced(other, start)["windows"]] == [[20, 30], [20, 30]]
 
@@ -127,7 +127,7 @@ def test_a_batch_that_is_repeated_has_the_leader_epochs_it_was_planned_with(kept
         reader.prepareForTriggerAvailableNow()
         start = reader.initialOffset()
         end = latest(reader, start)
-    # Those of an earlier version.
+    # Offsets of an earlier version.
     without = {**end, "windows": [window[:5] for window in end["windows"]]}
     for offset, epoch in ((end, 0), (without, -1)):
         with closing_reader(kept) as other:
@@ -140,10 +140,10 @@ def test_how_much_windows_read_is_learnt_where_a_backlog_is_cut_by_it() -> None:
     where = "orders", 0
 
     class Cutting:
-        """Has two windows at each look."""
+        """Returns two windows at each look."""
 
         def snapshot(self) -> None:
-            """Nothing is looked at."""
+            """Do nothing."""
 
         def due(self, _: object, positions: dict[tuple[str, int], Progress], *, is_last: bool) -> list[Window]:
             assert not is_last
@@ -177,7 +177,7 @@ def closing_reader(kept: Kept) -> Any:
 
 
 def forced(reader: WindowReader, start: Offset) -> Offset:
-    """All that there is, whatever its age."""
+    """Return the offset of all records, of any age."""
     reader.prepareForTriggerAvailableNow()
     return latest(reader, start)
 
@@ -206,7 +206,7 @@ def test_errors_of_ours_come_back_as_reports_and_others_are_sparks(kept: Kept, r
     reader.prepareForTriggerAvailableNow()
     start = reader.initialOffset()
     (first, _) = tasks_between(reader, start, latest(reader, start))
-    # The rest of a window, as of a batch of which a part is written.
+    # The rest of a window, as in a partly written batch.
     report, inner = reports_of(kept, [first.between(7, 20), first.between(3, 5)])
     assert [report.written[0].files[0].first_offset, report.written[0].records] == [7, 13]
     assert [inner.written[0].files[0].first_offset, inner.written[0].records] == [3, 2]

@@ -1,4 +1,4 @@
-"""Batches planned and read without a JVM: what each option does to the rows and to the tasks."""
+"""Batches planned and read without a JVM: each option's effect on rows and tasks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_options_select_rows_however_they_are_cut(bucket: Bucket, reading: str) 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_value_is_told_in_one_sentence(bucket: Bucket, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options, sentence = WRONG[name]
-    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "1")  # as one_sentence has it in a worker
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "1")  # as one_sentence sets it in a worker
     error = error_of({**bucket.options, **options})
     assert isinstance(error, ConfigError | ResourceNotFoundError)
     message = told_to_spark(error)
@@ -50,7 +50,7 @@ def test_a_wrong_value_is_told_in_one_sentence(bucket: Bucket, name: str, monkey
 
 
 def told_to_spark(error: Exception) -> str:
-    """What a Python worker sends to the JVM."""
+    """Return the text that a Python worker sends to the JVM."""
     sent = io.BytesIO()
     handle_worker_exception(error, sent)
     return sent.getvalue()[8:].decode()
@@ -66,7 +66,7 @@ def test_a_user_cannot_give_a_schema(bucket: Bucket) -> None:
 def test_a_task_reads_no_more_bytes_than_it_may(bucket: Bucket, size: int) -> None:
     options = {**bucket.options, "subscribe": "payments", "maxSplitBytes": size}
     splits = splits_of(reader_of(options))
-    # The index has an entry for every 4 KiB of a log, and a batch cannot be cut.
+    # The index has an entry per 4 KiB of log, and a batch cannot be cut.
     assert all(split.size_in_bytes <= size + 5000 for split in splits)
     assert len(splits) >= sum(split.size_in_bytes for split in splits) // (size + 5000)
     assert splits == sorted(splits, key=lambda split: split.start_offset)

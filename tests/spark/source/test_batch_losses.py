@@ -1,4 +1,4 @@
-"""Batches of logs that lost something: they fail with a sentence that names the offsets, or warn and read on."""
+"""Batches of logs with losses: they fail with a sentence that names the offsets, or warn and continue."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def options_of(bucket: Bucket, **more: Any) -> dict[str, Any]:
 
 
 def check_loss(options: dict[str, Any], lost: str, caplog: pytest.LogCaptureFixture) -> list[tuple[str, int, int]]:
-    """What is read by who puts up with the loss, who is warned of it; the others fail."""
+    """Return the lenient query's rows, asserting its warning; assert that strict queries fail."""
     error = error_of(options)
     assert isinstance(error, DataLossError)
     assert lost in str(error)
@@ -53,7 +53,7 @@ def check_loss(options: dict[str, Any], lost: str, caplog: pytest.LogCaptureFixt
 
 
 def files_of(bucket: Bucket, segment: RemoteLogSegmentMetadata, suffix: str) -> Path:
-    """Where the store keeps one of a segment's objects."""
+    """Return the files of one of a segment's objects."""
     name = f"{segment.start_offset:020d}-{segment.remote_log_segment_id.id}.{suffix}"
     (path,) = Path(bucket.options["storage.root"]).rglob(name)
     return path
@@ -104,7 +104,7 @@ def test_a_topic_that_was_created_again(bucket: Bucket) -> None:
     bucket.write(10)
     bucket.write(20, topic_id=SECOND_ID)
     assert places(rows_in(options_of(bucket))) == all_of("orders", 0, 20)
-    bucket.write(5)  # whatever wrote it, copies of both lives are mingled now
+    bucket.write(5)  # regardless of the cause, both topics' copies are mixed now
     error = error_of(options_of(bucket))
     assert isinstance(error, ConfigError)
     assert str(FIRST_ID) in str(error)

@@ -1,4 +1,4 @@
-"""Batches in a real Spark: every option's rows, one sentence for what is wrong, and no secret in a plan."""
+"""Batches in a real Spark: every option's rows, one-sentence errors, and no secrets in plans."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
 
 
 def failure_of(action: Callable[[], object]) -> str:
-    """What Spark says of a query that fails."""
+    """Return Spark's message for a failing query."""
     try:
         done = action()
     except PySparkException as error:
@@ -38,7 +38,7 @@ def failure_of(action: Callable[[], object]) -> str:
 
 
 def check_sentence(said: str, sentence: str) -> None:
-    """Ours is there, and nothing that only its authors can read."""
+    """Assert that our sentence is there, without internals."""
     assert sentence in said
     assert "Traceback" not in said
     assert 'File "' not in said
@@ -57,7 +57,7 @@ def test_options_select_the_same_rows_in_spark(spark: SparkSession, bucket: Buck
 
 
 def test_what_is_wrong_is_told_in_one_sentence_wherever_it_is_found(spark: SparkSession, bucket: Bucket) -> None:
-    """When the schema is asked for, when the reader is made, when the bucket is looked at, and in a user's schema."""
+    """Errors arise from the schema, the reader, the bucket, and a user's schema."""
     for name in ("columns", "minPartitions", "no topic of this name", "an end beyond the log"):
         options, sentence = WRONG[name]
         check_sentence(failure_of(partial(collect, spark, bucket.options | options)), sentence)

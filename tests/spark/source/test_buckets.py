@@ -1,4 +1,4 @@
-"""A bucket that was opened in the driver, read in Spark."""
+"""A bucket opened in the driver and read in Spark."""
 
 from __future__ import annotations
 

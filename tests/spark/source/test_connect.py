@@ -1,4 +1,4 @@
-"""The source and map_records by a session of Spark Connect, whose server is of the process itself."""
+"""The source and map_records through a Spark Connect session, with a server in this process."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def filters(draw: st.DrawFn) -> Any:
     column = draw(st.sampled_from(list(VALUES)))
     values = VALUES[column]
     kind = draw(st.sampled_from(list(COMPARISONS)))
-    several = st.lists(values, min_size=1, max_size=3)  # a list, as Spark's worker makes it
+    several = st.lists(values, min_size=1, max_size=3)  # a list, as Spark's worker passes it
     return kind((column,), draw(several) if kind is In else draw(values))
 
 

@@ -1,4 +1,4 @@
-"""Golden topics as batches: what a Java consumer read, and nothing else, however the query is cut."""
+"""Golden topics as batches: exactly a Java consumer's records, with any partitioning of the query."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ TRANSACTIONAL = [case for case in CASES if "txn" in case]
 
 
 def levels_of(case: str) -> tuple[str, ...]:
-    """Where nothing is transactional, one will do."""
+    """Return one level where nothing is transactional, otherwise both."""
     return LEVELS if case in TRANSACTIONAL else LEVELS[:1]
 
 
 def collected(df: DataFrame) -> list[Row]:
-    """By partition and offset, times in milliseconds."""
+    """Return rows by partition and offset, with times in milliseconds."""
     shown = df.withColumn("timestamp", functions.unix_millis("timestamp"))
     rows = [row.asDict(recursive=True) for row in shown.collect()]
     return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
 
 
 def of_case(rows: list[Row], name: str) -> list[Row]:
-    """The rows of one of several queries together, without its name."""
+    """Return the rows of one of several combined queries, without its name."""
     return [{key: value for key, value in row.items() if key != "query"} for row in rows if row["query"] == name]
 
 
 def together(queries: dict[str, DataFrame]) -> DataFrame:
-    """Several queries in one, which costs the start of a job once."""
+    """Combine several queries to start only one job."""
     named = [query.withColumn("query", functions.lit(name)) for name, query in queries.items()]
     return reduce(DataFrame.unionAll, named)
 
@@ -131,7 +131,9 @@ def test_a_window_of_time_begins_and_ends_at_the_first_record_of_a_time(case: st
 
 
 def _window_of_time(stored: list[Row], partition: int, since: int, until: int) -> range:
-    """As Kafka looks times up: markers of transactions count, and a broker wrote them long after the records' times."""
+    """Return the offsets of a time range by Kafka's lookup: transaction markers count, and the broker wrote them
+    long after the records' times.
+    """
     times = {row["offset"]: row["timestamp"] for row in stored if row["partition"] == partition}
     edges = [
         min((offset for offset in range(max(times) + 1) if times.get(offset, 2**63) >= moment), default=max(times) + 1)

@@ -1,4 +1,4 @@
-"""Bucket and broker as one: what a Kafka consumer reads, with the seam anywhere in it."""
+"""Bucket and broker combined: the records of a Kafka consumer, with the seam at any offset."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tiered(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
 
 
 def write_all_kinds(tiered: TieredTopic, source: random.Random) -> None:
-    """Each codec, inside of transactions and outside."""
+    """Write with each codec, inside and outside transactions."""
     for codec in CODECS:
         tiered.produce(random_produced(source, 250), codec=codec)
         produce_transaction(
@@ -64,7 +64,7 @@ def offsets(tiered: TieredTopic, offset: int) -> str:
 
 
 def windows(source: random.Random, seam: int, end: int) -> Iterator[tuple[int, int]]:
-    """Across the seam, before it and behind it."""
+    """Yield windows across the seam, before it and after it."""
     for low, high in [(0, end), (0, seam), (seam, end)]:
         start = source.randrange(low, high)
         yield start, source.randrange(start, high)
@@ -78,7 +78,7 @@ def test_a_time_is_found_on_either_side_of_the_seam(spark: SparkSession, tiered:
     rows = consumed(tiered.server, tiered.topic, 0, end, isolation="read_committed")
     latest = max(row["timestamp"] for row in rows)
     for moment in (0, latest - 5_000_000, latest):
-        # Control markers have the broker's own time, which is later than that of all records.
+        # Control markers have the broker's clock time, later than that of all records.
         first = next(row["offset"] for row in rows if row["timestamp"] >= moment)
         read = tiered.rows(spark, startingTimestamp=moment, columns="partition,offset,timestamp")
         assert read
@@ -93,7 +93,7 @@ def test_an_open_transaction_ends_the_read_until_it_is_decided(spark: SparkSessi
     opened.send(tiered.topic, random_produced(source, 5))
     tiered.produce(random_produced(source, 900))
     seam = tiered.tier()
-    assert seam > 200  # it is open at the end of the bucket, and at the end of the broker's log
+    assert seam > 200  # a transaction is open at the end of the bucket, and at the end of the broker's log
     assert [row["offset"] for row in tiered.rows(spark)] == list(range(100))
     assert len(tiered.rows(spark, isolationLevel="read_uncommitted")) == 1005
     opened.end("commit")

@@ -1,8 +1,8 @@
-"""kill -9 of a stream over bucket and broker while its tasks read the broker's part: each committed record once.
+"""kill -9 of a stream over bucket and broker while its tasks read from the broker: each committed record once.
 
-Tiering is held back, so that nine tenths of the offsets come from the broker. What is killed is, in turn, a Python
-worker that is connected to the broker, after which Spark repeats its task, and the driver with all of its processes,
-after which the job begins again from its checkpoint.
+Tiering is held back, so nine tenths of the offsets come from the broker. The test alternately kills a Python worker
+connected to the broker, after which Spark retries its task, and the driver with all its processes, after which the job
+restarts from its checkpoint.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.support.spark.spark_tasks import as_texts
 PARTITIONS = range(4)
 BATCH_BYTES = 20_000
 TRANSACTIONS = 8
-"""In the last partition, among the broker's part; every second one is aborted."""
+"""In the last partition, within the broker's part; every second one is aborted."""
 
 
 @pytest.fixture
@@ -68,9 +68,9 @@ def check_killed(
     per_trigger: int,
     spread_s: float,
 ) -> None:
-    """``records`` of each partition, of which the first tenth is in the bucket."""
+    """Write ``records`` to each partition; the first tenth is in the bucket."""
     seed = random.randrange(10**6)
-    print(f"seed {seed}")  # shown when it fails
+    print(f"seed {seed}")  # shown on failure
     moments = random.Random(seed)
     padding = moments.randbytes(bytes_each)
     fill(topic, range(records // 10), padding)
@@ -100,7 +100,7 @@ def check_killed(
 
 
 def fill(topic: TieredTopic, numbers: range, padding: bytes, *, transactions: int = 0) -> None:
-    """Records of these numbers in each partition, the first of the last one in transactions of a batch each."""
+    """Write records with these numbers to each partition, the last one's first in transactions of a batch each."""
     producer = producer_of(topic.server, **{"batch.size": str(BATCH_BYTES), "queue.buffering.max.messages": "1000000"})
     in_transactions = 100 * transactions // 2
     if transactions:
@@ -108,7 +108,7 @@ def fill(topic: TieredTopic, numbers: range, padding: bytes, *, transactions: in
             begin = numbers.start + 100 * (number // 2)
             transaction = Transaction(topic.server)
             transaction.send(topic.topic, produced(range(begin, begin + 100), padding), partition=PARTITIONS[-1])
-            # What is aborted comes again, committed.
+            # Aborted records are written again and committed.
             transaction.end("abort" if number % 2 == 0 else "commit")
     for partition in PARTITIONS:
         rest = numbers[in_transactions:] if partition == PARTITIONS[-1] else numbers
@@ -120,11 +120,11 @@ def produced(numbers: range, padding: bytes) -> Iterator[Produced]:
 
 
 def job_of(topic: TieredTopic, folder: Path, per_trigger: int) -> Path:
-    """A task may fail and be repeated, as on a cluster."""
+    """Write a job whose failed tasks are retried, as on a cluster."""
     options = topic.options(
         columns="key,partition,offset,value", includeHeaders=False, startingOffsets="earliest",
         maxOffsetsPerTrigger=per_trigger,
-        # By many small answers, so that there is time to kill who reads.
+        # Many small answers leave time to kill the reader.
         **{"kafka.max.partition.fetch.bytes": BATCH_BYTES, "kafka.queued.max.messages.kbytes": 64},
     )  # fmt: skip
     job = {
@@ -139,9 +139,9 @@ def job_of(topic: TieredTopic, folder: Path, per_trigger: int) -> Path:
 def kill_in_turn(
     job: Path, port: int, kills: int, moments: random.Random, spread_s: float, write_more: Callable[[], None]
 ) -> int:
-    """How many were killed, each while a task was reading from the broker.
+    """Return the number of kills, each while a task was reading from the broker.
 
-    A job that has read all before it could be killed once more gets more to read, three times at most.
+    A job that has read everything before its next kill gets more to read, three times at most.
     """
     killed = ended = 0
     while killed < kills:
@@ -165,12 +165,12 @@ def kill_in_turn(
 
 
 def reading_worker(process: subprocess.Popen[bytes], port: int) -> int | None:
-    """A worker that is connected to the broker, as soon as there is one; None if the job ends before."""
+    """Return a worker connected to the broker, as soon as there is one; None if the job ends before."""
     deadline = time.monotonic() + 300
     while process.poll() is None:
         assert time.monotonic() < deadline
         workers = processes_of(process.pid, named="pyspark.worker")
-        # To look at all processes takes longer than some tasks read.
+        # Scanning all processes takes longer than some tasks.
         for _ in range(20):
             for worker in workers:
                 if is_connected(worker, port):

@@ -1,4 +1,4 @@
-"""Bucket and broker when one of them lost records, or the two do not belong together; and ways to a broker."""
+"""Bucket and broker when one lost records, or when they do not belong together; and ways to connect to a broker."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 @pytest.fixture
 def tiered(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
-    """A topic whose record at each offset has the offset as its value."""
+    """Yield a topic whose records have their offsets as values."""
     topic = TieredTopic(kafka, tmp_path)
     producer = producer_of(kafka)
     for start in range(0, COUNT, 100):
@@ -57,7 +57,7 @@ def options_of(tiered: TieredTopic, **more: Any) -> dict[str, Any]:
 
 
 def offsets(tiered: TieredTopic, **more: Any) -> list[int]:
-    """The offsets of a batch's rows, each of which has its value."""
+    """Return the offsets of a batch's rows, asserting their values."""
     rows = rows_in(options_of(tiered, **more))
     assert [row["value"] for row in rows] == [b"%d" % row["offset"] for row in rows]
     return [row["offset"] for row in rows]
@@ -68,7 +68,9 @@ def at(topic: str, offset: int) -> str:
 
 
 def check_loss(tiered: TieredTopic, caplog: pytest.LogCaptureFixture, *lost: str, **more: Any) -> list[int]:
-    """What is read by who puts up with the loss and is warned of it; the others fail, and are told the way out."""
+    """Return the lenient query's offsets, asserting its warnings; assert that strict queries fail and name the
+    remedy.
+    """
     error = error_of(options_of(tiered, **more))
     assert isinstance(error, DataLossError)
     caplog.clear()
@@ -124,7 +126,7 @@ def test_retention_of_the_bucket(tiered: TieredTopic, caplog: pytest.LogCaptureF
     assert check_loss(tiered, caplog, lost, startingOffsets=at(tiered.topic, 0)) == list(range(begins, COUNT))
     tiered.manager.delete_log_segment_data(last)
     seam = max(m.end_offset for m in tiered.copied.values() if m is not last) + 1
-    assert offsets(tiered) == list(range(begins, COUNT))  # the broker still has what followed
+    assert offsets(tiered) == list(range(begins, COUNT))  # the broker still has the following records
     delete_records(tiered.server, tiered.topic, last.end_offset + 1)
     lost = f"offsets {seam} to {last.end_offset} of {tiered.topic}-0 are not there"
     assert check_loss(tiered, caplog, lost) == [*range(begins, seam), *range(last.end_offset + 1, COUNT)]
@@ -286,7 +288,7 @@ def test_sentences_and_logins_in_spark(
 
 
 def failure(spark: SparkSession, options: dict[str, Any]) -> str:
-    """What Spark says of a batch that fails."""
+    """Return Spark's message for a failing batch."""
     with pytest.raises(PySparkException) as raised:
         read(spark, options).collect()
     return str(raised.value)

@@ -1,4 +1,4 @@
-"""The seam while a topic is written to, tiered and cut by its broker: each committed record once, and in order."""
+"""The seam while a topic is written, tiered and truncated by its broker: each committed record once, and in order."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ PADDING = b"k" * 300
 
 
 class Traffic:
-    """Writes to a topic of two partitions, the first with transactions; copies what is closed, then has it deleted.
+    """Writes to a topic of two partitions, the first with transactions; copies closed segments, then has them deleted.
 
-    Of what is copied the last segment stays on the broker, as by any retention there: it may end inside a transaction.
+    The last copied segment stays on the broker, as with any retention there: it may end inside a transaction.
     """
 
     def __init__(self, tiered: TieredTopic, seed: int) -> None:
@@ -41,13 +41,13 @@ class Traffic:
         self._count = 0
 
     def turn(self) -> None:
-        """A little of everything."""
+        """Do a little of everything."""
         for partition in PARTITIONS:
             records = self._records(60)
             send(self._producer, self.tiered.topic, records, partition=partition)
             self._note(partition, records)
         self._transaction(self._source.choice(["commit", "abort"]))
-        # The broker may delete a segment while it is looked at; the next turn copies what this one leaves.
+        # The broker may delete a segment while it is examined; the next turn copies skipped ones.
         with suppress(InvalidSegmentError):
             self.tiered.tier(but_last=self._source.choice([0, 1, 5]))
         if self._source.random() < 0.5:
@@ -55,7 +55,7 @@ class Traffic:
 
     @contextmanager
     def turning(self, turns: int) -> Generator[threading.Thread, None, None]:
-        """So many turns in a thread, all of which are over at the end of the block."""
+        """Run this many turns in a thread; the block waits for all."""
         failed: list[BaseException] = []
 
         def run() -> None:
@@ -113,7 +113,7 @@ def options_of(tiered: TieredTopic, **more: Any) -> dict[str, str]:
 
 
 def values_of(rows: list[dict[str, Any]], partition: int) -> list[bytes]:
-    """In the order of offsets, each of which is there once."""
+    """Return the values in offset order, asserting that each offset is there once."""
     of = sorted((row["offset"], bytes(row["value"])) for row in rows if row["partition"] == partition)
     assert len({offset for offset, _ in of}) == len(of)
     return [value for _, value in of]
@@ -122,7 +122,7 @@ def values_of(rows: list[dict[str, Any]], partition: int) -> list[bytes]:
 def test_each_batch_has_all_that_was_committed_before_it(tiered: TieredTopic, traffic: Traffic) -> None:
     batches: list[tuple[dict[int, int], list[dict[str, Any]]]] = []
     with traffic.turning(15) as thread:
-        # At least as many as are wanted below, also on a machine on which a batch takes as long as all of the turns.
+        # At least as many as needed below, even on a machine where a batch takes as long as all turns.
         while thread.is_alive() or len(batches) < 3:
             before = {partition: len(traffic.written[partition]) for partition in PARTITIONS}
             batches.append((before, rows_in(options_of(tiered, maxRecordsPerPartition=200))))
@@ -151,7 +151,7 @@ def test_a_stream_that_is_given_up_and_begun_again_reads_each_record_once(
 
 
 def run(tiered: TieredTopic, position: Json | None, streamed: list[bytes], *, triggers: int) -> Json:
-    """Batches from where an earlier stream stopped; who reads one of them again finds the same."""
+    """Run batches from an earlier stream's end; assert that rereading a batch gives the same rows."""
     reader = stream_of(tiered)
     position = over_the_wire(reader.initialOffset()) if position is None else position
     for _ in range(triggers):
@@ -187,7 +187,7 @@ def test_a_running_query_across_the_seam(
     with traffic.turning(12):
         pass
     ends = {str(partition): end_offset(tiered.server, tiered.topic, partition=partition) for partition in PARTITIONS}
-    # What a stream knows of its logs is up to a second old.
+    # A stream's view of its logs is up to a second old.
     while not any(json.loads(p.sources[0].endOffset)["offsets"] == {tiered.topic: ends} for p in query.recentProgress):
         assert query.exception() is None
         query.processAllAvailable()

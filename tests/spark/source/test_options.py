@@ -1,4 +1,4 @@
-"""What each option may say, and what is said of those that cannot be: two tables, and what no table has."""
+"""Valid values of each option and errors of invalid ones, as two tables, and cases outside the tables."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Texts = dict[str, str]
 
 
 def parsed(options: Texts, *, streaming: bool = False) -> SourceOptions:
-    """Beside a store, and a topic unless the options choose what to read."""
+    """Parse the options with a store, and with a topic unless they select one."""
     topic = {} if SELECTIONS & options.keys() else {"subscribe": "t"}
     return parse_options({**topic, **STORE, **options}, streaming=streaming)
 
@@ -77,7 +77,7 @@ READ: list[tuple[Texts, str, object]] = [
     (
         {"isolationLevel": "read_committed", "kafka.isolation.level": "read_committed"}, "isolation", "read_committed",
     ),
-    ({"kafka.isolation.level": "read_committed"}, "kafka", None),  # it asks for no broker
+    ({"kafka.isolation.level": "read_committed"}, "kafka", None),  # it needs no broker
     (
         {**BROKER, "kafka.sasl.password": "hush", "kafka.isolation.level": "read_committed"},
         "kafka", (("bootstrap.servers", "127.0.0.1:9092"), ("sasl.password", "hush")),
@@ -94,7 +94,7 @@ READ: list[tuple[Texts, str, object]] = [
     ({"endingOffsets": '{"t":{"0":-1}}'}, "ending", {("t", 0): Latest()}),
     ({"startingTimestamp": " 100 ", "endingTimestamp": "200"}, "starting", AtTime(100)),
     ({"startingTimestamp": " 100 ", "endingTimestamp": "200"}, "ending", AtTime(200)),
-    ({"startingTimestamp": "6", "endingTimestamp": "6"}, "starting", AtTime(6)),  # an empty batch, as the next
+    ({"startingTimestamp": "6", "endingTimestamp": "6"}, "starting", AtTime(6)),  # an empty batch, like the next
     ({"startingOffsets": '{"t":{"0":6}}', "endingOffsets": '{"t":{"0":6}}'}, "ending", {("t", 0): 6}),
     ({"startingOffsets": '{"t":{"0":6}}', "endingOffsets": '{"t":{"0":-1}}'}, "ending", {("t", 0): Latest()}),
     (
@@ -161,7 +161,7 @@ PARTITIONS_REFUSED = [
     '{"t":[2147483648]}', '{"t":[null]}', '{"t":[0],"t":[1]}', '{"a b":[0]}', "[" * 100_000,
     '{"t":[' + "9" * 5000 + "]}",
 ]  # fmt: skip
-# The names of some options, what is told of each text, and the texts.
+# Names of some options, the error for each value, and the values.
 TEXTS_REFUSED: list[tuple[str, str, list[str]]] = [
     ("subscribe", "the option {} is .*; expected is one topic at least", ["", " ", ",", " , "]),
     (
@@ -288,7 +288,7 @@ TOGETHER: list[tuple[Texts, str]] = [
         {"startingOffsetsByTimestamp": '{"t":{"0":1}}', "endingOffsetsByTimestamp": '{"t":{"0":1},"u":{"0":1}}'},
         "endingOffsetsByTimestamp names u-0 and startingOffsetsByTimestamp does not",
     ),
-    # Names that are none: the nearest is told.
+    # Unknown names: the error suggests the nearest.
     ({"startingOffset": "x"}, "the option startingoffset is not known; the nearest is startingOffsets"),
     ({"maxSplitByte": "x"}, "the nearest is maxSplitBytes"),
     ({"storage.s3.bucket": "x"}, r"the nearest is storage\.s3\.bucket\.name"),
@@ -356,7 +356,7 @@ def test_options_that_change_nothing_are_told_of_once(
     [
         ({"settings": " f "}, "f", {}),
         ({"settings": "f", "rsm.config.key.prefix": "p"}, "f", {"key.prefix": "p"}),
-        # Spark hands over names in lower case.
+        # Spark passes names in lower case.
         (
             {**STORE, PAIR: "other, Key-A", f"{PAIR}.key-a.public.key.file": "/pub",
              f"{PAIR}.key-a.private.key.file": "/priv"},
@@ -364,7 +364,7 @@ def test_options_that_change_nothing_are_told_of_once(
             {**STORE, PAIR: "other, Key-A", f"{PAIR}.Key-A.public.key.file": "/pub",
              f"{PAIR}.Key-A.private.key.file": "/priv"},
         ),
-        # A user's own store class has options of its own.
+        # A user's store class has custom options.
         (
             {"storage.backend.class": "my.store:Store", "storage.my.thing": "1"}, None,
             {"storage.backend.class": "my.store:Store", "storage.my.thing": "1"},

@@ -1,4 +1,4 @@
-"""Filters that Spark pushes down leave out what they exclude, and never change the rows of a query."""
+"""Filters that Spark pushes down skip excluded data, and never change the rows of a query."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def at(milliseconds: int) -> datetime:
 
 @pytest.fixture(scope="module")
 def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
-    """A record's timestamp is a hundred times its offset; the logs of ``broken`` are gone, and fail who reads them."""
+    """Yield records with timestamps of a hundred times their offsets; the logs of ``broken`` are missing, so reads
+    fail.
+    """
     filled = Bucket(tmp_path_factory.mktemp("pushdown"))
     fill(filled)
     for start in (0, 100, 200):
@@ -119,7 +121,7 @@ QUERIES: dict[str, str] = {
 
 
 def chosen(name: str, df: DataFrame) -> DataFrame:
-    """The places of a query's rows under its name."""
+    """Return the places of a query's rows under its name."""
     return df.where(name).select("topic", "partition", "offset").withColumn("query", functions.lit(name))
 
 

@@ -1,4 +1,4 @@
-"""What the options ask of the logs, and that errors of the logs name the options."""
+"""Log queries built from the options, and errors of the logs that name the options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of the source, made of decoded records."""
+"""The source's rows, made from decoded records."""
 
 from __future__ import annotations
 

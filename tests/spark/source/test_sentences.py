@@ -1,4 +1,4 @@
-"""Warnings and errors as Spark's Python processes write them."""
+"""Warnings and errors as written by Spark's Python processes."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ print("SPARK_HIDE_TRACEBACK" in os.environ)
 
 @pytest.mark.parametrize(("module", "is_hidden"), [("pyspark.daemon", True), ("somebodys.program", False)])
 def test_tracebacks_are_hidden_in_processes_of_spark_alone(module: str, is_hidden: bool) -> None:
-    """A driver that caught an error of ours would hand it on to the workers of its next session."""
+    """A driver that handled one of our errors must not pass the setting to its next session's workers."""
     assert run_fresh(ERROR, module) == f"{is_hidden}\n"

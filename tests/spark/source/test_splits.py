@@ -1,4 +1,4 @@
-"""One large segment feeds many tasks, each of which fetches its own bytes and holds a bounded part of them."""
+"""One large segment feeds many tasks; each fetches its own bytes and holds a bounded part of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Scale:
-    """How large a segment and its chunks are, and into splits of which size it is cut."""
+    """Sizes of a segment, its chunks and the splits."""
 
     size: int
     split: int
@@ -44,7 +44,7 @@ SCALES = [
     pytest.param(Scale(128 * MIB, 8 * MIB, 2 * MIB), id="128m"),
     pytest.param(Scale(1024 * MIB, 64 * MIB, 4 * MIB), id="1g", marks=pytest.mark.soak),
 ]
-# Prints its peak of memory after the imports, after half of the tasks and after all.
+# Prints its peak memory after the imports, after half of the tasks and after all.
 CHILD = """
 import json, resource, sys
 from tieredstore.spark.source.batch import BatchReader
@@ -65,7 +65,7 @@ print(json.dumps([records, len(peaks) - 1, peaks[0], peaks[len(peaks) // 2], pea
 
 @dataclass(frozen=True)
 class Stored:
-    """A segment in a bucket."""
+    """Segment in a bucket."""
 
     options: dict[str, str]
     records: int
@@ -75,7 +75,7 @@ class Stored:
 
 
 def stored(folder: Path, scale: Scale, *, empty_index: bool = False) -> Stored:
-    """A segment of JSON records, compressed and encrypted."""
+    """Store a segment of JSON records, compressed and encrypted."""
     (folder / "bucket").mkdir(parents=True)
     options = {"storage.backend.class": "filesystem", "storage.root": str(folder / "bucket"), **ZSTD, **ENC}
     segment = build_segment(folder / "logs", scale.size)
@@ -97,7 +97,7 @@ def stored(folder: Path, scale: Scale, *, empty_index: bool = False) -> Stored:
 
 @pytest.fixture(scope="module", params=SCALES)
 def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
-    """A GiB has about 2.2 million records."""
+    """Yield a large segment; a GiB has about 2.2 million records."""
     segment = stored(tmp_path_factory.mktemp("large"), request.param)
     yield segment
     for path in Path(segment.options["storage.root"]).rglob("*.log"):
@@ -130,7 +130,7 @@ def _settings(bucket: Stored) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Peak:
-    """Bytes of memory of a process that reads all columns of a bucket, task after task."""
+    """Memory in bytes of a process that reads all columns of a bucket, task after task."""
 
     imported: int
     after_half: int
@@ -139,7 +139,7 @@ class Peak:
 
 def peak_of(bucket: Stored) -> Peak:
     options = json.dumps(bucket.options | {"maxSplitBytes": str(bucket.scale.split), "includeHeaders": "true"})
-    # The shell stands between: a child is charged its parent's peak.
+    # Run it through a shell: a child is charged its parent's peak.
     command = shlex.join([sys.executable, "-c", CHILD, options])
     done = subprocess.run(
         ["sh", "-c", f"{command}; exit $?"],
@@ -161,7 +161,7 @@ def test_a_process_that_reads_task_after_task_needs_no_more_memory_for_more_of_t
 ) -> None:
     of_one, of_all = peak_of(stored(tmp_path, replace(large.scale, size=large.scale.split))), peak_of(large)
     assert of_all.after_all <= 300 * MIB
-    assert of_all.after_all - of_one.after_all <= 56 * MIB  # what is under way at once varies
+    assert of_all.after_all - of_one.after_all <= 56 * MIB  # the number of concurrent buffers varies
     assert of_all.after_all - of_all.after_half <= 24 * MIB
 
 
@@ -176,12 +176,12 @@ def test_sparks_workers_share_a_segment_and_stay_small(spark: SparkSession, larg
 
 
 def peaks_of_workers() -> Iterator[int]:
-    """Peak bytes of the Python processes that this Spark reads in."""
+    """Yield the peak bytes of the Python processes where this Spark reads."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             command, status = (process / "cmdline").read_bytes(), (process / "status").read_text()
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
         if b"pyspark.daemon\0pyspark.worker" in command:
             yield from (int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
 

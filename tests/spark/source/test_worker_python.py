@@ -1,4 +1,4 @@
-"""What Spark's workers run: a Python that has this package, or an error that says which variable names it."""
+"""The interpreter of Spark's workers: a Python with this package, or an error that names the variable to set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOURCES: list[type] = [TieredStoreDataSource, MemqDataSource]
 
 
 class Session:
-    """As much of a session as ``register`` asks for."""
+    """Minimal session for ``register``."""
 
     def __init__(self, python: str) -> None:
         self.sparkContext = self
@@ -38,7 +38,7 @@ def registered(python: str | Path) -> list[type]:
 
 
 def python_that_prints(folder: Path, text: str, code: int = 0) -> Path:
-    """An interpreter of somebody else's, which answers a question so."""
+    """Write a foreign interpreter that answers the check like this."""
     path = folder / "python3"
     path.write_text(f"#!/bin/sh\necho '{text}'\nexit {code}\n")
     path.chmod(0o755)
@@ -63,7 +63,7 @@ def test_a_python_without_the_package_is_named_with_the_variable(missing: str, t
 
 
 def test_a_real_python_is_asked(tmp_path: Path) -> None:
-    """A link to the one of this process has none of its packages, since it stands in no environment."""
+    """A link to this process's interpreter has none of its packages, since it is outside the environment."""
     link = tmp_path / "python3"
     link.symlink_to(os.path.realpath(sys.executable))
     with pytest.raises(ConfigError, match="has no "):

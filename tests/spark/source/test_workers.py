@@ -1,4 +1,4 @@
-"""What happens in Spark's Python workers beside reading."""
+"""Behaviour of Spark's Python workers apart from reading."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 TASKS = 4
-"""On two cores one process has two of them at least."""
+"""With two cores, one process runs at least two of them."""
 
 
 class FrozenSource(DataSource):
-    """Tells of each task how many objects are frozen in its process and in the planner's."""
+    """Reports for each task the number of frozen objects in its process and in the planner's."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""How far a stream has read: its checkpoint's JSON, and what to read of logs that have changed since."""
+"""A stream's read position: its checkpoint's JSON, and the offsets to read from logs that have changed since."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ A, B = ("orders", 0), ("orders", 1)
 
 @dataclass(frozen=True)
 class Log:
-    """The bounds of a log."""
+    """Bounds of a log."""
 
     earliest: int
     end: int
@@ -64,7 +64,7 @@ def refuse(loss: Loss) -> None:
 
 
 def told_of(call: Callable[[OnLoss], Any]) -> tuple[Any, list[str]]:
-    """The result, and the losses that were told on the way; and that the first of them ends a strict stream."""
+    """Return the result and the reported losses; assert that the first loss ends a strict stream."""
     losses: list[str] = []
     result = call(lambda loss: losses.append(sentence(loss, QueryWords())))
     if losses:
@@ -159,7 +159,7 @@ def test_a_checkpoint_of_something_else_is_one_sentence(value: object) -> None:
 
 
 READ_OF_OLD = "orders-0 17", "orders-1 3", "orders-2 1"
-# What is known of the offsets read, the logs there are, where reading goes on, and the losses told.
+# Known read offsets, the existing logs, the start offsets, and the reported losses.
 BEGINS: dict[str, tuple[dict[TopicPartition, int], Logs, dict[TopicPartition, int], list[str]]] = {
     "where it was": ({A: 17, B: 9}, {A: Log(0, 50), B: Log(3, 9)}, {A: 17, B: 9}, []),
     "a new partition and a new topic": (
@@ -208,7 +208,7 @@ def read(start: StreamOffsets, end: StreamOffsets, logs: Logs) -> tuple[Windows,
     return told_of(lambda loss: start.windows_to(end, logs, loss))
 
 
-# Offsets where a batch starts and where it ends, the logs there are when it is read, and what is read and lost.
+# Start and end offsets of a batch, the logs when it is read, and the read and lost windows.
 BATCHES: dict[str, tuple[dict[TopicPartition, int], dict[TopicPartition, int], Logs, Windows, list[str]]] = {
     "from its start to its end": ({A: 17, B: 4}, {A: 20, B: 4}, {A: Log(0, 99), B: Log(0, 99)}, {A: (17, 20)}, []),
     "a new partition": ({A: 17}, {A: 17, B: 4}, {A: Log(0, 99), B: Log(0, 99)}, {B: (0, 4)}, []),
@@ -274,7 +274,7 @@ ends = st.integers(0, 40)
 
 @given(st.lists(st.tuples(ends, ends, st.integers(1, 40)), min_size=1))
 def test_batch_after_batch_reads_each_offset_once_whatever_retention_does(steps: list[tuple[int, int, int]]) -> None:
-    """``steps``: how much is written, how much of it goes, how much a batch may take."""
+    """``steps``: offsets written, offsets deleted, and the limit of a batch."""
     stand, seen, earliest, end = at({A: 0}), list[int](), 0, 0
     for grown, gone, most in steps:
         end += grown
@@ -290,7 +290,7 @@ def test_batch_after_batch_reads_each_offset_once_whatever_retention_does(steps:
 
 
 def test_an_election_that_cut_what_was_read_is_data_loss_and_reads_on_from_there() -> None:
-    """Also when the batch is read again, and when only the bucket tells of the later epoch by then."""
+    """The same holds when the batch is read again, and when only the bucket still shows the later epoch."""
     stand = replace(at({A: 600}), epochs={A: 5})
     logs: Logs = {A: Log(0, 900, live_epoch=6)}
     answers = {A: EpochEnd(5, 250)}

@@ -1,4 +1,6 @@
-"""The stream reader as Spark drives it, without Spark: batches, growing topics, restarts, limits and data loss."""
+"""The stream reader driven like by Spark, but without Spark: batches, growing topics, restarts, limits and data
+loss.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,7 @@ def waits_told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_a_topic_that_is_not_there_yet_is_waited_for(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
     query = Query(bucket.reader())
-    query.reader.initialOffset()  # as Spark does, which asks for it twice
+    query.reader.initialOffset()  # Spark calls it twice
     assert query.trigger() == []
     assert query.trigger() == []
     (sentence,) = waits_told(caplog)
@@ -103,7 +105,7 @@ def test_each_start_tells_of_a_topic_that_is_not_there(bucket: Bucket, caplog: p
 
 
 UNTIL_IT_ENDS = {"availableNow": None, "once": ReadAllAvailable()}
-"""Triggers of runs that end, and the limit by which Spark says so; that of availableNow is the source's own."""
+"""Triggers of bounded runs, and Spark's limit for them; availableNow uses the source's own limit."""
 
 
 def run_that_ends(reader: StreamReader, limit: ReadLimit | None) -> Query:
@@ -158,7 +160,7 @@ def test_a_topic_that_was_read_and_is_gone_is_a_loss_and_no_misspelt_name(
 def test_without_limits_a_trigger_reads_all_there_is(bucket: Bucket) -> None:
     bucket.write(300)
     reader = bucket.reader()
-    assert not isinstance(reader.getDefaultReadLimit(), ReadAllAvailable)  # which is how Spark says Trigger.Once
+    assert not isinstance(reader.getDefaultReadLimit(), ReadAllAvailable)  # Spark's limit for Trigger.Once
     assert Query(reader).trigger() == values(range(300))
 
 
@@ -273,7 +275,7 @@ def test_available_now_leaves_what_comes_after_a_log_was_cut_back(bucket: Bucket
     bucket.delete(last)
     reader = query.reader = bucket.reader(failOnDataLoss="false")
     reader.prepareForTriggerAvailableNow()
-    bucket.write(5)  # behind what was lost
+    bucket.write(5)  # after the loss
     query.run()
     assert query.rows == values(range(20))
     assert query.start["offsets"] == {"orders": {"0": 20}}

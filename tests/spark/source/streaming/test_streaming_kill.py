@@ -1,4 +1,4 @@
-"""kill -9 of a streaming job at random moments, again and again: each offset is in the sink exactly once.
+"""kill -9 of a streaming job at random moments, repeatedly: each offset is in the sink exactly once.
 
 `make test` kills the job that reads bucket and broker (test_live_kill).
 """
@@ -50,15 +50,16 @@ def test_a_job_that_is_killed_again_and_again_reads_each_offset_once(spark: Spar
 
 
 def begin_checkpoint(job: Path) -> None:
-    """Run the job until its first batch is committed: Spark refuses a checkpoint whose first batch was cut off in the
-    midst of being written down."""
+    """Run the job until its first batch is committed: Spark refuses a checkpoint whose first batch was only partly
+    recorded.
+    """
     with started(job) as process:
         assert wait_until((job.parent / "checkpoint" / "commits" / "0").exists, 120)
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def job_file(folder: Path, bucket: Bucket) -> Path:
-    """A job of many small batches, whose ends nobody can work out anew from where a run begins."""
+    """Write a job of many small batches, whose ends cannot be derived from a run's start."""
     options = bucket.options | {"subscribe": "orders", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "7"}
     job = {"options": options, "checkpoint": str(folder / "checkpoint"), "sink": str(folder / "sink")}
     path = folder / "job.json"

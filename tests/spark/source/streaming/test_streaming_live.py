@@ -1,4 +1,4 @@
-"""Streams that read a broker: batches between offsets that it has decided, and what it loses on the way."""
+"""Streams that read a broker: batches between decided offsets, and records that the broker loses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.spark.spark_stream_topics import Bucket, Query, rows_between
 from tieredstore.errors import DataLossError
 
 NewPartitions: Any = importlib.import_module("confluent_kafka.admin").NewPartitions
-# It has no types.
+# no types
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def bucket(tmp_path: Path) -> Iterator[Bucket]:
 
 @pytest.fixture
 def queries() -> Iterator[list[Query]]:
-    """Queries to be stopped."""
+    """Yield a list for queries, which are stopped at the end."""
     begun: list[Query] = []
     yield begun
     for query in begun:

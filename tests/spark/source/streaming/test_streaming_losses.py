@@ -1,4 +1,4 @@
-"""Streams that cannot read what they were to read: they fail with a sentence, or warn once and go on."""
+"""Streams that cannot read their offsets: they fail with one sentence, or warn once and continue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def bucket(tmp_path: Path) -> Iterator[Bucket]:
 
 
 def two_queries(bucket: Bucket) -> tuple[Query, Query]:
-    """A query that fails by data loss and one that goes on, both up to now."""
+    """Return a query that fails on data loss and a lenient one, both up to date."""
     queries = Query(bucket.reader()), Query(bucket.reader(failOnDataLoss="false"))
     for query in queries:
         query.run()
@@ -30,9 +30,9 @@ def two_queries(bucket: Bucket) -> tuple[Query, Query]:
 
 
 def check_loss(queries: tuple[Query, Query], caplog: pytest.LogCaptureFixture, sentence: str) -> list[bytes]:
-    """What the lenient one reads; the other says the sentence."""
+    """Return the lenient query's values; assert that the other fails with the sentence."""
     strict, lenient = queries
-    for _ in range(2):  # it does not get past it
+    for _ in range(2):  # a retry fails too
         with pytest.raises(DataLossError, match="failOnDataLoss") as error:
             strict.trigger()
         assert str(error.value).startswith(sentence)

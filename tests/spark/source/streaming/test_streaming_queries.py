@@ -1,4 +1,4 @@
-"""Streaming queries in Spark: triggers, sinks, checkpoints, and what a user sees of an error."""
+"""Streaming queries in Spark: triggers, sinks, checkpoints, and error messages for users."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def bucket(tmp_path: Path) -> Iterator[Bucket]:
 
 
 class Run:
-    """A query into files, run again and again with one checkpoint."""
+    """Query into files, run repeatedly with one checkpoint."""
 
     def __init__(self, spark: SparkSession, folder: Path, options: dict[str, str]) -> None:
         self.spark = spark
@@ -37,7 +37,7 @@ class Run:
         return writer.trigger(**(trigger or {"availableNow": True})).start(self.sink)
 
     def to_the_end(self, **trigger: Any) -> list[Any]:
-        """The progress of each batch with something in it."""
+        """Run to the end; return the progress of each non-empty batch."""
         query = self.start(**trigger)
         try:
             assert query.awaitTermination(120)
@@ -46,7 +46,7 @@ class Run:
         return [progress for progress in query.recentProgress if progress.numInputRows]
 
     def rows(self) -> list[bytes]:
-        """The values in the sink, by topic, partition and offset."""
+        """Return the values in the sink, by topic, partition and offset."""
         sink_rows = self.spark.read.parquet(self.sink).select("value", "topic", "partition", "offset").collect()
         return [bytes(row.value) for row in sorted(sink_rows, key=lambda row: row[1:])]
 

@@ -1,4 +1,4 @@
-"""What the tasks of decode_batches do, without Spark around it."""
+"""Tasks of decode_batches, without Spark."""
 
 from __future__ import annotations
 

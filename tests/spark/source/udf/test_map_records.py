@@ -1,4 +1,4 @@
-"""map_records in a real Spark: the source's records, given to a function in the task that decodes them."""
+"""map_records in a real Spark: the source's records, passed to a function in the task that decodes them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def identity(batches: Batches) -> Batches:
 
 
 def counts(batches: Batches) -> Batches:
-    """One row a task: the first offset, and how many records."""
+    """Return one row per task: the first offset, and the number of records."""
     untyped: Iterator[Any] = batches
     rows: list[tuple[int, int]] = [(batch.num_rows, batch.column("offset")[0].as_py()) for batch in untyped]
     if rows:
@@ -87,7 +87,7 @@ def test_only_results_reach_the_jvm_one_call_a_task(spark: SparkSession, bucket:
     tasks = rows.collect()
     assert sum(row["n"] for row in tasks) == 150
     assert rows.rdd.getNumPartitions() == len(tasks) > 2
-    # Types are made those of the schema, in its order.
+    # Columns are converted and ordered by the schema.
     narrow = mapped(spark, bucket, counts, "first int, n short", subscribe="orders", columns="offset").collect()
     assert sorted((row["first"], row["n"]) for row in narrow) == [(0, 50), (0, 100)]
 
@@ -127,14 +127,14 @@ def test_a_function_that_raises_shows_its_own_traceback_and_ours_shows_none(
         mapped(spark, holes, identity, "n long", subscribe="orders").collect()
     assert "DataLossError: offsets 10 to 14" in str(caught.value)
     assert "Traceback" not in str(caught.value)
-    # Whoever wants what there is gets it, as from the source.
+    # As with the source, a lenient query gets the remaining records.
     rest = mapped(spark, holes, counts, "n long, first long", subscribe="orders", failOnDataLoss=False).collect()
     assert sum(row["n"] for row in rest) == 20
     holes.close()
 
 
 def test_what_a_function_must_not_yield_is_one_sentence(spark: SparkSession, bucket: Bucket) -> None:
-    """All that it must not is in test_mapped_rows."""
+    """All invalid results are in test_mapped_rows."""
     with pytest.raises(PySparkException, match=r"yields the columns .* and the schema has n") as caught:
         mapped(spark, bucket, identity, "n long", subscribe="orders").collect()
     assert "Traceback" not in str(caught.value)
@@ -156,7 +156,7 @@ def test_options_are_checked_at_once(spark: SparkSession, bucket: Bucket) -> Non
         mapped(spark, bucket, "n long", identity, subscribe="orders")
     with pytest.raises(ConfigError, match="spark is of the type dict; it must be a SparkSession"):
         map_records({}, identity, "n long")  # type: ignore[arg-type]
-    # As Spark's own options, what is None is left out.
+    # None leaves an option out, as with Spark's own options.
     rows = mapped(spark, bucket, counts, "n long, first long", subscribe="orders", columns="offset", maxSplitBytes=None)
     assert sum(row["n"] for row in rows.collect()) == 150
 
@@ -173,7 +173,7 @@ def test_decoded_segments_go_through_a_function_as_well(spark: SparkSession) -> 
 
 
 def test_segments_of_a_store_go_through_a_function_as_well(spark: SparkSession) -> None:
-    # Those of a transactional topic: what was aborted must not reach the function either.
+    # A transactional topic: aborted records must not reach the function either.
     stored = [(segment.main_path,) for segment in segments("07-txn")]
     named = spark.createDataFrame(stored, "segment string").repartition(2)
     words: dict[str, Any] = {"source": settings_text("07-txn"), "columns": ("partition", "offset")}

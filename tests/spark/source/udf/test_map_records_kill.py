@@ -1,4 +1,4 @@
-"""kill -9 of an executor and of a worker in the midst of map_records, and tasks tried again: every row once."""
+"""kill -9 of an executor and of a worker during map_records, with retried tasks: every row once."""
 
 from __future__ import annotations
 

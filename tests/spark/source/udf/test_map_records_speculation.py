@@ -1,4 +1,4 @@
-"""A slow task of map_records that Spark tries a second time beside the first: its rows once."""
+"""A slow task of map_records that Spark duplicates speculatively: its rows once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_task_that_is_tried_twice_at_once_gives_its_rows_once(tmp_path: Path) 
     try:
         output, _ = started.communicate(timeout=1100)
     finally:
-        # Master and workers are of the same group.
+        # Master and workers share the group.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(started.pid, signal.SIGKILL)
     assert started.returncode == 0, output[-3000:]

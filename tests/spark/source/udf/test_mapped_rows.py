@@ -1,4 +1,4 @@
-"""What a function's rows become before Spark has them, without Spark."""
+"""Conversion of a function's rows for Spark, without Spark."""
 
 from __future__ import annotations
 

@@ -26,13 +26,13 @@ ALL_RECORD_COLUMNS = (*RECORD_COLUMNS, "headers")
 
 
 def golden(case: str, isolation: Isolation = "read_uncommitted") -> list[Row]:
-    """What a consumer read of partition 0, headers as Spark has them."""
+    """Return a consumer's records of partition 0, with headers in Spark's format."""
     rows = expected_rows(case, 0, isolation)
     return [{**row, "headers": [{"key": k, "value": v} for k, v in row["headers"]] or None} for row in rows]
 
 
 def plain(df: DataFrame) -> list[Row]:
-    """The rows by offset, times in milliseconds; each row was given once."""
+    """Return the rows by offset, times in milliseconds; assert that each occurs once."""
     shown = df.withColumn("timestamp", functions.unix_millis("timestamp"))
     rows = [row.asDict(recursive=True) for row in shown.collect()]
     return sorted(rows, key=lambda row: row["offset"])
@@ -48,7 +48,7 @@ def binary_files(spark: SparkSession, folder: Path) -> DataFrame:
 
 @contextmanager
 def failing_with(sentence: str) -> Generator[None]:
-    """Spark fails, and shows the user nothing but our class and sentence."""
+    """Assert that Spark fails, and shows the user only our class and sentence."""
     with pytest.raises(PySparkException) as caught:
         yield
     shown = str(caught.value)
