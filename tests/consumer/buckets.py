@@ -1,4 +1,4 @@
-"""A bucket that grows, and consumers of it that no broker serves."""
+"""Growing bucket, and consumers of it without a broker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ORDERS: Final = ("orders", 0)
 OTHERS: Final = ("orders", 1)
 PLACE: Final = TopicPartition(*ORDERS)
 DEADLINE_S: Final = 60.0
-"""For what is waited for; nothing takes as long."""
+"""Time limit of waits; nothing takes as long."""
 
 
 def at(offset: int, partition: int = 0) -> TopicPartition:
@@ -29,7 +29,7 @@ def at(offset: int, partition: int = 0) -> TopicPartition:
 
 @contextmanager
 def reader_of(bucket: Bucket, *assigned: TopicPartition, makers: Any = None, **own: Any) -> Generator[Consumer]:
-    """A consumer of the bucket alone that is assigned these; ``own`` are properties, with ``_`` for ``.``."""
+    """Yield a consumer of the bucket alone with this assignment; ``own`` are properties, with ``_`` for ``.``."""
     named = {
         (f"tiered.storage.{name}" if name == "loss_cb" else name.replace("_", ".")): value
         for name, value in own.items()
@@ -47,7 +47,7 @@ def reader_of(bucket: Bucket, *assigned: TopicPartition, makers: Any = None, **o
 
 
 def until(consumer: Consumer, is_enough: Callable[[list[Any]], bool], *, count: int = 100) -> list[Any]:
-    """The messages until there are enough."""
+    """Return messages until there are enough."""
     messages: list[Any] = []
     end = time.monotonic() + DEADLINE_S
     while not is_enough(messages):
@@ -57,7 +57,7 @@ def until(consumer: Consumer, is_enough: Callable[[list[Any]], bool], *, count: 
 
 
 def read(consumer: Consumer, count: int) -> list[Any]:
-    """So many messages, none of which is an error, each with the value of its place."""
+    """Return this many messages, asserting that none is an error and each has the value of its place."""
     messages = until(consumer, lambda given: len(given) >= count)
     for message in messages:
         assert message.error() is None
@@ -70,7 +70,7 @@ def offsets_of(messages: list[Any], partition: int = 0) -> list[int]:
 
 
 def raised(consumer: Consumer, kind: type[BaseException]) -> BaseException:
-    """The error that a call raises, which may come after some that give nothing."""
+    """Return the error that a call raises, perhaps after some empty calls."""
     end = time.monotonic() + DEADLINE_S
     while time.monotonic() < end:
         try:
@@ -81,7 +81,7 @@ def raised(consumer: Consumer, kind: type[BaseException]) -> BaseException:
 
 
 class Fetches:
-    """Does something before each fetch of a segment, by whichever consumer."""
+    """Hook before each fetch of a segment, by any consumer."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.before: Callable[[TopicIdPartition], object] = lambda _: None
@@ -94,13 +94,13 @@ class Fetches:
         monkeypatch.setattr(RemoteStorageManager, "fetch_log_segment", fetch_log_segment)
 
     def hold(self, partition: int | None = None) -> threading.Event:
-        """Keep those of all, or of one partition, until the event is set."""
+        """Block fetches of all partitions, or of one, until the event is set."""
         goes_on = threading.Event()
         self.before = lambda where: goes_on.wait(2 * DEADLINE_S) if partition in (None, where.partition) else None
         return goes_on
 
     def fail(self, error: Exception) -> None:
-        """Have each raise this."""
+        """Make each fetch raise this error."""
 
         def before(_: object) -> None:
             raise error
@@ -108,5 +108,5 @@ class Fetches:
         self.before = before
 
     def go_on(self) -> None:
-        """Do nothing more."""
+        """Remove the hook."""
         self.before = lambda _: None

@@ -1,4 +1,4 @@
-"""The bucket that consumers of these tests read."""
+"""The bucket read by these tests' consumers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.records.topic_buckets import Bucket
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    """One that is empty."""
+    """Yield an empty bucket."""
     topics = Bucket(tmp_path)
     yield topics
     topics.close()
@@ -21,5 +21,5 @@ def bucket(tmp_path: Path) -> Iterator[Bucket]:
 
 @pytest.fixture
 def fetches(monkeypatch: pytest.MonkeyPatch) -> Fetches:
-    """What becomes of fetches."""
+    """Return the hook for fetches."""
     return Fetches(monkeypatch)

@@ -25,7 +25,7 @@ TAIL_BASE: Final = -2000
 
 @pytest.mark.parametrize("start", [PLACE, at(200), at(201)], ids=["earliest", "its_beginning", "in_the_hole"])
 def test_a_log_that_begins_in_a_hole(bucket: Bucket, start: TopicPartition) -> None:
-    """Compaction has taken the first records of the first segment."""
+    """Compaction has removed the first records of the first segment."""
     values = [Record(value_of("orders", 0, offset)) for offset in range(203, 213)]
     bucket.copy(TopicIdPartition(FIRST_ID, "orders", 0), [build_batch(values, 203)], range(200, 220))
     bucket.write(20)
@@ -35,7 +35,7 @@ def test_a_log_that_begins_in_a_hole(bucket: Bucket, start: TopicPartition) -> N
 
 
 def test_all_there_is_and_then_what_comes(bucket: Bucket) -> None:
-    """A topic that the bucket does not have is no error yet: segments of new ones come late."""
+    """A topic missing in the bucket is no error yet: segments of new topics arrive late."""
     with reader_of(bucket, PLACE) as consumer:
         assert isinstance(consumer, LibraryConsumer)
         assert consumer.poll(0.2) is None
@@ -64,7 +64,7 @@ def test_where_it_starts(bucket: Bucket, start: int, first: int) -> None:
 
 
 def test_it_waits_where_a_watermark_says_that_a_later_leader_goes_on(bucket: Bucket) -> None:
-    """What the bucket has behind that is a deposed leader's."""
+    """Later segments of the bucket are a deposed leader's."""
     epochs = ((0, 0), (3, 20))
     bucket.write(60, epochs=epochs)
     where = TopicIdPartition(FIRST_ID, "orders", 0)
@@ -189,7 +189,7 @@ def test_watermarks_and_times_of_the_bucket(bucket: Bucket) -> None:
 
 
 def test_an_interrupt_loses_nothing(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a call had taken when it was interrupted comes with the next one."""
+    """Records taken by an interrupted call are returned by the next one."""
     bucket.write(20)
     with reader_of(bucket, PLACE) as consumer:
         real, interrupted = MemberClient.consume, threading.Event()

@@ -1,4 +1,4 @@
-"""What is lost or damaged in a bucket that no broker fills up: no hole in silence."""
+"""Loss and damage in a bucket without a broker: no hole goes unreported."""
 
 from __future__ import annotations
 
@@ -105,5 +105,5 @@ def test_another_life_of_a_topic_is_not_guessed(bucket: Bucket) -> None:
     bucket.write(20)
     bucket.write(20, topic_id=SECOND_ID)
     with reader_of(bucket, PLACE) as consumer:
-        # All copies of the second one were made after all of the first.
+        # All copies of the second topic are newer than those of the first.
         assert len(read(consumer, 20)) == 20

@@ -1,4 +1,4 @@
-"""Stores that are slow or fail, turns, bounds and waits of a consumer of the bucket alone."""
+"""Slow and failing stores, turns, bounds and waits of a consumer of the bucket alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_all_paused_waits_and_does_not_spin(bucket: Bucket) -> None:
     with reader_of(bucket, PLACE) as consumer:
         consumer.pause([PLACE])
         consumer.poll(0.5)
-        # Of this thread: others of the process may be of tests before.
+        # Of this thread: others of the process may belong to earlier tests.
         used, begun = time.thread_time(), time.monotonic()
         assert consumer.poll(1.0) is None
         assert time.monotonic() - begun >= 0.9
@@ -45,7 +45,7 @@ def test_two_partitions_take_turns(bucket: Bucket) -> None:
 
 
 def rests(consumer: Consumer) -> bool:
-    """Whether as much is read as may wait."""
+    """Return True if the read-ahead is full."""
     phase = parts_of(consumer).core.partitions["orders", 0].phase
     return isinstance(phase, InBucket) and phase.stream.turn is Turn.RESTING
 
@@ -61,12 +61,12 @@ def test_what_waits_is_bounded(bucket: Bucket) -> None:
 
 
 def all_are_read(consumer: Consumer) -> bool:
-    """Whether each partition has its stream, which only polling begins."""
+    """Return True if each partition has a stream, which only polling starts."""
     return all(isinstance(one.phase, InBucket) for one in parts_of(consumer).core.partitions.values())
 
 
 def waits_to_be_taken(consumer: Consumer, limit: int) -> bool:
-    """Whether no stream goes on before something is taken: all rest, or as much waits as may."""
+    """Return True if streams are blocked until something is taken: all rest, or the queue is full."""
     core = parts_of(consumer).core
     phases = [partition.phase for partition in core.partitions.values()]
     rest = [isinstance(phase, InBucket) and phase.stream.turn is Turn.RESTING for phase in phases]
@@ -74,7 +74,7 @@ def waits_to_be_taken(consumer: Consumer, limit: int) -> bool:
 
 
 def test_streams_share_what_is_read_ahead(bucket: Bucket) -> None:
-    """Four partitions, each of which alone would have all of its segment on its way."""
+    """Each of the four partitions alone could have its whole segment in flight."""
     draw, ahead, piece = random.Random(3), 512 * 1024, 64 * 1024
     for partition in range(4):
         batches = [build_batch([Record(draw.randbytes(1000))] * 10, start) for start in range(0, 400, 10)]
@@ -85,8 +85,8 @@ def test_streams_share_what_is_read_ahead(bucket: Bucket) -> None:
         given = len(until(consumer, lambda given: bool(given) and all_are_read(consumer), count=1))
         manager = parts_of(consumer).manager
         assert wait_until(lambda: manager.fetch_stats.bytes_fetched >= ahead and waits_to_be_taken(consumer, piece))
-        # A piece a thread may wait, and one be given out; each stream has the chunk that it stands in. What was given
-        # makes room for as much.
+        # Each thread may have one piece queued and one given out; each stream holds its current chunk. Returned records
+        # free the same amount.
         most = ahead + 5 * 2 * piece + 4 * 2 * 16384 + given * 2048
         assert ahead <= manager.fetch_stats.bytes_fetched <= most
         assert given + len(until(consumer, lambda rest: given + len(rest) >= 1600)) == 1600
@@ -126,7 +126,7 @@ def test_one_slow_partition_keeps_no_other_waiting(bucket: Bucket, fetches: Fetc
 
 
 def test_closed(bucket: Bucket) -> None:
-    before = set(threading.enumerate())  # those of earlier tests may end meanwhile
+    before = set(threading.enumerate())  # threads of earlier tests may end during the test
     bucket.write(20)
     with reader_of(bucket, PLACE) as consumer:
         read(consumer, 1)

@@ -1,4 +1,4 @@
-"""Calls that change what is assigned, paused, sought and committed: as confluent-kafka takes and refuses them."""
+"""Calls that assign, pause, seek and commit: accepted and refused like in confluent-kafka."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def places(*wheres: Where) -> list[TopicPartition]:
 
 
 def tail(count: int) -> int:
-    """librdkafka's RD_KAFKA_OFFSET_TAIL."""
+    """Return librdkafka's RD_KAFKA_OFFSET_TAIL."""
     return -2000 - count
 
 
@@ -36,13 +36,13 @@ def code_of(call: Callable[[], object]) -> int:
     return code
 
 
-# ---- a group that is left and joined again
+# ---- leaving a group and joining it again
 
 
 @EAGER
 @MODES
 def test_unsubscribed_and_subscribed_again(bucket: Bucket, mode: str, *, is_eager: bool) -> None:
-    """Twice, once from the bucket and once from the broker: all partitions go on where they were committed."""
+    """Once from the bucket and once from the broker: all partitions continue at their committed offsets."""
     for partition in range(2):
         bucket.write(20, partition=partition)
     broker = ScriptedBroker({where: ScriptedLog(20, 40) for where in BOTH}, is_eager=is_eager)
@@ -50,7 +50,7 @@ def test_unsubscribed_and_subscribed_again(bucket: Bucket, mode: str, *, is_eage
         given = read(consumer, 80)
         for end in (60, 80):
             consumer.unsubscribe()
-            assert consumer.assignment() == places(*BOTH)  # until the call that tells of it
+            assert consumer.assignment() == places(*BOTH)  # until the call that reports it
             assert until(consumer, lambda _: not consumer.assignment()) == []
             assert member.fetching == {}
             consumer.subscribe(["orders"])
@@ -90,7 +90,7 @@ def test_what_was_assigned_by_hand_stays_when_a_group_is_left(bucket: Bucket) ->
 
 
 def test_a_client_that_refuses_one_partition_takes_the_others(bucket: Bucket) -> None:
-    """The refusal is raised, and tried again; nothing that was found out beside it is forgotten."""
+    """The refusal is raised, and the call retried; other results of the look-up are kept."""
     broker = ScriptedBroker({where: ScriptedLog(0, 20) for where in BOTH})
     with broker.consumer(bucket, *BOTH) as (consumer, member):
         member.fetching[ORDERS] = 0
@@ -102,7 +102,7 @@ def test_a_client_that_refuses_one_partition_takes_the_others(bucket: Bucket) ->
 
 
 def test_a_callback_for_losses_that_raises_ends_no_partition(bucket: Bucket) -> None:
-    """The call raises it; the partition goes on when the callback returns."""
+    """The call raises it; the partition continues when the callback returns."""
     bucket.write(10)
     lost: list[Any] = []
 
@@ -129,7 +129,9 @@ def test_a_callback_for_losses_that_raises_ends_no_partition(bucket: Bucket) -> 
 @EAGER
 @MODES
 def test_a_pause_outlives_the_assignment(bucket: Bucket, mode: str, *, is_eager: bool) -> None:
-    """Made while the broker is read, it holds for the bucket too, and a resume ends it on both sides of the seam."""
+    """A pause made while reading the broker holds for the bucket too, and a resume ends it on both sides of the
+    seam.
+    """
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 40), OTHERS: ScriptedLog(0, 10)}, is_eager=is_eager)
     with broker.consumer(bucket, *BOTH, mode=mode) as (consumer, member):
@@ -147,12 +149,12 @@ def test_a_pause_outlives_the_assignment(bucket: Bucket, mode: str, *, is_eager:
 
 @EAGER
 def test_paused_or_resumed_between_two_assignments(bucket: Bucket, *, is_eager: bool) -> None:
-    """By hand, as librdkafka has it: only of what was ever assigned."""
+    """By hand, like in librdkafka: only partitions assigned at some time."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 40), OTHERS: ScriptedLog(0, 10)}, is_eager=is_eager)
     with broker.consumer(bucket, ORDERS) as (consumer, member):
         member.rebalances.clear()
-        consumer.pause(places(*BOTH))  # of no assignment yet
+        consumer.pause(places(*BOTH))  # nothing is assigned yet
         consumer.assign(places(*BOTH))
         read(consumer, 50)
         consumer.unassign()
@@ -171,7 +173,7 @@ def test_paused_or_resumed_between_two_assignments(bucket: Bucket, *, is_eager: 
 def test_a_place_by_the_end_is_looked_up_while_paused(
     bucket: Bucket, mode: str, offset: int, start: int, *, is_eager: bool
 ) -> None:
-    """What is written between the seek and the resume is given."""
+    """Records written between the seek and the resume are returned."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 40)}, is_eager=is_eager)
     with broker.consumer(bucket, ORDERS, mode=mode) as (consumer, _):
@@ -184,12 +186,12 @@ def test_a_place_by_the_end_is_looked_up_while_paused(
         assert offsets_of(read(consumer, 45 - start)) == list(range(start, 45))
 
 
-# ---- offsets that say a place, and positions
+# ---- logical offsets, and positions
 
 
 @MODES
 def test_a_count_from_the_end(bucket: Bucket, mode: str) -> None:
-    """The broker's end, whichever side has the place; the beginning where there are not so many."""
+    """Counts from the broker's end on either side; starts at the beginning if there are fewer records."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 40)})
     with broker.consumer(bucket, ORDERS, mode=mode) as (consumer, member):
@@ -202,7 +204,7 @@ def test_a_count_from_the_end(bucket: Bucket, mode: str) -> None:
 
 
 def test_the_end_is_the_last_stable_offset(bucket: Bucket) -> None:
-    """As the broker has it for ``read_committed``, whatever the reset."""
+    """Same as the broker for ``read_committed``, regardless of the reset."""
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 40, stable=30)})
     with broker.consumer(bucket, ORDERS) as (consumer, member):
         member.rebalances.clear()
@@ -212,7 +214,7 @@ def test_the_end_is_the_last_stable_offset(bucket: Bucket) -> None:
 
 
 def test_seeks(bucket: Bucket) -> None:
-    """Without an offset to where the reset says; what is committed is no place to seek."""
+    """Without an offset, seek to the reset position; the committed offset is not a valid seek target."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 40)}, committed={ORDERS: 35})
     with broker.consumer(bucket, ORDERS) as (consumer, _):
@@ -248,7 +250,7 @@ def test_commits_of_partitions_with_and_without_a_position(bucket: Bucket) -> No
 
 
 def test_a_commit_right_after_a_seek_is_of_where_it_stands(bucket: Bucket) -> None:
-    """Also before the place was looked up, and where the partition is revoked then."""
+    """Also before the place was looked up, and if the partition is revoked then."""
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
     with broker.consumer(bucket, ORDERS) as (consumer, _):
         read(consumer, 20)
@@ -259,7 +261,7 @@ def test_a_commit_right_after_a_seek_is_of_where_it_stands(bucket: Bucket) -> No
     assert broker.committed == {ORDERS: 7}
 
 
-# ---- what is refused changes nothing
+# ---- refused calls change nothing
 
 
 def test_refused_assignments_leave_what_there_is(bucket: Bucket) -> None:
@@ -319,7 +321,7 @@ def test_arguments_of_store_offsets_and_commit(bucket: Bucket) -> None:
             with pytest.raises(kind):
                 consumer.store_offsets(**refused)
         assert code_of(lambda: consumer.store_offsets(offsets=[TopicPartition(*OTHERS, 3)])) == KafkaError._STATE
-        # Those that are assigned are taken; one that is no offset is none.
+        # Accept those that are assigned; an invalid offset is ignored.
         consumer.store_offsets(offsets=[TopicPartition(*ORDERS, 3), TopicPartition(*OTHERS, 3)])
         assert consumer.commit(asynchronous=False) == [TopicPartition(*ORDERS, 3)]
         consumer.store_offsets(offsets=places(ORDERS))

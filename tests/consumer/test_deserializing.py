@@ -1,4 +1,4 @@
-"""``DeserializingConsumer``: the library's, over records of the bucket."""
+"""``DeserializingConsumer``: the library's, with records from the bucket."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_keys_and_values_are_deserialized(bucket: Bucket) -> None:
         polled(consumer)
     assert error.value.kafka_message is not None
     assert error.value.kafka_message.offset() == 2
-    # As the library has it: who goes on gets what follows.
+    # As in the library, the next call continues with the following message.
     assert polled(consumer).value() == 43
     with pytest.raises(NotImplementedError):
         consumer.consume(1)

@@ -1,6 +1,6 @@
-"""Bucket and broker as one log, from each offset, is what others read of the same log while it was whole.
+"""Differential test: bucket and broker as one log, from each offset, against other clients' reads of the whole log.
 
-The others: confluent-kafka, aiokafka, and for one topic of each kind Java's console consumer.
+The other clients: confluent-kafka, aiokafka, and for one topic of each kind Java's console consumer.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _library: Any = confluent_kafka
 
 
 class WholeLog:
-    """A topic of about 300 records of all kinds, copied in part, and what others read of it before it is cut.
+    """Topic of about 300 records of all kinds, partly copied, and other clients' reads of it before it is truncated.
 
     Codecs, nulls, headers, transactions of both outcomes, one of them open where the bucket ends.
     """
@@ -59,7 +59,7 @@ class WholeLog:
         self.segments = sorted(metadata.start_offset for metadata in self.tiered.copied.values())
 
     def _write(self, server: KafkaServer) -> int:
-        """Where the bucket ends."""
+        """Write the records; return the bucket's end."""
         source = random.Random(3)
         for number, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
             write(self.tiered, random_produced(source, 30, size=400), codec=codec)
@@ -74,7 +74,7 @@ class WholeLog:
         return seam
 
     def _twin(self, isolation: Isolation) -> list[Row]:
-        """As aiokafka and the plain client both have it."""
+        """Return the records on which aiokafka and the plain client agree."""
         rows = consumed(self.server, self.topic, 0, self.end, isolation=isolation)
         client = _library.Consumer(
             {
@@ -89,7 +89,7 @@ class WholeLog:
         return rows
 
     def check(self, mode: str, isolation: Isolation, starts: Sequence[int]) -> None:
-        """From each of these offsets to the end: of the bucket, if the broker is not read."""
+        """Read from each of these offsets to the end; of the bucket, if the broker is not read."""
         own = {"tiered.storage.mode": mode, "isolation.level": isolation}
         with Consumer(properties(self.tiered) | own) as consumer:
             end = self._stored_end(consumer) if mode == "remote_only" else self.end
@@ -105,9 +105,10 @@ class WholeLog:
         return int(extent[1])
 
     def places_of_the_seam(self) -> list[int]:
-        """Where the broker may begin, ascending: at a segment's beginning, within one, and where the bucket ends.
+        """Return possible starts of the broker's log, ascending: a segment's start, within a segment, and the bucket's
+        end.
 
-        That is before the open transaction, whose outcome only the broker has.
+        The bucket's end is before the open transaction, whose outcome only the broker has.
         """
         middle = self.segments[len(self.segments) // 2]
         with Consumer(properties(self.tiered) | {"tiered.storage.mode": "remote_only"}) as consumer:
@@ -115,7 +116,7 @@ class WholeLog:
 
 
 class CompactedLog(WholeLog):
-    """One whose segments were compacted before they were copied: they begin and end with offsets that are no more."""
+    """Log whose segments were compacted before copying: they start and end with removed offsets."""
 
     def __init__(self, server: KafkaServer, folder: Path) -> None:
         super().__init__(
@@ -124,8 +125,8 @@ class CompactedLog(WholeLog):
         )  # fmt: skip
 
     def _write(self, server: KafkaServer) -> int:
-        """Each segment ends with records whose keys come again in the next one."""
-        # Not idempotent: of a producer's last batch the cleaner would leave the offset.
+        """End each segment with records whose keys recur in the next one."""
+        # Without idempotence: the cleaner would keep the last offset of an idempotent producer.
         producer = producer_of(server, **{"enable.idempotence": "false", "acks": "1"})
         for at in range(0, 300, 20):
             keys = [b"%d" % (number % 12) if number % 5 else b"only %d" % number for number in range(at, at + 20)]
@@ -141,7 +142,7 @@ class CompactedLog(WholeLog):
         while True:
             try:
                 return self.tiered.tier()
-            except InvalidSegmentError:  # the cleaner is not done with it
+            except InvalidSegmentError:  # the cleaner has not finished it
                 assert time.monotonic() < end
 
 
@@ -153,7 +154,7 @@ def log(kafka: KafkaServer, tmp_path: Path) -> Iterator[WholeLog]:
 
 
 def test_some_offsets_are_as_others_read_them(log: WholeLog) -> None:
-    """About one in fifty, with a seam in the middle of a segment."""
+    """Test about one offset in fifty, with a seam in the middle of a segment."""
     middle = log.places_of_the_seam()[2]
     delete_records(log.server, log.topic, middle)
     starts = sorted({0, 71, middle - 1, middle, log.seam - 1, log.seam, log.end - 1})
@@ -166,7 +167,7 @@ def test_some_offsets_are_as_others_read_them(log: WholeLog) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_all_offsets_are_as_others_read_them(log: WholeLog) -> None:
-    """Each mode and isolation, each place of the seam; and with a segment gone that the broker has."""
+    """Test each mode, isolation and seam; and with a missing segment that the broker has."""
     modes = ("kafka_preferred", "remote_preferred", "remote_only")
     for place in log.places_of_the_seam():
         if place:
@@ -189,7 +190,7 @@ def test_a_missing_segment_is_filled_by_the_broker(log: WholeLog) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_each_offset_of_a_log_with_holes(kafka: KafkaServer, tmp_path: Path) -> None:
-    """Also those that compaction took, at a segment's end, where librdkafka alone takes them for records too large."""
+    """Includes offsets removed by compaction at a segment's end, where librdkafka alone reports oversized records."""
     compacted = CompactedLog(kafka, tmp_path)
     for place in (0, compacted.segments[len(compacted.segments) // 2] + 7):
         if place:
@@ -203,7 +204,7 @@ def test_each_offset_of_a_log_with_holes(kafka: KafkaServer, tmp_path: Path) -> 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", [WholeLog, CompactedLog])
 def test_java_and_we_read_the_same(kafka: KafkaServer, tmp_path: Path, kind: type[WholeLog]) -> None:
-    """One topic of each kind from its beginning, before and after the broker has deleted most of it."""
+    """Test one topic of each kind from its beginning, before and after the broker has deleted most of it."""
     whole = kind(kafka, tmp_path)
     for isolation in ISOLATIONS:
         lines = console_lines(kafka, whole.topic, tmp_path, isolation=isolation)

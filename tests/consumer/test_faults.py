@@ -1,4 +1,4 @@
-"""What goes wrong beneath a consumer: store, broker, keys, logs that were cut. Nothing is skipped, and all is told."""
+"""Faults beneath a consumer (store, broker, keys, truncated logs): nothing is skipped, and all are reported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tieredstore.remote import RemoteStorageManager
 
 
 class FaultyStores:
-    """The stores of consumers with its ``makers``."""
+    """Faulty stores for consumers that use ``makers``."""
 
     def __init__(self) -> None:
         self.fail_at: int | None = None
@@ -64,7 +64,7 @@ def test_the_store_fails_at_each_single_operation(bucket: Bucket, moment: Moment
 
 
 def test_a_broker_that_is_away_holds_up_nobody_who_reads_the_bucket(bucket: Bucket) -> None:
-    """It is told of once it has lasted, and goes on by itself."""
+    """A lasting outage is reported; the consumer recovers by itself."""
     bucket.write(400)
     broker = ScriptedBroker({ORDERS: ScriptedLog(400, 430), OTHERS: ScriptedLog(0, 10)})
     with broker.consumer(bucket, ORDERS, timeout_ms=200) as (consumer, member):
@@ -87,7 +87,7 @@ def test_a_broker_that_is_away_holds_up_nobody_who_reads_the_bucket(bucket: Buck
 
 
 def _all_of(consumer: Any, count: int) -> list[Any]:
-    """So many messages, whatever is raised meanwhile that may pass."""
+    """Return this many messages, ignoring transient errors."""
     messages: list[Any] = []
     end = time.monotonic() + DEADLINE_S
     while len(messages) < count:
@@ -101,7 +101,7 @@ def _all_of(consumer: Any, count: int) -> list[Any]:
 
 @pytest.mark.parametrize("policy", ["fail", "report"])
 def test_a_log_that_was_cut_below_what_was_read(bucket: Bucket, policy: str) -> None:
-    """An unclean election, which librdkafka notices by the leader epoch that the consumer gave it."""
+    """An unclean election, which librdkafka detects by the leader epoch that the consumer passed to it."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 50)})
     with broker.consumer(bucket, ORDERS, on_data_loss=policy) as (consumer, member):
@@ -122,8 +122,9 @@ def test_a_log_that_was_cut_below_what_was_read(bucket: Bucket, policy: str) -> 
 def test_a_log_that_was_cut_below_the_bucket_and_has_grown_beyond(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, policy: str, *, is_eager: bool
 ) -> None:
-    """Where the broker goes on it is asked by the leader epoch of the bucket's last record, which an assignment alone
-    does not do; and not before the client has begun with the partition."""
+    """At the switch to the broker, only a seek passes the leader epoch of the bucket's last record to it, and the
+    client must have started the partition before.
+    """
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 50, cut_at=12)})
     options = {"on_data_loss": policy, "mode": "remote_preferred"}
@@ -142,7 +143,7 @@ def test_a_log_that_was_cut_below_the_bucket_and_has_grown_beyond(
             assert offsets_of(read(consumer, 20)) == list(range(20))
             assert "seek behind" in str(raised(consumer, DataLossError))
         else:
-            # At the cut, not where it was: what was written there instead is given too.
+            # From the cut on: the replacement records are returned too.
             assert offsets_of(read(consumer, 58)) == [*range(20), *range(12, 50)]
             assert "the requested offset is not available" in caplog.text
 
@@ -161,14 +162,14 @@ def test_a_broker_whose_log_ends_before_what_was_read(bucket: Bucket, policy: st
             consumer.seek(TopicPartition(*ORDERS, 12))
         else:
             until(consumer, lambda _: _phase(consumer) == "live")
-        # The bucket's own offsets from there on are of a log that is no more.
+        # From there on, the bucket's offsets belong to a discarded log.
         broker.logs[ORDERS].end = 25
         assert offsets_of(read(consumer, 13)) == list(range(12, 25))
 
 
 @pytest.mark.parametrize("policy", ["fail", "report"])
 def test_a_bucket_whose_log_is_another_one_than_was_read(bucket: Bucket, policy: str) -> None:
-    """The record before the position was of epoch 0; what was uploaded later says that epoch 1 began below it."""
+    """The record before the position was of epoch 0; a later upload shows that epoch 1 began below it."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 30)})
     options = {"on_data_loss": policy, "mode": "remote_preferred"}
@@ -201,7 +202,7 @@ def _phase(consumer: Any) -> str | None:
 
 
 def test_each_call_serves_the_client_while_the_store_hangs(bucket: Bucket, fetches: Fetches) -> None:
-    """Who is not served leaves the group: a slow store is no reason for that."""
+    """A client that is not served leaves the group: a slow store must not cause that."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 20), OTHERS: ScriptedLog(0, 5)})
     goes_on = fetches.hold()
@@ -211,7 +212,7 @@ def test_each_call_serves_the_client_while_the_store_hangs(bucket: Bucket, fetch
             before = member.calls
             assert not call()
             assert member.calls > before
-        member.assign_by_group(OTHERS)  # a rebalance, in the middle of it
+        member.assign_by_group(OTHERS)  # a rebalance during the call
         assert offsets_of(until(consumer, lambda given: len(given) >= 5), 1) == list(range(5))
         goes_on.set()
         assert offsets_of(read(consumer, 20)) == list(range(20))

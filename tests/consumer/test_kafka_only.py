@@ -1,4 +1,4 @@
-"""The mode in which all is the library's: each method does what the plain client's does, and nothing else is opened."""
+"""Mode ``kafka_only``: each method behaves like the plain client's, and nothing else is opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys that a consumer does not have, or has wrongly: told of by name, by each call, and nothing is skipped."""
+"""Missing and wrong keys of a consumer: each call names the key, and nothing is skipped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _key_pair(name: str, directory: str = ".") -> Mapping[str, str]:
 
 
 def write_encrypted(bucket: Bucket, keys: Mapping[str, str], count: int) -> None:
-    """A segment that is sealed by these keys, as another uploader might have."""
+    """Write a segment encrypted with these keys, like another uploader."""
     with RemoteStorageManager(settings_from({**bucket.options, **keys, "chunk.size": "16384"})) as encrypting:
         bucket.manager, plain = encrypting, bucket.manager
         bucket.write(count)
@@ -36,7 +36,7 @@ def write_encrypted(bucket: Bucket, keys: Mapping[str, str], count: int) -> None
 
 
 def test_a_key_that_is_not_at_hand(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each call says so until a seek; where losses are reported it is counted, and what follows is read."""
+    """Each call reports it until a seek; with losses reported, it is counted and the following records are read."""
     monkeypatch.chdir(tmp_path)
     bucket.write(20)
     ours, theirs = _key_pair("key1"), _key_pair("key2")
@@ -66,7 +66,7 @@ CALLS: Final[dict[str, Callable[[Consumer], Any]]] = {
 def test_another_key_under_the_same_name(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Each call names it until a seek; the consumer is closed as ever, and another key is not taken for damage."""
+    """Each call names it until a seek; the consumer closes normally, and a wrong key is not reported as damage."""
     monkeypatch.chdir(tmp_path)
     call = CALLS[name]
     bucket.write(20)
@@ -89,7 +89,7 @@ def test_another_key_under_the_same_name(
 
 
 def raised_by(consumer: Consumer, call: Callable[[Consumer], Any]) -> WrongKeyError:
-    """What a call raises, which may come after some that give nothing."""
+    """Return a call's error, perhaps after some empty calls."""
     end = time.monotonic() + DEADLINE_S
     while time.monotonic() < end:
         try:

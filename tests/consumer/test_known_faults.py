@@ -1,8 +1,8 @@
-"""Faults that another consumer of bucket and broker has (Pinterest's), of which ours has none.
+"""Faults of another consumer of bucket and broker (Pinterest's), which ours must not have.
 
-Those that have a test elsewhere: the stall at a hole, all paused, ending one segment early (``test_bucket_alone``),
-markers given out, commit before delivery, patterns (``test_live``), membership lost to a slow store (``test_faults``).
-Here: an index of two entries, and positions that a cooperative rebalance clears.
+Tested elsewhere: the stall at a hole, all paused, ending one segment early (``test_bucket_alone``), returned markers,
+commit before delivery, patterns (``test_live``), membership lost through a slow store (``test_faults``). Here: an index
+of two entries, and positions cleared by a cooperative rebalance.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PADDING: Final = (("padding", b"." * 4000),)
 
 @pytest.mark.parametrize("batches", [1, 2, 3, 4])
 def test_each_start_in_a_segment_whose_index_is_short(bucket: Bucket, batches: int) -> None:
-    """Of none, one, two or three entries: an entry stands about every 4 KiB."""
+    """With none, one, two or three entries: the index has one about every 4 KiB."""
     where = TopicIdPartition(FIRST_ID, *ORDERS)
     built = [
         build_batch([Record(value_of(*ORDERS, at), None, headers=_PADDING) for at in (start, start + 1)], start)
@@ -41,7 +41,7 @@ def test_each_start_in_a_segment_whose_index_is_short(bucket: Bucket, batches: i
 
 @pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
 def test_what_a_cooperative_rebalance_leaves_goes_on_undisturbed(bucket: Bucket, mode: str) -> None:
-    """The position and the read of the partition that is kept; the other one begins where it was committed."""
+    """The kept partition keeps its position and its read; the other begins at its committed offset."""
     for partition in range(2):
         bucket.write(400, partition=partition)
     broker = ScriptedBroker({where: ScriptedLog(400, 410) for where in (ORDERS, OTHERS)})
@@ -61,7 +61,7 @@ def test_what_a_cooperative_rebalance_leaves_goes_on_undisturbed(bucket: Bucket,
 
 @pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
 def test_the_beginning_is_none_that_an_old_listing_tells(bucket: Bucket, mode: str) -> None:
-    """Copied after the bucket was listed and deleted by the broker before it was asked: it is there all the same."""
+    """A segment is found even if copied after the listing and deleted on the broker before it is asked."""
     bucket.write(20, partition=1)
     broker = ScriptedBroker({OTHERS: ScriptedLog(20, 25)})
     with broker.consumer(bucket, OTHERS, mode=mode, refresh_ms=600_000) as (consumer, member):
@@ -74,7 +74,7 @@ def test_the_beginning_is_none_that_an_old_listing_tells(bucket: Bucket, mode: s
 
 @pytest.mark.parametrize("deleted", [1, 2])
 def test_segments_that_retention_takes_while_they_are_looked_at(bucket: Bucket, deleted: int) -> None:
-    """It is listed anew, and nobody hears of an error; what comes next is what is there."""
+    """The bucket is listed again without an error; reading continues with the remaining segments."""
     segments = [bucket.write(20), bucket.write(20)]
     bucket.write(20, partition=1)
     broker = ScriptedBroker({ORDERS: ScriptedLog(40, 50), OTHERS: ScriptedLog(0, 20)}, committed={ORDERS: 5, OTHERS: 0})
@@ -90,7 +90,7 @@ def test_segments_that_retention_takes_while_they_are_looked_at(bucket: Bucket, 
 
 
 def test_a_segment_that_each_listing_names_and_nobody_can_fetch(bucket: Bucket, fetches: Fetches) -> None:
-    """Told of once it has lasted; listed at a pace that slows down."""
+    """It is reported after a while, and listed at increasing intervals."""
     segment = bucket.write(20)
     fetches.fail(SegmentNotFoundError(f"{segment} is not in the store"))
     with reader_of(bucket, TopicPartition(*ORDERS, 0), tiered_storage_timeout_ms=100) as consumer:
@@ -103,7 +103,7 @@ def test_a_segment_that_each_listing_names_and_nobody_can_fetch(bucket: Bucket, 
 
 @pytest.mark.parametrize("is_eager", [False, True])
 def test_holes_of_compaction_at_a_segments_end(bucket: Bucket, *, is_eager: bool) -> None:
-    """librdkafka tells of a record too large where it begins in one for the tenth time, and goes on: so do we."""
+    """librdkafka reports an oversized record after ten starts in a hole, and continues: so do we."""
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 40, hole=range(15, 20))})
     with broker.consumer(bucket, ORDERS) as (consumer, member):
         parts_of(consumer).core.live.join(is_eager=is_eager)
@@ -122,7 +122,7 @@ def test_holes_of_compaction_at_a_segments_end(bucket: Bucket, *, is_eager: bool
 def test_a_client_that_gives_nothing_though_the_broker_has_more(
     bucket: Bucket, caplog: pytest.LogCaptureFixture, *, is_eager: bool
 ) -> None:
-    """As after a broker was away: whether or not it has given something before, it is assigned anew, and goes on."""
+    """As after a broker outage: it is reassigned and continues, whether or not it delivered anything before."""
     caplog.set_level("INFO")
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20), OTHERS: ScriptedLog(0, 20)})
     with broker.consumer(bucket, ORDERS, OTHERS, makers={"silent_s": 0.05}, timeout_ms=100) as (consumer, member):
@@ -130,12 +130,12 @@ def test_a_client_that_gives_nothing_though_the_broker_has_more(
         member.is_eager = is_eager
         read(consumer, 40)
         for position in (20, 30):
-            before = caplog.text.count("it is assigned anew")  # also where the machine stood still for a while
+            before = caplog.text.count("it is assigned anew")  # also if the machine stalled for a while
             member.stuck.add(ORDERS)
             broker.logs[ORDERS].end = position + 10
             assert offsets_of(read(consumer, 10)) == list(range(position, position + 10))
             assert caplog.text.count("it is assigned anew") > before
-        # What is not given since it is no record is no standstill for ever.
+        # A hole must not count as an endless stall.
         before = caplog.text.count("it is assigned anew")
         broker.logs[ORDERS].hole, broker.logs[ORDERS].stays_in_hole = range(40, 50), True
         broker.logs[ORDERS].end = 50

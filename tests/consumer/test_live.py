@@ -1,4 +1,4 @@
-"""Bucket and broker as one log, by a group's member: against the same log read whole by others."""
+"""Bucket and broker as one log, read by a group member: compared with other clients' reads of the whole log."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ _library: Any = confluent_kafka
 
 @pytest.fixture
 def tiered(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
-    """Two partitions of 600 records each, whose values are their offsets; the first 200 are in the bucket alone."""
+    """Yield two partitions of 600 records each, whose values are their offsets; the first 200 are only in the
+    bucket.
+    """
     topic = TieredTopic(kafka, tmp_path, partitions=2)
     for partition in range(2):
         write(topic, [Produced(b"k" * 100, b"%d" % at) for at in range(600)], partition=partition)
@@ -55,7 +57,7 @@ def tiered(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
 
 
 def write(topic: TieredTopic, records: list[Produced], *, partition: int = 0, codec: str = "none") -> None:
-    """In batches that fit a segment, by one producer: each takes half a second to end."""
+    """Write in batches that fit a segment, with one producer: each takes half a second to end."""
     producer = producer_of(topic.server, **{"compression.type": codec})
     for at in range(0, len(records), 50):
         send(producer, topic.topic, records[at : at + 50], partition=partition)
@@ -114,7 +116,7 @@ def test_a_member_reads_all_of_both_once(tiered: TieredTopic, mode: str, protoco
 
 
 def test_what_was_committed_is_where_the_next_one_goes_on(tiered: TieredTopic) -> None:
-    """Also where only the bucket has it, which the plain client jumps over."""
+    """Also if only the bucket has it, where the plain client would skip records."""
     with Consumer(properties(tiered)) as consumer:
         consumer.subscribe([tiered.topic])
         gathered([consumer], lambda given: len(given) >= 1)
@@ -122,7 +124,7 @@ def test_what_was_committed_is_where_the_next_one_goes_on(tiered: TieredTopic) -
         consumer.commit(offsets=offsets, asynchronous=False)
         assert [place.offset for place in consumer.committed(offsets, DEADLINE_S)] == [57, 599]
         for place in offsets:
-            consumer.seek(place)  # so that closing commits the same
+            consumer.seek(place)  # so that closing commits the same offset
     with Consumer(properties(tiered)) as consumer:
         consumer.subscribe([tiered.topic])
         messages = gathered([consumer], lambda given: len(given) >= 544)
@@ -130,7 +132,7 @@ def test_what_was_committed_is_where_the_next_one_goes_on(tiered: TieredTopic) -
 
 
 def test_automatic_commits_have_nothing_that_no_call_has_given(tiered: TieredTopic) -> None:
-    """Who dies between a poll and what it does with it gets the messages again."""
+    """After a crash between a poll and the processing, the messages are returned again."""
     own = {"auto.commit.interval.ms": 0, "tiered.storage.mode": "remote_preferred"}
     with Consumer(properties(tiered) | own) as consumer:
         place = TopicPartition(tiered.topic, 0)
@@ -148,9 +150,9 @@ def test_automatic_commits_have_nothing_that_no_call_has_given(tiered: TieredTop
 
 
 def test_a_transaction_commits_offsets_of_records_that_come_from_the_bucket(tiered: TieredTopic) -> None:
-    """Read, process, write: the group's metadata are the member's, whichever source its records are of."""
+    """Read, process, write: the group metadata is the member's, for records from either source."""
     own = {"enable.auto.commit": False, "tiered.storage.mode": "remote_only"}
-    # One that is fenced if the group says that it has no such member.
+    # A transaction is fenced if the group does not know this member.
     producer = producer_of(tiered.server, **{"transactional.id": f"processor-of-{tiered.topic}"})
     producer.init_transactions(DEADLINE_S)
     with Consumer(properties(tiered) | own) as consumer:
@@ -189,7 +191,7 @@ def test_stored_offsets_by_hand(tiered: TieredTopic) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_members_come_and_go_and_nothing_is_lost(tiered: TieredTopic, protocol: str) -> None:
-    """The second one takes over where the first committed; nothing of what was revoked comes after that."""
+    """The second member continues at the first one's commits; revoked partitions deliver nothing afterwards."""
     own = {"tiered.storage.mode": "remote_preferred", "session.timeout.ms": 6000, **PROTOCOLS[protocol]}
     if protocol == "kip848":
         del own["session.timeout.ms"]
@@ -222,7 +224,7 @@ def row_of(message: Any) -> dict[str, Any]:
 
 
 def test_paused_in_the_bucket_and_mixed_calls(tiered: TieredTopic) -> None:
-    """What waits when a partition is paused is let go and comes again; columns and messages take turns."""
+    """Records queued at a pause are dropped and read again; columns and messages alternate."""
     with Consumer(properties(tiered, enable_partition_eof=True)) as consumer:
         consumer.assign([TopicPartition(tiered.topic, 0, 100)])
         offsets = [message.offset() for message in gathered([consumer], bool)]
@@ -291,7 +293,7 @@ def test_callbacks_may_say_where_to_start(tiered: TieredTopic) -> None:
 def test_a_record_that_is_ready_waits_ten_milliseconds_for_the_other_source(
     tiered: TieredTopic, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """While a store hangs the client is looked at, without waiting, after each wait of ten milliseconds at most."""
+    """While a store hangs, the client is served without waiting, after each wait of ten milliseconds at most."""
     answers, steps = threading.Event(), list[tuple[str, float]]()
     fetch, consume = RemoteStorageManager.fetch_log_segment, MemberClient.consume
 

@@ -1,4 +1,4 @@
-"""Whatever becomes of bucket, broker and group: each offset once, in order, and no hole in silence."""
+"""State machine of bucket, broker and group: each offset once, in order, and no unreported hole."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Where = tuple[str, int]
 
 
 class Machine(RuleBasedStateMachine):
-    """One member, two partitions; the model knows what it has been given of each, and what it must be given next."""
+    """One member, two partitions; the model has the received and the expected offsets of each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,13 +53,13 @@ class Machine(RuleBasedStateMachine):
         self.failures = 0
         self.segments: defaultdict[Where, list[RemoteLogSegmentMetadata]] = defaultdict(list)
         self.positions: dict[Where, int | None] = {}
-        """Of those that are assigned; None while nothing was given since the start was left to the consumer."""
+        """Position of each assigned partition; None if the consumer chose the start and has returned nothing yet."""
         self.paused: set[Where] = set()
         self.reached: defaultdict[Where, int] = defaultdict(int)
-        """How far each was ever given, or sought."""
+        """Highest offset of each that was returned or sought."""
         self.given: set[Where] = set()
         self.beginnings: defaultdict[Where, set[int]] = defaultdict(lambda: {0})
-        """Wherever both logs together have begun: a reset leads to one of them."""
+        """All starts that the combined log has had: a reset leads to one of them."""
         self.lost: list[Any] = []
 
     def _manager(self, chosen: Settings, **more: Any) -> RemoteStorageManager:
@@ -106,12 +106,12 @@ class Machine(RuleBasedStateMachine):
         count = min(count, log.end - end - skip)
         if count > 0:
             self.segments[where].append(self.bucket.write(count, *where, skip=skip))
-            # The first one may begin behind what the broker deleted.
+            # The first segment may begin after the broker's deletions.
             self.beginnings[where].add(self._beginning(where))
 
     @rule(where=PARTITIONS, count=st.integers(1, 25), is_careful=st.sampled_from([True, True, True, False]))
     def retain(self, where: Where, count: int, is_careful: bool) -> None:
-        """The broker deletes; at times what nobody has copied."""
+        """Delete on the broker, sometimes records that are not copied yet."""
         log = self.broker.logs[where]
         log.start = min(log.start + count, max(log.start, self._stored_end(where)) if is_careful else log.end)
         self.beginnings[where].add(self._beginning(where))
@@ -138,7 +138,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(where=PARTITIONS, are_lost=st.booleans())
     def revoke(self, where: Where, are_lost: bool) -> None:
-        """And assign again at the next call, as another member's coming and going does."""
+        """Revoke, and assign again at the next call, as when another member joins or leaves."""
         wheres = WHERES if self.member.is_eager else (where,)
         before = dict(self.positions)
         self.member.revoke_by_group(*wheres, are_lost=are_lost)
@@ -146,11 +146,11 @@ class Machine(RuleBasedStateMachine):
         for one in wheres:
             position = before[one]
             if not are_lost and one in self.given and position is not None and self.broker.committed[one] != position:
-                # Where a reset or a loss has moved it on since.
+                # A reset or a loss may have moved it since.
                 assert self._may_follow(one, position, self.broker.committed[one])
         self._assigned(*wheres)
 
-    # ---- what the user does
+    # ---- user actions
 
     @rule(count=st.sampled_from([1, 1, 3, 40]))
     def poll(self, count: int) -> None:
@@ -183,7 +183,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def read_all_there_is(self) -> None:
-        """What bucket and broker have comes, up to a hole, and the hole is told of."""
+        """Read everything from bucket and broker, up to a hole, which must be reported."""
         end = time.monotonic() + DEADLINE_S
         while behind := [where for where in WHERES if where not in self.paused and self._is_behind(where)]:
             assert time.monotonic() < end, (behind, self.positions, self.consumer.tiered_stats())
@@ -239,7 +239,7 @@ class Machine(RuleBasedStateMachine):
         self.reached[where] = max(offset, self.reached[where])
 
     def _serve_the_group(self) -> None:
-        """Only what is assigned can be sought and paused."""
+        """Serve pending rebalances: only assigned partitions can be sought and paused."""
         while self.member.rebalances:
             self._poll(1)
 
@@ -282,7 +282,7 @@ class Machine(RuleBasedStateMachine):
         self.given.add(where)
 
     def _may_follow(self, where: Where, position: int, offset: int) -> bool:
-        """Whether an offset may come next that is not the position: all between was told of as lost, or a reset."""
+        """Return True if the offset may follow: all offsets between were reported as lost, or there was a reset."""
         for start, stop in sorted((one.start, one.stop) for one in self.lost if one.partition.partition == where[1]):
             if start <= position < stop:
                 position = stop
@@ -290,7 +290,7 @@ class Machine(RuleBasedStateMachine):
         return offset == position or (was_reset and offset > position)
 
     def _step_over_holes(self) -> None:
-        """It is raised for a hole at a partition's position, and only there."""
+        """Assert that the error is for a hole at a partition's position, and seek past it."""
         assert self.policy == "fail"
         failed = [where for where, one in self.consumer.tiered_stats().items() if one["phase"] == "failed"]
         assert failed

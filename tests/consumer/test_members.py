@@ -1,4 +1,4 @@
-"""Members of a group that come, leave and are killed while they read bucket and broker: nothing is lost."""
+"""Group members that join, leave and are killed while they read bucket and broker: nothing is lost."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PROTOCOLS: Final[dict[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Noted:
-    """A line of a member's."""
+    """Line of a member's output."""
 
     kind: str
     partition: int
@@ -49,7 +49,7 @@ class Noted:
 
 
 class Members:
-    """The members of one group, and what they have noted."""
+    """Members of one group, and their output."""
 
     def __init__(self, tiered: TieredTopic, folder: Path, own: dict[str, Any]) -> None:
         self._tiered = tiered
@@ -78,7 +78,7 @@ class Members:
         self._outputs[self.running[-1].pid] = output
 
     def kill(self, source: random.Random) -> None:
-        """One of them, at whatever it is doing."""
+        """Kill one of them at a random moment."""
         process = self.running.pop(source.randrange(len(self.running)))
         process.kill()
         process.wait()
@@ -86,14 +86,14 @@ class Members:
     def leave(self) -> None:
         process = self.running.pop(0)
         end = time.monotonic() + DEADLINE_S
-        while not self._outputs[process.pid].exists():  # before that a signal just ends it
+        while not self._outputs[process.pid].exists():  # before the file exists, a signal just ends it
             assert time.monotonic() < end
             time.sleep(0.05)
         process.terminate()
         assert process.wait(DEADLINE_S) == 0
 
     def write(self, count: int) -> None:
-        """To each partition; what is closed is copied, and the broker deletes what the bucket has but for a little."""
+        """Write to each partition; copy closed segments, and delete most of them on the broker."""
         start, self.written = self.written, self.written + count
         for partition in range(PARTITIONS):
             values = [value_of(self._tiered.topic, partition, at) for at in range(start, self.written)]
@@ -105,7 +105,7 @@ class Members:
                 delete_records(self._tiered.server, self._tiered.topic, max(0, max(ends) - 50), partition=partition)
 
     def noted(self) -> dict[str, list[Noted]]:
-        """By member, in its order."""
+        """Return the lines by member, in order."""
         lines: dict[str, list[Noted]] = {}
         for path in sorted(self._folder.glob("member-*.txt")):
             whole = path.read_text().rpartition("\n")[0]
@@ -121,7 +121,7 @@ class Members:
         return offsets
 
     def wait_for(self, share: float) -> None:
-        """Until so much of all that was written was given."""
+        """Wait until this share of all records was returned."""
         end = time.monotonic() + DEADLINE_S
         while sum(map(len, self.given().values())) < share * self.written * PARTITIONS:
             assert time.monotonic() < end, {number: len(offsets) for number, offsets in self.given().items()}
@@ -129,7 +129,9 @@ class Members:
             time.sleep(0.1)
 
     def check(self) -> None:
-        """Nothing is lost; within an assignment each offset comes once and in order, and behind what was committed."""
+        """Assert that nothing is lost; within an assignment each offset comes once, in order, and after the
+        committed ones.
+        """
         assert self.given() == {partition: set(range(self.written)) for partition in range(PARTITIONS)}
         noted = self.noted()
         commits = [one for lines in noted.values() for one in lines if one.kind == "committed"]
@@ -165,7 +167,7 @@ def members_of(server: KafkaServer, folder: Path, protocol: str) -> Generator[Me
 
 
 def run(members: Members, kills: int, source: random.Random) -> None:
-    """Three members; each kill is followed by a newcomer, and now and then one leaves."""
+    """Run three members; after each kill one joins, and sometimes one leaves."""
     members.write(300)
     for _ in range(3):
         members.join()
@@ -190,7 +192,7 @@ def test_a_member_is_killed_and_another_one_takes_over(kafka: KafkaServer, tmp_p
 
 @pytest.fixture(scope="module")
 def quick_broker() -> Iterator[KafkaServer]:
-    """One that gives a member of the new protocol up after two seconds."""
+    """Yield a broker that expires a member of the new protocol after two seconds."""
     with start_kafka(
         **{"group.consumer.session.timeout.ms": "2000", "group.consumer.min.session.timeout.ms": "1000",
            "group.consumer.heartbeat.interval.ms": "300", "group.consumer.min.heartbeat.interval.ms": "100"}

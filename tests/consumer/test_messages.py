@@ -1,4 +1,4 @@
-"""Messages of the bucket are as the library's, method by method; and the consumer has all of the library's methods."""
+"""Messages of the bucket equal the library's, method by method; and the consumer has all of the library's methods."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ def test_what_a_deserializer_puts_in() -> None:
 
 
 class _Owner:
-    """Refers to a message that refers to it."""
+    """Part of a reference cycle with a message."""
 
 
 def test_the_collector_looks_at_messages_only_once_they_may_refer_to_something() -> None:
-    """Thousands of them a call: each collection would go through them all. A cycle is found all the same."""
+    """A call returns thousands of them, and each collection would visit all. Cycles are still found."""
     rows = BatchMessages("orders", 0, batch_of([Produced(b"k", b"v"), Produced(None, b"v", headers=(("h", b"x"),))]))
     plain, with_headers = rows.take(0, 2)
     assert not gc.is_tracked(plain)

@@ -1,4 +1,4 @@
-"""Real brokers that fail beneath a group's member: killed, elected uncleanly, away; and a store that hangs."""
+"""Real brokers that fail beneath a group member (killed, elected uncleanly, unreachable), and a store that hangs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ POLL_INTERVAL_S: Final = 6.0
 
 
 class Log:
-    """A topic of one partition on some brokers, and the bucket that its closed segments are copied into."""
+    """Topic of one partition on some brokers, and the bucket with its closed segments."""
 
     def __init__(self, cluster: KafkaCluster, folder: Path) -> None:
         self.cluster = cluster
@@ -46,8 +46,8 @@ class Log:
         self._admin.create_topics([new])[self.topic].result(TIMEOUT_S)
 
     def write(self, word: str, count: int) -> None:
-        """Values that tell by whom they were written, in batches that fit a segment."""
-        # One that is new does not know what an earlier leader had from it.
+        """Write values that name their writer, in batches that fit a segment."""
+        # A new producer does not know what it sent to an earlier leader.
         producer = Producer({"bootstrap.servers": self.cluster.bootstrap_servers, "log_level": 0, "acks": "all"})
         failed: list[object] = []
         for at in range(count):
@@ -61,7 +61,7 @@ class Log:
         assert failed == []
 
     def copy(self, node: ClusterNode) -> int:
-        """What that broker has closed; one more than the last offset."""
+        """Copy this broker's closed segments; return their end offset."""
         seam = 0
         with RemoteStorageManager(settings_from(self.store)) as manager:
             for segment in map(describe, discover(node.log_dir, topics=[self.topic]).segments):
@@ -72,7 +72,7 @@ class Log:
         return seam
 
     def cut(self, start: int) -> None:
-        """The broker's log begins there afterwards."""
+        """Truncate the broker's log to this start."""
         place = TopicPartition(self.topic, 0, start)
         self._admin.delete_records([place])[place].result(TIMEOUT_S)
 
@@ -100,7 +100,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 def gathered(consumer: Consumer, count: int) -> list[Any]:
-    """So many records; what may pass is passed over."""
+    """Return this many records, ignoring transient errors."""
     messages: list[Any] = []
     end = time.monotonic() + LONG_S
     while len(messages) < count:
@@ -111,7 +111,7 @@ def gathered(consumer: Consumer, count: int) -> list[Any]:
 
 
 def until_raised(consumer: Consumer) -> tuple[TieredStoreError, list[Any]]:
-    """What a call raises, and the records before it."""
+    """Return a call's error, and the records before it."""
     messages: list[Any] = []
     end = time.monotonic() + LONG_S
     while time.monotonic() < end:
@@ -133,7 +133,7 @@ def pair() -> Iterator[KafkaCluster]:
 
 
 def test_an_unclean_election_while_a_member_is_at_the_seam(pair: KafkaCluster, tmp_path: Path) -> None:
-    """All of the bucket was read, and the broker's log, that was cut below, has grown beyond: its epochs tell."""
+    """The bucket is read completely, and the broker's truncated log has grown beyond: only its epochs show that."""
     log = Log(pair, tmp_path)
     log.write("kept", 100)
     pair.brokers[2].kill()
@@ -166,7 +166,7 @@ def test_an_unclean_election_while_a_member_is_at_the_seam(pair: KafkaCluster, t
         error, messages = until_raised(consumers["fail"])
         assert isinstance(error, DataLossError)
         assert not messages
-        # At the cut, not at the seam: what took the place of the lost records is given.
+        # From the cut on, not the seam: the replacements of the lost records are returned.
         following = gathered(consumers["report"], seam)
         assert offsets_of(following) == list(range(100, 100 + seam))
         assert all(message.value().startswith(b"new") for message in following)
@@ -179,7 +179,7 @@ def single() -> Iterator[KafkaCluster]:
 
 
 def copied_and_cut(cluster: KafkaCluster, folder: Path, count: int) -> tuple[Log, int]:
-    """A log of which the broker has but the last; where it begins there."""
+    """Return a log of which the broker has only the end, and its start there."""
     log = Log(cluster, folder)
     log.write("written", count)
     start = log.copy(cluster.brokers[1]) - 20
@@ -188,7 +188,7 @@ def copied_and_cut(cluster: KafkaCluster, folder: Path, count: int) -> tuple[Log
 
 
 def test_a_broker_that_is_away_for_half_a_minute(single: KafkaCluster, tmp_path: Path) -> None:
-    """The bucket is read meanwhile, and what the broker alone has once it is back; nothing is lost, nor comes twice."""
+    """The bucket is read during the outage, and the broker's records after it; nothing is lost or duplicated."""
     log, start = copied_and_cut(single, tmp_path, 1000)
     own = {"enable_auto_commit": True, "auto_commit_interval_ms": 100}
     with Consumer(log.properties("away", **own)) as consumer:

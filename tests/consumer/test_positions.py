@@ -1,4 +1,4 @@
-"""Positions know the leader epoch and the topic they were read in: at rest, over jumps, and beyond a cut."""
+"""Positions know their leader epoch and topic: at rest, over jumps, and beyond a cut."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ MODES: Final = pytest.mark.parametrize("mode", ["kafka_preferred", "remote_prefe
 @pytest.mark.parametrize("policy", ["fail", "report"])
 @pytest.mark.parametrize("epoch", [None, 0])
 def test_a_commit_beyond_a_cut_is_told(bucket: Bucket, mode: str, policy: str, epoch: int | None) -> None:
-    """The bucket has 25 to 39 of a deposed leader, and the group has read up to 30 of them, or of what came instead."""
+    """The bucket has 25 to 39 of a deposed leader, and the group has read up to 30 of them, or of their
+    replacements.
+    """
     bucket.write(40)
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 60, cut_at=25, epoch=1)}, committed={ORDERS: 30})
     broker.commits[ORDERS, 30] = GroupCommit(30, None, epoch)
@@ -37,7 +39,7 @@ def test_a_commit_beyond_a_cut_is_told(bucket: Bucket, mode: str, policy: str, e
 
 @MODES
 def test_what_was_read_after_the_cut_stands(bucket: Bucket, mode: str) -> None:
-    """As does an offset of the user's: it is meant in the log as it is."""
+    """The same holds for a user's offset: it refers to the current log."""
     bucket.write(40)
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 60, cut_at=25, epoch=1)}, committed={ORDERS: 30})
     broker.commits[ORDERS, 30] = GroupCommit(30, None, 1)
@@ -48,7 +50,7 @@ def test_what_was_read_after_the_cut_stands(bucket: Bucket, mode: str) -> None:
 
 
 def test_commits_tell_epoch_and_topic(bucket: Bucket) -> None:
-    """Of what calls have given, of stored offsets and messages; a user's metadata stay."""
+    """Applies to returned records, stored offsets and messages; a user's metadata is kept."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 40)})
     ours = f"tieredstore topic.id={FIRST_ID}"
@@ -74,7 +76,7 @@ def test_commits_tell_epoch_and_topic(bucket: Bucket) -> None:
 @MODES
 @pytest.mark.parametrize("policy", ["fail", "report"])
 def test_a_commit_of_another_life_is_told(bucket: Bucket, mode: str, policy: str) -> None:
-    """Neither a reset nor a silent read; a commit that tells no id says nothing."""
+    """Neither a reset nor a silent read; a commit without a topic id is not checked."""
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 40)}, committed={ORDERS: 30})
     broker.commits[ORDERS, 30] = GroupCommit(30, f"tieredstore topic.id={SECOND_ID}", 0)
     with broker.consumer(bucket, ORDERS, mode=mode, on_data_loss=policy) as (consumer, _):
@@ -95,7 +97,7 @@ def test_metadata_of_others_say_nothing(bucket: Bucket, metadata: str) -> None:
 
 
 def test_a_marker_of_a_new_leader_at_the_buckets_end_is_no_cut(bucket: Bucket) -> None:
-    """Nobody is given the marker, which is the first of its epoch: what follows is of the same log all the same."""
+    """The marker, first of its epoch, is never returned: the following records are still of the same log."""
     bucket.write(20)
     marker = build_end_marker(20, Producer(7, 0, -1), commit=True)
     bucket.copy(TopicIdPartition(FIRST_ID, *ORDERS), [marker], range(20, 21), epochs=((0, 0), (1, 20)))
@@ -117,7 +119,7 @@ def test_a_new_leader_within_a_hole_is_no_cut(bucket: Bucket) -> None:
 
 
 def test_what_a_deposed_leader_shipped_is_not_read_on(bucket: Bucket) -> None:
-    """The group has read of a later epoch than the bucket has there: the bucket has yet to be given what follows."""
+    """The group has read a later epoch than the bucket has there: the following segments are not uploaded yet."""
     bucket.write(40)
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 0)}, committed={ORDERS: 30})
     broker.commits[ORDERS, 30] = GroupCommit(30, None, 1)

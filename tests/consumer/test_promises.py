@@ -1,4 +1,4 @@
-"""What the page on consumers promises of sides, starts, columns, bounds and closing, each held by a script."""
+"""Promises of the consumer page about sides, starts, columns, bounds and closing, each with a script."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_who_lags_by_a_whole_segment_goes_back_to_the_bucket(bucket: Bucket) -> 
 
 @pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
 def test_sides_change_once_a_segment_at_most(bucket: Bucket, mode: str) -> None:
-    """Whatever retention does, even if it takes a little after each record."""
+    """Regardless of retention, even if it deletes a little after each record."""
     for _ in range(4):
         bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(10, 90)})
@@ -52,7 +52,7 @@ def test_sides_change_once_a_segment_at_most(bucket: Bucket, mode: str) -> None:
 
 
 def test_what_is_committed_is_asked_for_until_the_coordinator_answers(bucket: Bucket) -> None:
-    """Its silence is never taken for nothing committed, where all would come again, or nothing at all."""
+    """Silence is never taken as "nothing committed", which would reread everything or skip to the end."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 30)}, committed={ORDERS: 15}, failures=4)
     with broker.consumer(bucket, ORDERS) as (consumer, _):
@@ -84,7 +84,7 @@ def test_columns_of_both_sources_have_one_schema(bucket: Bucket) -> None:
 
 
 class Assignments:
-    """A client that keeps what it is assigned."""
+    """Client that records its assignments."""
 
     def __init__(self) -> None:
         self.all: list[list[tuple[int, int]]] = []
@@ -115,7 +115,7 @@ def test_eager_assignments_are_one_a_second_at_most() -> None:
 
 
 def test_all_partitions_together_keep_to_the_bound(bucket: Bucket) -> None:
-    """Decoded records that wait, of all partitions: the bound, and a batch more for each thread."""
+    """Queued decoded records of all partitions are bounded, plus a batch per thread."""
     partitions, most = 15, 0
     for number in range(partitions):
         bucket.write(200, partition=number)
@@ -133,7 +133,7 @@ def test_all_partitions_together_keep_to_the_bound(bucket: Bucket) -> None:
 
 
 def test_what_is_held_of_the_client_is_bounded_too(bucket: Bucket) -> None:
-    """Columns are given partition by partition: what came of the others waits here, and not without end."""
+    """Columns are returned per partition: the queue of the others' records is bounded too."""
     wheres = [("orders", number) for number in range(30)]
     broker = ScriptedBroker({where: ScriptedLog(0, 20) for where in wheres})
     with broker.consumer(bucket, *wheres, makers={"held_bytes": 64 * 100}) as (consumer, _):
@@ -147,7 +147,7 @@ def test_what_is_held_of_the_client_is_bounded_too(bucket: Bucket) -> None:
 
 
 def test_a_store_that_hangs_does_not_keep_a_consumer_open(bucket: Bucket, fetches: Fetches) -> None:
-    """Its threads are left behind after a while, and keep no process from ending."""
+    """Its threads are abandoned after a while, and do not block the process's exit."""
     bucket.write(20)
     goes_on, hangs = threading.Event(), threading.Event()
 
@@ -177,7 +177,7 @@ def test_the_page_of_metrics_names_each_of_a_consumers() -> None:
 
 
 def test_a_record_that_is_ready_does_not_wait_for_the_other_source(bucket: Bucket, fetches: Fetches) -> None:
-    """A call that waits for the bucket gives what the broker has at once, and the other way about."""
+    """A call that waits for the bucket returns the broker's records at once, and vice versa."""
     bucket.write(20)
     broker, goes_on = ScriptedBroker({ORDERS: ScriptedLog(20, 20), OTHERS: ScriptedLog(0, 0)}), fetches.hold()
     with broker.consumer(bucket, ORDERS, OTHERS) as (consumer, member):

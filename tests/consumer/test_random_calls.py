@@ -1,7 +1,7 @@
-"""Random sequences of all calls, to confluent-kafka's consumer and to ours: the same records, results and errors.
+"""Random sequences of all calls on confluent-kafka's consumer and ours: the same records, results and errors.
 
-Two topics of the same records, read by one consumer each: one is whole on the broker, of the other a part is in the
-bucket alone. Differences on purpose are left out here; docs/how-to/consumer.md lists those that users meet.
+Two topics with the same records, read by one consumer each: one is complete on the broker, the other partly in the
+bucket only. Intended differences are left out here; docs/how-to/consumer.md lists those visible to users.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TAIL_BASE: Final = -2000
 _library: Any = confluent_kafka
 
 Spot = tuple[str, int]
-"""A partition, of the topic that both consumers know by another name."""
+"""A partition, with a different topic name for each consumer."""
 SPOTS: Final[tuple[Spot, ...]] = (("tiered", 0), ("tiered", 1), ("live", 0))
 
 
@@ -58,7 +58,7 @@ class Twins:
         for spot in SPOTS:
             self.produce(spot, 40)
         self.tiered.tier()
-        # One partition has left the broker in part, within a segment; the other one is on both sides.
+        # One partition is partly deleted on the broker, within a segment; the other is complete on both sides.
         delete_records(server, self.tiered.topic, 13)
 
     def produce(self, spot: Spot, count: int) -> None:
@@ -71,7 +71,7 @@ class Twins:
 
 
 class Side:
-    """One of the two consumers, and where it is in each partition that is assigned."""
+    """One of the two consumers, and its place in each assigned partition."""
 
     def __init__(self, name: str, consumer: Any, twins: Twins, committed: dict[Spot, int], told: list[str]) -> None:
         self.name = name
@@ -81,21 +81,21 @@ class Side:
         self._spots = {topic: spot for spot, topic in self._topics.items()}
         self._committed = committed
         self._told = told
-        """The statistics of the plain client."""
+        """Statistics of the plain client."""
         self._is_settled = True
         self.nexts: dict[Spot, int] = {}
-        """The offset that is to be given next."""
+        """Next expected offset."""
         self.given: set[Spot] = set()
-        """Those of which something was given since they were assigned or sought."""
+        """Partitions that returned a record since they were assigned or sought."""
         self.heard: list[tuple[str, Spot]] = []
-        """What the group's callbacks were called with."""
+        """Arguments of the group's callbacks."""
         self.starts_at: int | None = None
-        """An offset that the callback assigns partitions with; None if it leaves that to the library."""
+        """Start offset in the assign callback; None leaves it to the library."""
         self.commits_revoked = False
         self.outcomes: list[object] = []
 
     def wait_for_the_coordinator(self) -> None:
-        """The plain client gives a moment's refusal to its caller."""
+        """Wait: the plain client passes a temporary refusal on to its caller."""
         end = time.monotonic() + DEADLINE_S
         while not isinstance(self.outcome(lambda: self.consumer.committed([self.place(SPOTS[0])], 5)), list):
             assert time.monotonic() < end
@@ -107,7 +107,7 @@ class Side:
         return [self._topics[name] for name in names]
 
     def outcome(self, call: Callable[[], object]) -> object:
-        """What a call gives or raises, so that it can be compared with the other side's."""
+        """Return a call's result or error in a comparable form."""
         try:
             result = call()
         except KafkaException as error:
@@ -127,22 +127,23 @@ class Side:
 
     @property
     def is_located(self) -> bool:
-        """Whether it tells of each partition where it is."""
+        """True if it reports a position for each partition."""
         return all(place.offset >= 0 for place in self.consumer.position([self.place(spot) for spot in self.nexts]))
 
     def settle(self, source: random.Random) -> None:
-        """Read until the plain client fetches all that is assigned, and nothing else.
+        """Read until the plain client fetches exactly the assigned partitions.
 
-        It may not be called before: what changes while it asks the broker makes librdkafka 2.16 drop the answer and ask
-        the same again half a second later, wherever the partition has got to. It then goes back to where an earlier
-        assignment or seek led; or, not assigned any more, takes a seek and fetches for the next assignment.
+        It may not be called before: if something changes during its request to the broker, librdkafka 2.16 drops the
+        answer and repeats the request half a second later, wherever the partition is then. It then returns to an
+        earlier assignment's or seek's place; or, if the partition is unassigned, takes a seek and fetches for the next
+        assignment.
         """
         end = time.monotonic() + DEADLINE_S
         self._told.clear()
         since, agreeing = time.monotonic() * 1e6, 0
         while not self._is_settled and agreeing < 2:
             self.read(1, 0.01, source)
-            # The first one after a call may have been made up before the client began with it.
+            # The first statistics after a call may predate its effect.
             for told in map(json.loads, self._told):
                 if told["ts"] > since:
                     agreeing = agreeing + 1 if self._fetching(told) == dict.fromkeys(self.nexts, "active") else 0
@@ -151,7 +152,7 @@ class Side:
         self._is_settled = True
 
     def _fetching(self, told: dict[str, Any]) -> dict[Spot, str]:
-        """By its statistics, the partitions that the plain client fetches or asks about."""
+        """Return the partitions that the plain client fetches or asks about, by its statistics."""
         return {
             (self._spots[topic["topic"]], int(number)): partition["fetch_state"]
             for topic in told["topics"].values()
@@ -160,7 +161,7 @@ class Side:
         }
 
     def begin(self, spot: Spot, offset: int) -> None:
-        """The model of a start: where it leads."""
+        """Set the model's start of a partition."""
         self._is_settled = False
         end = self._twins.ends[spot]
         if offset <= TAIL_BASE:
@@ -203,7 +204,7 @@ class Side:
             outcome: Any = self.outcome(lambda: consumer.commit(asynchronous=False))
             self.outcomes.append(outcome)
             if isinstance(outcome, list):
-                # At once: the next assignment, which may come in this very call, starts there.
+                # At once: the next assignment, perhaps in this very call, starts there.
                 self._committed.update({(name, number): offset for name, number, offset in outcome if offset >= 0})
         for spot in spots:
             self.end(spot)
@@ -211,7 +212,7 @@ class Side:
     is_eager = False
 
     def read(self, count: int, wait: float, source: random.Random) -> None:
-        """One call that gives records, each of which has to be the next one of its partition."""
+        """Make one call that returns records; assert that each is its partition's next."""
         if self.name == "ours" and source.random() < 0.3:
             batch = self.consumer.poll_arrow(wait, count, ["offset", "value"])
             if batch is not None:
@@ -237,16 +238,16 @@ class Side:
 
 
 class Calls:
-    """A random sequence of calls for both consumers, and the model that says what is comparable."""
+    """Random sequence of calls for both consumers, and the model of comparable results."""
 
     def __init__(self, protocol: str, twins: Twins, source: random.Random, mode: str) -> None:
         self.protocol, self.twins, self.source = protocol, twins, source
         self.committed: dict[Spot, int] = {}
         self.paused: dict[Spot, bool] = {}
-        """Of each that was ever assigned."""
+        """Includes every partition ever assigned."""
         self.mode = mode
         self.done: list[object] = []
-        """The last steps, told of with an error."""
+        """The last steps, shown with an error."""
         group = f"random-{source.getrandbits(60)}"
         common = {
             "bootstrap.servers": twins.server.bootstrap_servers, "auto.offset.reset": "earliest", "log_level": 0,
@@ -273,12 +274,12 @@ class Calls:
         for side in self.sides:
             side.consumer.close()
 
-    # ---- what is compared
+    # ---- comparisons
 
     def same(self, call: Callable[[Side], object], *what: object) -> object:
-        """Call both; the outcome, which has to be one."""
+        """Call both, assert equal outcomes, and return the outcome."""
         self.done.append(what)
-        # Ours at once, whatever it is at.
+        # Call ours at once, in any state.
         ours = self._settled(self.ours, partial(call, self.ours))
         self.plain.settle(self.source)
         plain = self._settled(self.plain, partial(call, self.plain))
@@ -286,7 +287,7 @@ class Calls:
         return plain
 
     def _settled(self, side: Side, call: Callable[[], object]) -> object:
-        """The outcome, when a rebalance does not hinder it any more."""
+        """Return the outcome, once no rebalance interferes."""
         end = time.monotonic() + DEADLINE_S
         while (outcome := side.outcome(call)) in ("ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS", "STALE_MEMBER_EPOCH"):
             assert time.monotonic() < end, outcome
@@ -294,7 +295,7 @@ class Calls:
         return outcome
 
     def serve(self, is_done: Callable[[Side], bool]) -> None:
-        """Read on both sides until each is where it should be."""
+        """Read on both sides until each reaches its target."""
         end = time.monotonic() + DEADLINE_S
         for side in self.sides:
             while not is_done(side):
@@ -302,7 +303,7 @@ class Calls:
                 assert time.monotonic() < end, (side.name, side.nexts, self.paused, self.committed)
 
     def drain(self) -> None:
-        """Both give all there is, and nothing more."""
+        """Read everything from both, and assert that nothing follows."""
         self.done.append("drain")
         self.serve(lambda side: all(side.nexts[spot] == self.twins.ends[spot] for spot in self._running(side)))
         for side in self.sides:
@@ -317,7 +318,7 @@ class Calls:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether both have given what is to be committed: after a seek they differ until something was given."""
+        """True if both have returned the offsets to commit: after a seek they differ until a record was returned."""
         plain, ours = self.sides
         return ours.nexts == plain.nexts and ours.given == plain.given == set(ours.nexts)
 
@@ -337,13 +338,13 @@ class Calls:
             side.read(self.source.choice([1, 2, 7]), 0.02, self.source)
 
     def produce(self) -> None:
-        # An end, or a tail, is to be where it was when it was asked for, of what is paused too.
+        # An end or a tail must not have moved since it was requested, even for paused partitions.
         self.plain.settle(self.source)
         self.serve(lambda side: side is self.plain or side.is_located)
         self.twins.produce(self.source.choice(SPOTS), self.source.randrange(1, 6))
 
     def pause(self) -> None:
-        # Of others the plain client keeps it too, if it happens to know of the topic.
+        # The plain client may also pause others, if it happens to know the topic.
         known = sorted(self.paused)
         if not known:
             return
@@ -357,7 +358,7 @@ class Calls:
         self.paused.update({spot: False for spot in chosen if spot in self.paused})
 
     def _offset(self, spot: Spot) -> int:
-        """One to start at."""
+        """Return a start offset."""
         end = self.twins.ends[spot]
         logical = [OFFSET_BEGINNING, OFFSET_END, TAIL_BASE - self.source.choice([0, 1, 9, 1000])]
         return self.source.choice([self.source.randrange(end + 1), *logical])
@@ -381,7 +382,7 @@ class Calls:
             spot = self.source.choice(self.assigned)
             call = "seek", spot, OFFSET_STORED
             assert self.same(lambda side: side.consumer.seek(side.place(spot, OFFSET_STORED)), *call) == "_INVALID_ARG"
-            # The plain client gives nothing more of a partition whose seek it has refused, before another one.
+            # After a refused seek, the plain client returns nothing of the partition until another seek.
             for side in self.sides:
                 side.consumer.seek(side.place(spot, side.nexts[spot]))
                 side.begin(spot, side.nexts[spot])
@@ -389,7 +390,7 @@ class Calls:
     def commit(self) -> None:
         self.plain.settle(self.source)
         if self.is_comparable:
-            # Nothing less than is committed: that is in the table.
+            # Commit no lower offset: that difference is in the table.
             if any(self.committed.get(spot, 0) > self.plain.nexts[spot] for spot in self.assigned):
                 return
             outcome = self.same(lambda side: side.consumer.commit(asynchronous=False), "commit")
@@ -397,7 +398,7 @@ class Calls:
                 self.committed |= self.plain.nexts
 
     def commit_offsets(self) -> None:
-        # Of others it may be that the group is still asked for what it has committed.
+        # For others, the committed offset may still be requested from the group.
         known = sorted(self.plain.given & self.ours.given)
         if known:
             spot = self.source.choice(known)
@@ -418,7 +419,7 @@ class Calls:
             places = side.consumer.position([side.place(spot) for spot in known])
             assert [place.offset for place in places] == [side.nexts[spot] for spot in known]
         self.same(lambda side: side.consumer.get_watermark_offsets(side.place(("tiered", 1)), DEADLINE_S), "extent")
-        # Of all records the time is one.
+        # All records have the same time.
         for moment in (0, MAX_OFFSET):
             self.same(partial(self._times, asked, moment), "times", moment)
 
@@ -464,7 +465,7 @@ class Calls:
             twice = [*chosen, self.source.choice([chosen[0], (chosen[0][0], -3)])]
             outcome = self.same(lambda side: side.consumer.assign([side.place(*one) for one in twice]), "assign", twice)
             assert outcome == "_INVALID_ARG"
-            # The plain client has let go of what was assigned.
+            # The plain client has dropped its assignment.
             self.unassign()
             return
         self.same(lambda side: side.consumer.assign([side.place(*one) for one in chosen]), "assign", chosen)
@@ -496,7 +497,7 @@ class Calls:
     # ---- by a group
 
     def subscribe(self) -> None:
-        """And wait for what it assigns; at times a moment after it was left."""
+        """Subscribe and wait for the assignment; sometimes right after leaving."""
         names = self.source.choice([("tiered",), ("live",), ("tiered", "live")])
         starts_at = self.source.choice([None, None, OFFSET_BEGINNING, 7, TAIL_BASE - 4])
         commits, before = self._prepare_revocation(), set(self.assigned)
@@ -508,7 +509,7 @@ class Calls:
         self.same(lambda side: side.subscribe(names), "subscribe", names, starts_at)
         self.subscribed = names
         wanted = {spot for spot in SPOTS if spot[0] in names}
-        # Groups that assign all at once do so whatever is subscribed to; others only what is new.
+        # Eager groups always reassign everything; others assign only new partitions.
         known = set() if self.protocol == "eager" else wanted & before
         self.serve(
             lambda side: (
@@ -530,7 +531,7 @@ class Calls:
         self._compare_callbacks()
 
     def _prepare_revocation(self) -> bool:
-        """Whether the callback is to commit: if that leads to the same on both sides."""
+        """Return True if the callback should commit: if that gives the same result on both sides."""
         if not self.assigned or self.source.random() < 0.5:
             return False
         self.drain()
@@ -546,7 +547,7 @@ class Calls:
             side.outcomes.clear()
 
     def refused_by_the_group(self) -> None:
-        """Assignments of another kind than the group's are refused, and nothing changes."""
+        """Assert that assignments of another kind than the group's are refused without effect."""
         if not self.assigned:
             return
         spot = self.source.choice(SPOTS)
@@ -572,7 +573,7 @@ def twins(kafka: KafkaServer, tmp_path: Path) -> Iterator[Twins]:
 
 
 def compare(protocol: str, twins: Twins, seed: str, steps: int) -> None:
-    """So many calls, in sequences of 150 at most."""
+    """Make this many calls, in sequences of 150 at most."""
     source, compared = random.Random(f"{protocol} {seed}"), 0
     while compared < steps:
         calls = Calls(protocol, twins, source, source.choice(["kafka_preferred", "remote_preferred"]))

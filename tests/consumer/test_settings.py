@@ -1,4 +1,4 @@
-"""What a consumer is told: each name and value is looked at before anything is connected to."""
+"""Consumer settings: each name and value is checked before any connection."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_the_names_of_pinterests_readme_are_taken() -> None:
     assert settings.store.s3 is not None
     assert (settings.store.s3.bucket_name, settings.store.endpoint.cluster) == ("logs", "test-cluster")
     assert settings.client.keys() == {"bootstrap.servers", "group.id", "auto.offset.reset"}
-    # What says where segments lie by our names counts.
+    # Our own properties for the segments' location take precedence.
     ours = parse_settings(theirs | bucket | {"tiered.storage.settings": STORE})
     assert ours.store is not None
     assert ours.store.s3 is None
