@@ -537,7 +537,7 @@ class Bucket(Closing):
         return self._handles.get().managers.get()
 
     def opened(self) -> OpenBucket:
-        """The store itself, for tools."""
+        """Return the store itself, for tools."""
         return self._bucket()
 
     def open_log(self, segment: RemoteLogSegmentMetadata) -> SegmentStream:

@@ -62,7 +62,7 @@ class Catalog:
 
     @classmethod
     def of(cls, segments: Mapping[TopicIdPartition, PartitionSegments], problems: Iterable[Problem] = ()) -> Catalog:
-        """The catalog of these partitions."""
+        """Return the catalog of these partitions."""
         known = tuple(problems)
         segments = dict(zip(segments, _with_problems(segments, known), strict=True))
         by_topic: defaultdict[str, defaultdict[Uuid, dict[int, PartitionSegments]]]
@@ -76,7 +76,7 @@ class Catalog:
         return cls(segments, {topic: tuple(lives[topic]) for topic in sorted(lives)}, known)
 
     def topics(self) -> tuple[str, ...]:
-        """The names of the topics that have segments, sorted."""
+        """Return the names of the topics that have segments, sorted."""
         return tuple(self.lives)
 
     def incarnations(self, topic: str) -> tuple[Incarnation, ...]:
@@ -120,7 +120,7 @@ class Catalog:
         return last
 
     def partitions(self, topic: str, topic_id: Uuid | None = None) -> tuple[int, ...]:
-        """The partitions that have segments, sorted."""
+        """Return the partitions that have segments, sorted."""
         return self.incarnation(topic, topic_id).partitions
 
     def lineage(self, topic: str, partition: int, topic_id: Uuid | None = None) -> Lineage:

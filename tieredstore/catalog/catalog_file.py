@@ -167,7 +167,7 @@ class StoredRows:
         return sum(batch.num_rows for batch in self._batches)
 
     def paths(self) -> Iterator[str]:
-        """The main paths of all rows."""
+        """Yield the main paths of all rows."""
         for batch in self._batches:
             yield from batch.column("path").to_pylist()
 
@@ -195,7 +195,7 @@ class RowCursor:
         self._at = 0
 
     def find(self, path: str, segment_id: RemoteLogSegmentId, start_offset: int) -> SegmentRow | None:
-        """The row of a segment; None if there is none, or one that contradicts itself."""
+        """Return the row of a segment; None if there is none, or one that contradicts itself."""
         while not self._rows["path"] or self._rows["path"][-1] < path:
             batch = next(self._batches, None)
             if batch is None:

@@ -44,12 +44,12 @@ class SegmentIdentity:
 
     @classmethod
     def of(cls, segment: LogSegment) -> SegmentIdentity:
-        """The identity of a segment whose log was read."""
+        """Return the identity of a segment whose log was read."""
         return cls(segment.topic_id_partition, segment.base_offset, segment.end_offset, segment.segment_leader_epochs)
 
     @classmethod
     def of_stored(cls, metadata: RemoteLogSegmentMetadata) -> SegmentIdentity:
-        """The identity of a copy."""
+        """Return the identity of a copy."""
         where = metadata.topic_id_partition
         return cls(where, metadata.start_offset, metadata.end_offset, metadata.segment_leader_epochs)
 

@@ -106,7 +106,7 @@ def _what_is_wrong(name: str, reader: SettingsReader) -> str:
 
 
 def candidates(reader: SettingsReader) -> frozenset[str]:
-    """All names that could have been meant, with those of the listed key pairs."""
+    """Return all names that could have been meant, with those of the listed key pairs."""
     ids = [key_id.strip() for key_id in reader.values.get(PAIRS, "").split(",")]
     halves = ("public", "private")
     return known_names() | {f"{PAIRS}.{key_id}.{half}.key.file" for key_id in ids if key_id for half in halves}

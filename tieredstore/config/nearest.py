@@ -49,7 +49,7 @@ _MEANING: Final[Mapping[str, str]] = {word: line.split()[0] for line in _SAME fo
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """The known name that ``name`` was meant to be; None if none is near.
+    """Return the known name that ``name`` was meant to be; None if none is near.
 
     That is the one that it ends with after a dot; else one of nearly the same letters; else the one whose words mean
     most of the same, as ``storage.class.name`` and ``storage.backend.class``; else the one of the most similar letters.
@@ -67,7 +67,9 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
 
 
 def _meant(name: str, known: Sequence[str]) -> str | None:
-    """The known name that shares most of its words with ``name``; rare words count more than those of every name."""
+    """Return the known name that shares most of its words with ``name``; rare words count more than those of every
+    name.
+    """
     if len(name) > _MAX_COMPARED:
         return None
     words = _words(name)

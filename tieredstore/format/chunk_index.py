@@ -57,7 +57,7 @@ class LazyNumbers(Sequence[int]):
 
     @abstractmethod
     def at(self, index: int) -> int:
-        """The number at ``index``, which is 0 or more and below the length."""
+        """Return the number at ``index``, which is 0 or more and below the length."""
 
     @overload
     def __getitem__(self, item: int) -> int: ...
@@ -101,13 +101,13 @@ class ChunkSizes(LazyNumbers):
             yield self.last
 
     def sum_of(self, start: int, stop: int) -> int:
-        """The sum of the sizes ``start`` up to ``stop``, both within the list."""
+        """Return the sum of the sizes ``start`` up to ``stop``, both within the list."""
         most = max(start, min(stop, self.length - 1))  # the last size is not among the differences
         total = sum(self._differences(start, most)) + (most - start) * self.base
         return total + self.last if start < stop == self.length else total
 
     def bounds_of_most(self) -> tuple[int, int] | None:
-        """The smallest and the greatest size of all but the last; None if there is only one."""
+        """Return the smallest and the greatest size of all but the last; None if there is only one."""
         extremes = [(min(block), max(block)) for block in self._blocks()]
         if not extremes:
             return None
@@ -149,7 +149,7 @@ _OWN: Final = _OfThread()
 
 
 def encode_chunk_sizes(sizes: Sequence[int]) -> bytes:
-    """The binary form of ``sizes``; SegmentTooLargeError if one of them is not within 0..2^31-1."""
+    """Return the binary form of ``sizes``; SegmentTooLargeError if one of them is not within 0..2^31-1."""
     if sizes and not 0 <= min(sizes) <= max(sizes) <= MAX_INT32:
         raise SegmentTooLargeError(f"stored chunk sizes {min(sizes)} to {max(sizes)} are not within 0..{MAX_INT32}")
     if not sizes:
@@ -166,7 +166,9 @@ def encode_chunk_sizes(sizes: Sequence[int]) -> bytes:
 
 
 def decode_chunk_sizes(raw: bytes | bytearray | memoryview) -> ChunkSizes:
-    """The sizes of a binary form; ManifestCorruptError unless it is exactly one list of sizes within 0..2^31-1."""
+    """Return the sizes of a binary form; ManifestCorruptError unless it is exactly one list of sizes within
+    0..2^31-1.
+    """
     count = _read_int(raw, 0)
     if count == 0:
         _check_length(raw, _INT.size)
@@ -186,7 +188,7 @@ def pack_chunk_sizes(sizes: Sequence[int]) -> bytes:
 
 
 def unpack_chunk_sizes(frame: bytes) -> ChunkSizes:
-    """The sizes in one zstd frame, with no allocation above 10 MiB whatever it claims; ManifestCorruptError if
+    """Return the sizes in one zstd frame, with no allocation above 10 MiB whatever it claims; ManifestCorruptError if
     damaged."""
     try:
         # Only the header is read here. A frame without its content size could grow without end, so it is refused.
@@ -220,7 +222,7 @@ def _decode_many(raw: bytes | bytearray | memoryview, count: int) -> ChunkSizes:
 
 
 def _narrow(values: array[int], width: int) -> bytes:
-    """The low ``width`` bytes of each 32-bit value, big-endian."""
+    """Return the low ``width`` bytes of each 32-bit value, big-endian."""
     whole = _big_endian(values).tobytes()
     narrow = bytearray(len(values) * width)
     for byte in range(width):
@@ -290,25 +292,27 @@ class ChunkIndex(ABC):
         return self.positions()[-1]
 
     def original_size(self, chunk_id: int) -> int:
-        """The size of a chunk before it was transformed; InvalidRangeError if there is no such chunk."""
+        """Return the size of a chunk before it was transformed; InvalidRangeError if there is no such chunk."""
         return len(self.original_range(chunk_id))
 
     def original_range(self, chunk_id: int) -> ByteRange:
-        """The part of the original file that a chunk holds; InvalidRangeError if there is no such chunk."""
+        """Return the part of the original file that a chunk holds; InvalidRangeError if there is no such chunk."""
         if not 0 <= chunk_id < self.chunk_count:
             raise InvalidRangeError(f"there is no chunk {chunk_id} in a segment of {self.chunk_count} chunks")
         start = chunk_id * self.original_chunk_size
         return ByteRange(start, min(start + self.original_chunk_size, self.original_file_size))
 
     def chunk_at(self, position: int) -> int:
-        """The chunk that holds the byte at ``position`` of the original; InvalidRangeError if it is outside of it."""
+        """Return the chunk that holds the byte at ``position`` of the original; InvalidRangeError if it is outside
+        of it.
+        """
         if not 0 <= position < self.original_file_size:
             raise InvalidRangeError(f"position {position} is outside of a segment of {self.original_file_size} bytes")
         # All original chunks but the last have one size, with compression too: no search is needed.
         return position // self.original_chunk_size
 
     def chunks_of(self, byte_range: ByteRange) -> range:
-        """The chunks that overlap a range of the original (none for an empty one).
+        """Return the chunks that overlap a range of the original (none for an empty one).
 
         InvalidRangeError if the range ends past the file.
         """
@@ -396,12 +400,12 @@ class VariableChunkIndex(ChunkIndex):
 
     @classmethod
     def from_sizes(cls, original_chunk_size: int, original_file_size: int, sizes: Sequence[int]) -> VariableChunkIndex:
-        """The index of chunks with these stored sizes; SegmentTooLargeError if the format cannot hold them."""
+        """Return the index of chunks with these stored sizes; SegmentTooLargeError if the format cannot hold them."""
         return cls(original_chunk_size, original_file_size, pack_chunk_sizes(sizes))
 
     @classmethod
     def from_text(cls, original_chunk_size: int, original_file_size: int, text: str) -> VariableChunkIndex:
-        """The index of a manifest's ``transformedChunks``: standard base64, padding optional."""
+        """Return the index of a manifest's ``transformedChunks``: standard base64, padding optional."""
         packed = decode_base64(text, "transformedChunks", padded=False)
         return cls(original_chunk_size, original_file_size, packed)
 
@@ -418,7 +422,7 @@ class VariableChunkIndex(ChunkIndex):
         return self.stored_sizes().bounds_of_most()
 
     def stored_sizes(self) -> ChunkSizes:
-        """The stored size of every chunk, unpacked at each call."""
+        """Return the stored size of every chunk, unpacked at each call."""
         return unpack_chunk_sizes(self.packed_sizes)
 
     def positions(self) -> Sequence[int]:

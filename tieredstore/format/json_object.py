@@ -82,14 +82,14 @@ class JsonObject:
         return self._values[name]
 
     def child(self, name: str) -> JsonObject:
-        """The object in a field."""
+        """Return the object in a field."""
         value = self.raw(name)
         if not isinstance(value, dict):
             raise self._wrong(name, value, "an object")
         return JsonObject(value, f"{self._where}{name}.")
 
     def text(self, name: str) -> str:
-        """The text in a field."""
+        """Return the text in a field."""
         value = self.raw(name)
         if not isinstance(value, str) or has_lone_surrogates(value):
             raise self._wrong(name, value, "text")
@@ -148,7 +148,7 @@ def json_bytes(document: Mapping[str, object] | str) -> bytes:
 
 
 def _decode(raw: bytes) -> Json:
-    """The value that ``raw`` starts with."""
+    """Return the value that ``raw`` starts with."""
     # pydantic's reader is five times as fast as the standard library's. It refuses some manifests that are valid: with
     # bytes after the object, half of a character, or deep nesting. It accepts numbers that are too long.
     if _LONG_NUMBER not in raw.translate(_DIGITS_AS_ZEROS):

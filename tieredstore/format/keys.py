@@ -70,7 +70,7 @@ def padded_offset(start_offset: int) -> str:
 
 
 def object_key(prefix: str, main_path: str, suffix: Suffix) -> str:
-    """The whole key of one object."""
+    """Return the whole key of one object."""
     return f"{prefix}{main_path}.{suffix.value}"
 
 

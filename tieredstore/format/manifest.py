@@ -200,7 +200,7 @@ class SegmentManifest:
         )
 
     def to_bytes(self) -> bytes:
-        """The manifest's text, byte for byte as the plugin writes it."""
+        """Return the manifest's text, byte for byte as the plugin writes it."""
         document: dict[str, object] = {
             "version": "1",
             "chunkIndex": _chunk_index_fields(self.chunk_index),

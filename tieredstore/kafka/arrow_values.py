@@ -87,7 +87,7 @@ def _validity(values: Sequence[Any]) -> Any:
 
 
 def _booleans(flags: Sequence[bool], validity: Any) -> Any:
-    """An array of booleans: Arrow packs the bits."""
+    """Return an array of booleans: Arrow packs the bits."""
     arrow = _arrow()
     octets = arrow.Array.from_buffers(arrow.uint8(), len(flags), [validity, arrow.py_buffer(bytes(flags))])
     return octets.cast(arrow.bool_())

@@ -49,7 +49,7 @@ def parse_leader_epochs(raw: bytes) -> LeaderEpochs:
 
 
 def format_leader_epochs(epochs: LeaderEpochs) -> bytes:
-    """The text of a ``leader-epoch-checkpoint``, as Kafka writes it."""
+    """Return the text of a ``leader-epoch-checkpoint``, as Kafka writes it."""
     lines = ["0", str(len(epochs)), *(f"{epoch} {start}" for epoch, start in epochs)]
     return "".join(f"{line}\n" for line in lines).encode("ascii")
 
@@ -158,7 +158,9 @@ class ProducerState:
 
 
 def parse_producer_snapshot(raw: bytes) -> tuple[ProducerState, ...]:
-    """The entries of a ``.snapshot`` file (version 1); BatchCorruptError if its CRC, version or size does not hold."""
+    """Return the entries of a ``.snapshot`` file (version 1); BatchCorruptError if its CRC, version or size does not
+    hold.
+    """
     if len(raw) < _SNAPSHOT_HEADER.size:
         raise BatchCorruptError(f"the producer snapshot has {len(raw)} bytes, fewer than its header")
     version, crc, count = _SNAPSHOT_HEADER.unpack_from(raw)
@@ -175,13 +177,13 @@ def parse_producer_snapshot(raw: bytes) -> tuple[ProducerState, ...]:
 
 
 def open_transactions(states: Iterable[ProducerState]) -> dict[int, int]:
-    """The producers whose transactions are open, and the first offset of each."""
+    """Return the producers whose transactions are open, and the first offset of each."""
     firsts = ((state.producer_id, state.current_txn_first_offset) for state in states)
     return {producer: first for producer, first in firsts if first >= 0}
 
 
 def format_producer_snapshot(states: Iterable[ProducerState]) -> bytes:
-    """The bytes of a ``.snapshot`` file, as Kafka writes it."""
+    """Return the bytes of a ``.snapshot`` file, as Kafka writes it."""
     entries = [_SNAPSHOT_ENTRY.pack(*astuple(state)) for state in states]
     # The checksum covers the count as well, but not the version before it.
     covered = len(entries).to_bytes(4, "big") + b"".join(entries)

@@ -166,7 +166,7 @@ def read_txn_index(raw: bytes, base_offset: int) -> tuple[AbortedTransaction, ..
 
 
 def format_txn_index(entries: Iterable[AbortedTransaction]) -> bytes:
-    """The bytes of a ``.txnindex`` file, as Kafka writes it."""
+    """Return the bytes of a ``.txnindex`` file, as Kafka writes it."""
     return b"".join(
         _TXN_ENTRY.pack(0, entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset)
         for entry in entries

@@ -84,7 +84,7 @@ class FoundSegment:
     is_deleted: bool = False
 
     def path(self, suffix: str) -> Path:
-        """The segment's file ``<base offset>.<suffix>``."""
+        """Return the segment's file ``<base offset>.<suffix>``."""
         return self.directory / f"{self.base_offset:020d}.{suffix}{DELETED if self.is_deleted else ''}"
 
     def snapshot_path(self, end_offset: int) -> Path:

@@ -188,7 +188,7 @@ class TimeParser(Parser):
             filed.add(directory)
 
     def period(self, directory: str) -> tuple[str, int] | None:
-        """The directory itself, or its parent if it is split by offsets."""
+        """Return the directory itself, or its parent if it is split by offsets."""
         path = directory if self.by_offset is None else directory.rpartition("/")[0]
         ends_ms = self.directories.end_ms(path)
         return None if ends_ms is None else (path, ends_ms)
@@ -231,7 +231,7 @@ class FieldParser(Parser):
         return filed
 
     def period(self, directory: str) -> tuple[str, int] | None:
-        """The directory itself, by the part below the field's."""
+        """Return the directory itself, by the part below the field's."""
         ends_ms = self.directories.end_ms(directory.partition("/")[2])
         return None if ends_ms is None else (directory, ends_ms)
 

@@ -99,7 +99,7 @@ class _Description:
         return int.from_bytes(raw[:8], "big", signed=True), self._base + int.from_bytes(raw[8:], "big", signed=True)
 
     def _end_from(self, offset: int, position: int) -> tuple[BatchHeader, int] | None:
-        """The last batch and the greatest timestamp from an index entry on; None if it is not this log's."""
+        """Return the last batch and the greatest timestamp from an index entry on; None if it is not this log's."""
         if not 0 <= position < self._size:
             return None
         try:
@@ -123,7 +123,7 @@ class _Description:
         return walk_batch_headers(self._view, self._size, position)
 
     def _view(self, position: int) -> memoryview:
-        """The bytes from ``position`` on, a header's at least."""
+        """Return the bytes from ``position`` on, a header's at least."""
         at = position - self._piece_at
         if not 0 <= at <= len(self._piece) - min(HEADER_SIZE, self._size - position):
             self._piece_at, at = position, 0
@@ -131,7 +131,7 @@ class _Description:
         return memoryview(self._piece)[at:]
 
     def _epochs(self, first: BatchHeader, last: BatchHeader, index_fits: bool) -> LeaderEpochs:
-        """The leader epochs of the batches; () where they name none."""
+        """Return the leader epochs of the batches; () where they name none."""
         if first.partition_leader_epoch < 0 or last.partition_leader_epoch < 0:
             return ()
         epochs = [(first.partition_leader_epoch, self._base)]

@@ -101,7 +101,7 @@ class RawKeys:
         return f"{self.prefix}{bits}{self.cluster}/{where.topic}-{where.partition}/"
 
     def file(self, where: TopicIdPartition, base_offset: int, ending: str) -> str:
-        """The key of one file."""
+        """Return the key of one file."""
         return f"{self.folder(where)}{padded_offset(base_offset)}.{ending}"
 
     def parse(self, key: str) -> RawFile | None:

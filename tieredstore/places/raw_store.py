@@ -350,7 +350,7 @@ class _Recent(Generic[_Value]):
                 self._values.popitem(last=False)
 
     def find(self, name: str) -> _Value | None:
-        """The value, if it is still there."""
+        """Return the value, if it is still there."""
         with self._lock:
             return self._values.get(name)
 

@@ -47,7 +47,7 @@ class Layout:
         return f"{LAYOUT}={name}, {BITS}={self.bits}, {CLUSTER}={self.cluster or ''}"
 
     def to_bytes(self) -> bytes:
-        """The object's content."""
+        """Return the object's content."""
         layout = PINTEREST if self.is_raw else PLUGIN
         return json.dumps(
             {"version": _VERSION, "layout": layout, "entropy_bits": self.bits, "cluster": self.cluster}
@@ -69,7 +69,7 @@ class Layout:
 
 
 def layout_key(prefix: str) -> str:
-    """The object's key."""
+    """Return the object's key."""
     return f"{prefix}{_NAME}"
 
 

@@ -39,7 +39,7 @@ def whole_file(target: Path) -> Generator[BinaryIO]:
 
 @contextlib.contextmanager
 def _draft_of(target: Path) -> Generator[tuple[Path, BinaryIO]]:
-    """A new file beside ``target``, locked for as long as this process lives; removed unless it was renamed."""
+    """Yield a new file beside ``target``, locked for as long as this process lives; removed unless it was renamed."""
     with contextlib.ExitStack() as undone:
         while True:
             draft = target.with_name(f"{_prefix(target)}{secrets.token_hex(8)}{_ENDING}")

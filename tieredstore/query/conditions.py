@@ -94,7 +94,7 @@ class Condition:
         return start, max(start, stop)
 
     def since_ms(self) -> int | None:
-        """The time before which no record is wanted; None without one."""
+        """Return the time before which no record is wanted; None without one."""
         if self._may_hold_before(0):
             return None
         return _least(0, _LATEST_MS, self._may_hold_before)

@@ -161,7 +161,7 @@ class TopicReader(Closing):
         return LogTail(self._open_source(), self.query, positions, settings=self.settings)
 
     def live(self) -> LiveReader | None:
-        """The clients that read the broker; None for the bucket alone."""
+        """Return the clients that read the broker; None for the bucket alone."""
         if self._live is not None or self.query.client is None:
             return self._live
         with self._lock:

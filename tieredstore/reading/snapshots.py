@@ -125,7 +125,7 @@ class LogSnapshots:
             cluster.close()
 
     def cluster(self) -> LiveCluster | None:
-        """The broker, over one connection while this is open; None for the bucket alone."""
+        """Return the broker, over one connection while this is open; None for the bucket alone."""
         if self._cluster is None:
             self._cluster = self._query.open_cluster()
         return self._cluster

@@ -51,7 +51,7 @@ class FetchCounters:
                 self._totals[name] += count
 
     def snapshot(self) -> FetchStats:
-        """The totals of this moment."""
+        """Return the totals of this moment."""
         with self._lock:
             totals = dict(self._totals)
         wait_seconds = totals.pop("wait_seconds")

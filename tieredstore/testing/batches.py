@@ -160,7 +160,7 @@ def _store_snappy(body: bytes) -> bytes:
 
 
 def _snappy_literal(block: bytes) -> bytes:
-    """A raw snappy block of one literal: tag 61 has the length - 1 in two little-endian bytes after it."""
+    """Return a raw snappy block of one literal: tag 61 has the length - 1 in two little-endian bytes after it."""
     return _uvarint(len(block)) + bytes([61 << 2]) + struct.pack("<H", len(block) - 1) + block
 
 

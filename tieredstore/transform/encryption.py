@@ -54,7 +54,7 @@ class SegmentCipher:
         self._aead.encrypt_into(iv, plaintext, self._aad, unit[IV_SIZE:])
 
     def seal(self, iv: bytes, plaintext: bytes) -> bytes:
-        """The stored unit of ``plaintext``."""
+        """Return the stored unit of ``plaintext``."""
         unit = bytearray(len(plaintext) + ENCRYPTION_OVERHEAD)
         self.seal_into(iv, plaintext, memoryview(unit))
         return bytes(unit)

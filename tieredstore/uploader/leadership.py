@@ -121,7 +121,7 @@ class LeadershipView:
         return led is None or where in led
 
     def count(self) -> int | None:
-        """The number of led partitions of all topics; None for all local ones."""
+        """Return the number of led partitions of all topics; None for all local ones."""
         led = self._led
         return None if led is None else len(led)
 

@@ -48,7 +48,7 @@ class Binary:
         return kind
 
     def convert(self, column: Column, place: Place) -> Column:  # noqa: ARG002  nothing is wrong with bytes
-        """The column itself."""
+        """Return the column itself."""
         return column
 
     def __repr__(self) -> str:

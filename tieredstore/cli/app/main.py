@@ -149,7 +149,7 @@ def _say_more(_context: object, _parameter: object, verbose: bool) -> None:
 
 @contextlib.contextmanager
 def _of_context(context: Any) -> Generator[None]:
-    """The parser does not always name the command of an error."""
+    """Yield the parser does not always name the command of an error."""
     try:
         yield
     except UsageProblem as problem:

@@ -82,7 +82,7 @@ class RecordFormat:
 
 
 def parse_format(text: str) -> RecordFormat:
-    r"""A format with kcat's letters: ``%t [%p] at offset %o: key %k: %s\n``.
+    r"""Return a format with kcat's letters: ``%t [%p] at offset %o: key %k: %s\n``.
 
     ======  ==========================================================
     ``%s``  the value; ``%S`` its length, -1 for null; ``%R`` the same as four bytes, big endian

@@ -12,7 +12,7 @@ class _JsonFormatter(logging.Formatter):
     """One JSON object per line: time, level, logger, message; for a bug also the traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the line."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),

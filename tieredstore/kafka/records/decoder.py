@@ -70,7 +70,7 @@ class LogReading:
         return self._state == _STOP_REACHED
 
     def take_headers(self) -> list[BatchHeader]:
-        """The headers of the batches walked over since the last call."""
+        """Return the headers of the batches walked over since the last call."""
         return [BatchHeader(*fields) for fields in self._scanner.take_headers()]
 
     def read(self, pieces: Iterable[Buffer]) -> Iterator[pa.RecordBatch]:

@@ -107,7 +107,7 @@ class LogSource(RecordSource):
         return log.end if offset is None else offset
 
     def due(self, rest: Sequence[Window]) -> list[Window]:
-        """A batch, by the pipeline's sizes."""
+        """Return a batch, by the pipeline's sizes."""
         ends = {(window.topic, window.partition): window for window in rest}
         logs = {where: replace(log_of(self._snapshot, one), end=one.stop) for where, one in ends.items()}
         positions = {where: Progress(one.topic_id, one.start, -1, 0, 0) for where, one in ends.items()}

@@ -47,7 +47,7 @@ class BatchStore(Store):
     ] = None
 
     def read_settings(self) -> Settings:
-        """The settings, with the topic's configuration among them; without a store those of its bucket."""
+        """Return the settings, with the topic's configuration among them; without a store those of its bucket."""
         if self.topic_config is None:
             return Store.read_settings(self)
         from tieredstore.pubsub.queue.memq_topics import load_topic_config
@@ -60,7 +60,7 @@ class BatchStore(Store):
 
     @contextlib.contextmanager
     def open_topics(self) -> Generator[Topics]:
-        """The topics of the bucket, closed again at the end."""
+        """Yield the topics of the bucket, closed again at the end."""
         from tieredstore.pubsub.queue.memq_topics import open_topics
 
         with open_topics(self.read_settings()) as topics:

@@ -44,7 +44,7 @@ def show_audit(audit: TopicAudit, *, as_json: bool) -> None:
 
 
 def open_audit_log(topics: Topics, name: str, settle_ms: int | None, late_ms: int, since_ms: int | None) -> AuditLog:
-    """The audit records of a topic, to be closed; MemQ's time to settle unless one is given."""
+    """Return the audit records of a topic, to be closed; MemQ's time to settle unless one is given."""
     from tieredstore.pubsub.upkeep.audit_log import SETTLE_MS, AuditLog, AuditPairs
 
     settle_ms = SETTLE_MS if settle_ms is None else settle_ms

@@ -26,7 +26,7 @@ class MemqDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return "memq"
 
     def schema(self) -> StructType:

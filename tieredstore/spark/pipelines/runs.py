@@ -98,7 +98,7 @@ class PipelineRun:
             self._opened = opened.pop_all()
 
     def counts(self) -> tuple[str, int, Counts]:
-        """The pipeline's name and generation, and its counters."""
+        """Return the pipeline's name and generation, and its counters."""
         return self.own.name, self.own.generation, replace(self._sink.counts, up=self._is_up)
 
     def tell(self, health: Health) -> None:
@@ -109,7 +109,7 @@ class PipelineRun:
             health.holds(self.name)
 
     def failure(self) -> BaseException | None:
-        """The error that ended the query; None if it runs or has ended well."""
+        """Return the error that ended the query; None if it runs or has ended well."""
         return None if self.query.isActive else self._sink.failure or _failure_of(self.query)
 
     def has_ended(self, within_s: int) -> bool:

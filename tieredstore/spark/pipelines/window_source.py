@@ -44,7 +44,7 @@ class WindowSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return FORMAT
 
     def schema(self) -> str:

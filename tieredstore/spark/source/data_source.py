@@ -24,7 +24,7 @@ class TieredStoreDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return "tieredstore"
 
     def schema(self) -> StructType:
