@@ -569,9 +569,7 @@ class Bucket(Closing):
         ordered: bool = True,
         parallel: int = READERS,
     ) -> Iterator[ListedSegment]:
-        """Yield the segments of each partition by offset; ``ordered`` sorts partitions, which holds the listing in
-        memory.
-        """
+        """Yield the segments of each partition by offset; ``ordered`` sorts partitions and holds the listing."""
         from tieredstore.catalog.listing import list_in_scope  # noqa: PLC0415
         from tieredstore.ops.listing import ListedSegment, load_listing, load_stream, within  # noqa: PLC0415
 

@@ -113,9 +113,9 @@ def candidates(reader: SettingsReader) -> frozenset[str]:
 
 
 def forgotten_names(reader: SettingsReader) -> list[str]:
-    """Names of ours that stand beside the prefixed ones, where neither the plugin nor we look.
+    """Return our names beside prefixed ones, which neither the plugin nor we read there.
 
-    A broker has properties ``metrics.*`` of its own, and some of ours are read with and without prefix.
+    A broker has its own properties ``metrics.*``, and some of ours are read with and without prefix.
     """
     if not reader.own.others:
         return []

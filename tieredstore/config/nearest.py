@@ -1,4 +1,4 @@
-"""Which known name a wrong one was meant to be: by its letters, or by what its words mean."""
+"""The known name that a wrong one was meant to be: by its letters, or by the meaning of its words."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _SAME: Final[Sequence[str]] = (
     "include included",
     "credentials credential creds",
 )
-"""Words that stand for one thing; the first of a line is what the others are taken for."""
+"""Words with the same meaning; the first of a line replaces the others."""
 
 _MEANING: Final[Mapping[str, str]] = {word: line.split()[0] for line in _SAME for word in line.split()}
 
@@ -87,6 +87,6 @@ def _words(name: str) -> frozenset[str]:
 
 
 def _shared(words: AbstractSet[str], others: AbstractSet[str], weights: Mapping[str, float]) -> float:
-    """What both say, of all that either says: 0 … 1."""
+    """Return the weight of common words as a share of all: 0 ... 1."""
     of_either = sum(weights[word] for word in words | others)
     return sum(weights[word] for word in words & others) / of_either if of_either else 0

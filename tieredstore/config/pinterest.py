@@ -25,13 +25,13 @@ _PLACES: Final = (
     f"{_ENDPOINT}s3.bucket", "storage.backend.class", "storage.root", "storage.s3.bucket.name", "endpoint.rules",
     "endpoint.provider.class",
 )  # fmt: skip
-"""Names that say where segments lie, in place of a class of Java."""
+"""Properties that place segments, instead of a Java class."""
 _ZOOKEEPER: Final = "ZookeeperLeadershipWatcher"
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignProperty:
-    """One name, or a beginning and ``*``; ``own`` is ours, where there is one, and ``text`` makes its value."""
+    """One name, or a prefix and ``*``; ``own`` is our name, if there is one, and ``text`` converts its value."""
 
     name: str
     effect: Effect
@@ -40,13 +40,13 @@ class ForeignProperty:
     text: Callable[[str], str] = str.strip
 
     def is_of(self, name: str) -> bool:
-        """Whether the row is of this name."""
+        """Return True if the row covers this name."""
         return self.topic_of(name) is not None or (
             name.startswith(self.name[:-1]) if self.name.endswith("*") else name == self.name
         )
 
     def topic_of(self, name: str) -> str | None:
-        """Return what stands in ``name`` where the row has TOPIC; None where it has none, or is of another name."""
+        """Return the part of ``name`` at the row's TOPIC; None if it has none, or does not match."""
         before, topic, behind = self.name.partition(_TOPIC)
         if not topic or not name.startswith(before) or not name.endswith(behind):
             return None
@@ -128,12 +128,14 @@ TABLE: Final = (
         "(or `endpoint.provider.class=module.Class` of Python); without that it is refused",
     ),
 )
-"""All names, those that are honoured first."""
+"""All names, honoured ones first."""
 
 
 def translate(properties: Properties, source: str) -> Properties:
-    """``properties`` with Pinterest's names turned into ours, which count where both are there; the very same without
-    any. ConfigError for what is refused, and for names that Pinterest's uploader does not know either."""
+    """Return ``properties`` with Pinterest's names translated to ours; our own win where both are set.
+
+    Raises ConfigError for refused properties, and for names that Pinterest's uploader does not know either.
+    """
     foreign = [name for name in properties if name.startswith((_UPLOADER, _ENDPOINT))]
     if not foreign:
         return properties
@@ -159,16 +161,16 @@ def translate(properties: Properties, source: str) -> Properties:
 
 
 def _check_place(properties: Properties, source: str) -> None:
-    """Raise ConfigError, with what to write, where only a class of Java says where segments lie."""
+    """Raise ConfigError, with what to write, if only a Java class places the segments."""
     if _PROVIDER in properties and not any(name in properties for name in _PLACES):
         (row,) = (row for row in TABLE if row.name == _PROVIDER)
         raise ConfigError(f"{source}: {_PROVIDER} is refused: {row.note.partition('; without')[0].replace('`', '')}")
 
 
 def of_consumer(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a consumer's properties with what Pinterest's README calls otherwise under our names.
+    """Return a consumer's properties with the names of Pinterest's README translated to ours.
 
-    What says where segments lie becomes ``tiered.storage.settings``, unless something of ours says it already.
+    Properties that place segments become ``tiered.storage.settings``, unless our own are set.
     """
     place = {name: text for name, text in properties.items() if name.startswith((_ENDPOINT, _CLUSTER))}
     rest = {name: text for name, text in properties.items() if name not in place}
@@ -180,7 +182,7 @@ def of_consumer(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_idle_retention(properties: Properties) -> Properties:
-    """Leave out what says how long segments are kept where the interval says that nobody looks."""
+    """Drop the retention of segments if the interval disables its check."""
     if re.fullmatch(r"0+|-[0-9]+", properties.get(_GC_INTERVAL, "1").strip(), re.ASCII) is None:
         return properties
     return {name: text for name, text in properties.items() if not name.startswith(f"{_MANAGER}gc.")}

@@ -61,15 +61,14 @@ def verify(
     segments_per_task: int = 200,
     parallel: int = 2,
 ) -> DataFrame:
-    """What ``tieredstore verify`` finds, a row for each finding, in no order; no row for what is sound.
+    """Return the findings of ``tieredstore verify``, one row each, unordered; sound segments have no row.
 
-    ``settings`` name the store in any way that people have it; tasks read a file themselves. The listing is taken here,
-    once, when this is called; manifests, indexes and logs are read by the tasks each time that the DataFrame is
-    computed: write it somewhere, or cache it. A task looks into about
-    ``segments_per_task`` segments of one partition, ``parallel`` at once; one more for each partition looks at how its
-    segments follow each other. A task fails where the store does; a segment that is damaged is a row.
+    ``settings`` name the store in any accepted form; tasks read a file themselves. The listing is made here, once;
+    manifests, indexes and logs are read by the tasks each time the DataFrame is computed, so write it somewhere, or
+    cache it. A task examines about ``segments_per_task`` segments of one partition, ``parallel`` at once; one more task
+    per partition checks how its segments follow each other. A task fails if the store does; a damaged segment is a row.
 
-    Named arguments, as many as the command has options that mean something here: a user writes the few that matter.
+    One named argument per option of the command that applies here; most calls need few.
     """
     source = store_source(settings)
     if segments_per_task < 1 or parallel < 1:
@@ -110,7 +109,7 @@ def _verify_rows(source: StoreSource, selection: Selection, parallel: int, batch
     schema = pa.schema([(name, pa.string() if kind is str else pa.int64()) for name, kind in ROW_COLUMNS.items()])
     for row in (row for batch in batches for row in batch.to_pylist()):
         rows = json.loads(row["known"])
-        # Opened for each part: between two of them a task may wait for long, and nothing is to be kept open then.
+        # Opened for each part: a task may wait long between two of them, and must not keep anything open.
         with open_bucket(source.load()) as bucket:
             rows += [
                 finding_row(finding) for finding in verify_part(bucket, _part_of(row), selection, parallel=parallel)

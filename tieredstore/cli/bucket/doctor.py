@@ -1,4 +1,4 @@
-"""``tieredstore doctor``: what a person runs first when something is wrong."""
+"""``tieredstore doctor``: the first command to run when something is wrong."""
 
 from __future__ import annotations
 
@@ -37,10 +37,9 @@ def doctor(
 ) -> None:
     """Look at settings, keys, store, clock, rules and caches, one line each.
 
-    Settings that cannot be read are told as by every command. Ends with the exit code of the first check that failed.
-    --fix --yes adds a lifecycle rule to the bucket, which aborts unfinished multipart uploads under the prefix, and
-    nothing else: rules that are there stay as they are; where one does it already, nothing is written. What was written
-    is read back and compared.
+    Ends with the exit code of the first failed check; unreadable settings are an error as with every command.
+    --fix --yes adds a lifecycle rule to the bucket that aborts unfinished multipart uploads under the prefix. Existing
+    rules stay unchanged, and if one does this already, nothing is written. The rule is read back and compared.
 
     Example: tieredstore doctor -c store.properties --write
     """

@@ -64,8 +64,8 @@ def du(
 ) -> None:
     """Say how many bytes, segments and objects there are, how well they shrank, and with --prices what they cost.
 
-    Reads the manifest of every segment unless --listing is given, and needs no key. With --prices it also shows
-    what the same log would cost on brokers' disks and between zones. --plot draws the rows; it needs matplotlib.
+    Reads the manifest of every segment unless --listing is given, and needs no key. With --prices it also shows the
+    cost of the same log on brokers' disks and between zones. --plot draws the rows; it needs matplotlib.
 
     Example: tieredstore du -c store.properties --by partition
     """

@@ -1,4 +1,4 @@
-"""``tieredstore gc``: what copies and deletes left behind."""
+"""``tieredstore gc``: leftovers of copies and deletions."""
 
 from __future__ import annotations
 
@@ -36,10 +36,9 @@ def gc(
 ) -> None:
     """Delete what broken copies and deletes left: objects without a manifest, and writes that never ended.
 
-    With --bootstrap-server also segments that brokers have forgotten: those they deleted, and copies that they do not
-    take for finished. Without --yes it only says what would go. Whether there is a manifest is asked again right before
-    each deletion; what is under a legal hold stays, and so does all that is not a segment's. Stopped or killed, run it
-    again.
+    With --bootstrap-server also segments that brokers have forgotten: deleted ones, and copies that the brokers do not
+    consider finished. Without --yes it only shows the plan. Each deletion first checks again that there is no manifest.
+    Segments under a legal hold and unrelated objects are kept. If it is stopped or killed, run it again.
 
     Example: tieredstore gc -c store.properties --min-age 48h
     """

@@ -38,7 +38,7 @@ def place(
 ) -> None:
     """Place a hold on a topic, a partition or some of its offsets; without TOPIC on everything.
 
-    It lies in the bucket, and holds for every rm and gc, wherever it runs, ten seconds later at the latest.
+    The hold is stored in the bucket, and every rm and gc on any machine obeys it within ten seconds.
 
     Example: tieredstore holds place case-17 -c store.properties orders --reason "case 17"
     """
@@ -72,7 +72,7 @@ def list_all(store: Store, output: Json) -> None:
 
 @app.command()
 def release(name: _Name, store: Store, apply: Apply, output: Json) -> None:
-    """Release a hold: rm and gc may take its segments. Without --yes, only show what it holds.
+    """Release a hold: rm and gc may delete its segments again. Without --yes, only show what it covers.
 
     Example: tieredstore holds release case-17 -c store.properties --yes
     """

@@ -48,8 +48,8 @@ def inspect(
 ) -> None:
     """Show a segment: manifest, chunk map, key id, indexes, objects, metadata; --index shows an index's entries.
 
-    An object that is missing, or whose size is not what the manifest says, is shown as damage, and the exit code is 4;
-    it is 3 where the segment was copied without the index. Only --index needs a key.
+    A missing object, or one whose size differs from the manifest, is shown as damage, with exit code 4. The exit code
+    is 3 if the segment was copied without the index. Only --index needs a key.
 
     Example: tieredstore inspect -c store.properties orders 0 0 --index timestamp
     """

@@ -113,10 +113,10 @@ def new(
 ) -> None:
     """Make an RSA key pair, and let it join those of the settings file; without -c, print the settings that use it.
 
-    Writes ID.private.pem (PKCS#8, readable by its owner alone) and ID.public.pem (X.509); existing files stay as they
-    are. In the settings file the active pair stays the active one unless there is none yet: first every reader and
-    writer gets both pairs, then the new one becomes the active one. All other lines stay as they are. What a killed run
-    left is completed. Whoever loses the private key loses the data.
+    Writes ID.private.pem (PKCS#8, readable only by its owner) and ID.public.pem (X.509); existing files are kept. The
+    active pair in the settings file stays active, unless there is none: first give every reader and writer both pairs,
+    then make the new one active. All other lines stay unchanged. Run it again after a kill to complete it. If you lose
+    the private key, you lose the data.
 
     Example: tieredstore keys new key2 -c store.properties
     """
@@ -145,11 +145,11 @@ def list_keys(
 ) -> None:
     """List the key pairs that segments are encrypted by; of an ID, all that needs this pair, or may need it yet.
 
-    Reads every manifest, and needs no key. FIRST and LAST are the times (UTC) that the oldest and the newest segment
-    end with; RING says whether the settings list the pair. Of an ID the exit code is 5 while something needs the pair,
-    and 0, without a row, once it can be retired; 3 where there is no segment at all, as under a wrong prefix, which
-    says nothing of the pair. Objects without a manifest and unfinished uploads count: they may be committed under it.
-    First every writer must have another pair active; so must the settings that are given here.
+    Reads every manifest, and needs no key. FIRST and LAST are the end times (UTC) of the oldest and the newest segment;
+    RING shows whether the settings list the pair. With an ID the exit code is 5 while anything needs the pair, and 0,
+    without a row, once it can be retired; 3 if there are no segments at all, for example under a wrong prefix. Objects
+    without a manifest and unfinished uploads count, because they may be committed with the pair. First make another
+    pair active in every writer, and in the settings given here.
 
     Example: tieredstore keys list key1 -c store.properties
     """
@@ -169,10 +169,9 @@ def list_keys(
 def rotate(topics: Topics, store: Store, work: Work, apply: Apply, output: Json) -> None:
     """Wrap every segment's data key again, under the active key pair (encryption.key.pair.id).
 
-    Without --yes, only show what would be wrapped. Data and indexes stay as they are; in each manifest one text
-    changes. Every writer and reader must have the new pair on its ring first. Stopped or killed, run it again. A
-    segment whose pair is not on the ring, or does not open its data key, is named and left alone; the run ends with 4
-    then.
+    Without --yes, only show the plan. Data and indexes stay unchanged; one text in each manifest changes. Every writer
+    and reader must have the new pair on its ring first. If it is stopped or killed, run it again. A segment whose pair
+    is not on the ring, or does not open its data key, is named and skipped; the exit code is then 4.
 
     Example: tieredstore keys rotate -c store.properties --yes
     """
@@ -229,8 +228,8 @@ def seal(
 ) -> None:
     """Seal a pair's private key by a key management service, and print the settings that open it there.
 
-    The private key is read as the settings say, sealed, opened again and compared before the file is written. Once
-    all readers and writers have the new settings, remove the private key from where it was; keep a copy off-line.
+    The private key is read as the settings say, sealed, opened again and compared before the file is written. Once all
+    readers and writers have the new settings, delete the private key from its old place; keep a copy off-line.
 
     Example: tieredstore keys seal key1 -c store.properties --kms aws --kms-key alias/kafka
     """

@@ -77,16 +77,16 @@ def ls(
 ) -> None:
     """List topics, partitions and segments: offsets, sizes, ratio, time span.
 
-    A line is a partition; with -p it is a segment, or a hole: offsets between two segments that neither holds. -p all
-    lists the segments of all partitions. Reads the manifest of each, and needs no key. FIRST and LAST are the times
-    (UTC) that the first and the last segment end with: manifests tell no other. Segments that lack an object (of an
-    unfinished copy or delete, or lost) are named on stderr, and in JSON they have "complete": false.
+    A line is a partition; with -p it is a segment, or a hole: offsets that no segment holds. -p all lists the segments
+    of all partitions. Reads the manifest of each, and needs no key. FIRST and LAST are the end times (UTC) of the first
+    and the last segment, the only times in manifests. Segments that lack an object (an unfinished copy or delete, or a
+    loss) are named on stderr, and have "complete": false in JSON.
 
-    With --bootstrap-server a line is a partition always, with what the brokers have: NOT STORED are the offsets that
-    they alone have, LOST those that neither has. What is being written is stored once its segment is closed.
+    With --bootstrap-server a line is always a partition, with the brokers' offsets: NOT STORED are offsets that only
+    the brokers have, LOST those that neither has. The active segment is stored once it is closed.
 
     --plot draws the stored bytes by the time of their records; with -p or --bootstrap-server the offsets of each
-    partition, what is lost in red. It needs matplotlib.
+    partition, lost ones in red. It needs matplotlib.
 
     Example: tieredstore ls -c store.properties orders -p 0
     """

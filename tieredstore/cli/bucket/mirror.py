@@ -47,10 +47,10 @@ def mirror(
 ) -> None:
     """Copy segments to another store or under another prefix; the source is only read.
 
-    Where both settings say the same, the same bytes go under the same ids. Where the target's say another chunk size or
-    compression, or encryption where there was none, segments are written anew, under new ids; for another key ring
-    their data keys are wrapped anew. Every object is read back and compared, the manifest comes last. Stopped or
-    killed, run it again: what is already there, by its manifest, is not sent again.
+    If both settings agree, the same bytes are stored under the same ids. If the target has another chunk size or
+    compression, or adds encryption, segments are rewritten under new ids; for another key ring their data keys are
+    wrapped again. Every object is read back and compared; the manifest comes last. If it is stopped or killed, run it
+    again: segments with a manifest at the target are not sent again.
 
     Example: tieredstore mirror -c store.properties s3://backup/kafka/ --dry-run
     """

@@ -39,12 +39,12 @@ def rm(
 ) -> None:
     """Delete the segments of topics, with --to only the oldest of them, with --segment one; whole segments only.
 
-    Without --yes it only says what would go. A segment's manifest goes first, so that no half of one is ever visible.
-    Brokers do not notice: one that still lists a segment fails its readers. With --bootstrap-server they are asked, and
-    what they list stays, and what no record of theirs names until it is twice as old as a copy may take
-    (upload.max.age.ms); so does what is under a legal hold. With --to it ends, in each partition, at the first segment
-    that is not older, is listed, or does not tell. An id takes also what an unfinished copy or delete left of a segment
-    (be sure that no copy of it is still running).
+    Without --yes it only shows the plan. A segment's manifest is deleted first, so that no incomplete segment is ever
+    visible. Brokers do not notice, and readers of a segment that one still lists fail. With --bootstrap-server the
+    brokers are asked: segments that they list are kept, and segments unknown to them until those are twice as old as
+    the longest copy (upload.max.age.ms). Segments under a legal hold are kept. With --to it stops, in each partition,
+    at the first segment that is newer, is listed, or has no time. An id also deletes the remains of an unfinished copy
+    or delete (make sure that no copy of it is still running).
 
     Example: tieredstore rm -c store.properties orders -p 0 --to 2026-01-31
     """

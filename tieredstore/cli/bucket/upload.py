@@ -39,9 +39,9 @@ def upload(
 ) -> None:
     """Copy the closed segments of a broker's disk into the store; those that are there already are skipped.
 
-    It can be stopped at any instant and run again: a segment counts as copied once its manifest stands, and the next
-    run copies the others. The active segment of a partition is left alone. After a segment that cannot be copied it
-    goes on with the next one; a store that fails stops it. --topic-id stands in for that of partition.metadata.
+    It can be stopped at any time and run again: a segment counts as copied once its manifest exists, and the next run
+    copies the others. The active segment of a partition is skipped. If a segment cannot be copied, it continues with
+    the next one; a failing store stops it. --topic-id replaces the id in partition.metadata.
 
     Example: tieredstore upload -c store.properties /var/lib/kafka/data --dry-run
     """

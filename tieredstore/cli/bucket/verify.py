@@ -60,9 +60,9 @@ def verify(
 ) -> None:
     """Check the segments of a bucket, and how they follow each other; nothing is changed.
 
-    Each finding is a line: how bad it is, what it is, which bytes of which object. Ends with 4 if something is damaged,
-    with 3 if there are only gaps or something is missing. Levels index and data need the private keys. With
-    --bootstrap-server also what these brokers believe, by their __remote_log_metadata.
+    Each finding is a line: severity, kind, and the affected bytes of an object. The exit code is 4 if something is
+    damaged, 3 if there are only gaps or something is missing. Levels index and data need the private keys. With
+    --bootstrap-server the brokers' __remote_log_metadata is compared too.
 
     Example: tieredstore verify -c store.properties --level data events
     """

@@ -77,12 +77,12 @@ def cat(
 ) -> None:
     r"""Show the records of a topic, by partition and offset, or write them into files.
 
-    With --bootstrap-server the bucket is read up to its end and the broker from exactly there. What a read has to
-    report, and what it left out, goes to stderr.
+    With --bootstrap-server it reads the bucket up to its end and the broker from exactly there. Reports and omissions
+    of the read go to stderr.
 
-    -o FILE is whole or not there. -o DIR gets files by partition, each named after the offsets that it covers, and the
-    next run goes on behind those that are there. --format may also be a line with kcat's letters, as
-    '%t [%p] at offset %o: key %k: %s\n'; beside these there are %T %h %S %K %R.
+    -o FILE is complete or absent. -o DIR gets files by partition, each named after its offsets, and the next run
+    continues after the existing ones. --format may also be a line with kcat's letters, as
+    '%t [%p] at offset %o: key %k: %s\n'; it also knows %T %h %S %K %R.
 
     Example: tieredstore cat -c store.properties orders --last 5
 

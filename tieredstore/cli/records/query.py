@@ -35,13 +35,13 @@ def query(
     """Ask topics in SQL (DuckDB's): each is a table. Without SQL, list them.
 
     Columns are topic, partition, "offset", timestamp, timestamp_type, key, value, headers and leader_epoch. Conditions
-    on partition, "offset" and timestamp keep what they exclude from being fetched. "TOPIC$segments" and
-    "TOPIC$partitions" are tables of what there is. Topics of batches (`pubsub topics`) are tables too, with the columns
-    message, record and messageId; "TOPIC$batches" is one of a name that a topic of segments has as well.
+    on partition, "offset" and timestamp limit what is fetched. "TOPIC$segments" and "TOPIC$partitions" are tables of
+    metadata. Topics of batches (`pubsub topics`) are tables too, with the columns message, record and messageId; use
+    "TOPIC$batches" if a topic of segments has the same name.
 
-    SQL may read and write local files, and install extensions. With --sandbox it reads the topics that it names, and
-    nothing else. --plot draws the second column over the first in place of writing rows: a line over numbers and times,
-    bars over names. It needs matplotlib.
+    SQL may read and write local files, and install extensions. With --sandbox it reads only the topics that it names.
+    --plot draws the second column over the first instead of writing rows: a line over numbers and times, bars over
+    names. It needs matplotlib.
 
     Example: tieredstore query -c store.properties "SELECT count(*) FROM orders"
 

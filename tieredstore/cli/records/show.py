@@ -52,10 +52,9 @@ def show(
 ) -> None:
     """Show what files say: batches, records, or the entries of an index.
 
-    It knows Kafka's .log, .index, .timeindex, .txnindex and .snapshot files on this machine, and what the installed
-    wings write: batches of pub/sub, files of pipelines (with -c PIPELINE). What a damaged file says is shown up to the
-    damage; then the exit code is 4. Of several files each is shown, also after one that cannot be; the exit code is
-    that of the first error.
+    It reads local .log, .index, .timeindex, .txnindex and .snapshot files of Kafka, and the files of installed wings:
+    batches of pub/sub, files of pipelines (with -c PIPELINE). A corrupt file is shown up to the corruption, with exit
+    code 4. Several files are all shown, even after a failure; the exit code is that of the first error.
 
     Example: tieredstore show /var/lib/kafka/orders-0/00000000000000000000.log --records
     """

@@ -61,9 +61,9 @@ _PIECES: Final = Words(
 def finalize(files: PipelineFiles, *, apply: Apply, output: Json) -> None:
     """Say of directories whose time is over that they are complete: they get _SUCCESS, the oldest first.
 
-    Over is what lies partitioner.finalizer.delay.seconds before the time up to which all partitions of the topic are
-    written. Without --yes it only shows the oldest of them. Whoever runs the pipeline ends with exit code 5; one that
-    runs with pipeline.finalize=true does it by itself.
+    A directory's time is over partitioner.finalizer.delay.seconds before the time up to which all partitions of the
+    topic are written. Without --yes it only shows the oldest of them. A running driver of the pipeline ends with exit
+    code 5; with pipeline.finalize=true it finalizes by itself.
 
     Example: tieredstore pipeline finalize events.properties --yes
     """
@@ -88,7 +88,7 @@ def _finalize(files: list[Path], dry_run: bool) -> Generator[Outcome]:
 def gc(file: PipelineFile, min_age: MinAge = "24h", *, apply: Apply, output: Json) -> None:
     """Delete what killed runs prepared and nobody will publish; no listing of a topic shows it.
 
-    Without --yes it only says what would go.
+    Without --yes it only shows the plan.
 
     Example: tieredstore pipeline gc backup.properties --yes
     """
@@ -113,8 +113,8 @@ def _collect(settings: Pipeline, parts: Parts, min_age_ms: int, dry_run: bool) -
 def rm(file: PipelineFile, *, apply: Apply, output: Json) -> None:
     """Delete all files of the pipeline's generation, and end it for good: an entry of its log says so before.
 
-    Without --yes it only says what would go. Whoever runs the generation ends with exit code 5. Its number cannot be
-    used again, and its log stays.
+    Without --yes it only shows the plan. A running driver of the generation ends with exit code 5. The number cannot be
+    used again, and the log stays.
 
     Example: tieredstore pipeline rm events.properties --yes
     """
@@ -157,15 +157,15 @@ def backfill(
 ) -> None:
     """Write chosen offsets of a topic once more by the settings of now, as a generation that does not go on.
 
-    Without --yes it only shows the plan. It may run beside the pipeline, whose file this is, and be killed at any
-    instant: the same command completes it, under the same settings. With --replace the files of generation M go that
-    have the same offsets, whole windows of it; before that their directories lose _SUCCESS, and get it again at the
-    end. Whoever runs generation M ends with exit code 5, twice, and may be started again at once. With --backup the
-    records come from that pipeline's files.
+    Without --yes it only shows the plan. It may run beside the pipeline of this file. After a kill, the same command
+    completes it, under the same settings. --replace deletes the files of generation M for the same offsets, in whole
+    windows; before that their directories lose _SUCCESS, and get it again at the end. A running driver of generation M
+    ends with exit code 5, twice, and may be restarted at once. With --backup the records come from that pipeline's
+    files.
 
-    With --bad-messages the bad messages of the pipeline are parsed once more. Those that are good now are filed below
-    what is there, each once; what is still bad stays aside, with its reason, which is told. Whoever runs the pipeline
-    ends with exit code 5, and may be started again.
+    With --bad-messages the quarantined messages of the pipeline are parsed again. Those that are good now are filed
+    below the existing files, each once; the rest stays quarantined, with its reason, which is shown. A running driver
+    of the pipeline ends with exit code 5, and may be restarted.
 
     Example: tieredstore pipeline backfill events.properties orders --generation 2 --replace 1 --yes
     """

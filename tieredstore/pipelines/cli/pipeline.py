@@ -116,11 +116,11 @@ def run(
 ) -> None:
     """Write what is due, batch by batch, on Spark until it is stopped, or with --once in this process without it.
 
-    A batch is committed before any of its files is seen, so that whoever lists the output has each record once, however
-    often this is killed. SIGTERM lets the batch that is under way end. Exit code 4 if a batch has too many bad
-    messages, 5 if another process runs the pipeline, 75 if store or broker were away for too long.
+    A batch is committed before any of its files is visible, so that anyone listing the output sees each record exactly
+    once, however often this is killed. SIGTERM lets the current batch finish. Exit code 4 if a batch has too many bad
+    messages, 5 if another process runs the pipeline, 75 if store or broker were unavailable for too long.
 
-    With --take-over this generation begins where generation N ends, which is sealed: whoever runs that one ends.
+    With --take-over this generation begins where generation N ends, and N is sealed: a running driver of N ends.
 
     Example: tieredstore pipeline run backup.properties --once
     """
@@ -153,12 +153,12 @@ def status(
 ) -> None:
     """Show how far each partition is written, and how much of its log is not: offsets, and since when.
 
-    SEC is how old the latest written record is, by its own time, where there are some that are not written. A topic
-    that is named and nowhere has a row without numbers; exit code 3 if there is nothing else. Offsets that are lost
-    are named on stderr for as long as the next run ends with them, those whose files gave way below the table.
+    SEC is the age of the latest written record, by its own time, if some are unwritten. A named topic that does not
+    exist has a row without numbers; exit code 3 if there is nothing else. Lost offsets are named on stderr as long as
+    the next run ends with them; offsets whose files were replaced are named below the table.
 
-    With --after it shows instead what was done to the output, entry by entry: for whoever follows it without listing
-    it. The number of the last line is what the next call gives to --after; -1 shows all.
+    With --after it shows instead the changes of the output, entry by entry, to follow it without listing it. Pass the
+    number of the last line to the next call's --after; -1 shows all.
 
     Example: tieredstore pipeline status backup.properties
     """
@@ -264,10 +264,11 @@ def verify(
 ) -> None:
     """Check that the output is what the commit log says: each file there, whole, and no other.
 
-    With --against each window is read once more, and compared with its files: offsets, keys and values. It says how
-    many files it has read, and what it has not looked at: without a commit log, as Secor's, whether any is missing.
+    With --against each window is read again, and compared with its files: offsets, keys and values. The report tells
+    how many files were read, and what was not checked: without a commit log, as for Secor's output, whether any file is
+    missing.
 
-    Exit code 4 if it is not, 3 if there is nothing of the generation.
+    Exit code 4 if something is wrong, 3 if the generation has nothing.
 
     Example: tieredstore pipeline verify backup.properties --against bucket
     """

@@ -43,15 +43,15 @@ Listener = Callable[["Entry | None", "LogState"], None]
 class Driver:
     """Commits what tasks have prepared, then publishes it. For one thread.
 
-    Truth is the commit log alone. At any moment at most the last batch is committed and not wholly published: it is
-    published before the next one is committed, and by whoever starts first.
+    The commit log is the only truth. At most the last batch is committed and not fully published: it is published
+    before the next one is committed, by whichever driver starts first.
 
     | driver | means | what leads out of it |
     |---|---|---|
-    | new | its log is not read | ``begin``: complete |
-    | complete | all that is committed is published | ``commit``, ``redrive``, ``finalize``: committed, then complete |
-    | committed | a failure left it so: the last entry is perhaps not wholly published | ``resume``: complete |
-    | fenced | another driver has written an entry | none: each verb raises FencedError |
+    | new | its log is unread | ``begin``: complete |
+    | complete | everything committed is published | ``commit``, ``redrive``, ``finalize``: committed, then complete |
+    | committed | after a failure the last entry may not be fully published | ``resume``: complete |
+    | fenced | another driver has written an entry | none: each method raises FencedError |
 
     | window | means | what leads out of it |
     |---|---|---|
