@@ -1,4 +1,4 @@
-"""Tools that delete, and what the brokers list: rm leaves that, gc takes what they have forgotten."""
+"""Tools that delete, and the brokers' records: rm leaves recorded segments, gc takes those they have forgotten."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STATES = [
     SegmentState.COPY_SEGMENT_STARTED,
     SegmentState.DELETE_SEGMENT_STARTED,
 ]
-"""Of the first four segments; the last one is in no record."""
+"""Records of the first four segments; the last one has none."""
 
 
 def record_of(segment: MadeSegment, state: SegmentState) -> bytes:
@@ -104,7 +104,7 @@ def test_of_a_deleted_topic_nothing_is_listed(topic: Topic) -> None:
 def test_what_is_copied_while_the_store_is_listed_stays(
     tool: str, copied_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker writes its record, copies, and is done, between any two segments of the listing; ages are no help."""
+    """A broker writes its record, copies, and finishes between any two segments of the listing; ages do not help."""
     monkeypatch.setattr("tieredstore.ops.brokers._AT_ONCE", 2)
     many = run_of(20, partition_of())
     store, topic = aged(segments=many), Topic(record_of(segment, SegmentState.COPY_SEGMENT_STARTED) for segment in many)
@@ -136,7 +136,7 @@ def test_what_is_copied_while_the_store_is_listed_stays(
 
 @pytest.mark.parametrize("hours", [0, 23, 25])
 def test_what_no_record_names_goes_once_it_is_old(hours: int) -> None:
-    """Also where the topic that was asked lags, or is another cluster's."""
+    """Also if the queried topic lags, or belongs to another cluster."""
     store, silent = aged(hours), Topic([])
     assert set(outcomes(remove(store, silent, Before()))) == {"young" if hours < 24 else "removed"}
     assert len(list(list_segments(store))) == (len(MADE) if hours < 24 else 0)

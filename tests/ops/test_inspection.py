@@ -1,4 +1,4 @@
-"""What of a segment is there, as values."""
+"""The objects of a segment, as values."""
 
 from __future__ import annotations
 

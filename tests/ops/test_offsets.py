@@ -1,4 +1,4 @@
-"""What bucket and broker hold of a partition, and what neither does."""
+"""Offsets of a partition in bucket and broker, and those in neither."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def partition(stored: Extents, broker: BrokerLog | None) -> Partition:
         (((5, 10),), (12, 30), ((10, 12),), ((12, 30),)),
         (((5, 10),), (0, 8), (), ((0, 5),)),
         (((0, 10), (15, 20), (21, 30)), (40, 40), ((10, 15), (20, 21), (30, 40)), ()),
-        (((0, 10), (15, 20)), (5, 30), (), ((10, 15), (20, 30))),  # the broker has what the bucket lost
+        (((0, 10), (15, 20)), (5, 30), (), ((10, 15), (20, 30))),  # the broker has the offsets that the bucket lost
         ((), (7, 9), (), ((7, 9),)),
     ],
 )
@@ -55,7 +55,7 @@ def test_what_neither_holds_is_lost(stored: Extents, broker: Extent | None, lost
         (((5, 20),), 25, ((20, 25),)),
         (((5, 10), (12, 20)), 11, ((10, 11),)),
         (((5, 10), (12, 20)), 10, ()),
-        (((9, 20),), 15, ((8, 9),)),  # the broker still has it, and it was not stored or was deleted
+        (((9, 20),), 15, ((8, 9),)),  # the broker still has it; it was never stored, or was deleted
         ((), 8, ()),
         ((), 12, ((8, 12),)),
         (((0, 5),), 12, ((5, 12),)),

@@ -1,4 +1,4 @@
-"""A manager that is closed while it is used, in every state: each use ends at once, by one error, and silently."""
+"""A manager closed while in use, in every state: each use ends at once, with one error, and silently."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tieredstore.remote import manager as manager_module
 pytestmark = pytest.mark.slow
 
 AT_ONCE_S = 25.0
-"""A second on a machine that does nothing else; a hang lasts as long as the store is silent, a minute here."""
+"""A second on an idle machine; a hang lasts as long as the store is silent, a minute here."""
 
 
 @pytest.fixture(autouse=True)
@@ -68,14 +68,14 @@ def test_a_copy_ends_and_leaves_nothing(tmp_path: Path, state: str, mode: str) -
     before = [info.key for info in scene.store.inner.list()]
     close_during(scene, COPIES[state])
     deadline = time.monotonic() + 30
-    # Its thread goes on when the store answers again, and undoes what it did.
+    # Its thread continues when the store answers again, and rolls back.
     while [info.key for info in scene.store.inner.list()] != before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert [info.key for info in scene.store.inner.list()] == before
 
 
 def uses(scene: Scene) -> dict[str, Callable[[], object]]:
-    """Everything that a manager can be asked, and its streams and iterators from before."""
+    """Return all calls of a manager, and those of streams and iterators from before."""
     manager, metadata = scene.manager, scene.metadata
     stream, half_read = manager.open(metadata), manager.open(metadata)
     half_read.read(1500)
@@ -195,7 +195,7 @@ def test_a_signals_handler_may_close_what_the_main_thread_reads(tmp_path: Path) 
 
 
 def test_a_signals_handler_may_close_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also while the main thread holds whatever lock it may hold: the signals come at random moments of its reads."""
+    """Also while the main thread holds any lock: the signals arrive at random moments of its reads."""
     settings = memory_settings(100, cache={"fetch.chunk.cache.class": "memory", "fetch.chunk.cache.size": "-1"})
     data = write_segment(tmp_path, LOG)
     before = signal.getsignal(signal.SIGALRM)
@@ -237,7 +237,7 @@ def test_a_read_that_ended_early_logs_nothing_when_the_manager_is_closed(tmp_pat
 
 @pytest.fixture(params=["ends a wait", "lets a wait go on"])
 def interrupted(request: pytest.FixtureRequest) -> Iterator[threading.Event]:
-    """What the system does with a wait that a signal comes into; a library may have it go on (Polars does).
+    """How the system handles a wait that a signal interrupts; a library may continue it (Polars does).
 
     The event is set once the main thread has been interrupted: on a busy machine that is long after the signal.
     """
@@ -262,7 +262,7 @@ def test_an_interrupted_copy_ends_at_once_and_leaves_nothing(tmp_path: Path, int
         assert scene.store.is_asked.wait(30)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         assert interrupted.wait(50)
-        # The copy's own thread goes on once it is asked to end.
+        # The copy's own thread continues after the request to end.
         time.sleep(0.1)
         scene.store.answers.set()
 
@@ -332,7 +332,7 @@ def test_a_thread_that_makes_its_calls_itself_is_told_at_the_next_one(tmp_path: 
     manager = RemoteStorageManager(memory_settings(), store=inner)
     with manager.on_this_thread():
         manager.copy_segment(new_metadata(100), data)
-        # Those of earlier tests may end meanwhile.
+        # Threads of earlier tests may end in between.
         before = set(threading.enumerate())
         assert len(list(manager.store.list())) == 3
         assert set(threading.enumerate()) <= before
@@ -345,7 +345,7 @@ def test_a_thread_that_makes_its_calls_itself_is_told_at_the_next_one(tmp_path: 
 
 
 def test_closing_waits_a_moment_for_a_call_that_a_thread_makes_itself(tmp_path: Path) -> None:
-    """As for its own threads': a copy undoes what it wrote."""
+    """As for its own threads: a copy rolls back its writes."""
     inner, data = MemoryObjectStore(), write_segment(tmp_path, b"x" * 100)
     manager = RemoteStorageManager(memory_settings(), store=inner)
     with manager.on_this_thread(), pytest.raises(AlreadyClosedError):

@@ -1,4 +1,4 @@
-"""A manager and its streams in a forked child: they go on with threads of its own, whatever the parent was loading."""
+"""A manager and its streams in a forked child continue with their own threads, whatever the parent was loading."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_child_forked_between_two_chunks_goes_on_with_the_next_one(cache: str,
 
 
 def test_a_child_is_told_what_its_parent_alone_has(tmp_path: Path) -> None:
-    """Threads that somebody else made wait for ever in a child; it is not the store that is slow there."""
+    """Threads made by other code hang in a child; the store is not the slow part."""
     run_fresh(
         """
         import os, signal, sys, warnings

@@ -65,7 +65,7 @@ def test_our_copy_reads_back_equal(segment: GoldenSegment, tmp_path: Path) -> No
 
 
 class RecordedRandomness:
-    """Gives out the data key, AAD and IVs that the plugin drew for a segment, in the order in which we draw ours."""
+    """Returns the data key, AAD and IVs that the plugin drew for a segment, in our order of draws."""
 
     def __init__(self, segment: GoldenSegment) -> None:
         manifest = manifest_of(segment)
@@ -121,7 +121,9 @@ def test_with_the_plugins_randomness_we_write_the_plugins_bytes(segment: GoldenS
 
 
 def _with_our_data_key(theirs: bytes, ours: bytes) -> bytes:
-    """RSA-OAEP is randomized by itself: all but its ciphertext must be equal, and that as long."""
+    """Replace the data key: RSA-OAEP is randomized, so everything except its ciphertext must match, and its length
+    too.
+    """
     pattern = re.compile(rb'("dataKey":"[^:"]+:)([^"]+)"')
     their_key, our_key = pattern.search(theirs), pattern.search(ours)
     assert their_key is not None
@@ -132,7 +134,7 @@ def _with_our_data_key(theirs: bytes, ours: bytes) -> bytes:
 
 
 def _check_custom_metadata(segment: GoldenSegment, custom: bytes | None) -> None:
-    """The plugin returned it only where it is configured."""
+    """Check custom metadata; the plugin returned it only if configured."""
     if segment.case != "10-prefix-masked-custommeta":
         assert custom is None
         return

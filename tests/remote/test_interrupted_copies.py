@@ -1,4 +1,4 @@
-"""A copy whose caller is interrupted: what was begun is waited for, or named."""
+"""A copy whose caller is interrupted: started work is waited for, or named."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tieredstore.remote.managed_store import ManagerCalls
 
 
 class InterruptedSubmit(ThreadPool):
-    """The interrupt comes when the work has begun, and before the caller has its future."""
+    """Interrupts after the work has begun, and before the caller has its future."""
 
     def __init__(self, interrupt: type[BaseException], begun: threading.Event) -> None:
         super().__init__(1, "interrupted-submit")
@@ -33,7 +33,7 @@ class InterruptedSubmit(ThreadPool):
 
 
 class Copy:
-    """A copy that has begun an upload and, once it is asked to end, takes it back when it is let."""
+    """A copy that has begun an upload and rolls it back when asked to end and released."""
 
     def __init__(self) -> None:
         self.has_begun, self.is_asked_to_end, self.may_end = threading.Event(), threading.Event(), threading.Event()

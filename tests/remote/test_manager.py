@@ -1,4 +1,4 @@
-"""What a remote storage manager owns: it closes what it opened, and leaves alone what it was given."""
+"""Ownership of a remote storage manager: it closes the stores it opened, and not those it was given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way in which people name a store, and what is said of those that name none."""
+"""Every way to name a store, and the errors where none is named."""
 
 from __future__ import annotations
 

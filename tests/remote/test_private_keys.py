@@ -1,4 +1,4 @@
-"""Where a private key comes from, through the settings: each way gives the same ring, each mistake one sentence."""
+"""Sources of a private key in the settings: each way gives the same ring, each mistake one error message."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORDS = "pässword"
 
 
 def settings_of(**private: str) -> Settings:
-    """``private``: what follows ``private.key.``, with ``_`` for its dots."""
+    """Build settings from ``private``: names after ``private.key.``, with ``_`` for dots."""
     named = {f"{OF_PAIR}private.key.{name.replace('_', '.')}": text for name, text in private.items()}
     return settings_from(
         {
@@ -41,7 +41,7 @@ def opens(settings: Settings) -> bool:
 
 @pytest.fixture(scope="module")
 def protected(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The golden key behind ``WORDS``, by OpenSSL's library."""
+    """Return the golden key encrypted with ``WORDS``, by OpenSSL's library."""
     path = tmp_path_factory.mktemp("keys") / "protected.pem"
     key = serialization.load_pem_private_key(PLAIN, None)
     protection = serialization.BestAvailableEncryption(WORDS.encode())

@@ -52,7 +52,7 @@ def new_store(name: str, request: pytest.FixtureRequest) -> ObjectStore:
 
 
 def check_reads(manager: RemoteStorageManager, metadata: RemoteLogSegmentMetadata, segment: GoldenSegment) -> None:
-    """The log, a range of it, and all indexes, together and one by one, are the broker's."""
+    """Check that the log, a range of it, and all indexes, together and one by one, are the broker's."""
     log = segment.original("log").read_bytes()
     with manager.fetch_log_segment(metadata, 0) as stream:
         assert stream.read() == log
@@ -65,7 +65,7 @@ def check_reads(manager: RemoteStorageManager, metadata: RemoteLogSegmentMetadat
 
 
 def stored_metadata(manager: RemoteStorageManager) -> list[RemoteLogSegmentMetadata]:
-    """What the catalog finds, by its listing and the manifests."""
+    """Return the segments that the catalog finds by its listing and the manifests."""
     listed = list(list_segments(manager.store, manager.layout.prefix))
     assert [objects.missing for objects in listed] == [()] * len(listed)
     return [load_segment(manager.store, objects).metadata for objects in listed]

@@ -1,4 +1,6 @@
-"""Another segment's objects under a segment's keys are never served; nor plain ones where none may be."""
+"""Another segment's objects under a segment's keys are never served, and neither are plain ones if encryption is
+required.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ REFUSED = r"is refused: it is the manifest of another segment: it records the to
 
 @dataclasses.dataclass(frozen=True)
 class Swapped:
-    """A store in which payroll's objects stand under the keys of tiny's segment; the same key pair opens both."""
+    """A store with payroll's objects under the keys of tiny's segment; the same key pair opens both."""
 
     settings_path: Path
     tiny: RemoteLogSegmentMetadata
@@ -135,7 +137,7 @@ def test_each_recorded_name_is_compared_by_itself(
 
     def change(document: dict[str, Any]) -> None:
         _set(document["remoteLogSegmentMetadata"], path, value)
-        if unusable:  # the rest of it is not worth reading; what is there is still another's
+        if unusable:  # the rest of it is not worth reading; the objects are still another segment's
             del document["remoteLogSegmentMetadata"]["endOffset"]
 
     _change(store, change)

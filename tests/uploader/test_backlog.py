@@ -1,4 +1,4 @@
-"""What a segment costs while many wait: requests, looks at files, and waiting for others; counted, and not timed."""
+"""Cost of a segment while many wait: requests, looks at files and waiting for others, counted rather than timed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def disk(tmp_path: Path) -> BrokerDisk:
 
 
 def ship_all(uploader: Uploader) -> None:
-    """Step by step, and after a failure at once."""
+    """Ship step by step; retry at once after a failure."""
     uploader.ask_leadership()
     uploader.sweep()
     uploader.ask_settled()
@@ -58,7 +58,7 @@ def manifests_read(store: FaultyStore) -> int:
 def test_moves_that_fail_cost_no_reading_of_all_that_is_stored(
     disk: BrokerDisk, moment: Moment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a store that fails now and then one request of a hundred succeeds, and a hundred in a row do not."""
+    """In a store that fails now and then, one request of a hundred succeeds, but a hundred in a row do not."""
     monkeypatch.setattr(shipping, "_MOVES_S", -1.0)
     moves = 0
 
@@ -82,7 +82,7 @@ def test_a_partition_that_is_shipped_for_the_first_time_is_asked_for_once_and_it
     disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shipping, "_MOVES_S", 1e9)
-    # Whoever leads a partition at the second look and not at the first, before it was seen, asks for it once more.
+    # A broker that leads a partition at the second look, not at the first, asks for it once more.
     monkeypatch.setattr(service, "_LEADERSHIP_S", 20.0)
     store = FaultyStore(MemoryObjectStore())
     with uploader_of(disk.log_dir, store) as uploader, uploader_service(uploader):
@@ -98,7 +98,7 @@ def test_a_partition_that_is_shipped_for_the_first_time_is_asked_for_once_and_it
 def test_after_a_kill_only_what_lies_behind_the_watermark_is_read(disk: BrokerDisk) -> None:
     store = FaultyStore(MemoryObjectStore())
     assert run_once(disk.log_dir, store) == []
-    # As far as it came before it was killed; what it had shipped behind that is deleted.
+    # The uploader's progress when it was killed; everything it shipped after that is deleted.
     behind = watermark_of(store).behind(None, disk.bases[-4], 0, 1, 0)
     store.put(watermark_key("", disk.partition), behind.to_bytes())
     disk.delete(SEGMENTS)
@@ -119,7 +119,7 @@ def test_a_segment_of_other_borders_that_begins_before_the_watermark_joins_on(tm
     second.grow(4)
     assert run_once(second.log_dir, store) == []
     assert extents(store)[-1] == (25, 34)
-    # Again where the first one left it: in the middle of what the second one has shipped.
+    # Reset to the first one's watermark, in the middle of the second one's segments.
     store.put(watermark_key("", first.partition), watermark.to_bytes())
     third = BrokerDisk(tmp_path / "3", end=35, segments=2)
     assert run_once(third.log_dir, store) == []
@@ -149,7 +149,7 @@ def test_a_look_at_what_is_held_costs_no_file_of_it_a_look(disk: BrokerDisk, mon
 
 
 def test_who_notices_rests_longer_than_it_works(disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However much happens in the folders: those who ship have the interpreter for the most part."""
+    """However much changes in the folders, the shipping threads get most of the interpreter."""
     clock = iter(range(1000))
     monkeypatch.setattr(time, "thread_time", lambda: 0.1 * next(clock))
     rests: list[float] = []
@@ -169,7 +169,7 @@ def test_who_notices_rests_longer_than_it_works(disk: BrokerDisk, monkeypatch: p
 
 
 class HalfDead(SaidSettling):
-    """One leader's broker does not answer, and keeps all answers of the same request back."""
+    """One leader's broker does not answer, and delays all answers of the same request."""
 
     def __init__(self, dead: TopicPartition) -> None:
         super().__init__()

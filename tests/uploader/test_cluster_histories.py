@@ -1,7 +1,7 @@
-"""Histories of a real cluster with an uploader beside each broker: whatever befalls them, every reader agrees.
+"""Histories of a real cluster with an uploader per broker: whatever happens, all readers agree.
 
-The truth is what a plain client reads of the leader's log before retention takes it; an unclean election cuts it.
-SEED chooses another history, and ROUNDS its length.
+The reference is the leader's log, read by a plain client before retention deletes it; an unclean election cuts it. SEED
+chooses another history, and ROUNDS its length.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CONFIG: Final = {
 BROKERS: Final = {
     "offsets.topic.replication.factor": "3",
     "transaction.state.log.replication.factor": "3",
-    # Elections are clean unless a round says otherwise: who is only slow stays in sync.
+    # Elections are clean unless a round asks otherwise: a slow replica stays in sync.
     "replica.lag.time.max.ms": "60000",
     "auto.leader.rebalance.enable": "false",
 }
@@ -56,7 +56,7 @@ _library: Any = confluent_kafka
 
 
 class UploaderBeside:
-    """The uploader of one broker, as a process of its own."""
+    """The uploader of one broker, as a separate process."""
 
     def __init__(self, node: ClusterNode, servers: str, folder: Path) -> None:
         self._node, self._stack = node, ExitStack()
@@ -77,7 +77,6 @@ class UploaderBeside:
         until(LONG_S, lambda: self._node.log_dir in [file.resolve() for file in opened.iterdir()])
 
     def kill(self) -> None:
-        """Kill -9."""
         self._stack.close()
 
     def check_runs(self) -> None:
@@ -104,7 +103,7 @@ class Histories:
         }
         self.readers = Readers(TOPIC, store_of(folder), cluster.bootstrap_servers, folder)
         self.has_moved_out = False
-        """Whether retention has taken anything from the brokers, so that the bucket alone has it."""
+        """True if retention has deleted anything from the brokers, so that only the bucket has it."""
         self.lives: list[Life] = []
         self.begin_life()
 
@@ -125,7 +124,9 @@ class Histories:
         return self.cluster.brokers[broker].log_dir / f"{TOPIC}-0"
 
     def state(self) -> Any:
-        """Leader, replicas and those in sync, as a client is told, asked on if a frozen broker keeps it waiting."""
+        """Return the leader, replicas and in-sync replicas that a client sees; retry while a frozen broker delays
+        the answer.
+        """
         end = time.monotonic() + LONG_S
         while True:
             with contextlib.suppress(KafkaException, KeyError):
@@ -152,7 +153,7 @@ class Histories:
         return parse_leader_epochs((self.log_of(broker) / "leader-epoch-checkpoint").read_bytes())
 
     def is_shipped(self) -> bool:
-        """Whether the leader's uploader has shipped all that the leader has closed."""
+        """Return True if the leader's uploader has shipped all segments that the leader has closed."""
         with contextlib.suppress(Exception):
             leader = self.leader
             active = max(found.base_offset for found in discover(self.log_of(leader)).segments)
@@ -161,7 +162,7 @@ class Histories:
         return False
 
     def read_on(self) -> None:
-        """Have the plain client read up to the last record that was acknowledged outside of transactions."""
+        """Read with the plain client up to the last record acknowledged outside of transactions."""
         last = max(self.life.acknowledged)
         consumer: Any = _library.Consumer(
             {**self.client, "group.id": "plain", "isolation.level": "read_committed", "enable.auto.commit": False}
@@ -183,7 +184,7 @@ class Histories:
         assert not self.life.aborted & set(self.life.truth)
 
     def settle(self) -> None:
-        """All is replicated, read, and shipped by the last leader, behind all transactions."""
+        """Wait until everything is replicated, read, and shipped by the last leader, past all transactions."""
         until(LONG_S, self.is_whole)
         for _ in range(3):
             self.writer.write(self.life, plain=True)
@@ -194,7 +195,7 @@ class Histories:
         mark = self.watermark(self.life)
         assert (mark.holes, len(mark.moved_back)) == ((), self.life.cuts)
 
-    # What befalls them
+    # Events
 
     def elect_cleanly(self) -> None:
         leader, follower = self.leader, self.follower
@@ -205,7 +206,7 @@ class Histories:
             until(LONG_S, lambda: self.leader == follower)
 
     def elect_uncleanly(self) -> None:
-        """What the last leader has shipped alone is replaced; read also while only brokers have what replaces it."""
+        """Replace what only the last leader has shipped; read also while only brokers have the replacement."""
         leader, follower = self.leader, self.follower
         self.cluster.brokers[follower].stand_still()
         until(LONG_S, lambda: list(self.state().isrs) == [leader])
@@ -250,7 +251,7 @@ class Histories:
             uploader.start()
 
     def freeze(self) -> None:
-        """A broker and its uploader stand still for so long that another one leads, and go on as if nothing was."""
+        """Freeze a broker and its uploader until another broker leads, then let them continue."""
         broker = self.source.choice([self.leader, self.leader, self.follower])
         uploader, node = self.uploaders[broker].process, self.cluster.brokers[broker]
         with Writing(self.writer, self.life):
@@ -287,15 +288,15 @@ class Histories:
             until(LONG_S, self.is_whole)
 
     def create_again(self) -> None:
-        """What was shipped of the old one is still read, by its id."""
+        """Re-create the topic; the segments of the old one stay readable by its id."""
         self.admin.delete_topics([TOPIC])[TOPIC].result(TIMEOUT_S)
         until(LONG_S, lambda: not any(self.log_of(broker).exists() for broker in self.cluster.brokers))
         self.begin_life()
-        # librdkafka passes over leaders whose epoch is below the last one it knew, of a topic of this name.
+        # librdkafka ignores leaders whose epoch is below the last one it knew for a topic of this name.
         self.writer.renew()
 
     def check(self) -> None:
-        """Every reader, and what the bucket alone has of each life."""
+        """Check every reader, and the bucket's records of each life."""
         self.readers.check_with_broker(self.life.rows())
         shipped = {life.where.topic_id: life.rows(self.watermark(life).next_offset) for life in self.lives}
         self.readers.check_bucket(shipped, self.life.where.topic_id)

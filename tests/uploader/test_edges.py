@@ -1,4 +1,4 @@
-"""The edges at which the uploader of Pinterest's tiered storage loses or repeats something, one by one.
+"""Edge cases in which the uploader of Pinterest's tiered storage loses or repeats something.
 
 | edge | test |
 |---|---|
@@ -111,7 +111,7 @@ def test_tries_that_the_store_let_fail_are_none_of_the_disks(disk: BrokerDisk, m
     def is_away(_: object) -> bool:
         return len(store.operations) in range(3, 25)
 
-    # A store that is away for a while, and then a disk that fails once.
+    # The store is unavailable for a while, then a disk fails once.
     store.fail_at = is_away
 
     def preadv(descriptor: int, buffers: Sequence[Any], offset: int, flags: int = 0) -> int:
@@ -196,7 +196,7 @@ def test_a_clock_that_jumps_changes_nothing(disk: BrokerDisk, monkeypatch: pytes
 
 
 def deletion(disk: BrokerDisk, store: FaultyStore, number: int) -> Callable[[object], bool]:
-    """In the operation of this number the topic is deleted, as a broker does it."""
+    """Delete the topic in the operation of this number, as a broker does it."""
 
     def delete(_: object) -> bool:
         if len(store.operations) == number + 1:
@@ -232,7 +232,7 @@ def test_a_folder_that_is_deleted_while_it_is_shipped_is_no_loss_and_comes_again
 
 
 def test_a_log_that_is_cut_while_it_is_shipped_is_no_loss_and_its_new_records_are_shipped(tmp_path: Path) -> None:
-    """In each operation of the store another leader cuts the log here, and this broker leads again, later."""
+    """In each operation of the store, another leader cuts the log here; later this broker leads again."""
     cuts = 0
     for number in itertools.count():
         disk = BrokerDisk(tmp_path / str(number), segments=4)
@@ -243,7 +243,7 @@ def test_a_log_that_is_cut_while_it_is_shipped_is_no_loss_and_its_new_records_ar
             shipping.run_once()
             if len(store.operations) <= number:
                 break
-            # What was being shipped just then, and what was shipped before, are looked at again after a moment.
+            # The segment in progress and those shipped before are checked again after a moment.
             assert [shipping.run_once() for _ in range(3)][-1] == []
             assert shipping.counts.holes == 0
         segments = [segment.metadata for segment in stored(inner)]

@@ -1,4 +1,4 @@
-"""What examples/uploader has: each metric exists, each option and setting too, and limits fit the defaults."""
+"""Files of examples/uploader: each metric, option and setting exists, and limits fit the defaults."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tieredstore.uploader.metrics import Counts, CountsCollector
 
 EXAMPLES = REPOSITORY / "examples" / "uploader"
 YAML: Any = importlib.import_module("yaml")
-"""It has no types."""
+"""PyYAML has no types."""
 
 METRIC = re.compile(r"\b(?:tieredstore|up)\w*")
 
 
 @pytest.fixture(scope="module")
 def metrics() -> set[str]:
-    """The names of samples, by which rules and dashboards ask."""
+    """Return the names of samples that rules and dashboards query."""
     collector = CountsCollector(Counts(), dict)
     try:
         samples = [sample for metric in collector.collect() for sample in metric.samples]
@@ -35,7 +35,7 @@ def metrics() -> set[str]:
 
 
 def expressions(part: Any) -> Iterator[str]:
-    """All that is asked of Prometheus in a document."""
+    """Yield all Prometheus expressions of a document."""
     if isinstance(part, dict):
         for name, value in part.items():
             if name == "expr":
@@ -73,7 +73,7 @@ def test_the_unit_starts_what_there_is_and_leaves_it_time_and_files() -> None:
     unit = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
     settings = uploader_settings_from({"uploader.leadership": "static"})
     assert int(unit["TimeoutStopSec"]) > settings.drain_ms / 1000
-    # As many files as are held, and a thousand for all else.
+    # As many files as are held, and a thousand for everything else.
     assert int(unit["LimitNOFILE"]) >= settings.hold_max_files + 1024
     assert (unit["Restart"], unit["ExecReload"].rpartition("/")[2]) == ("always", "kill -HUP $MAINPID")
     program, *words = unit["ExecStart"].split()
@@ -93,6 +93,6 @@ def test_the_container_installs_extras_that_there_are_and_starts_the_uploader() 
 
 
 def started(words: list[str]) -> None:
-    """The command line is understood: only the file is not there."""
+    """Check that the command line is understood: only the file is missing."""
     done = tieredstore(*words)
     assert (done.code, words[words.index("-c") + 1] in done.stderr) == (2, True), done.stderr

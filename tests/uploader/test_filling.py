@@ -1,4 +1,4 @@
-"""Holes of one broker's uploader, filled by that of another replica, which leads nothing."""
+"""Holes of one broker's uploader, filled by the uploader of another replica that leads nothing."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_replica_that_leads_nothing_fills_what_the_leader_could_not_read(
     assert after == dataclasses.replace(before, holes=())
     assert stored(store)[1].metadata.broker_id == 2
     assert list(store.list("!tieredstore/holes/")) == []
-    # The leader goes on behind, and neither sends anything twice.
+    # The leader continues from there, and neither sends anything twice.
     leader.grow()
     run_once(leader.log_dir, store)
     fill(follower, store)
@@ -187,7 +187,7 @@ def test_the_leader_is_ready_again_once_its_holes_are_filled(tmp_path: Path, sto
         shipping.fill_holes()
         shipping.sweep()
         assert "holes" not in shipping.health.reasons()
-        # Its own watermark was moved meanwhile: it reads it again, and goes on.
+        # The other uploader has moved the watermark: the leader reads it again, and continues.
         leader.grow()
         shipping.disk.touch(leader.folder)
         shipping.run_once()

@@ -1,4 +1,4 @@
-"""Replicas that do not lead hold what the leader has not shipped: one of them ships it if the leader dies."""
+"""Followers hold the segments that the leader has not shipped: one of them ships them if the leader dies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAME = (PARTITION.topic, PARTITION.partition)
 
 
 class Replica:
-    """A broker's disk and its uploader, which runs as a service would: it leads when it is told to."""
+    """A broker's disk and its uploader, run as a service would run it; the test decides when it leads."""
 
     def __init__(self, folder: Path, store: ObjectStore, hold_dir: str = "", hold_max_files: str = "10000") -> None:
         self.disk = BrokerDisk(folder)
@@ -41,7 +41,7 @@ class Replica:
         self.uploader._followed_partitions = FollowedPartitions(lambda: self.now_s)  # pyright: ignore[reportPrivateUsage]
 
     def look(self) -> None:
-        """At the folders and at the store, a minute later."""
+        """Look at the folders and at the store, a minute later."""
         self.now_s += 1000.0
         for partition in self.uploader.disk.partitions:
             if partition.folder is not None:
@@ -61,7 +61,7 @@ class Replica:
         self.uploader.sweep()
 
     def replicated(self, offset: int) -> None:
-        """The broker's checkpoint says that all before is."""
+        """Write to the broker's checkpoint that everything before the offset is replicated."""
         line = f"{PARTITION.topic} {PARTITION.partition} {offset}"
         (self.disk.log_dir / REPLICATION_CHECKPOINT).write_text(f"0\n1\n{line}\n")
 
@@ -76,7 +76,7 @@ def always(_: object) -> bool:
 
 @pytest.fixture
 def replica(tmp_path: Path, store: MemoryObjectStore) -> Iterator[Replica]:
-    """Follows a leader that has shipped 0 to 19; three segments of its are closed, up to 29."""
+    """Follow a leader that has shipped 0 to 19 and has three closed segments, up to 29."""
     leader = BrokerDisk(tmp_path / "leader", segments=3)
     run_once(leader.log_dir, store)
     replica = Replica(tmp_path / "replica", store)
@@ -158,7 +158,7 @@ def test_a_damaged_watermark_lets_nothing_go(replica: Replica, store: MemoryObje
 def test_what_was_cut_and_written_anew_with_the_same_borders_is_shipped_as_it_is_now(
     replica: Replica, store: MemoryObjectStore
 ) -> None:
-    """Files that are held are those that a broker has deleted, and made again under the same names."""
+    """The held files are those that a broker has deleted, and created again under the same names."""
     replica.disk.grow(1)
     replica.look()
     assert replica.files == 8
@@ -218,7 +218,7 @@ def test_who_is_deposed_goes_on_holding_what_it_had_not_shipped(replica: Replica
 def test_what_was_cut_while_another_led_for_a_moment_is_looked_at_again(
     replica: Replica, store: MemoryObjectStore
 ) -> None:
-    """Nobody has looked at the folders meanwhile."""
+    """No look at the folders happens in between."""
     replica.look()
     replica.lead()
     replica.disk.grow()
@@ -253,7 +253,7 @@ def test_nothing_is_let_go_of_what_a_worker_reads(replica: Replica) -> None:
 def test_who_leads_is_asked_anew_before_a_new_leader_asks_for_an_end(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client would ask the leader of before, and wait for it ten seconds if it is dead."""
+    """The client would ask the previous leader, and wait for it ten seconds if it is dead."""
     replica.look()
     (partition,) = replica.uploader.disk.partitions
     asked: list[bool] = []
@@ -266,7 +266,7 @@ def test_who_leads_is_asked_anew_before_a_new_leader_asks_for_an_end(
 
 
 def lost_by_the_leader(replica: Replica, store: MemoryObjectStore) -> None:
-    """The leader has passed over 20 to 29, which the follower holds, and its broker has deleted."""
+    """The leader has skipped 20 to 29; the follower holds them, and its broker has deleted them."""
     replica.look()
     retention(replica.disk, 3)
     hole = Hole(20, 29, "its disk was bad", 0, leader_epochs=((0, 20),))

@@ -1,4 +1,4 @@
-"""Retention shorter than the roll: each segment is marked deleted in the moment it is closed, and nothing is lost."""
+"""Retention shorter than the roll: each segment is marked deleted as soon as it is closed, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 
 class Life:
-    """A partition in which a transaction hangs from its first record on, and an uploader beside it that comes and goes.
+    """A partition with a hanging transaction from its first record on, and an uploader that starts and stops.
 
-    With links the broker may delete files for good while no uploader runs; without, each has been seen before.
+    With links, the broker may remove files permanently while no uploader runs; without, the uploader has seen each
+    before.
     """
 
     def __init__(self, folder: Path, seed: int, *, links: bool) -> None:
@@ -48,7 +49,7 @@ class Life:
         )
 
     def roll(self) -> None:
-        """A segment is closed and marked deleted in one."""
+        """Close a segment and mark it deleted at once."""
         base = self.disk.end
         self.disk.grow()
         self.expected |= dict(enumerate(self.disk.values(base, self.disk.epochs[-1][0]), base))
@@ -83,7 +84,7 @@ class Life:
         if self.links is not None:
             self.look()
         elif self.has_moved:
-            # What was marked deleted on the disk before is held by the process alone.
+            # Segments marked deleted on disk before are held by the process alone.
             self.ship()
         self.uploader.close()
         if self.links is not None:
@@ -91,7 +92,7 @@ class Life:
         self.uploader = self.started()
 
     def move(self) -> None:
-        """To the other log directory; looked at while both have it, while none seems to, or only afterwards."""
+        """Move to the other log directory; look while both have it, while neither seems to, or only afterwards."""
         self.look()
         there = self.log_dirs[self.disk.log_dir == self.log_dirs[0]]
         future = self.disk.copy_to(there.with_name("future"))

@@ -1,4 +1,4 @@
-"""Dying and failing at each operation of the store, and at each step on files of the uploader's own, of rarer works."""
+"""Process deaths and failures at each store operation and each step on the uploader's own files, for rarer tasks."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ EVERY: Final = [pytest.param(1, marks=pytest.mark.soak), 9]
 
 @pytest.fixture(autouse=True)
 def moves(soon: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Move a watermark once: so the number of operations does not depend on the machine."""
+    """Move a watermark once, so that the number of operations does not depend on the machine."""
     monkeypatch.setattr(shipping, "_MOVES_S", 1e9)
 
 
 def shipped(log_dir: Path) -> MemoryObjectStore:
-    """What a leader has shipped whose last segment an unclean election takes back."""
+    """Return a store with a leader's segments; an unclean election takes back the last one."""
     store = MemoryObjectStore()
     BrokerDisk(log_dir, segments=4)
     run_once(log_dir, store)
@@ -65,7 +65,7 @@ def test_an_unclean_election_at_each_operation(tmp_path: Path, dies: bool, momen
     new = BrokerDisk(tmp_path / "new", segments=2)
     new.lead(4)
     new.grow(3)
-    # The last one looks for holes, of which there are none to list.
+    # The last run looks for holes; there are none to list.
     sweep = OperationSweep(lambda: copied(before), lambda store: run_once(new.log_dir, store), numbers=slice(-1))
     names = {operation.name for operation in sweep.operations}
     assert {"head", "get", "list", "put", "replace"} <= names
@@ -80,7 +80,7 @@ def test_an_unclean_election_at_each_operation(tmp_path: Path, dies: bool, momen
 
 
 class Steps:
-    """Counts the changes below a folder, and dies in the one of a number: before or behind it."""
+    """Counter of changes below a folder that dies in the given one, before or after it."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.count, self.die_at, self.is_behind = str(folder), 0, -1, False
@@ -113,8 +113,9 @@ os_open: Final = os.open
 def test_dying_at_each_change_of_a_held_file(
     tmp_path: Path, is_deleted: bool, is_behind: bool, every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What died while it made links leaves none that is taken for a segment, and nothing behind; what died with the
-    links in its hands, all else having been deleted by the broker, leaves them to the next one."""
+    """A process that dies while it makes links leaves nothing that looks like a segment. If it dies holding the only
+    links, because the broker has deleted the rest, the next process finds them.
+    """
     steps = Steps(tmp_path / "0" / "held", monkeypatch)
     for number in range(0, 1000, every):
         disk = BrokerDisk(tmp_path / str(number) / "logs", segments=4)

@@ -1,7 +1,7 @@
 """A broker that writes, deletes, moves and cuts, leaders that change, and a store that fails, in any order.
 
-Whatever comes when: nothing that lay pinned or on the disk is missed, the watermark never stands behind what is
-neither stored nor a hole, and states change only as the tables of ``partition`` have it.
+In any order: no segment that was pinned or on disk is missed, the watermark never passes anything that is neither
+stored nor a hole, and states change only as the tables of ``partition`` allow.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from tieredstore.uploader.segment import Segment, SegmentState
 
 NAME: Final = (PARTITION.topic, PARTITION.partition)
 LONG_S: Final = 100.0
-"""After so long what was answered does not hold any more, and what failed is tried again."""
+"""Time after which answers expire and failures are retried."""
 
 MAYBE_CUT: Final = "it may have been cut before"
 
 SEEN, HELD, DOOMED, ONLY_OURS, GONE, LOST = SegmentState
 NEXT_OF_SEGMENTS: Final = {
-    # Gone within one rule: a step may list the folder twice.
+    # Deleted within one rule: a step may list the folder twice.
     SEEN: {HELD, DOOMED, ONLY_OURS, GONE, LOST},
     HELD: {SEEN, DOOMED, ONLY_OURS, LOST},
     DOOMED: {ONLY_OURS, GONE, LOST},
@@ -65,7 +65,7 @@ NEXT_OF_PROGRESS: Final = {
 
 
 class ScriptedLeadership(Leadership):
-    """Answers what the machine says; None: nobody answers."""
+    """Leadership as the machine sets it; None means that no broker answers."""
 
     answer: ClassVar[Collection[TopicPartition] | None] = ()
 
@@ -84,14 +84,15 @@ class UploaderMachine(RuleBasedStateMachine):
         self.disk = BrokerDisk(self.folder / "logs", segments=3)
         self.store = MemoryObjectStore()
         self.failing: int | None = None
-        """How many operations of the next step go well; each of the watermark's counts as five."""
+        """Operations of the next step that succeed; each of the watermark's counts as five."""
         self.faulty = FaultyStore(self.store, self._fails)
         self.settling = SaidSettling(high=2 * RECORDS)
         self.now_s = 0.0
         self.epoch_of = dict.fromkeys(self.disk.bases, 0)
         self.unpinned: set[int] = set()
-        """Segments that were deleted while nothing pinned them, and before they were stored; or of which nothing told
-        that they were replicated, and nothing tells any more whether the log was cut before."""
+        """Segments deleted before they were stored, while nothing pinned them; or never known to be replicated, with
+        no file left that shows if the log was cut before.
+        """
         self.states: dict[Segment, SegmentState] = {}
         self.progress = UNKNOWN
         ScriptedLeadership.answer = (NAME,)
@@ -144,7 +145,7 @@ class UploaderMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.disk.bases) > 1)
     @rule(count=st.integers(1, 2), are_gone=st.booleans())
     def take_by_retention(self, count: int, are_gone: bool) -> None:
-        # Retention takes nothing that is not replicated.
+        # Retention deletes nothing that is not replicated.
         old = [base for base in self.disk.bases[:-1] if base + RECORDS <= self.settling.high]
         self.disk.mark_deleted(min(count, len(old)))
         if are_gone:
@@ -159,7 +160,9 @@ class UploaderMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.is_led and self.settling.high < self.disk.end)
     @rule()
     def cut(self) -> None:
-        """Another broker has led meanwhile: what was not replicated is gone, and written anew."""
+        """Another broker has led in between: records that were not replicated are lost, and others written in their
+        place.
+        """
         base = max(self.settling.high, self.disk.bases[0])
         if -(-base // RECORDS) * RECORDS != base or base == self.disk.bases[0] or base >= self.disk.end:
             return
@@ -169,7 +172,7 @@ class UploaderMachine(RuleBasedStateMachine):
         self.disk.lead(max(epoch for epoch, _ in self.disk.epochs) + 2)
         self.grow(1)
 
-    # Who leads
+    # Leadership
 
     @rule(answer=st.sampled_from([(), (NAME,), None]))
     def ask_leadership(self, answer: Collection[TopicPartition] | None) -> None:
@@ -202,14 +205,14 @@ class UploaderMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """What was only held open is gone with the process."""
+        """The restart loses everything that was only held open."""
         named = {base for base in self.epoch_of if self.disk.files(base)}
         self.unpinned |= {base for base in self.epoch_of if base not in named and base >= self.stored_to}
         self.uploader.close()
         self.states, self.progress = {}, UNKNOWN
         self.uploader = self._start()
 
-    # What holds
+    # Invariants
 
     @property
     def stored_to(self) -> int:
@@ -256,7 +259,9 @@ class UploaderMachine(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
     def _heal(self) -> None:
-        """In the end all is well for once, and everything is in the store, or was nobody's to keep."""
+        """Finally let every operation succeed once: then everything is in the store, or was not this broker's to
+        keep.
+        """
         self.settling.high = MAX_INT64
         for _ in range(3):
             self.uploader.sweep()
@@ -265,7 +270,7 @@ class UploaderMachine(RuleBasedStateMachine):
             self.ship(None, answer_is_lost=False)
             self.uploader.sweep()
         active = self.disk.bases[-1]
-        # A log of which nothing that was closed is left has nothing to ship.
+        # A log without closed segments has nothing to ship.
         assert self.stored_to in (0, active)
         self.what_the_watermark_has_passed_is_stored_or_a_hole()
         kept = {base for base in self.epoch_of if base < active} - self.unpinned

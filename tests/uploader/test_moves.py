@@ -1,4 +1,4 @@
-"""Partitions that move to another log directory of the same broker, or to other brokers: what is held stays."""
+"""Partitions that move to another log directory or to other brokers keep their held segments."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def hold_dir(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def settling() -> SaidSettling:
-    """Nothing is settled yet: the store is away, as it were."""
+    """Nothing is settled yet, as if the store were unavailable."""
     return SaidSettling(high=0)
 
 
@@ -50,7 +50,7 @@ def settling() -> SaidSettling:
 def uploader(
     disk: BrokerDisk, store: MemoryObjectStore, settling: SaidSettling, hold_dir: str, tmp_path: Path
 ) -> Iterator[Uploader]:
-    """Of a broker with two log directories; all that is closed is pinned."""
+    """Yield the uploader of a broker with two log directories; all closed segments are pinned."""
     (tmp_path / "two").mkdir()
     log_dirs = f"{disk.log_dir},{tmp_path / 'two'}"
     with uploader_of(disk.log_dir, store, settling, log_dirs=log_dirs, hold_dir=hold_dir) as uploader:
@@ -147,7 +147,7 @@ def test_a_move_leaves_the_links_of_what_is_live(
 def test_a_copy_with_other_borders_is_shipped_as_well(
     uploader: Uploader, disk: BrokerDisk, store: MemoryObjectStore, settling: SaidSettling, tmp_path: Path
 ) -> None:
-    """What only the old folder had is shipped by its borders, and what is live by the new ones."""
+    """Segments of the old folder alone are shipped by its bounds, live ones by the new bounds."""
     disk.delete(1)
     look(uploader, disk)
     there = BrokerDisk(tmp_path / "two", disk.partition, disk.epochs, 5, segments=4)
@@ -162,7 +162,7 @@ def test_a_copy_with_other_borders_is_shipped_as_well(
 def test_a_log_that_is_made_anew_from_the_front_takes_nothing_away(
     uploader: Uploader, disk: BrokerDisk, store: MemoryObjectStore, settling: SaidSettling
 ) -> None:
-    """A replica whose disk was replaced: its log begins at 0, empty, before it begins where the leader's does."""
+    """A replica whose disk was replaced: its log is empty and begins at 0, before it begins where the leader's does."""
     disk.leave()
     look(uploader)
     anew = BrokerDisk(disk.log_dir, disk.partition, ())
@@ -183,7 +183,7 @@ def test_a_log_that_is_made_anew_from_the_front_takes_nothing_away(
 
 
 class Assigned(Leadership):
-    """A cluster whose leaders and topics the test says."""
+    """A cluster whose leaders and topics the test sets."""
 
     leads = True
     ids: Mapping[str, Uuid | None] | None = None
@@ -211,7 +211,7 @@ class Reassigned:
         self.uploader.run_once()
         self.old.delete(3)
         look(self.uploader, self.old)
-        # The other broker's log begins where this one's did then, and a leader of it with the next epoch.
+        # The other broker's log begins at this one's end of that time, and a leader with the next epoch follows.
         self.new.epochs, self.new.end = ((0, 30), (1, 40)), 30
         self.new.grow(3)
         Assigned.leads = False
@@ -227,7 +227,7 @@ class Reassigned:
         return uploader_of(self.old.log_dir, self.store, self.settling, clock, **own)
 
     def step(self) -> None:
-        """The uploader of the broker that has lost the partition, a minute later."""
+        """Run the uploader of the broker that has lost the partition, a minute later."""
         self.now_s += 61.0
         self.uploader.ask_leadership()
         self.uploader.sweep()
@@ -277,7 +277,9 @@ def test_what_is_shipped_by_the_new_leader_is_let_go(tmp_path: Path, store: Memo
 def test_other_records_of_a_later_leader_are_not_filled_with_what_is_held(
     tmp_path: Path, store: MemoryObjectStore, hold_dir: str, epoch: int
 ) -> None:
-    """Where the new log begins with the epoch of what is held, that is of it; with a later one nobody knows."""
+    """If the new log begins with the epoch of the held segments, they belong to it; with a later one that is
+    unknown.
+    """
     run = Reassigned(tmp_path, store, hold_dir)
     shutil.rmtree(run.new.folder)
     run.new.bases, run.new.end, run.new.epochs = [], 30, ((epoch, 30), (2, 40))
@@ -314,7 +316,7 @@ def test_only_a_topic_that_the_cluster_does_not_know_is_let_go_unshipped(
     run = Reassigned(tmp_path, store, hold_dir)
     Assigned.ids = ids
     run.uploader.follow()
-    # A broker that has just started knows no topic: one answer is not enough, unless it names another id.
+    # A newly started broker knows no topic: one answer is not enough, unless it names another id.
     assert bool(run.uploader.disk.partitions) == (is_kept or ids == {PARTITION.topic: None})
     run.step()
     assert bool(run.uploader.disk.partitions) == is_kept
@@ -346,7 +348,7 @@ def test_a_partition_that_comes_back_is_led_with_what_was_held(
 def test_a_listing_of_a_folder_on_its_way_elsewhere_takes_nothing_away(
     uploader: Uploader, disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is renamed between the look at its checkpoint and that at its names."""
+    """The folder is renamed between reading its checkpoint and listing its names."""
     disk.mark_deleted(2)
     real = os.listdir
 
@@ -361,7 +363,7 @@ def test_a_listing_of_a_folder_on_its_way_elsewhere_takes_nothing_away(
 def test_a_topic_made_again_while_its_folder_is_listed_is_another_one(
     uploader: Uploader, disk: BrokerDisk, store: MemoryObjectStore, settling: SaidSettling
 ) -> None:
-    """Whoever lists the folder of a partition that is known looks whose it is."""
+    """Listing the folder of a known partition includes a check of its owner."""
     shutil.rmtree(disk.folder)
     again = BrokerDisk(disk.log_dir, TopicIdPartition(Uuid.random(), *NAME), ((0, 0),), 0, segments=6)
     uploader.disk.relist(only(uploader))

@@ -1,4 +1,4 @@
-"""What a broker's readers have in the system's cache stays there, and what they do not have is no more afterwards."""
+"""Pages that a broker's readers have in the system's cache stay there; all others are dropped afterwards."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def file(tmp_path: Path) -> Iterator[int]:
 
 
 class Cache:
-    """A cache that a test says, in place of the system's; what is dropped is noted."""
+    """A scripted page cache in place of the system's, which records dropped pages."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, cached: Sequence[int]) -> None:
         self.cached, self.dropped = cached, list[tuple[int, int]]()
@@ -102,7 +102,7 @@ def test_by_the_systems_own_cache(file: int) -> None:
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
     if not list(list_uncached(file)):
         pytest.skip("the file system of the tests' folder keeps all in memory")
-    # On a busy machine the system may keep what it is asked to drop, pages that it has just read above all.
+    # On a busy machine the system may keep pages it is asked to drop, especially those it has just read.
     end = time.monotonic() + 60
     while time.monotonic() < end:
         with cache_as_it_was(file):

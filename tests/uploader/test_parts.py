@@ -1,4 +1,4 @@
-"""The parts by themselves: what is read of a broker's files, what is refused and warned of, what a watermark says."""
+"""Parts in isolation: parsing a broker's files, rejections and warnings, and contents of watermarks."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_segments_of_leaders_that_were_deposed_hold_nothing_of_the_log() -> None
     assert agrees(segment(10, 29, (1, 10), (4, 20)), history)
     assert not agrees(segment(20, 29, (1, 20)), history)
     assert not agrees(segment(10, 29, (1, 10), (2, 15)), history)
-    # What lies before all that is known of the log may be right.
+    # Segments before the known part of the log may be right.
     assert agrees(segment(0, 9, (7, 0)), ((1, 30),))
     stored = [segment(0, 19, (1, 0)), segment(20, 29, (1, 20)), segment(20, 24, (4, 20))]
     chain = chain_of(PARTITION, stored, history, None)
@@ -283,7 +283,7 @@ def test_an_open_file_is_read_whole_though_the_system_gives_a_part_of_it(
 
 
 class Broker:
-    """Answers what it is given, or fails with it."""
+    """A broker that returns given answers, or raises given errors."""
 
     def __init__(self, answers: dict[str, dict[str, str]]) -> None:
         self.answers = answers
@@ -316,7 +316,7 @@ def test_refused_warned_of_and_forced_topics(caplog: pytest.LogCaptureFixture) -
     assert "uploader.force.topics=table" in caplog.text
     assert any("retention.ms is 1000" in sentence for sentence in advice.advice["short"])
     assert all(map(advice.knows, ("plain", "short", "table", "forced")))
-    # Settings change, and are told again.
+    # Changed settings are reported again.
     broker.answers["table"] = {}
     advice.forget()
     advice.ask(["table"])

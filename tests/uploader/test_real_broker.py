@@ -1,5 +1,6 @@
-"""Beside a real broker, with retention at its heels, a transaction that hangs and a store that fails, killed again and
-again: nothing is lost."""
+"""Uploads from a real broker, with short retention, a hanging transaction, a failing store and repeated kills:
+nothing is lost.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +38,14 @@ PARTITIONS: Final = 4
 TOPIC: Final = {
     "internal.segment.bytes": "20000",
     "retention.bytes": "20000",
-    # What retention marks is there for a while: long enough for a process that is killed to be started anew, and again
-    # and again on a machine that is busy.
+    # Files marked by retention stay long enough for a killed process to be restarted, repeatedly and on a busy machine.
     "file.delete.delay.ms": "1800000",
 }
 
 
 def producer_for(server: KafkaServer, codec: str, transactional_id: str | None) -> Producer:
     small = {"batch.size": "4000", "linger.ms": "5", "enable.idempotence": "true", "log_level": "0"}
-    # As long as the broker lets one be: one of them hangs for most of the test.
+    # As long as the broker allows: one of them hangs for most of the test.
     transactional = (
         {} if transactional_id is None else {"transactional.id": transactional_id, "transaction.timeout.ms": "900000"}
     )
@@ -58,7 +58,7 @@ def producer_for(server: KafkaServer, codec: str, transactional_id: str | None) 
 
 
 def write_rounds(server: KafkaServer, topics: list[str], written: Written, rounds: int) -> None:
-    """With five codecs and transactions of either outcome, and without."""
+    """Write with five codecs, with transactions of either outcome and without."""
     source = random.Random(20)
     ways = itertools.cycle(itertools.product(CODECS, [None, "commit", "abort"]))
     producers = {
@@ -68,14 +68,14 @@ def write_rounds(server: KafkaServer, topics: list[str], written: Written, round
     for number in range(rounds):
         codec, outcome = next(ways)
         written.write(producers[codec, outcome], topics[number % len(topics)], source, 150, outcome)
-    # So much that what is closed in the end has the outcomes of all transactions.
+    # Enough that the segments closed in the end hold the outcomes of all transactions.
     for topic in topics:
         for _ in range(4):
             written.write(producers["none", None], topic, source, 150, None)
 
 
 class HangingTransaction:
-    """Begun by the first record of a partition: from there on nothing is stable."""
+    """A transaction begun by the first record of a partition: nothing after it is stable."""
 
     def __init__(self, server: KafkaServer, topic: str, written: Written) -> None:
         self._server, self.topic, self._written = server, topic, written
@@ -85,11 +85,11 @@ class HangingTransaction:
         assert self._producer.flush(TIMEOUT_S) == 0
 
     def is_passed(self, store: FilesystemObjectStore) -> bool:
-        """Whether a segment was shipped that it has records in, or lies behind: retention has taken its turn."""
+        """Return True if a shipped segment holds its records or comes after them: retention has caught up."""
         return any(not segment.missing for segment in list_segments(store, topic=self.topic, partition=0))
 
     def end(self) -> None:
-        """Abort it, and have its outcome closed as well."""
+        """Abort it, and close the segment with its outcome."""
         self._producer.abort_transaction(TIMEOUT_S)
         producer, source = producer_for(self._server, "none", None), random.Random(21)
         for _ in range(4):
@@ -101,7 +101,7 @@ def objects(store: FilesystemObjectStore) -> int:
 
 
 def ship_under_fire(folder: Path, *, rounds: int, kills: int) -> None:
-    """Everything at once, and then what must hold."""
+    """Run everything at once, then check the invariants."""
     bucket = folder / "bucket"
     bucket.mkdir()
     store = FilesystemObjectStore(bucket)
@@ -127,14 +127,14 @@ def ship_under_fire(folder: Path, *, rounds: int, kills: int) -> None:
         for _ in range(kills):
             with uploader_process(settings, folder / "log") as process:
                 before = objects(store)
-                # It comes as far as shipping something, and is killed at any moment from then on.
+                # It gets as far as shipping something, and is killed at any moment from then on.
                 until(120, lambda: objects(store) > before or not writer.is_alive() or process.poll() is not None)  # noqa: B023
                 time.sleep(source.random())
         writer.join(600)
         assert not writer.is_alive()
         assert written.failed == []
         with uploader_process(settings, folder / "log", measured=True) as process:
-            # What retention is about to take does not wait for a transaction, which nobody has ended yet.
+            # Segments that retention is about to delete do not wait for a transaction that is still open.
             until(600, lambda: hanging.is_passed(store))
             hanging.end()
             until(1800, lambda: all_shipped(server, store, topics))
@@ -144,7 +144,7 @@ def ship_under_fire(folder: Path, *, rounds: int, kills: int) -> None:
 
 
 def partitions_of(server: KafkaServer, topics: list[str]) -> dict[TopicIdPartition, int]:
-    """Where each partition's active segment begins."""
+    """Return the base offset of each partition's active segment."""
     active: dict[TopicIdPartition, int] = {}
     for segment in discover(server.log_dir, topics=topics).segments:
         if segment.next_base_offset is None:
@@ -165,7 +165,7 @@ def all_shipped(server: KafkaServer, store: FilesystemObjectStore, topics: list[
 
 
 def check(server: KafkaServer, store: FilesystemObjectStore, topics: list[str], written: Written) -> None:
-    """Each record of each closed segment once, in either isolation, and no hole."""
+    """Check that each record of each closed segment is there once, in either isolation, without holes."""
     settings = settings_from({"storage.backend.class": "filesystem", "storage.root": "unused", "chunk.size": "4096"})
     with RemoteStorageManager(settings, store=store) as manager:
         for partition, active in partitions_of(server, topics).items():

@@ -1,6 +1,7 @@
-"""Real brokers that move partitions, with retention at their heels and the store away: nothing of what is held is lost.
+"""Real brokers that move partitions, with short retention and an unavailable store: no held segment is lost.
 
-One has two log directories, between which replicas move (KIP-113); of two the second one is given the partition.
+One broker has two log directories, between which replicas move (KIP-113); of two brokers, the second one is given the
+partition.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ HELD: Final = 8
 
 
 class Run:
-    """A topic of one partition, what was written to it, and a store that is away until the test says otherwise."""
+    """A topic of one partition, its written records, and a store that is unavailable until the test restores it."""
 
     def __init__(self, servers: str, folder: Path, broker: int) -> None:
         self.servers, self.folder = servers, folder
@@ -75,13 +76,13 @@ class Run:
             assert service.failure is None
 
     def write(self, uploader: Uploader, rounds: int) -> None:
-        """About a segment a round; none is closed that is not seen before the next."""
+        """Write about a segment per round; each closed one is seen before the next."""
         for _ in range(rounds):
             self.written.write(self.producer, TOPIC, self.source, 100, None)
             until(LONG_S, lambda: not uploader.held.unheld and not uploader.held.incomplete)
 
     def fall_behind(self, uploader: Uploader) -> None:
-        """The store goes away, and retention takes what is held here from the disk."""
+        """Make the store unavailable, and let retention delete the held segments from the disk."""
         self.is_away = True
         only_ours = 0
         while only_ours < HELD:
@@ -94,7 +95,7 @@ class Run:
         return TopicIdPartition(Uuid.parse(raw.rpartition(": ")[2].strip()), TOPIC, 0)
 
     def check(self, folder: Path) -> None:
-        """All that is closed is stored, each record once, and nothing is a hole."""
+        """Check that all closed segments are stored, each record once, without holes."""
         partition = self.partition(folder)
 
         def active() -> int:
@@ -111,9 +112,9 @@ class Run:
 
 @contextlib.contextmanager
 def admin_of(servers: str) -> Generator[Any]:
-    """A client that does what confluent_kafka's cannot."""
+    """Yield an admin client for requests that confluent_kafka's does not support."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of what it imports
+        warnings.simplefilter("ignore", DeprecationWarning)  # raised by its imports
         admin_module: Any = importlib.import_module("kafka.admin")
     with contextlib.closing(admin_module.KafkaAdminClient(bootstrap_servers=servers.split(","))) as admin:
         yield admin
@@ -142,7 +143,7 @@ def move_between_log_directories(tmp_path: Path, hold_dir: str, moves: int) -> N
                 until(LONG_S, lambda: uploader.gauges()["lag_segments"] == 0)
             run.check(folders[at])
             assert uploader.counts.abandoned_segments == uploader.counts.holes == 0
-            # Only a topic that the cluster does not know takes along what is held of it.
+            # Only a topic unknown to the cluster loses its held segments.
             run.fall_behind(uploader)
             admin.delete_topics([TOPIC])
             until(LONG_S, lambda: not uploader.disk.partitions)
@@ -187,7 +188,7 @@ class NoCollector:
 def test_a_partition_that_is_reassigned_while_the_store_is_away_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
 ) -> None:
-    """Its broker holds what retention has taken; the other one's log begins behind that."""
+    """Its broker holds segments that retention has deleted; the other broker's log begins after them."""
     monkeypatch.setattr(module, "CountsCollector", NoCollector)
     monkeypatch.setattr(module, "_FILL_S", 1.0)
     monkeypatch.setattr(module, "_FOLLOW_S", 0.5)

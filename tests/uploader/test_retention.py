@@ -1,4 +1,4 @@
-"""What is stored is deleted by age or size: the oldest of led partitions, and nothing in a dry run."""
+"""Stored segments are deleted by age or size: the oldest of led partitions first, and none in a dry run."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ ALL = [(0, 9), (10, 19), (20, 29), (30, 39)]
 
 @pytest.fixture
 def disk(tmp_path: Path) -> BrokerDisk:
-    """Four closed segments; the record at an offset is of 1,000 ms and as many as the offset says."""
+    """Return a disk with four closed segments; the timestamp of a record is 1,000 ms plus its offset."""
     return BrokerDisk(tmp_path / "logs", segments=5)
 
 
 @pytest.fixture
 def store(disk: BrokerDisk) -> MemoryObjectStore:
-    """All of them are stored."""
+    """Return a store with all of them."""
     store = MemoryObjectStore()
     run_once(disk.log_dir, store)
     assert extents(store) == ALL
@@ -44,7 +44,7 @@ def store(disk: BrokerDisk) -> MemoryObjectStore:
 def keep_a_second(
     disk: BrokerDisk, store: MemoryObjectStore, now_ms: int, dry_run: str = "true", leadership: str = "static"
 ) -> None:
-    """A run at that time, of an uploader that keeps what is no older than a second."""
+    """Run an uploader at that time that keeps records up to a second old."""
     with uploader_of(
         disk.log_dir, store, retention_ms="1000", retention_dry_run=dry_run, leadership=leadership
     ) as shipping:
@@ -62,7 +62,7 @@ def test_records_that_are_too_old_go_and_the_watermark_stays(disk: BrokerDisk, s
     keep_a_second(disk, store, 2025, dry_run="false")
     assert extents(store) == ALL[2:]
     assert watermark_of(store) == before
-    # What is here on the disk, and was shipped, is not shipped again.
+    # Segments on disk that were shipped are not shipped again.
     disk.grow()
     keep_a_second(disk, store, 2025, dry_run="false")
     assert extents(store) == [*ALL[2:], (40, 49)]

@@ -1,4 +1,4 @@
-"""The uploader as a service, in this process: it notices, ships, tells, reads its settings again, and stops."""
+"""The uploader as a service, in this process: it notices, ships, reports, reloads its settings, and stops."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_is_closed_while_it_runs_is_shipped(
 
 
 class NoWatch:
-    """A system that tells nothing."""
+    """A system without file notifications."""
 
     def __init__(self, _: object) -> None:
         pass
@@ -145,7 +145,7 @@ class Nobody(Leadership):
 def test_whatever_waits_for_a_store_that_is_silent_ends_the_service(
     disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch, silence: str
 ) -> None:
-    """Nothing but an upload has a time limit of its own."""
+    """Only uploads have a time limit of their own."""
     verb, prefix, own = SILENCES[silence]
     for name in ("_FILL_S", "_FOLLOW_S", "_FIRST_EXPIRY_S"):
         monkeypatch.setattr(module, name, 0.05)
@@ -204,7 +204,7 @@ def test_other_settings_of_the_store_are_taken_while_it_runs(disk: BrokerDisk, t
             uploader.replace_target(one.model_copy(update={"storage_root": tmp_path / "absent"}))
         uploader.replace_target(two)
         disk.grow()
-        # All of it: nothing of the partition is in the other store, and what lies here is where it begins.
+        # Ship everything: the other store has nothing of the partition, so it begins with the segments on disk.
         until(lambda: extents(stores[1])[-1:] == [(10, 19)])
     assert extents(stores[0]) == [(0, 9)]
 
@@ -363,7 +363,7 @@ def test_the_lines_of_a_service_end_with_it(tmp_path: Path) -> None:
 
 
 class Later(Leadership):
-    """Led once the test says so."""
+    """Leadership that begins when the test sets it."""
 
     leads = threading.Event()
 
@@ -382,7 +382,7 @@ def test_a_partition_that_is_led_since_now_is_held_and_shipped_without_waiting_f
         until(lambda: uploader.held.files == 4)
         settling.high = 10
         until(lambda: extents(store) == [(0, 9)])
-        # Another broker leads: nothing of the partition is shipped any more, and what it has not shipped stays held.
+        # Another broker leads: the uploader ships no more of the partition, and keeps holding unshipped segments.
         settling.high = 0
         disk.grow()
         until(lambda: uploader.held.files == 4)

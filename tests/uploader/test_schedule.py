@@ -1,4 +1,4 @@
-"""The line in which partitions stand, by a clock that the test moves."""
+"""The queue of partitions, by a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def partition_of(number: int, noticed_s: float, *, is_deleted: bool = False) -> 
 
 
 class Line:
-    """A schedule of partitions, whose looks at them are counted."""
+    """A schedule of partitions that counts its looks at them."""
 
     def __init__(self, *partitions: Partition) -> None:
         self.partitions, self.now_s, self.looks = partitions, 100.0, 0
@@ -66,13 +66,13 @@ def test_a_worker_goes_on_with_its_partition_unless_others_are_to_be_looked_at_f
     assert line.schedule.goes_on(one)
     assert (one.turn.failures, one.turn.is_busy) == (0, True)
     assert line.take() == 2
-    # A ring may tell of something that goes first.
+    # A ring may announce something urgent.
     line.partitions = (*line.partitions, urgent)
     line.schedule.ring()
     assert not line.schedule.goes_on(one)
     line.schedule.finish(one, waits=False)
     assert line.take() == 3
-    # Nobody goes on for what waits no longer than it.
+    # No worker continues for work that waits no longer than it.
     assert line.schedule.goes_on(urgent)
     line.schedule.finish(other, waits=False)
     urgent.segments.clear()
@@ -95,7 +95,7 @@ def test_who_waits_or_has_failed_comes_when_it_is_time(monkeypatch: pytest.Monke
     assert [line.take(), line.take()] == [1, None]
     line.now_s += 1.0
     assert line.take() == 2
-    # Twice as long after each failure, a minute at most.
+    # The delay doubles after each failure, up to a minute.
     for delay_s in (2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0):
         line.schedule.fail(two, OSError("no"))
         line.now_s += delay_s - 0.01
@@ -154,7 +154,7 @@ def test_a_touched_folder_alone_is_listed_and_what_left_it_is_seen_by_the_next_s
         assert [sorted(by_topic[topic].segments) for topic in ("events", "other")] == [[10], []]
         uploader.sweep()
         assert sorted(by_topic["other"].segments) == [10]
-        # A folder that nobody knows, and one that is gone meanwhile.
+        # An unknown folder, and one that has disappeared in the meantime.
         uploader.disk.touch(tmp_path / "unknown-0")
         disk.folder.rename(tmp_path / "events-0.0123-delete")
         uploader.disk.touch(disk.folder)
@@ -169,7 +169,7 @@ def test_a_touched_folder_alone_is_listed_and_what_left_it_is_seen_by_the_next_s
 
 
 class Process:
-    """A process with ten workers on a machine of two processors, and what it takes of them."""
+    """A process with ten workers on a machine of two processors, and the processor time it takes."""
 
     def __init__(self, workers: int = 10, processors: int = 2) -> None:
         self.now_s = self.taken_s = 0.0
@@ -179,7 +179,7 @@ class Process:
         )
 
     def runs(self, seconds: float, share: float, step_s: float = 0.3) -> int:
-        """For so long, with so much of a processor; how many may ship then."""
+        """Run for the given time and share of a processor; return the number of workers that may ship then."""
         for _ in range(round(seconds / step_s)):
             self.now_s += step_s
             self.taken_s += step_s * share

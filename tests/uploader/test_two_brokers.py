@@ -1,4 +1,4 @@
-"""Two real brokers, each with its uploader, whose leaderships move: one lineage, each record once, none of another."""
+"""Two real brokers with an uploader each, whose leaderships move: one lineage, each record once, none of another."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CONFIG: Final = {
 }
 LONG_S: Final = 600
 MOST_BEHIND: Final = 2000
-"""Offsets, of about twenty segments: who writes waits for who ships, or neither comes to an end on a busy machine."""
+"""Offsets, about twenty segments: the writer waits for the uploader, or neither finishes on a busy machine."""
 
 
 KRAFT: Final = {"internal.segment.bytes": "20000"}
@@ -46,10 +46,10 @@ OLD: Final = {"segment.bytes": "20000"}
 
 
 class Run:
-    """The cluster, its bucket, and what was written to the topic's one partition.
+    """The cluster, its bucket, and the records written to the topic's one partition.
 
-    ``zookeeper`` is what the uploaders ask who leads, where they do not ask the brokers. ``first_s`` and ``last_s`` are
-    seconds from each change of leaders to the first watermark of the new one, and to the last one of the old one.
+    The uploaders ask ``zookeeper`` for leaders if they do not ask the brokers. ``first_s`` and ``last_s`` are seconds
+    from each change of leaders to the first watermark of the new one, and to the last one of the old one.
     """
 
     def __init__(
@@ -93,13 +93,13 @@ class Run:
         settings = self.folder / f"uploader-{broker}.properties"
         settings.write_text("".join(f"{name}={text}\n" for name, text in lines.items()))
         with uploader_process(settings, self.folder / f"uploader-{broker}.log") as process:
-            # On a busy machine Python alone takes seconds to begin, which no change of leaders waits for.
+            # On a busy machine Python alone takes seconds to start, and no change of leaders waits for it.
             opened = Path(f"/proc/{process.pid}/fd")
             until(LONG_S, lambda: node.log_dir in [file.resolve() for file in opened.iterdir()])
             yield
 
     def write(self, rounds: int = 2) -> None:
-        """About two segments a round."""
+        """Write about two segments per round."""
         for _ in range(rounds):
             self.written.write(self.producer, TOPIC, self.source, 200, None)
 
@@ -109,7 +109,7 @@ class Run:
         return leader
 
     def is_replicated(self) -> bool:
-        """Whether both brokers have all: whoever is killed then takes nothing along."""
+        """Return True if both brokers have all records, so that a kill loses none."""
         state = self._admin.list_topics(TOPIC, timeout=TIMEOUT_S).topics[TOPIC].partitions[0]
         return len(state.isrs) == 2
 
@@ -122,7 +122,7 @@ class Run:
         raise AssertionError("no broker has the topic")
 
     def active(self, broker: int) -> int:
-        """Where the broker's active segment begins."""
+        """Return the base offset of the broker's active segment."""
         return max(segment.base_offset for segment in discover(self.cluster.brokers[broker].log_dir).segments)
 
     def is_shipped(self, broker: int) -> bool:
@@ -132,13 +132,13 @@ class Run:
         return False
 
     def moved_by(self) -> int:
-        """The broker whose uploader has moved the watermark last."""
+        """Return the broker whose uploader moved the watermark last."""
         with contextlib.suppress(Exception):
             return watermark_of(self.store, self.partition).broker_id
         return -1
 
     def move_to(self, broker: int) -> None:
-        """The leadership, while records are written on and on; until that broker's uploader ships them."""
+        """Move the leadership while records are written, until that broker's uploader ships them."""
         self.cluster.prefer(TOPIC, 0, broker)
         self.follow(broker)
 
@@ -168,13 +168,13 @@ class Run:
         return -1
 
     def tell(self) -> None:
-        """For whoever runs it with -s."""
+        """Print a summary (shown by -s)."""
         for name, seconds in (("first watermark of the new", self.first_s), ("last of the old", self.last_s)):
             ordered = sorted(seconds)
             print(f"change of leaders to the {name}: p50 {ordered[len(ordered) // 2]:.2f} s, most {ordered[-1]:.2f} s")
 
     def check(self, active: int) -> None:
-        """Each record of the log once, in either order of the segments, and none of another."""
+        """Check that each record of the log is there once, in either order of the segments, and none of another."""
         settings = settings_from(
             {"storage.backend.class": "filesystem", "storage.root": "unused", "chunk.size": "4096"}
         )
@@ -210,7 +210,9 @@ def test_leadership_that_moves_fifty_times_leaves_one_lineage(tmp_path: Path) ->
 
 
 def test_what_a_leader_that_dies_had_not_shipped_is_shipped_by_the_next_though_no_disk_has_it(tmp_path: Path) -> None:
-    """The leader has no uploader; retention has taken from both disks what the follower's has held."""
+    """The leader has no uploader; retention has deleted the segments from both disks, and the follower's uploader
+    holds them.
+    """
     with start_kafka_cluster() as cluster:
         run = Run(cluster, tmp_path, delay_ms=20_000)
         folder = cluster.brokers[2].log_dir / f"{TOPIC}-0"
@@ -257,7 +259,7 @@ def test_an_unclean_election_moves_the_watermark_back_and_its_records_are_read(t
             run.write()
             until(LONG_S, lambda: run.is_shipped(1))
             cluster.brokers[2].kill()
-            # Of these only the first broker knows, and they go up: it leads alone.
+            # Only the first broker has these, and it uploads them: it leads alone.
             run.write(3)
             until(LONG_S, lambda: run.is_shipped(1))
         before = watermark_of(run.store, run.partition)
@@ -276,7 +278,7 @@ def test_an_unclean_election_moves_the_watermark_back_and_its_records_are_read(t
         values = run.written.values[TOPIC, 0]
         for offset in [offset for offset in values if offset >= cut]:
             del values[offset]
-        # Another one, whose numbers the new leader does not know as written already.
+        # A new producer, whose sequence numbers the new leader does not take for duplicates.
         run.producer = Producer(
             {"bootstrap.servers": cluster.bootstrap_servers, "batch.size": "4000", "log_level": "0"}
         )

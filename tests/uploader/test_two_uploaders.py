@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 
 class Turns:
-    """Whose operation is next is drawn; who has ended lets the other one go on."""
+    """Random order of operations; an uploader that has finished lets the other one continue."""
 
     def __init__(self, seed: int) -> None:
         self._source = random.Random(seed)
@@ -34,7 +34,7 @@ class Turns:
         self._next = self._source.randrange(2)
 
     def wait(self, who: int) -> bool:
-        """As the predicate of a store that fails: never."""
+        """Wait for this uploader's turn; return False, as the predicate of a store that fails."""
         with self._changed:
             assert self._changed.wait_for(lambda: self._next == who or 1 - who in self._ended, _DEADLINE_S)
             self._next = self._source.randrange(2)
@@ -91,7 +91,7 @@ def ship_at_once(folder: Path, second_log: Callable[[BrokerDisk], None], seed: i
     second_log(second)
     inner = MemoryObjectStore()
     at_once((first, second), inner, seed)
-    # Who leads comes to an end, whatever the other one did.
+    # The leader finishes, whatever the other one did.
     assert run_once(second.log_dir, inner) == []
     watermark = watermark_of(inner)
     assert (watermark.next_offset, watermark.holes) == (second.bases[-1], ())

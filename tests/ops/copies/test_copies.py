@@ -1,5 +1,6 @@
-"""Copies between stores: golden buckets verbatim, under other keys and in another encoding; stores that fail and lie,
-processes that die; the source stays as it was."""
+"""Copies between stores: golden buckets verbatim, under other keys and in another encoding, with stores that fail or
+lie and processes that die; the source never changes.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def bucket(store: ObjectStore, texts: Mapping[str, str] | None = None, prefix: s
 
 
 def golden_texts(case: str, *, alone: str | None = None) -> dict[str, str]:
-    """The settings of a case, in which only the pair ``alone`` is named if one is given."""
+    """Return the settings of a case; with ``alone``, name only that key pair."""
     texts = {name: text for name, text in settings_text(case).items() if not name.startswith("storage.")}
     if alone is None:
         return texts
@@ -69,7 +70,7 @@ def errors(steps: Iterable[CopyStep]) -> list[str]:
 
 
 def assert_all_read_back(target: Bucket, case: str) -> None:
-    """The segments' logs and indexes are the broker's, under whatever id they have."""
+    """Assert that the segments' logs and indexes are the broker's, under any id."""
     with RemoteStorageManager(target.settings, store=target.store) as manager:
         for segment in segments(case):
             where = metadata_of(segment).topic_id_partition
@@ -103,7 +104,7 @@ def test_under_another_prefix_nothing_else_changes() -> None:
 
 
 def test_without_keys_and_with_a_target_of_other_chunks_what_both_say_alike_stays() -> None:
-    """The settings are the same, and those of the segments are others: nobody asked for them to change."""
+    """The settings are equal but differ from the segments': no change of the segments was requested."""
     source, target = golden_store("04-zstd-enc"), MemoryObjectStore()
     steps = run(bucket(source), bucket(target))
     assert {step.way for step in steps} == {CopyWay.VERBATIM}
@@ -116,7 +117,7 @@ def test_a_second_run_sends_nothing() -> None:
     counted = CountingStore(target)
     steps = run(bucket(source), bucket(counted))
     assert outcomes(steps) == {Outcome.THERE: len(MADE)}
-    # One looks how keys are made there.
+    # The head finds out how keys are made there.
     assert dict(counted.requests) == {"now_ms": 1, "list": 1, "get": len(MADE), "head": 1}
     assert sum(step.sent for step in steps) == 0
 
@@ -297,7 +298,7 @@ WAYS: dict[str, dict[str, str]] = {"verbatim": {}, "transcoded": {"chunk.size": 
 
 
 def assert_complete(target: ObjectStore, texts: Mapping[str, str]) -> None:
-    """Each segment stands once, whole; nothing else stands that has a manifest."""
+    """Assert that each segment exists once and whole, and that nothing else has a manifest."""
     committed = [objects for objects in list_segments(target) if Suffix.MANIFEST not in objects.missing]
     assert [objects.missing for objects in committed] == [(), ()]
     assert [objects.start_offset for objects in committed] == [segment.start for segment in MADE]
@@ -309,7 +310,7 @@ def assert_complete(target: ObjectStore, texts: Mapping[str, str]) -> None:
 
 
 def assert_completes(source: ObjectStore, target: ObjectStore, texts: Mapping[str, str]) -> None:
-    """Whatever happened before, another run ends with each segment there."""
+    """Assert that after any failure, another run leaves each segment in place."""
     steps = run(bucket(source), bucket(target, texts))
     assert not outcomes(steps).keys() - {Outcome.COPIED, Outcome.THERE}, errors(steps)
     assert_complete(target, texts)
@@ -371,7 +372,7 @@ def test_what_stands_and_is_equal_is_not_sent_again() -> None:
 
 
 def aged(store: ObjectStore, hours: float | None) -> ObjectStore:
-    """Return a store in which everything is so many hours old, or of no time at all."""
+    """Return a store in which everything is that many hours old, or has no time."""
     modified_ms = None if hours is None else -round(hours * 3_600_000)
     return (
         ScriptedStore(store)
@@ -391,7 +392,7 @@ def test_what_a_clean_up_may_be_about_to_take_is_not_gone_on_with(hours: float |
 
 
 def test_the_age_of_what_is_gone_on_with_counts() -> None:
-    """An attempt that takes over what is eleven hours old has one hour left."""
+    """An attempt that takes over eleven-hour-old objects has one hour left."""
     target = MemoryObjectStore()
     target.put(MADE[0].key(Suffix.LOG), MADE[0].log)
     times = iter([0.0, 0.0, 0.0, *([4000.0] * 50)])
@@ -403,7 +404,7 @@ def test_the_age_of_what_is_gone_on_with_counts() -> None:
 def test_two_copies_at_once_end_with_each_segment_once() -> None:
     source, target = made(), MemoryObjectStore()
 
-    # A second copy runs whole before the first object is written.
+    # A second copy runs to its end before the first object is written.
     meddling = ScriptedStore(target).on("put", do=lambda _: run(bucket(source), bucket(target)), times=1)
 
     steps = run(bucket(source), bucket(meddling), parallel=1)
@@ -415,7 +416,7 @@ def test_who_is_always_one_object_behind_another_copy_ends_with_what_that_wrote(
     source, target = made(), MemoryObjectStore()
 
     def write(operation: Operation) -> None:
-        """Another copy writes each object a moment before."""
+        """Another copy writes each object just before."""
         (key,) = operation.keys
         target.put(key, source.get(key), if_absent=True)
 
@@ -426,7 +427,7 @@ def test_who_is_always_one_object_behind_another_copy_ends_with_what_that_wrote(
 
 @pytest.mark.parametrize("stands", [True, False])
 def test_a_manifest_that_was_written_too_late_stays_only_over_what_stands(stands: bool) -> None:
-    """Others may count on it; but a clean-up may have found no manifest while its write took so long."""
+    """Others may rely on it; but a clean-up may have found no manifest while its write took that long."""
     source, target = made(MADE[:1]), MemoryObjectStore()
     hours = [0.0]
 

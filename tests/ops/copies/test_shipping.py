@@ -1,4 +1,4 @@
-"""Segments of a disk into a store, each once: planned, done, failed, and done by others meanwhile."""
+"""Segments of a disk shipped into a store once each: planned, done, failed, or done by another process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COPIED, THERE, FAILED, NOT_TRIED = Outcome.COPIED, Outcome.THERE, Outcome.FAILED
 
 
 class Process:
-    """One process that ships: its manager, what it knows of the store, and its clock."""
+    """A shipping process: its manager, its view of the store, and its clock."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
@@ -58,7 +58,7 @@ def segments(tmp_path: Path) -> list[FoundSegment]:
 
 @pytest.fixture
 def processes() -> Iterator[Callable[..., Process]]:
-    """Makes processes over one store unless given another."""
+    """Yield a factory of processes over one store, unless given another."""
     shared = MemoryObjectStore()
     managers: list[RemoteStorageManager] = []
 
@@ -184,7 +184,7 @@ def test_what_another_process_deleted_is_shipped_again(process: Process, segment
 def test_a_lost_answer_to_the_commit_is_no_second_copy(
     processes: Callable[..., Process], segments: list[FoundSegment]
 ) -> None:
-    """The manifest's write took effect and its answer was lost; then the store could not be reached to clean up."""
+    """The manifest's write took effect but its answer was lost; then the store was unreachable for the clean-up."""
     inner = MemoryObjectStore()
     lost = FaultyStore(
         inner, lambda operation: operation.name == "put" and operation.keys[0].endswith("manifest"), moment="after"
@@ -319,4 +319,4 @@ def test_a_given_topic_id_and_broker_id_stand_in_for_those_on_disk(
 def test_an_identity_without_the_log_is_the_one_with_it(segments: list[FoundSegment]) -> None:
     for segment in segments[:-1]:
         assert SegmentIdentity.without_log(segment, None) == SegmentIdentity.of(describe(segment))
-    assert SegmentIdentity.without_log(segments[-1], None) is None  # where it ends only its log tells
+    assert SegmentIdentity.without_log(segments[-1], None) is None  # only its log shows where it ends

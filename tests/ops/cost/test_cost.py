@@ -1,4 +1,4 @@
-"""Costs out of a listing: sums, growth, requests, and amounts that can be checked by hand."""
+"""Costs from a listing: sums, growth, requests, and amounts that can be checked by hand."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PRICES = PriceFile("made up", "EUR", "today", STORE)
 
 
 def segment_of(day: float, number: int = 0, topic: str = "events", partition: int = 0) -> MadeSegment:
-    """A segment whose newest record is of some day."""
+    """Return a segment whose newest record is of the given day."""
     end = round(day * DAY_MS)
     return MadeSegment(partition_of(topic, partition), end - 9, end, number=number)
 
@@ -69,11 +69,11 @@ def test_growth_is_what_was_added_within_thirty_days() -> None:
 
 
 def test_of_a_young_topic_the_growth_is_projected() -> None:
-    """Also where retention has taken what is older: what is seen was added in the days that are still there."""
+    """Also after retention has deleted older segments: the rest was added in the days still present."""
     sums = sums_of(listed(segment_of(day, number) for number, day in enumerate((90, 92, 94, 96, 98))))
     assert sums.growth_days(NOW_MS) == 10
     assert monthly_cost(sums, PRICES, NOW_MS).growth_segments == 15
-    # Of an hour nobody knows what a month will be: it is taken for a day.
+    # An hour does not predict a month: it is taken for a day.
     assert sums_of(listed([segment_of(99.99)])).growth_days(NOW_MS) == 1
 
 
@@ -142,7 +142,7 @@ def test_writes_are_counted_by_the_parts_of_the_settings(texts: dict[str, str], 
 
 def test_reads_are_counted_by_chunks() -> None:
     index = FixedChunkIndex(4 << 20, 1 << 30, 4 << 20, 4 << 20)
-    # Manifest and indexes beside the log's 256 chunks.
+    # Manifest and indexes, in addition to the log's 256 chunks.
     assert SIZES.broker_reads(index) == 258
     assert SIZES.direct_reads(index) == 66
     # A limit below one chunk does not stop reading.
@@ -169,10 +169,10 @@ def test_amounts_of_the_bucket() -> None:
 
 def test_amounts_of_brokers() -> None:
     cost = monthly_cost(SUMS, dataclasses.replace(PRICES, kafka=KAFKA, use=Use(2.0, 5.0, 0.0)), NOW_MS)
-    # Three days of what grows stay there anyway, and disks are half full.
+    # The newest three days stay there anyway, and disks are half full.
     replaced = 40 - 8 / 30 * 3
     assert cost.disks == pytest.approx(replaced * 3 / 0.5)
-    # Replicas that are moved, and reads that pass brokers by, two thirds of both to another zone.
+    # Replicas that are moved, and reads that bypass brokers, two thirds of both to another zone.
     assert cost.cross_zone == pytest.approx((replaced * 3 * 0.5 + 40 * 2) * 2 / 3 * 0.3)
     assert cost.saved == pytest.approx((cost.disks or 0) + (cost.cross_zone or 0) - cost.bucket)
 
@@ -199,7 +199,7 @@ def test_a_total_is_the_sum_of_its_parts() -> None:
 
 
 def test_one_object_is_not_enough_for_a_segment_to_be_new() -> None:
-    """The time is that of the manifest: a log alone was not added yet."""
+    """The manifest gives the time: a log alone is not added yet."""
     store = MemoryObjectStore()
     segment_of(99).put(store)
     store.delete([segment_of(99).key()])

@@ -1,4 +1,4 @@
-"""The price file: what the shipped one says, and a sentence for each thing that is wrong with one."""
+"""The price file: contents of the shipped one, and an error message for each mistake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each check: that it is green where all is well, and says what is wrong where something is."""
+"""Each check passes where all is well, and names the problem otherwise."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_bucket_that_is_well_is_green_and_left_as_it_was(settings: Path, tmp_p
     }  # fmt: skip
     assert sorted(tmp_path.rglob("*")) == before
     assert set(checks["read"][0].figures) == {"get_ms"}
-    # What was read is said, so that nobody takes it for a look at the segments.
+    # The detail names what was read, so that it does not pass for a check of the segments.
     assert checks["read"][0].detail.startswith("1 of 3 manifests read in ")
     assert "no segment was checked" in checks["read"][0].detail
 
@@ -78,7 +78,7 @@ def test_keys_that_fit_and_keys_that_others_may_read(settings: Path, tmp_path: P
     (tmp_path / "k.private.pem").write_text("nothing")
     checks = of(settings)
     assert (checks["keys"][0].outcome, checks["keys"][0].exit_code) == (Verdict.BAD, 2)
-    # The store is looked at all the same.
+    # The store is checked nevertheless.
     assert checks["store"][0].outcome is Verdict.WARN
 
 
@@ -111,7 +111,7 @@ def test_clocks_that_differ(
 
 
 class Careless(DelegatingObjectStore):
-    """Takes no notice of conditions; ``honest`` is whether it says so."""
+    """A store that ignores conditions; it admits this if ``honest``."""
 
     def __init__(self, *, honest: bool) -> None:
         super().__init__(MemoryObjectStore())

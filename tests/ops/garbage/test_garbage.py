@@ -1,4 +1,4 @@
-"""Garbage collection: what counts as garbage, and what stays whatever its age."""
+"""Garbage collection: objects that count as garbage, and those that stay at any age."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WHOLE, LEFT, OTHER = (
 
 @pytest.fixture
 def world() -> AgingStore:
-    """A whole segment, and two that lost their manifests, a day and a second ago."""
+    """Return a whole segment, and two that lost their manifests, a day and a second ago."""
     world = AgingStore(WorldClock())
     for segment in (WHOLE, LEFT, OTHER):
         segment.put(world)
@@ -145,7 +145,7 @@ def test_what_the_store_refuses_is_a_step_and_the_rest_goes(world: AgingStore) -
 
 def test_a_manifest_that_came_meanwhile_is_seen_before_the_deletion(world: AgingStore) -> None:
     def commit(operation: Operation) -> None:
-        """Somebody with all the time in the world, as the plugin has it, writes a manifest behind the listing."""
+        """A writer without a time limit, like the plugin, writes a manifest after the listing."""
         if not operation.keys[0].endswith("holds/"):
             world.put(LEFT.key(), LEFT.manifest())
 
@@ -220,7 +220,7 @@ def test_unfinished_writes_of_segments_go_and_no_others(world: AgingStore) -> No
         (LegalHold("h"), {LEFT.path, OTHER.path}),
         (LegalHold("h", "events"), {LEFT.path}),
         (LegalHold("h", "events", 1), set[str]()),
-        (LegalHold("h", "events", 0, 500), {LEFT.path}),  # where it ends nobody knows
+        (LegalHold("h", "events", 0, 500), {LEFT.path}),  # its end is unknown
         (LegalHold("h", "events", 0, 0, 9), set[str]()),
         (LegalHold("h", "events", 0, 0, 10), {LEFT.path}),
     ],

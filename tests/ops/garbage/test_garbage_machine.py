@@ -1,5 +1,6 @@
 """Copies of a broker's segments and of another bucket's, rotations, deletions and garbage collections at once, each
-dying anywhere: nothing that a manifest refers to is ever deleted, and all that nothing refers to goes in the end."""
+dying anywhere: no object that a manifest refers to is ever deleted, and unreferenced ones are finally deleted.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ ORIGIN_SEGMENTS = 2
 
 
 def collect(store: ObjectStore) -> None:
-    """A collection on one thread: what it does between two calls of the store is nobody's business."""
+    """Collect on one thread: nothing can observe it between two calls of the store."""
     now_ms = admin_of(store).now_ms()
     assert now_ms is not None
     min_age_ms, holds = least_age_ms(MAX_AGE_MS), Holds(store, PREFIX)
@@ -65,7 +66,7 @@ def collect(store: ObjectStore) -> None:
 
 
 def write_origin(folder: Path) -> ObjectStore:
-    """Another bucket, of which copies are made into this one."""
+    """Return another bucket, to copy from into this one."""
     store, files = MemoryObjectStore(), write_segment(folder, LOG)
     options = WriteOptions(chunk_size=100, key_ring=RINGS[0])
     with ThreadPoolExecutor(1) as pool:
@@ -76,7 +77,7 @@ def write_origin(folder: Path) -> ObjectStore:
 
 
 class Bucket(RuleBasedStateMachine):
-    """One bucket and up to four processes at work on it. A day passes in a moment."""
+    """A bucket and up to four processes working on it. A day passes in a moment."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,7 +138,7 @@ class Bucket(RuleBasedStateMachine):
     @precondition(lambda self: self._has_room() and not self._at_work([*self.removals, *self.crowded]))
     @rule()
     def copy_from_origin(self) -> None:
-        """Not while somebody removes the same segments, nor beside two collections at once (docs/how-to/mirror.md)."""
+        """Never while another actor removes the same segments, or two collections run (docs/how-to/mirror.md)."""
         settings = memory_settings(100, prefix={"key.prefix": PREFIX})
         source = StoreBucket(memory_settings(100), self.origin)
 
@@ -247,7 +248,7 @@ TestBucket = Bucket.TestCase
 def test_a_copy_that_is_frozen_while_garbage_is_collected_commits_whole_or_not_at_all(
     hours: int, tmp_path: Path
 ) -> None:
-    """Frozen before each of its calls, as a machine that sleeps is; a collection runs while it sleeps."""
+    """Frozen before each of its calls, as on a suspended machine; a collection runs in the meantime."""
     files = write_segment(tmp_path, LOG)
     for frozen_at in range(8):
         clock = WorldClock()
@@ -265,7 +266,7 @@ def test_a_copy_that_is_frozen_while_garbage_is_collected_commits_whole_or_not_a
                 layout = KeyLayout(PREFIX, masked=False)
                 SegmentWriter(store, layout, options, pool=pool, clock=clock.seconds).copy(metadata, files)
 
-        # Calls may take for ever here: it is the attempt's own age that must be enough, but for the last call's.
+        # Calls have no limit here, except the last: the attempt's own age must be enough.
         actor = Actor(world, work, call_limit_ms=CALL_LIMIT_MS if frozen_at == 5 else 1000 * HOUR_MS)
         for _ in range(frozen_at):
             actor.step()
@@ -278,7 +279,7 @@ def test_a_copy_that_is_frozen_while_garbage_is_collected_commits_whole_or_not_a
 
 
 def test_a_manifest_may_be_under_way_when_its_attempt_has_become_too_old(tmp_path: Path) -> None:
-    """Between the age at which nobody commits and that at which something is garbage lies the time of a whole call."""
+    """The duration of a whole call separates the age at which commits end from the age at which objects are garbage."""
     clock = WorldClock()
     world = AgingStore(clock)
     files, metadata = write_segment(tmp_path, LOG), new_metadata(len(LOG))
@@ -295,7 +296,7 @@ def test_a_manifest_may_be_under_way_when_its_attempt_has_become_too_old(tmp_pat
     for _ in range(2):
         clock.now_ms += MAX_AGE_MS // 2
         actor.step()
-    # The attempt is as old as one may be that commits, and begins to; its last call takes as long as a call may.
+    # The attempt begins its commit at the highest allowed age; its last call takes the longest allowed time.
     clock.now_ms += MAX_AGE_MS - 1
     collect(world)
     actor.step()

@@ -1,4 +1,4 @@
-"""A bucket's own rules: one is added, and what was there stays byte for byte; success is what is read back."""
+"""A bucket's lifecycle rules: one is added, the others stay byte for byte, and success is checked by reading back."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ STRANGE = """<?xml version="1.0" encoding="UTF-8"?>
 
 
 class S3Rules(S3Service):
-    """Keeps the document as it comes; ``loses`` a rule of a name, or does ``ignore`` what it is told."""
+    """Keeps the document unchanged; ``loses`` a rule of that name, or does ``ignore`` writes."""
 
     def __init__(self, text: str = "", *, loses: str = "", ignore: bool = False) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class S3Rules(S3Service):
 
 
 class GcsRules(GcsService):
-    """A bucket's properties; ``racing`` writers come in between, so often."""
+    """A bucket's properties; ``racing`` writers interfere, that many times."""
 
     def __init__(self, lifecycle: object = None, *, racing: int = 0, is_deaf: bool = False) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ def test_a_bucket_without_rules_gets_one_and_a_second_run_nothing() -> None:
         again = add(store, days=3)
         assert (again.outcome, again.days) == (Outcome.THERE, 7)
         assert "aborts unfinished uploads after 7 days already" in again.sentence
-        # Of another prefix it is another rule.
+        # Another prefix makes another rule.
         assert add(store, "other/").name != planned.name
         assert len(rules_of(store).read().rules) == 2
     assert len(service.writes) == 2
@@ -248,7 +248,7 @@ def test_google_keeps_its_rules_and_the_condition_decides() -> None:
 
 
 def test_a_change_that_was_done_and_answered_by_a_refusal_is_found() -> None:
-    """A request that is sent again after a lost answer meets its own change."""
+    """A request repeated after a lost answer finds its own change."""
 
     class Twice(GcsRules):
         def answer(self, request: Request) -> Reply:
@@ -277,7 +277,7 @@ def test_stores_without_such_rules_say_so(tmp_path: Any) -> None:
 
 
 def test_a_service_that_knows_the_rule() -> None:
-    """moto's server, which takes the document apart and puts it together again."""
+    """moto's server, which parses the document and writes it again."""
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     try:
@@ -326,7 +326,7 @@ def test_the_emulator_of_google(fake_gcs: GcsServer) -> None:
 
 
 def outcome_of(store: ObjectStore) -> str:
-    """What it came to, or the sentence of the error."""
+    """Return the outcome, or the error message."""
     try:
         return add(store).outcome.value
     except StoreError as error:

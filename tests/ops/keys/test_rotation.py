@@ -1,5 +1,6 @@
-"""Key rotation: the golden bucket of two key pairs, rotated to one; a store that fails, processes that die, others at
-work at the same time."""
+"""Key rotation of the golden bucket from two key pairs to one, with a failing store, dying processes and concurrent
+writers.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ def run_alone(store: ObjectStore) -> list[RotationStep]:
 
 
 def assert_completes(store: ObjectStore, ring: KeyRing) -> None:
-    """Whatever happened before, this ring opens each data key after another run, and the new pair is each one's."""
+    """Assert that after any failure and another run, this ring opens each data key, and all use the new pair."""
     assert not outcomes(run(store)).keys() - {Outcome.ROTATED, Outcome.ACTIVE}
     assert keys_in_use(store) == {"key2": ALL}
     assert_opened(store, ring)
@@ -84,7 +85,7 @@ ALL = len(segments(CASE))
 
 
 def new_pair_alone() -> Settings:
-    """The case's settings in which the old pair's files are not even named."""
+    """Return the case's settings without even the names of the old pair's files."""
     texts = {name: value for name, value in settings_text(CASE).items() if ".key1." not in name}
     return settings_from(texts | {"encryption.key.pairs": "key2", "encryption.key.pair.id": "key2"})
 
@@ -154,7 +155,7 @@ def test_plain_segments_and_leftovers_are_passed_over() -> None:
 
 
 def meddling(store: ObjectStore, act: Callable[[ObjectStore, str], None], times: int) -> ObjectStore:
-    """Return a store where somebody else acts between our look at a manifest and its replacement, so many times."""
+    """Return a store where another client acts between reading and replacing a manifest, that many times."""
     return ScriptedStore(store).on("replace", do=lambda operation: act(store, operation.keys[0]), times=times)
 
 
@@ -207,7 +208,7 @@ def test_killed_at_any_operation_a_second_run_completes_the_work(moment: Moment,
 
 @pytest.fixture(params=["bare", "metered", "limited", "delegating", "managed"])
 def unconditional(request: pytest.FixtureRequest, store: ObjectStore) -> Iterator[ObjectStore]:
-    """A store that says, through whatever stands before it, that it has no conditions."""
+    """Yield a store that reports, through any wrapper, that it supports no conditions."""
     bare = ScriptedStore(store, conditional_writes=False)
     if request.param == "managed":
         with RemoteStorageManager(memory_settings(), store=bare) as manager:

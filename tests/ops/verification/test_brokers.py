@@ -1,4 +1,4 @@
-"""What the brokers believe against what is there: the golden buckets' own records, and faults of either side."""
+"""The brokers' records compared with the bucket: the golden buckets' own records, and faults of either side."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def moved_on(metadata: RemoteLogSegmentMetadata, state: SegmentState) -> bytes:
 
 
 def copied(*segments: RemoteLogSegmentMetadata) -> list[bytes]:
-    """What brokers write of segments that they copied."""
+    """Return the records that brokers write for segments they copied."""
     finished = SegmentState.COPY_SEGMENT_FINISHED
     return [value for segment in segments for value in (segment_record(segment), moved_on(segment, finished))]
 
@@ -52,7 +52,7 @@ def numbered(values: Iterable[bytes]) -> Iterator[tuple[int, int, bytes]]:
 
 
 def compared(bucket: Bucket, before: Iterable[bytes], after: Iterable[bytes] = (), scope: Scope = ALL) -> list[Finding]:
-    """A run over the bucket, with records of before it and of while it went on."""
+    """Run over the bucket, with records from before the run and from during it."""
     with BrokersBelief() as belief:
         findings = list(belief.take(numbered(before)))
         for checked in verify(bucket, scope):
@@ -67,7 +67,7 @@ def kinds(findings: Iterable[Finding]) -> list[FindingKind]:
 
 @pytest.fixture
 def planted() -> PlantedBucket:
-    """A bucket whose other topic is gone: the brokers know of ``EVENTS``."""
+    """Return a bucket without its other topic: the brokers know ``EVENTS``."""
     planted = PlantedBucket.of("plain")
     planted.store.delete([info.key for info in planted.store.list() if not info.key.startswith(EVENTS.topic)])
     return planted

@@ -44,7 +44,7 @@ LOG = b"".join(KINDS.values())
 
 
 class Stream:
-    """A log in chunks of one size, as a stream of the manager's gives it."""
+    """A log in chunks of one size, as the manager streams it."""
 
     def __init__(self, size: int) -> None:
         self.size, self.position = size, 0
@@ -64,7 +64,7 @@ class Stream:
             chunk = memoryview(bytearray(LOG[self.position : stop]))
             self.position = stop
             yield chunk
-            chunk[:] = bytes(len(chunk))  # each is valid until the next is asked for
+            chunk[:] = bytes(len(chunk))  # each is valid until the next is requested
 
 
 class Logs:

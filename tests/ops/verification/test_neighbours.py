@@ -1,4 +1,4 @@
-"""Between segments: what the stream of neighbours tells is what the catalog, which holds all of them, would say."""
+"""Checks between segments: the stream of neighbours gives the same findings as the catalog, which holds all of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def subject_of(segment: RemoteLogSegmentMetadata) -> Subject:
 
 
 def findings_of(segments: Iterable[RemoteLogSegmentMetadata]) -> list[Finding]:
-    """What is told of segments, in the order of their keys."""
+    """Return the findings about segments, in the order of their keys."""
     neighbours, findings = Neighbours(), list[Finding]()
     for segment in sorted(segments, key=lambda s: main_path(s.remote_log_segment_id, s.start_offset)):
         extent = Extent(segment.end_offset, segment.segment_leader_epochs)
@@ -38,7 +38,7 @@ def findings_of(segments: Iterable[RemoteLogSegmentMetadata]) -> list[Finding]:
 
 
 def told(findings: Iterable[Finding], *kinds: FindingKind) -> set[int]:
-    """The offsets that findings of these kinds are about."""
+    """Return the offsets that findings of these kinds are about."""
     extents = [finding.offsets for finding in findings if finding.kind in kinds and finding.offsets is not None]
     return {offset for first, last in extents for offset in range(first, last + 1)}
 

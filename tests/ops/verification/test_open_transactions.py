@@ -1,4 +1,4 @@
-"""Transactions over borders of segments: an index that does not know their first part is named, and no other."""
+"""Transactions across segments: an index that lacks their first part is reported, and no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults planted one each: each is found as what it is, where it is, and nothing is found where there is none."""
+"""Planted faults: each is found with its kind and place, and nothing is found where there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run as a whole: what others do meanwhile, what it costs and holds, and what many findings come to."""
+"""A whole run: concurrent changes, its cost and memory, and the result of many findings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_segment_that_is_deleted_meanwhile_is_no_finding_and_leaves_no_gap(
     planted: PlantedBucket, level: Level
 ) -> None:
     def delete_behind(infos: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
-        """Retention deletes a segment as soon as all is listed."""
+        """Yield a listing after which retention immediately deletes a segment."""
         listed = list(infos)
         planted.delete(*Suffix, number=1)
         return iter(listed)
@@ -52,7 +52,7 @@ def test_a_segment_that_is_deleted_meanwhile_is_no_finding_and_leaves_no_gap(
 
 
 def list_while_committing(infos: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
-    """Yield what is there while a copy is committed: its manifest is seen, and its other objects were not yet."""
+    """Yield a listing during a copy's commit: it has the copy's manifest but not yet its other objects."""
     offset = f"/{OFFSETS:020}-"
     for info in infos:
         if offset in info.key and info.key.endswith(".log"):

@@ -1,4 +1,4 @@
-"""What a run looks into: samples, what is new, what earlier runs know; and what becomes of a run that is stopped."""
+"""Selection of a run: samples, new segments and those of earlier runs; and the result of a stopped run."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(planted: PlantedBucket, tmp
         begun.close()
     with state_of(planted, tmp_path) as state:
         again = run(planted, Selection(Level.DATA, state=state))
-    # The third one was given, and nobody knows whether what was found of it was taken.
+    # The third segment was yielded, and nothing shows if its findings were consumed.
     assert levels(again) == [None, None, Level.DATA, Level.DATA, Level.DATA]
 
 
@@ -161,7 +161,7 @@ def test_a_sample_of_the_listing_is_refused() -> None:
 
 
 def dated_long_ago(infos: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
-    """Yield what is listed where the manifests of the first segments were written long ago."""
+    """Yield a listing in which the first segments' manifests were written long ago."""
     old = tuple(f"/{start:020}-" for start in (0, OFFSETS, 2 * OFFSETS))
     for info in infos:
         yield dataclasses.replace(info, modified_ms=1000 if any(each in info.key for each in old) else 5000)

@@ -38,7 +38,7 @@ def store(cloud: Cloud) -> Iterator[ObjectStore]:
 
 
 def planted_in(store: ObjectStore, faults: list[PlantedFault]) -> list[Finding]:
-    """What is found of each fault, planted one after the other in one place, which is made whole in between."""
+    """Return the findings of each fault, planted in turn in one place that is repaired in between."""
     findings: list[Finding] = []
     for fault in faults:
         store.delete([info.key for info in store.list()])
@@ -58,6 +58,6 @@ def test_a_clean_bucket_on_a_server_has_no_findings(store: ObjectStore) -> None:
 
 @pytest.mark.soak
 def test_all_planted_faults_on_a_server_are_those_of_a_folder(store: ObjectStore, tmp_path: Path) -> None:
-    # Google's emulator and Azure's take no such keys.
+    # The emulators of Google and Azure accept no such keys.
     faults = [fault for fault in PLANTED_FAULTS if fault.kind is not FindingKind.FOREIGN_DIGITS]
     assert planted_in(store, faults) == planted_in(FilesystemObjectStore(tmp_path), faults)

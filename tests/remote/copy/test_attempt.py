@@ -1,4 +1,4 @@
-"""A copy commits only what stands, and only while a clean-up takes it for one under way."""
+"""A copy commits only whole segments, and only while a clean-up takes it for one under way."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Clock:
 
 
 def acting(inner: ObjectStore, suffix: Suffix, act: Callable[[ObjectStore, str], None]) -> ObjectStore:
-    """Return a store that does something right after a put of an object with one suffix."""
+    """Return a store that runs ``act`` right after a put of an object with one suffix."""
     put = f"*.{suffix.value}"
     return ScriptedStore(inner).on("put", put, lambda operation: act(inner, operation.keys[0]), moment="after")
 
@@ -72,7 +72,7 @@ def test_an_attempt_that_took_too_long_leaves_nothing(
     with pytest.raises(StoreUnavailableError, match=r"longer than 100 s \(upload.max.age.ms\)"):
         copy(acting(counted, slow, wait), files, pool, clock)
     assert keys(inner) == []
-    # Behind the manifest too: who looked for it meanwhile may be at deleting the rest.
+    # After the manifest too: a clean-up that looked for it before may be deleting the rest.
     assert counted.requests["put"] == list(Suffix).index(slow) + 1
 
 

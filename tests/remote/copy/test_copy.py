@@ -1,4 +1,4 @@
-"""Copy: what it refuses before any write, what it writes, and what it hands back."""
+"""Copy: inputs refused before any write, written objects, and the result."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def grow(size: int) -> Callable[[Path], None]:
 
 
 class Refused(NamedTuple):
-    """A segment as its metadata has it, what becomes of its files, and the answer."""
+    """A segment's metadata, a change of its files, and the error."""
 
     says: str
     size: int = len(LOG)
@@ -126,7 +126,7 @@ def too_large(size: int, chunk_size: int, mode: str, says: str) -> Refused:
             for name in ("index", "timeindex", "snapshot", "txnindex", "log")
         ),
         *(Refused("no reader is known to accept", 0, mode=mode, log=b"") for mode in ("enc", "zstd+enc")),
-        # The plugin could not read these to their ends.
+        # The plugin could not read these to the end.
         too_large(MAX_INT32, 4 << 20, "none", r"512 chunks of 4194304 bytes pass 2\^31-1"),
         too_large(MAX_INT32 - (4 << 20) + 2, 4 << 20, "zstd+enc", r"512 chunks of 4194304 bytes pass 2\^31-1"),
         too_large(MAX_INT32, MAX_INT32 // 2, "none", r"3 chunks of 1073741823 bytes pass 2\^31-1"),
@@ -160,7 +160,7 @@ def test_a_log_that_shrinks_while_it_is_copied_is_an_error(store: MemoryObjectSt
 
 
 class DiscardingStore(MemoryObjectStore):
-    """Keeps small objects only; counts what it is given."""
+    """Keeps small objects only; counts all bytes."""
 
     def put(self, key: str, body: Buffer | object, *, if_absent: bool = False) -> None:
         if isinstance(body, bytes):
@@ -174,7 +174,7 @@ class DiscardingStore(MemoryObjectStore):
 def test_a_stored_size_over_the_limit_is_refused_while_it_is_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    # Only compression makes a size that is not known before; the limit is lowered instead of writing 2 GiB.
+    # Only compression makes a size unknown in advance; lower the limit instead of writing 2 GiB.
     monkeypatch.setattr("tieredstore.remote.copy.writer.MAX_INT32", 1400)
     store = DiscardingStore()
     noise = os.urandom(1300)
@@ -223,7 +223,7 @@ def test_the_heuristic_leaves_compressed_first_batches_alone(
 ) -> None:
     plain, packed = first_batch("01-none"), first_batch(f"06-codec-{codec}-createtime")
     assert is_compressed(store, plain, tmp_path)
-    assert is_compressed(store, plain + packed, tmp_path)  # only the first batch is looked at
+    assert is_compressed(store, plain + packed, tmp_path)  # only the first batch is checked
     assert not is_compressed(store, packed + plain, tmp_path)
 
 

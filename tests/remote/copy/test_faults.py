@@ -1,4 +1,4 @@
-"""The store fails at every single operation of copy, fetch and delete: nothing half is visible, nothing leaks."""
+"""The store fails at each operation of copy, fetch and delete: nothing partial is visible, nothing leaks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ERRORS: list[Callable[[], BaseException]] = [
     KeyboardInterrupt,
 ]
 COPY_OPERATIONS = ["head", "put", "put", "get", "get", "put"]
-# The head of a fresh id answers that there is nothing: no answer of a success can get lost there.
+# The head of a fresh id finds nothing: no answer of a success can get lost there.
 FAILURES: list[tuple[int, Moment]] = [
     (number, moment) for number in range(len(COPY_OPERATIONS)) for moment in MOMENTS if (number, moment) != (0, "after")
 ]
@@ -46,10 +46,10 @@ def files(tmp_path: Path) -> LogSegmentData:
 
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Iterator[None]:
-    # Those of earlier tests may end meanwhile.
+    # Threads of earlier tests may end in between.
     before = set(threading.enumerate())
     yield
-    # And one that has done all may take a moment to end.
+    # A thread that has finished its work may take a moment to end.
     assert wait_until(lambda: set(threading.enumerate()) <= before)
 
 
@@ -62,7 +62,7 @@ def keys(store: MemoryObjectStore) -> list[str]:
 
 
 def assert_whole_or_invisible(store: MemoryObjectStore, metadata: RemoteLogSegmentMetadata, mode: str) -> None:
-    """A manifest is there only with all that it points to."""
+    """Assert that a manifest exists only with all objects it points to."""
     if "rsm-manifest" in keys(store):
         with manager_of(store, mode) as manager:
             assert manager.fetch_log_segment(metadata, 0).read() == LOG
@@ -93,7 +93,7 @@ def test_a_copy_that_fails_anywhere_leaves_nothing(
             assert raised.value.retryable is isinstance(expected, StoreUnavailableError)
         assert len(store.failed) == 1
         assert keys(inner) == []
-        # The next attempt, under its own id, is not in the way of the failed one's remains.
+        # The failed attempt's remains do not obstruct the next attempt, under its own id.
         metadata = new_metadata(len(LOG))
         manager.copy_log_segment_data(metadata, files)
         assert manager.fetch_log_segment(metadata, 0).read() == LOG
@@ -112,7 +112,7 @@ def test_a_clean_up_that_fails_too_never_shows_half_a_segment(
     assert_whole_or_invisible(inner, metadata, "zstd+enc")
     left = set(keys(inner))
     notes = " ".join(getattr(raised.value, "__notes__", []))
-    assert all(f".{suffix}" in notes for suffix in left)  # what stays is named
+    assert all(f".{suffix}" in notes for suffix in left)  # remaining objects are named
 
 
 def test_a_store_that_dies_for_good_never_shows_half_a_segment(mode: str, files: LogSegmentData) -> None:

@@ -201,7 +201,7 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
 
 
 def leave_orphans(path: Path) -> list[Path]:
-    """Files as a process leaves them that is killed before it lists what it wrote: long ago, and just now."""
+    """Leave files like a process killed before it lists what it wrote: long ago, and just now."""
     orphans = [own_folder(path) / "ab" / f"{name * 30}.val" for name in "12"]
     for orphan in orphans:
         orphan.parent.mkdir(exist_ok=True)
@@ -244,7 +244,7 @@ def test_threads_share_a_cache_and_leave_no_connection_behind(tmp_path: Path) ->
             cache.put(key, bytes([key.chunk]) * 3000)
             assert got(cache, CHUNKS[step % 16], 3000) in {None, bytes([step % 16]) * 3000}
 
-    with opened(tmp_path, 30_000, lock_timeout_s=60.0) as cache:  # who has the lock may stand still for a second
+    with opened(tmp_path, 30_000, lock_timeout_s=60.0) as cache:  # the lock's holder may pause for a second
         for _ in range(3):
             threads = [threading.Thread(target=work, args=(cache, seed)) for seed in range(4)]
             for thread in threads:
@@ -252,7 +252,7 @@ def test_threads_share_a_cache_and_leave_no_connection_behind(tmp_path: Path) ->
             for thread in threads:
                 thread.join()
         stats = cache.stats
-        # three for this thread; SQLite itself puts closing off while others hold locks
+        # three for this thread; SQLite itself delays closing while others hold locks
         assert 1 <= open_databases(tmp_path) < 10
     assert open_databases(tmp_path) == 0
     assert (stats.failures, stats.damaged) == (0, 0)
@@ -266,5 +266,5 @@ def test_a_good_cache_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixt
         for key in CHUNKS:
             cache.put(key, b"12345")
             got(cache, key, 5)
-    # Not what threads of other tests may say meanwhile.
+    # Exclude messages from threads of other tests.
     assert [one.message for one in caplog.records if one.name.startswith("tieredstore.remote.diskcache")] == []

@@ -1,4 +1,4 @@
-"""Whatever happens to the disk cache's files and rows: the right bytes, or a miss, and never code out of a row."""
+"""Damage to the disk cache's files and rows: reads give the right bytes or a miss, and never run code from a row."""
 
 from __future__ import annotations
 

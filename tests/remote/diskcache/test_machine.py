@@ -1,4 +1,4 @@
-"""The disk cache against a model, through everything that may happen to it: the right bytes, or a miss."""
+"""The disk cache against a model, through every possible event: the right bytes, or a miss."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIMIT = 400
 
 
 class DiskCacheMachine(RuleBasedStateMachine):
-    """Two caches over one folder, as two processes have them; ``put`` is what the right bytes of a chunk are."""
+    """Two caches over one folder, as in two processes; ``put`` holds the right bytes of each chunk."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class DiskCacheMachine(RuleBasedStateMachine):
         self.path = Path(self.folder.name)
         self.caches: list[DiskChunkCache] = []
         self.last_put: dict[ChunkKey, bytes] = {}
-        self.is_intact = True  # nothing but the cache itself has touched its folder
+        self.is_intact = True  # only the cache itself has touched its folder
 
     @initialize(encrypted=st.booleans())
     def start(self, encrypted: bool) -> None:
@@ -53,7 +53,7 @@ class DiskCacheMachine(RuleBasedStateMachine):
         data = (fill * size)[:size]
         self.caches[who].put(key, data)
         self.last_put[key] = data
-        if self.is_intact:  # then a put is never lost, and may be read at once
+        if self.is_intact:  # then a put is never lost, and readable at once
             assert got(self.caches[1 - who], key, size) == data
 
     @rule(key=KEYS, who=st.integers(0, 1), off=st.sampled_from([0, 0, 0, -1, 1]))
@@ -124,7 +124,7 @@ class DiskCacheMachine(RuleBasedStateMachine):
         change_table(self.path, statement)
 
     def reopen(self) -> None:
-        """Have a table: the use that finds it damaged removes it, and the next one makes it anew."""
+        """Have a table: the use that finds it damaged removes it, and the next one creates a new one."""
         for _ in range(2):
             assert self.caches[0].stats.entries >= 0
 

@@ -29,7 +29,7 @@ def content(key: ChunkKey, size: int) -> bytes:
 
 
 def hammer(path: Path, seed: int) -> CacheStats:
-    """Put and get at random; raises if a byte is wrong."""
+    """Put and get at random; raise if a byte is wrong."""
     rand = random.Random(seed)
     with opened(path, LIMIT) as cache:
         for _ in range(STEPS):

@@ -1,4 +1,4 @@
-"""A database that cannot be used never turns the cache off: a new one takes its place, once, whoever finds out."""
+"""An unusable database never turns the cache off: a new one replaces it, once, whichever user finds out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DATABASE = "cache.db"
 
 
 def is_of_use(cache: DiskChunkCache) -> bool:
-    """Whether it keeps what is put, gives right bytes only, and keeps to its limit, after a few tries."""
+    """Return True if the cache, after a few tries, keeps entries, gives only right bytes, and respects its limit."""
     for _ in range(3):
         for key in CHUNKS:
             assert got(cache, key, len(CHUNK)) in {None, CHUNK}
@@ -34,7 +34,7 @@ def is_of_use(cache: DiskChunkCache) -> bool:
 
 
 def filled(path: Path) -> Path:
-    """A folder with a closed cache; its database, into which all has been written."""
+    """Return the database of a closed cache, after everything has been written into it."""
     with opened(path, 1000) as cache:
         for key in CHUNKS:
             cache.put(key, CHUNK)
@@ -129,7 +129,7 @@ def test_a_database_that_cannot_be_used_is_made_anew(tmp_path: Path, damage: str
 
 
 def test_a_database_that_only_takes_no_writes_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one of another user, or without the right to write: for root, who runs tests, SQLite has to be told."""
+    """Like one of another user, or without write permission: tests run as root, so SQLite must simulate it."""
     database = filled(tmp_path)
     refused, honest = database.stat().st_ino, sqlite3.connect
 
@@ -156,7 +156,7 @@ def test_a_header_that_is_damaged_while_it_is_used_is_made_anew(tmp_path: Path, 
 
 
 def spoil_and_use(path: Path, seed: int) -> tuple[int, int]:
-    """Use the cache, and spoil its database now and then; how often something was put and at once found again."""
+    """Use the cache and occasionally spoil its database; count how often a put entry was found at once."""
     rand = random.Random(seed)
     kept = tries = 0
     with opened(path, 100_000) as cache:

@@ -1,4 +1,4 @@
-"""The disk cache when its database is damaged, or the disk refuses: a miss or a lost entry, never an error."""
+"""The disk cache with a damaged database, or a disk that refuses: a miss or a lost entry, never an error."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def on_the_tables_thread(cache: DiskChunkCache, use: Callable[[Cache], object]) 
 def test_a_full_database_loses_the_entry_and_its_file(tmp_path: Path) -> None:
     with opened(tmp_path) as cache:
         cache.put(CHUNKS[0], CHUNK)
-        # the limit is of the connection: reached as if the file system were full
+        # the limit applies to the connection: reached as if the file system were full
         on_the_tables_thread(cache, lambda table: table.reset("sqlite_max_page_count", 1, update=False))
         for number in range(300):
             cache.blobs.put(f"{number}", b"x")
@@ -161,7 +161,7 @@ def test_a_full_database_loses_the_entry_and_its_file(tmp_path: Path) -> None:
 
 def test_a_locked_database_costs_hits_nothing_and_puts_their_time_out(tmp_path: Path) -> None:
     names = [str(number) for number in range(70)]  # more than enough to have their uses written
-    # Two of one folder: the uses that the first one notes wait for the lock until it is free.
+    # Two caches of one folder: the uses that the first one notes wait until the lock is free.
     with opened(tmp_path, lock_timeout_s=60.0) as cache, opened(tmp_path, lock_timeout_s=0.2) as hasty:
         for name in names:
             cache.blobs.put(name, CHUNK)
@@ -169,7 +169,7 @@ def test_a_locked_database_costs_hits_nothing_and_puts_their_time_out(tmp_path: 
         with closing(sqlite3.connect(own_folder(tmp_path) / "cache.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             assert [cache.blobs.get(name) for name in names] == [CHUNK] * 70
-            # `cache.stats` itself writes the uses that were noted.
+            # `cache.stats` itself writes the noted uses.
             counted = cache._table.counters.stats  # pyright: ignore[reportPrivateUsage]
             assert counted.failures == 0, "a hit waited for the lock"
             hasty.put(CHUNKS[2], CHUNK)
@@ -194,7 +194,7 @@ class FailingCommits(sqlite3.Connection):
 
 
 def test_a_transaction_left_open_by_a_failed_commit_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process could not write any more, and no other one either."""
+    """Otherwise neither this process nor any other could write again."""
     connect = sqlite3.connect
     monkeypatch.setattr(sqlite3, "connect", lambda *args, **named: connect(*args, factory=FailingCommits, **named))
     with opened(tmp_path) as cache:
@@ -212,7 +212,7 @@ def test_a_transaction_left_open_by_a_failed_commit_is_left(tmp_path: Path, monk
 
 @pytest.mark.parametrize("at", ["open", "later"])
 def test_a_read_only_folder_is_a_cache_that_misses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
-    """What a file system that was mounted read only answers; permissions alone do not stop root."""
+    """The errors of a file system mounted read-only; permissions alone do not stop root."""
     honest_open, honest_connect = os.open, sqlite3.connect
 
     def read_only(path: Path, flags: int, mode: int = 0o777) -> int:

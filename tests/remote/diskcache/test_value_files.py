@@ -1,4 +1,4 @@
-"""Files of the disk cache, read and checksummed in one go: as another library sums, whatever the pieces are."""
+"""Files of the disk cache, read and checksummed at once: same sums as another library, for any pieces."""
 
 from __future__ import annotations
 

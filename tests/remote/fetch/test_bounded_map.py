@@ -15,7 +15,7 @@ from tieredstore.remote.fetch.bounded_map import BoundedMap
 
 
 class Clock:
-    """Seconds that pass when told."""
+    """Seconds that pass only when set."""
 
     now = 1000.0
 
@@ -25,7 +25,7 @@ class Clock:
 
 @dataclass
 class Model:
-    """What the map should hold: (key, value, last use), the least recently used first."""
+    """Expected contents of the map: (key, value, last use), the least recently used first."""
 
     limit: int
     retention: float

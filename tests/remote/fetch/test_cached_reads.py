@@ -1,4 +1,4 @@
-"""Reads of several chunks out of the disk cache: side by side, and right whatever is no longer there."""
+"""Parallel reads of several chunks from the disk cache, correct even if entries have disappeared."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GetInto = Callable[[DiskChunkCache, ChunkKey, memoryview], bool]
 
 
 class Warm:
-    """A segment of which all is in the cache."""
+    """A segment whose chunks are all in the cache."""
 
     def __init__(self, manager: RemoteStorageManager, store: CountingStore, metadata: RemoteLogSegmentMetadata) -> None:
         self.manager = manager
@@ -72,18 +72,18 @@ def warm(
 
 @pytest.fixture
 def _helped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if these chunks were worth a thread, and there were processors."""
+    """Pretend that these chunks are worth a thread, and that there are processors."""
     monkeypatch.setattr(chunk_loader, "WORTH_A_THREAD", CHUNK)
     monkeypatch.setattr(chunk_loader, "MAX_HELPERS", HELPERS)
 
 
 def beside(monkeypatch: pytest.MonkeyPatch, get_into: Callable[[GetInto], GetInto]) -> None:
-    """Have chunks taken out of the cache in another way, which is told the usual one."""
+    """Replace the way in which chunks are taken from the cache; the replacement receives the usual one."""
     monkeypatch.setattr(DiskChunkCache, "get_into", get_into(DiskChunkCache.get_into))
 
 
 class Submissions:
-    """Counts what the threads of managers are given to do."""
+    """Counts the tasks submitted to the threads of managers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -107,7 +107,7 @@ def test_chunks_of_one_read_are_read_by_several_threads(
         def get_into(cache: DiskChunkCache, key: ChunkKey, buffer: memoryview) -> bool:
             threads.append(threading.get_ident())
             if key.chunk < 2:
-                begun.wait(60)  # neither of the first two is done before the other is begun
+                begun.wait(60)  # neither of the first two finishes before the other has begun
             return usual(cache, key, buffer)
 
         return get_into
@@ -224,7 +224,7 @@ def test_any_reads_and_seeks_give_the_logs_bytes(
 
 
 class TroubleError(Exception):
-    """Nobody expects it."""
+    """An unexpected error."""
 
 
 @pytest.mark.usefixtures("_helped")
@@ -243,7 +243,7 @@ def test_after_an_error_nobody_writes_into_the_readers_buffer(
                 raise TroubleError
             helping.set()
             assert failed.wait(60)
-            time.sleep(0.05)  # a reader that did not wait would have gone
+            time.sleep(0.05)  # a reader that did not wait would have returned
             return usual(cache, key, buffer)
 
         return get_into

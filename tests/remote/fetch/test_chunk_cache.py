@@ -1,4 +1,4 @@
-"""What every chunk cache promises, in memory and on disk; and what tells two chunks apart."""
+"""Guarantees of every chunk cache, in memory and on disk; and the identity of chunks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 class Caches:
-    """Makes caches of one kind, and closes them."""
+    """Creates caches of one kind, and closes them."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self._kind, self._folder = kind, folder
@@ -273,7 +273,7 @@ def test_where_the_indexes_lie_is_not_in_the_layout() -> None:
 
 
 def test_the_digest_does_not_change_between_versions() -> None:
-    """A cache on disk outlives the process: these are the digests that its entries are found by."""
+    """A cache on disk outlives the process: its entries are found by these digests."""
     digests = {name: base64.b64encode(layout_digest(LAYOUTS[name])).decode() for name in ("plain", "sealed")}
     assert digests == {"plain": "xQ9aD6pFZyK8RbBX4xcymg==", "sealed": "Gesl9UYzAc7DaSh8tpu15g=="}
 

@@ -1,4 +1,4 @@
-"""Which chunks come with which request."""
+"""Grouping of chunks into requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def plan(
     max_bytes: int,
     is_missing: Callable[[int], bool] = lambda _: True,
 ) -> Iterator[range]:
-    """The requests that reading ``chunks`` in order makes, as a stream makes them: one run behind the other."""
+    """Yield the requests of a stream that reads ``chunks`` in order: one run after the other."""
     chunk = chunks.start
     while chunk < chunks.stop:
         if not is_missing(chunk):

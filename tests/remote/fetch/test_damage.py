@@ -1,4 +1,4 @@
-"""Flipped bits of stored objects: what is noticed, what is harmless, what this format cannot tell.
+"""Flipped bits of stored objects: noticed, harmless, or undetectable in this format.
 
 ``DAMAGE`` is the table of docs/reference/format.md; each row is proven here by flipping bits of golden objects.
 """
@@ -28,7 +28,7 @@ ERROR, SAME, OTHER = "error", "same bytes", "other bytes"
 
 
 class Row(NamedTuple):
-    """One row of the table: a place, where a golden segment has it, and what flips of its bits lead to."""
+    """A row of the table: a place, its position in a golden segment, and the effect of flipping its bits."""
 
     place: str
     pattern: bytes
@@ -97,13 +97,13 @@ def store_of(segment: GoldenSegment) -> MemoryObjectStore:
 
 
 class Damaged:
-    """A golden segment whose objects are damaged, read, and mended again."""
+    """A golden segment whose objects are damaged, read, and repaired."""
 
     def __init__(self, segment: GoldenSegment) -> None:
         self.segment = segment
         self.metadata = metadata_of(segment)
         self.store = store_of(segment)
-        # Of manifests the last one is kept, since each costs an RSA operation: see :meth:`outcome`.
+        # The last manifest is kept, since each costs an RSA operation: see :meth:`outcome`.
         last_manifest = {"fetch.manifest.cache.size": "1", "fetch.indexes.cache.size": "0"}
         self.manager = RemoteStorageManager(settings_of(segment.case, last_manifest), store=self.store)
         other_key = self.manager.layout.key(OTHER_METADATA, Suffix.MANIFEST)
@@ -112,7 +112,7 @@ class Damaged:
         self.indexes = original_indexes(segment)
 
     def flip(self, suffix: str, bit: int) -> str:
-        """The outcome of reading everything with one bit of one object flipped."""
+        """Return the outcome of reading everything with one bit of one object flipped."""
         key = f"{self.segment.main_path}.{suffix}"
         whole = self.store.get(key)
         damaged = bytearray(whole)
@@ -124,7 +124,7 @@ class Damaged:
             self.store.put(key, whole)
 
     def outcome(self) -> str:
-        self.manager.fetch_manifest(OTHER_METADATA)  # which has the one before forgotten
+        self.manager.fetch_manifest(OTHER_METADATA)  # which evicts the previous one
         outcomes = {self._read(kind) for kind in IndexType} | {self._read(None)}
         return next(kind for kind in (OTHER, ERROR, SAME) if kind in outcomes)
 
@@ -185,7 +185,7 @@ def test_every_flipped_bit_of_encrypted_data_is_an_error(segment: GoldenSegment,
 
 @pytest.mark.parametrize("segment", UNENCRYPTED[::3], ids=str)
 def test_data_that_is_not_encrypted_gives_an_error_or_what_is_stored(segment: GoldenSegment) -> None:
-    """Nothing in the format protects it: Kafka's own CRC of each record batch does, for those who check it."""
+    """The format does not protect it: only Kafka's CRC of each record batch does, for readers that check it."""
     target = Damaged(segment)
     compressed = manifest_of(segment).compression
     bits = range(8 * segment.stored("log").stat().st_size)

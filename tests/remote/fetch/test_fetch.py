@@ -1,4 +1,4 @@
-"""Fetch and delete: Kafka's ranges, absent against corrupt, and what custom metadata points to."""
+"""Fetch and delete: Kafka's ranges, absent against corrupt, and targets of custom metadata."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LOG = bytes(range(256)) * 5
 
 @dataclasses.dataclass
 class Copied:
-    """One segment of 13 chunks, copied into a store of its own."""
+    """A segment of 13 chunks, copied into its own store."""
 
     store: MemoryObjectStore
     manager: RemoteStorageManager
@@ -133,7 +133,7 @@ def test_a_segment_deleted_while_it_is_read_is_absent_and_not_corrupt(tmp_path: 
     inner = MemoryObjectStore()
 
     def delete(_: Operation) -> None:
-        """Somebody deletes the segment just after its manifest was read."""
+        """Delete the segment just after its manifest was read."""
         inner.delete([info.key for info in inner.list()])
 
     store = ScriptedStore(inner).on("get", "*rsm-manifest", delete, moment="after")
@@ -197,7 +197,7 @@ def test_an_empty_transaction_index_is_recorded(tmp_path: Path) -> None:
 
 
 def test_custom_metadata_says_where_log_and_indexes_lie(tmp_path: Path) -> None:
-    """Only the manifests were moved to the new prefix, as a prefix change leaves it."""
+    """Only the manifests were moved to the new prefix, as after a change of prefix."""
     store = MemoryObjectStore()
     fields = {"custom.metadata.fields.include": "OBJECT_PREFIX,OBJECT_KEY", "key.prefix": "old/"}
     metadata = new_metadata(len(LOG))
@@ -240,7 +240,7 @@ def test_delete_is_idempotent_whatever_is_left(copied: Copied, gone: tuple[Suffi
 def huge(
     root: Path, chunk_size: int, marks: dict[int, bytes]
 ) -> tuple[RemoteLogSegmentMetadata, FilesystemObjectStore]:
-    """A plain segment of 2^31-1 bytes as the plugin could write it, in a sparse file."""
+    """Write a plain segment of 2^31-1 bytes, as the plugin could, in a sparse file."""
     metadata = new_metadata(MAX_INT32)
     log = root / f"{main_path(metadata.remote_log_segment_id, metadata.start_offset)}.log"
     log.parent.mkdir(parents=True)

@@ -44,11 +44,11 @@ print(json.dumps([after_copy - after_imports, peak() - after_imports, metadata.s
 
 
 def peaks_above_imports(folder: Path, size: int) -> tuple[int, int]:
-    """Peak resident bytes above those after the imports: after the copy, and after the fetch."""
+    """Return the peak resident bytes above those after the imports: after the copy, and after the fetch."""
     build_segment(folder / "logs", size)
     (folder / "store").mkdir()
     settings = {"storage.backend.class": "filesystem", "storage.root": str(folder / "store"), "chunk.size": "4194304"}
-    # Two threads whatever the machine has. The shell stands between: a child is charged its parent's peak.
+    # Two threads on any machine. The shell in between is needed: a child is charged its parent's peak.
     settings |= ZSTD | ENC | {"transform.thread.pool.size": "2"}
     command = shlex.join([sys.executable, "-c", CHILD, json.dumps(settings), str(folder / "logs")])
     shell = ["sh", "-c", f"{command}; exit $?"]

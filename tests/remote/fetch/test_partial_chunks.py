@@ -1,4 +1,4 @@
-"""Of a compressed chunk no more is decompressed than a read asks for, and a read that goes on gets the rest of it."""
+"""A read decompresses only the part of a chunk it needs, and a continued read gets the rest of it."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_who_waits_for_one_chunk_decodes_it(stored: Stored, monkeypatch: pytest.
     with stored.manager.fetch_log_segment(stored.metadata, start, start + 899) as stream:
         assert stream.read() == stored.log[start : start + 900]
     assert threads == {threading.get_ident()}
-    # Of several at once, and of those that are read ahead, the pool decodes all.
+    # The pool decodes everything for several at once, and for those read ahead.
     threads.clear()
     with stored.manager.open(stored.metadata) as stream:
         while stream.read(1_000):

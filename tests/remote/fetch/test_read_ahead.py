@@ -1,4 +1,4 @@
-"""What readers have on their way before they ask for it, of each and of all together."""
+"""Bytes that readers request in advance, per reader and in total."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ READERS: Final = 4
 
 
 class Readers:
-    """So many segments of 64 chunks, each with a reader of one manager; what is read ahead is fetched at once."""
+    """Segments of 64 chunks with a reader each, on one manager; read-ahead is fetched at once."""
 
     def __init__(self, folder: Path, *, shared: bool) -> None:
         fetch = {"fetch.coalesce.max.bytes": "1", "fetch.chunk.cache.prefetch.max.size": str(AHEAD)}
@@ -45,7 +45,7 @@ class Readers:
 
     @property
     def ahead(self) -> int:
-        """Bytes that were fetched and not read."""
+        """Return the bytes that were fetched and not read."""
         stats = self.manager.fetch_stats
         return stats.bytes_fetched - stats.bytes_asked
 
@@ -68,7 +68,7 @@ def test_a_reader_that_is_left_alone_has_all_of_it(tmp_path: Path) -> None:
     with readers.manager:
         for stream in readers.streams:
             stream.read(1)
-        # The first one was alone, and has taken all; the last one had what was left.
+        # The first one was alone and took everything; the last one got the remainder.
         before = readers.manager.fetch_stats.bytes_fetched
         readers.streams[-1].read(1)
         assert readers.manager.fetch_stats.bytes_fetched == before
@@ -79,7 +79,7 @@ def test_a_reader_that_is_left_alone_has_all_of_it(tmp_path: Path) -> None:
 
 
 class _Reader:
-    """Any object that can be referred to weakly."""
+    """Any object that supports weak references."""
 
 
 @given(
@@ -95,7 +95,7 @@ def test_what_is_granted_together_is_never_more_than_the_limit(limit: int, steps
             held[number] = 0
         else:
             granted = read_ahead.grant(readers[number])
-            # What a reader has is not taken from it; less may be granted than it has.
+            # A reader keeps its share; it may be granted less than it has.
             held[number] = max(held[number], granted) if step == "hold" else min(held[number], granted)
             read_ahead.hold(readers[number], held[number])
         assert sum(held.values()) <= limit
@@ -108,7 +108,7 @@ def test_readers_that_are_gone_count_no_longer() -> None:
 
 
 class _OpenedStream:
-    """Notes that it is told to read ahead."""
+    """Records read-ahead requests."""
 
     def __init__(self) -> None:
         self.prefetched: list[int] = []
@@ -122,7 +122,7 @@ def test_a_stream_that_was_taken_over_is_left_to_its_reader(is_taken: bool) -> N
     opening: Future[SegmentStream] = Future()
     prepared, stream = PreparedSegment(opening), _OpenedStream()
     if is_taken:
-        # The reader waits for the opening, and is awake before those are called who asked for it earlier.
+        # The reader waits for the opening, and wakes before earlier callbacks are called.
         opening.add_done_callback(lambda _: prepared.take())
     prepared.prefetch(100)
     opening.set_result(cast("SegmentStream", stream))

@@ -58,7 +58,7 @@ class Readers(RuleBasedStateMachine):
         self.patched = pytest.MonkeyPatch()
 
     def _file(self, number: int) -> SegmentStream | None:
-        """An open file. Which are open depends on threads: what hypothesis draws must not, so it draws numbers."""
+        """Return an open file. Open files depend on threads but hypothesis' draws must not, so it draws numbers."""
         return self.files[number % len(self.files)] if self.files else None
 
     def _fails(self, _: Operation) -> bool:
@@ -159,7 +159,7 @@ class Readers(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1 << 16), place=st.integers(0, 1 << 16), bit=st.integers(0, 7))
     def damage_a_cache_file(self, which: int, place: int, bit: int) -> None:
-        # Values only: a damaged database is the subject of the cache's own tests. What is evicted meanwhile is gone.
+        # Values only: the cache's own tests cover a damaged database. Entries may be evicted in between.
         with suppress(FileNotFoundError):
             files = sorted(path for path in self.folder.glob("**/*.val") if path.stat().st_size)
             if files:
@@ -206,7 +206,7 @@ def test_a_caller_that_gives_up_does_not_cancel_the_load(tmp_path: Path) -> None
         opened.set()
 
         def is_read() -> bool:
-            """On a busy machine it may not come within a twentieth of a second still."""
+            """On a busy machine it may still not arrive within a twentieth of a second."""
             with suppress(StoreUnavailableError):
                 return stream.read() == LOG[:50]
             return False
@@ -241,7 +241,7 @@ def test_a_disk_cache_without_its_library_names_the_extra(tmp_path: Path, monkey
 
 
 class Collecting(MemoryChunkCache):
-    """Loses the last reference to a stream in the middle of another one's scheduling, as the collector may."""
+    """Drops the last reference to a stream while another one is scheduling, as the collector may."""
 
     def __init__(self, streams: list[SegmentStream]) -> None:
         super().__init__(-1)

@@ -1,4 +1,4 @@
-"""What reading costs in requests, counted; and in waiting, on a simulated clock."""
+"""Cost of reading: requests, counted, and waiting, on a simulated clock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tieredstore.remote.fetch import buffers
 pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
-# Chunks of 4 KiB stand for 4 MiB: all sizes are a 1024th, so that plans, and counts, are those of real segments.
+# Chunks of 4 KiB represent 4 MiB: all sizes are divided by 1024, so that plans and counts are those of real segments.
 KIB = 1 << 10
 LOG = random.Random(5).randbytes(64 * KIB)
 CACHES = {
@@ -53,7 +53,7 @@ class Copied:
     """A segment of 16 chunks in a counted store."""
 
     def __init__(self, settings: Settings, folder: Path, log: bytes = LOG, *, at_once: bool = False) -> None:
-        """``at_once``: what is read ahead is requested before a read returns, so that it can be counted."""
+        """``at_once``: request read-ahead before a read returns, so that it can be counted."""
         self.store = CountingStore(MemoryObjectStore())
         self.metadata = new_metadata(len(log))
         folder.mkdir(exist_ok=True)
@@ -65,7 +65,7 @@ class Copied:
         self.store.reset()
 
     def gets(self) -> tuple[int, int, int]:
-        """Requests for manifests, logs and indexes."""
+        """Return the number of requests for manifests, logs and indexes."""
         keys = [key for operation in self.store.operations for key in operation.keys]
         suffixes = ("rsm-manifest", "log", "indexes")
         return tuple(sum(key.endswith(f".{suffix}") for key in keys) for suffix in suffixes)  # type: ignore[return-value]
@@ -253,7 +253,7 @@ def read_by_chunk(stream: io.RawIOBase, clock: SimulatedClock, size: int) -> Ite
 
 
 class Slow:
-    """64 chunks of 1 KiB behind 30 ms a request; the reader works 5 ms on each chunk."""
+    """64 chunks of 1 KiB at 30 ms per request; the reader works 5 ms on each chunk."""
 
     def __init__(self, folder: Path, read_ahead: int) -> None:
         self.clock = SimulatedClock()
@@ -270,7 +270,7 @@ class Slow:
         self.manager = RemoteStorageManager(settings, store=self.store, pools=pools)
 
     def waited(self) -> float:
-        """Seconds that were not work, so far."""
+        """Return the seconds so far that were not work."""
         return self.clock.now - 0.005 * self.manager.fetch_stats.bytes_asked / KIB
 
 
@@ -315,7 +315,7 @@ def test_what_was_prepared_and_is_not_wanted_is_dropped(tmp_path: Path) -> None:
     with slow.manager as manager:
         stream = manager.fetch_log_segment(slow.segments[0], 60 * KIB, next_segment=lambda: slow.segments[1])
         stream.read(KIB)
-        stream.close()  # early: nobody goes on reading
+        stream.close()  # early: no reader continues
         with manager.fetch_log_segment(slow.segments[1], 3 * KIB, 4 * KIB) as other:
             assert other.read() == LOG[3 * KIB : 4 * KIB + 1]
 
@@ -325,7 +325,7 @@ def test_what_was_prepared_and_is_not_wanted_is_dropped(tmp_path: Path) -> None:
 def test_a_log_that_ends_early_gives_what_is_good_into_any_buffer(tmp_path: Path, mode: str, size: int) -> None:
     copied = Copied(settings_for(tmp_path, mode), tmp_path / "s")
     stored = copied.store.get(copied.log_key)
-    copied.store.put(copied.log_key, stored[:-1])  # the last chunk is short, and with it the request that brings it
+    copied.store.put(copied.log_key, stored[:-1])  # the last chunk is short, and so is the request that brings it
     buffer, read = bytearray(size), 0
     with copied.manager as manager, manager.fetch_log_segment(copied.metadata, 0) as stream:
         while read + size <= 15 * 4 * KIB:
@@ -367,7 +367,7 @@ def test_ranges_that_end_within_a_chunk_leave_their_memory_to_the_next(
     def read() -> None:
         with copied.manager.fetch_log_segment(copied.metadata, 100, 40 * KIB + 7) as stream:
             data, chunks = b"", stream.chunks()
-            # Readers of batches know where their part of a log ends, and ask for nothing behind it.
+            # Readers of batches know where their part of a log ends, and request nothing after it.
             while len(data) < len(wanted) or asks_for_more:
                 chunk = next(chunks, None)
                 if chunk is None:

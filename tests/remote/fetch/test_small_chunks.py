@@ -1,4 +1,4 @@
-"""Chunks of a byte: a read of a byte costs a byte's requests and memory, and a long one goes on by bounded steps."""
+"""Chunks of a byte: a read of a byte costs a byte's requests and memory, and a long read proceeds by bounded steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tieredstore.remote.fetch.chunk_runs import MAX_CHUNKS_OF_A_RUN, MAX_CHUNKS_
 
 pytestmark = pytest.mark.slow
 
-LOG = bytes(range(256)) * 28  # 7,168 chunks, which their bytes alone would let come by one request
+LOG = bytes(range(256)) * 28  # 7,168 chunks, few enough bytes for one request
 
 Copied = tuple[CountingStore, RemoteStorageManager, RemoteLogSegmentMetadata]
 
@@ -68,7 +68,7 @@ def test_the_whole_log_comes_by_runs_of_a_bounded_number_of_chunks(copied: Copie
 
 @pytest.mark.parametrize("chunk_size", [1, 100, 4096])
 def test_a_cache_in_memory_takes_as_much_as_it_may_however_small_its_chunks(chunk_size: int) -> None:
-    # Keys of nobody's but the cache's, as of many small segments: the dearest there are.
+    # Keys that only the cache holds, like those of many small segments: the most expensive ones.
     limit, chunks = 1 << 20, 2 * (1 << 20) // (chunk_size + 300)
     tracemalloc.start()
     try:
@@ -76,7 +76,7 @@ def test_a_cache_in_memory_takes_as_much_as_it_may_however_small_its_chunks(chun
         for number in range(chunks):
             key = ChunkKey("memory:", f"topic/0/{number:020d}.log", number, number.to_bytes(16, "big"))
             cache.put(key, bytes([number % 256]) * chunk_size)
-        # Not what threads that other tests have left allocate meanwhile.
+        # Exclude allocations of threads left by other tests.
         ours = [tracemalloc.Filter(True, pattern) for pattern in (__file__, "*/tieredstore/*")]
         traces = tracemalloc.take_snapshot().filter_traces(ours).traces
         held = sum(trace.size for trace in traces)
