@@ -1,7 +1,7 @@
-"""Three real brokers and an unclean election, with segments of the leader that was deposed in the bucket.
+"""Three real brokers and an unclean election, with segments of the deposed leader in the bucket.
 
-250 records are on all replicas. The first leader alone has 300 more, which all readers read and most of which are
-copied; the second one, which lacks them, writes others in their place until its log is longer than the bucket's.
+250 records are on all replicas. Only the first leader has 300 more, which all readers read and most of which are
+copied. The second one lacks them, and writes others in their place until its log is longer than the bucket's.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ LOST: Final = 300
 END: Final = 900
 DEADLINE_S: Final = 60.0
 NOW: Final = [*[f"kept {at}" for at in range(KEPT)], *[f"new {at}" for at in range(END - KEPT)]]
-"""The log as it is after the election."""
+"""The log after the election."""
 
 BEFORE: Final = [*NOW[:KEPT], *[f"lost {at}" for at in range(LOST)]]
 
 
 @dataclass
 class Readers:
-    """The topic, and what its readers had reached before the election."""
+    """The topic, and its readers' positions before the election."""
 
     log: Log
     places: Mapping[Where, Position] = field(default_factory=dict[Where, Position])
@@ -81,7 +81,7 @@ class Readers:
         return StreamReader(parse_options(self.options | more, streaming=True))
 
     def write_files(self, store: MemoryObjectStore) -> list[str]:
-        """What a pipeline has in its files after a run."""
+        """Run a pipeline; return the values in its files."""
         own = pipeline_of(
             **texts(
                 {
@@ -102,7 +102,7 @@ def words(values: Iterable[bytes]) -> list[str]:
 
 
 def followed(tail: LogTail, count: int) -> list[str]:
-    """So many records of a tail."""
+    """Return this many records of a tail."""
     values: list[bytes] = []
     end = time.monotonic() + DEADLINE_S
     while len(values) < count:
@@ -115,7 +115,7 @@ def followed(tail: LogTail, count: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def readers(tmp_path_factory: pytest.TempPathFactory) -> Generator[Readers]:
-    """After the election; one tail has lived through it."""
+    """Yield the readers after the election; one tail has read through it."""
     with start_kafka_cluster(3) as cluster:
         known = Readers(Log(cluster, tmp_path_factory.mktemp("unclean")))
         known.log.write("kept", KEPT)

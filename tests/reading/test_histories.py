@@ -35,11 +35,11 @@ ORDERS: TopicPartition = ("orders", 0)
 WHERE = TopicIdPartition(FIRST_ID, *ORDERS)
 
 LOST: LeaderEpochs = ((0, 0), (3, 20))
-"""Of the bucket: epoch 3 began at 20, and its leader was deposed."""
+"""Epochs of the bucket: epoch 3 began at 20, and its leader was deposed."""
 
 
 class Broker:
-    """Has one log; ``answer`` is what it says of the end of the epoch that it is asked for."""
+    """Broker with one log; ``answer`` is its answer for a requested epoch's end."""
 
     def __init__(self, start: int, end: int, epoch: int | None, answer: EpochEnd | None = None) -> None:
         self.start, self.end, self.epoch, self.answer = start, end, epoch, answer
@@ -65,7 +65,7 @@ class Broker:
 
 @pytest.fixture
 def bucket(bucket: Bucket) -> Bucket:
-    """Three segments: 0 to 19 of epoch 0, and 20 to 39 and 40 to 59 of epoch 3."""
+    """Return three segments: 0 to 19 of epoch 0, and 20 to 39 and 40 to 59 of epoch 3."""
     for _ in range(3):
         bucket.write(20, epochs=LOST)
     return bucket
@@ -88,7 +88,7 @@ def extent(log: PartitionLog) -> tuple[int, int, int]:
 
 
 def lineage(epochs: LeaderEpochs, stop: int) -> Lineage:
-    # Where the segments lie is of no interest to epochs.
+    # Epochs do not depend on the segments' places.
     return Lineage(WHERE, epochs, (Span(new_metadata(100), 0, stop),))
 
 
@@ -102,7 +102,7 @@ def lineage(epochs: LeaderEpochs, stop: int) -> Lineage:
         (LOST, EpochEnd(0, 20), 20),
         (LOST, EpochEnd(0, 7), 7),
         (LOST, EpochEnd(2, 0), 0),
-        # The broker's leader of epoch 0 went on where the bucket's of epoch 3 began: another election that was unclean.
+        # The broker's leader of epoch 0 continued beyond the start of the bucket's epoch 3: another unclean election.
         (LOST, EpochEnd(0, 30), 20),
         (LOST, EpochEnd(0, 99), 20),
         (((0, 0), (1, 10), (3, 20)), EpochEnd(0, 99), 10),
@@ -172,7 +172,7 @@ def test_a_broker_that_does_not_answer_leaves_it_to_the_watermark(bucket: Bucket
 
 
 def test_a_log_that_begins_behind_the_bucket_leaves_it_to_the_watermark_as_well(bucket: Bucket) -> None:
-    """Of an epoch that retention has deleted Kafka tells the log's beginning in place of the end."""
+    """For an epoch that retention has deleted, Kafka returns the log's start instead of the epoch's end."""
     broker = Broker(60, 100, 4, EpochEnd(3, 60))
     assert extent(taken(bucket, broker).logs[ORDERS]) == (0, 60, 100)
     note_move(bucket, 30, 4)
@@ -188,7 +188,7 @@ def test_the_broker_is_asked_again_only_if_something_has_changed(bucket: Bucket)
     broker.epoch, broker.answer = 5, EpochEnd(3, 23)
     third = taken(bucket, broker, before=second)
     assert (extent(third.logs[ORDERS]), broker.calls["epoch_ends"]) == ((0, 23, 200), 2)
-    # The later leader's first segment settles it in the bucket.
+    # The later leader's first segment decides it in the bucket.
     bucket.ends["orders", 0, FIRST_ID] = 23
     bucket.write(40, epochs=((0, 0), (3, 20), (5, 23)))
     fourth = taken(bucket, broker, before=third)
@@ -196,7 +196,7 @@ def test_the_broker_is_asked_again_only_if_something_has_changed(bucket: Bucket)
 
 
 def test_outcomes_of_the_history_that_was_left_decide_nothing(tmp_path: Path) -> None:
-    """Within a segment the seam lies where it begins: its producer snapshot tells of another log's end."""
+    """Within a segment the seam is at the segment's start: its producer snapshot belongs to another log's end."""
     bucket = Bucket(tmp_path)
     bucket.write(20, epochs=LOST)
     bucket.write(40, epochs=LOST)
@@ -207,7 +207,7 @@ def test_outcomes_of_the_history_that_was_left_decide_nothing(tmp_path: Path) ->
 
 
 def alone(bucket: Bucket, isolation: Isolation = "read_uncommitted", before: LogSnapshot | None = None) -> LogSnapshot:
-    """What the bucket alone tells."""
+    """Return a snapshot of the bucket alone."""
     return taken(bucket, None, isolation=isolation, before=before)
 
 
@@ -221,7 +221,7 @@ def test_without_a_broker_the_watermark_tells_where_a_later_epoch_rules(bucket: 
     assert (extent(log), log.cut) == ((0, 27, 27), Cut(27, 3, "watermark"))
     (problem,) = snapshot.problems
     assert problem.startswith(f"offsets 27 to 59 of {WHERE} in the bucket are of leader epoch 3 or before")
-    # The later leader's first segment settles it.
+    # The later leader's first segment decides it.
     bucket.ends["orders", 0, FIRST_ID] = 27
     bucket.write(40, epochs=((0, 0), (3, 20), (4, 27)))
     settled = alone(bucket)
@@ -271,7 +271,7 @@ def test_a_watermark_is_read_once_and_again_if_it_has_changed(bucket: Bucket) ->
 
 
 def test_a_transaction_that_is_open_at_a_cut_waits_for_the_log_that_goes_on(tmp_path: Path) -> None:
-    """Its outcome in the bucket is the deposed leader's; what is decided before the cut is given."""
+    """Its outcome in the bucket is the deposed leader's; records decided before the cut are returned."""
     bucket = Bucket(tmp_path)
     who = Producer(7, 0, 0, transactional=True)
     batches = [

@@ -1,6 +1,6 @@
-"""The bucket alone after an unclean election, before the new leader's first segment: a watermark tells where it begins.
+"""The bucket alone after an unclean election, before the new leader's first segment: a watermark shows its start.
 
-Offsets 0 to 59 are stored, those from 20 on by a leader of epoch 3, and one of epoch 6 went on at 25.
+Offsets 0 to 59 are stored, those from 20 on by a leader of epoch 3; a leader of epoch 6 continued at 25.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def test_a_pipeline_that_has_written_it_is_told(bucket: Bucket) -> None:
 
 
 def read_elsewhere(bucket: Bucket) -> int:
-    """By a broker, whose later leader's records no uploader has stored yet: they would go on at 25."""
+    """Simulate a reader of a broker whose later leader's records, from 25 on, are not uploaded yet."""
     bucket.ends["orders", 0, FIRST_ID] = CUT
     bucket.write(75, epochs=(*EPOCHS, (6, CUT)))
     return 100

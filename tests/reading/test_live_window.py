@@ -1,4 +1,4 @@
-"""A read of the broker that retention overtakes: without a server, so that each moment can be chosen."""
+"""A read of the broker overtaken by retention: without a server, for exact timing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OFFSETS = ReadSettings(columns=("offset",))
 
 
 class HurriedBroker:
-    """A reader, and its cluster, of a broker that goes on deleting: up to 7 when it is read, up to 9 when asked."""
+    """Reader and cluster of a broker that keeps deleting: up to 7 at a read, up to 9 at a look-up."""
 
     def __init__(self) -> None:
         self.cluster = self
@@ -83,7 +83,7 @@ def test_late_copies_are_read_as_the_rest_of_the_bucket_is(bucket: Bucket, monke
 
 
 class ElectedBroker(HurriedBroker):
-    """Its leader of epoch 6 has cut the log at 7, and written up to 20 since."""
+    """Its leader of epoch 6 truncated the log at 7, and has written up to 20 since."""
 
     def read(self, topic: str, partition: int, start: int, stop: int, **more: Any) -> Iterator[pa.RecordBatch]:
         untyped: Any = pa
@@ -114,7 +114,7 @@ def test_a_log_that_was_cut_since_it_was_planned_is_told(
 
 
 def test_late_copies_of_a_log_that_was_left_are_none(bucket: Bucket) -> None:
-    """The broker's own records were deleted, and the bucket's are of the history before the cut."""
+    """The broker's records were deleted, and the bucket's belong to the history before the cut."""
     bucket.write(12, epochs=((0, 0), (5, 2)))
     split = LiveSplit(ORDERS, 7, 12, cut=Cut(7, 5, "broker"))
     query = replace(QUERY, on_data_loss="fail")

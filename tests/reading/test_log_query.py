@@ -1,4 +1,4 @@
-"""The query: a value that travels between processes, and that shows no secret on its way."""
+"""The query: a value that is sent between processes without showing secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A tail gives every record once, in order, for as long as it is asked: of the bucket, of the broker, and back."""
+"""A tail returns every record once and in order, while it is polled: from the bucket, the broker, and the bucket
+again.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ SETTINGS = ReadSettings(columns=("value",))
 
 @pytest.fixture
 def tiered(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
-    """A topic of two partitions, whose record at each offset has the offset as its value."""
+    """Yield a topic with two partitions, whose records have their offsets as values."""
     topic = TieredTopic(kafka, tmp_path, partitions=2)
     for partition in range(2):
         topic.produce(numbered(0, COUNT), partition=partition)
@@ -52,7 +54,7 @@ def query_of(tiered: TieredTopic, **more: Any) -> LogQuery:
 
 
 class Followed:
-    """What a tail gave, by partition."""
+    """Records of a tail, by partition."""
 
     def __init__(self, tail: LogTail) -> None:
         self.tail = tail
@@ -71,7 +73,7 @@ class Followed:
                 self.given.append(records)
 
     def until_at(self, **positions: int) -> None:
-        """Until all partitions are at these offsets or behind; ``p0`` is the first partition."""
+        """Poll until all partitions have reached these offsets; ``p0`` is the first partition."""
         self.until(
             lambda: all(
                 position >= positions[f"p{number}"]
@@ -121,7 +123,7 @@ def test_what_the_broker_deletes_under_the_tail_comes_from_the_bucket(tiered: Ti
     where = tiered.topic, 0
     with LogTail(tiered.manager, query_of(tiered), {where: 0}, settings=SETTINGS, look_s=0.2) as tail:
         followed = Followed(tail)
-        # It is followed on the broker from 0 on, and has got no record yet when these are deleted there.
+        # The tail follows the broker from 0 on, and has no record yet when these are deleted there.
         tiered.tier()
         begins = max(m.end_offset for (number, _), m in tiered.copied.items() if number == 0) + 1
         delete_records(tiered.server, tiered.topic, begins)

@@ -1,4 +1,4 @@
-"""Many topics are looked up at once: the requests for five hundred are those for one, and a few pages more."""
+"""Many topics are looked up together: five hundred take the requests of one, and a few more pages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOPICS = [f"topic-{number:03d}" for number in range(MANY)]
 
 
 class CountingBroker:
-    """Has all of the topics, one partition each with the offsets 0 to 9, and counts what it is asked."""
+    """Broker with all topics, one partition each with the offsets 0 to 9, that counts requests."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -54,7 +54,7 @@ def topic_id_of(topic: str) -> Uuid:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> CountingStore:
-    """Has a segment of each topic, with the offsets 0 to 4."""
+    """Return a store with a segment of each topic, with the offsets 0 to 4."""
     filled = CountingStore(MemoryObjectStore())
     folder = tmp_path_factory.mktemp("logs")
     batches = [build_batch([Record(b"value") for _ in range(5)], 0)]
@@ -98,5 +98,5 @@ def test_the_bucket_is_listed_as_often_for_many_as_for_one(store: CountingStore)
         store.reset()
         assert len(snapshot_of(store, topics, CountingBroker(), file).logs) == len(topics)
         requests.append((store.requests["list"], store.requests.total()))
-    # What was seen before costs its listing and no more.
+    # Known segments cost only their listing.
     assert requests == [(1, 1), (1, 1)]

@@ -15,7 +15,7 @@ from tieredstore.reading.query import LogQuery
 from tieredstore.reading.windows import PlaceLookup
 
 TIMES: Mapping[tuple[str, int], Mapping[int, int]] = {("t", 0): {100: 12, 200: 15}, ("t", 1): {100: 3}}
-"""The offset of the first record of a time or later."""
+"""Offset of the first record at this time or later."""
 
 
 def log(topic: str, partition: int, earliest: int, end: int) -> PartitionLog:

@@ -1,4 +1,4 @@
-"""Snapshots one after the other: what cannot have changed since the last one is not asked for again."""
+"""Consecutive snapshots: unchangeable facts are not requested again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WHO = Producer(7, 0, 0, transactional=True)
 
 @pytest.fixture
 def topic(topic: StoredTopic) -> StoredTopic:
-    """Ten records, of which the last five are of a transaction that is open; in partition 1 all are decided."""
+    """Return ten records, the last five in an open transaction; in partition 1 all are decided."""
     records = [Record(b"v") for _ in range(5)]
     is_open = ProducerState(7, 0, 4, 9, 4, 0, 0, 5)
     topic.copy(0, [build_batch(records, 0), build_batch(records, 5, producer=WHO)], producers=[is_open])
@@ -45,7 +45,7 @@ def ends(snapshots: LogSnapshots) -> list[int]:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The partitions whose last segments are looked into, which costs requests once caches are full."""
+    """Return the partitions whose last segments are read, which costs requests if caches are full."""
     partitions = list[int]()
 
     def noted(source: SegmentSource, lineage: Lineage, start: int, stop: int) -> int:

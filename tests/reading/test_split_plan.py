@@ -1,4 +1,4 @@
-"""How windows are cut into splits; the broker's part needs no broker for that."""
+"""Cutting windows into splits; the broker's part needs no broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUERY = LogQuery(Subscribe(("orders",)))
 
 
 def live_splits(sizes: list[int], limits: SplitLimits) -> list[LiveSplit]:
-    """The splits of partitions that only the broker has, which have so many offsets each."""
+    """Return the splits of partitions with these numbers of offsets, on the broker only."""
     logs = {
         ("orders", number): PartitionLog(
             "orders", number, Uuid.random(), None, seam=0, earliest=0, end=size, live_start=0

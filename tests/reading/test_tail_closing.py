@@ -1,4 +1,4 @@
-"""Tails that are closed, or whose bucket is: each wait ends soon, by one error, and nothing stays open."""
+"""Closing a tail or its bucket: each wait ends soon with a single error, and nothing stays open."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def bucket(bucket: Bucket) -> Bucket:
 
 
 class Noted(Broker):
-    """Notes which of its kinds were closed; the first that is refuses."""
+    """Records which of its kinds were closed; closing the first one fails."""
 
     closed: list[str]
 

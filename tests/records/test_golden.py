@@ -1,4 +1,4 @@
-"""Records of the golden topics: whole, by windows of offsets and of times, in tiny and in huge pieces."""
+"""Records of the golden topics: complete, by windows of offsets and times, in tiny and huge pieces."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_any_window_of_offsets_gives_its_records(case: str, data: st.DataObject)
 
 
 def first_at(case: str, timestamp: int) -> int | None:
-    """The first offset of the time or later, found in the consumer's records and the broker's own batch headers."""
+    """Return the first offset at this time or later, from the consumer's records and the broker's batch headers."""
     times = [(row["offset"], row["timestamp"]) for row in expected_rows(case, 0)]
     for segment in segments(case):
         if segment.partition == 0:

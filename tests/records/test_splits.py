@@ -1,4 +1,4 @@
-"""Splits of the golden topics and of made-up ones: every record once, whatever the window and the sizes."""
+"""Splits of golden and made-up topics: every record once, with any window and sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where logs are cut, what is packed together, and what planning and reading cost."""
+"""Cuts within logs, packing of small parts, and the cost of planning and reading."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_splits_begin_where_chunks_do_so_that_none_is_decompressed_twice(
             for _ in read_split(manager, one, PLAIN):
                 pass
     size = metadata.segment_size_in_bytes
-    # Of each two splits, the batch that their chunk begins with the end of.
+    # Each split decompresses a batch again that ends in its first chunk.
     assert size <= sum(decompressed) <= size + len(plan.splits) * 40 * KIB
     assert len(plan.splits) <= 1.5 * size / (split * KIB)
     assert max(one.size_in_bytes for one in plan.splits) <= split * KIB
@@ -156,7 +156,7 @@ def test_an_empty_index_is_made_up_for_by_the_batches_own_headers(topic: StoredT
     assert max(split.size_in_bytes for split in plan.splits) <= 20_000
     assert len(plan.splits) <= 1.25 * sum(map(len, batches)) / 20_000
     for one, other in zip(plan.splits, plan.splits[1:], strict=False):
-        assert one.stop_offset == other.start_offset  # headers tell offsets exactly
+        assert one.stop_offset == other.start_offset  # headers give exact offsets
 
 
 def test_only_the_stretch_of_an_index_without_entries_is_read_at_planning(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_only_the_stretch_of_an_index_without_entries_is_read_at_planning(tmp_pa
         copy_with_index(topic, batches, kept)
         lineage = lineage_of(topic)
         plan = plan_splits(topic.manager, lineage, 0, 2000, PLAIN, max_split_bytes=30_000)
-        # The stretch, what is read ahead of it included, out to chunks; manifest and index.
+        # The section with its read-ahead, extended to whole chunks; manifest and index.
         assert topic.store.bytes_down < 100_000 + 4 * 4096 + 20_000
         assert max(split.size_in_bytes for split in plan.splits) <= 30_000
         whole(topic, lineage, 30_000)
@@ -250,7 +250,7 @@ def test_more_than_a_million_splits_are_refused_before_any_is_made(topic: Stored
 
 def test_since_a_time_leaves_out_what_is_proven_earlier_and_nothing_else(topic: StoredTopic) -> None:
     for base in (0, 500, 1000):
-        topic.copy_plain(base, 500, batch=5, size=500)  # timestamps are the offsets
+        topic.copy_plain(base, 500, batch=5, size=500)  # timestamps equal the offsets
     lineage = lineage_of(topic)
     plan = plan_splits(topic.manager, lineage, 0, 1500, PLAIN, max_split_bytes=1 << 20, since_ms=700)
     assert topic.requests(".log") == 0
@@ -262,7 +262,7 @@ def test_since_a_time_leaves_out_what_is_proven_earlier_and_nothing_else(topic: 
 
 
 def test_since_a_time_is_exact_where_the_time_index_is(topic: StoredTopic) -> None:
-    topic.copy_plain(0, 500, batch=1, size=5000)  # an entry for each record but the first
+    topic.copy_plain(0, 500, batch=1, size=5000)  # an entry for each record except the first
     lineage = lineage_of(topic)
     for since in range(2, 500, 7):
         plan = plan_splits(topic.manager, lineage, 0, 500, PLAIN, max_split_bytes=1 << 30, since_ms=since)

@@ -1,4 +1,4 @@
-"""Transactions over splits, and logs whose leaders contradicted each other: what one read of the partition gives."""
+"""Transactions over splits, and logs with contradicting leaders: the same result as one read of the partition."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_an_outcome_behind_a_hole_lowers_the_stop_to_before_it(topic: StoredTopi
 
 
 def store_copies(topic: StoredTopic, copies: Sequence[Copy]) -> None:
-    """The segments that leaders copied, each record with its identity as value."""
+    """Store the segments copied by leaders, with each record's identity as its value."""
     for number, copy in enumerate(copies):
         start, epochs = copy.segment.start_offset, copy.segment.segment_leader_epochs
         batches = [

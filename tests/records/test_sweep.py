@@ -1,7 +1,7 @@
-"""Every bit of manifests and batch headers, flipped: the records are right, or there is an error, or the table says so.
+"""Flipping every bit of manifests and batch headers: right records, an error, or an exception listed in the table.
 
-``NOTICED`` is a table of docs/reference/format.md. `make soak` flips every bit, and reads all and in another way, the
-ways taking turns; here are samples of each place, read in every way.
+``NOTICED`` is a table of docs/reference/format.md. `make soak` flips every bit, and reads everything and in one other
+way, alternating; this test samples each place, with every way of reading.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ pytestmark = pytest.mark.slow
 UNIT_OF_WORK: Final = "test"
 
 HEADERS: Final = ("01-none", "06-codec-gzip-createtime", "07-txn", "11-single-record", "12-smallbatch")
-"""Cases whose logs are stored as they were."""
+"""Cases with plain logs."""
 
 MANIFESTS: Final = ("01-none", "02-zstd-onechunk", "07-txn", "11-single-record")
 
 MOST_IN_SOAK: Final = 4200
-"""Bits of one place in one segment: all but for segments of hundreds of batches, and but for what a checksum covers."""
+"""Number of bits of one place in one segment: all, except in segments of hundreds of batches, and under a checksum."""
 
 FORMAT: Final = (REPOSITORY / "docs" / "reference" / "format.md").read_text()
 
 
 class Row(NamedTuple):
-    """A place, what may come of its flips by any way of reading but by a time, and what by a time."""
+    """A place, and the possible outcomes of its flips: by any way of reading except by time, and by time."""
 
     place: str
     outcomes: frozenset[str]
@@ -95,7 +95,7 @@ def manifest_bits(segment: GoldenSegment) -> list[int]:
 
 
 def time_bits(segment: GoldenSegment) -> list[int]:
-    """Those of the greatest timestamp, by which look-ups by time choose segments."""
+    """Return the bits of the greatest timestamp, by which look-ups by time choose segments."""
     match = re.search(rb'"maxTimestampMs":(\d+)', segment.stored("rsm-manifest").read_bytes())
     assert match is not None
     return list(range(8 * match.start(1), 8 * match.end(1)))
@@ -128,7 +128,7 @@ def test_flipped_bits_of_manifests_lose_nothing_in_silence(buckets: dict[str, Da
 @pytest.mark.parametrize("segment", [segment for case in HEADERS for segment in segments(case)], ids=str)
 def test_every_bit_of_the_batch_headers(buckets: dict[str, DamagedBucket], segment: GoldenSegment, place: str) -> None:
     bits = sample(list(header_bits(segment, place)), place, MOST_IN_SOAK)
-    # The ways of reading are seven, and a byte has eight bits: each way meets each bit of a byte, if not each byte.
+    # With seven ways of reading and eight bits per byte, each way gets each bit of a byte, if not of each byte.
     check(buckets[segment.case], segment, "log", bits, ROWS[place], by_turns=True)
 
 
@@ -149,13 +149,13 @@ def test_every_bit_of_every_manifest(buckets: dict[str, DamagedBucket], segment:
 def test_many_bits_of_the_manifests_of_encrypted_segments(
     buckets: dict[str, DamagedBucket], segment: GoldenSegment
 ) -> None:
-    """Their private keys make each try slow."""
+    """Their private keys make each attempt slow."""
     bits = sample(manifest_bits(segment), segment, 2000)
     check(buckets[segment.case], segment, "rsm-manifest", bits, ROWS["all of the manifest"], by_turns=True)
 
 
 class Folder:
-    """A golden bucket in a folder, for front ends that open their store by themselves."""
+    """Golden bucket in a folder, for front ends that open a store themselves."""
 
     def __init__(self, case: str, folder: Path) -> None:
         self.topic = segments(case)[0].topic
@@ -168,7 +168,7 @@ class Folder:
                 target.write_bytes(path.read_bytes())
 
     def flips(self, count: int) -> Iterator[None]:
-        """One flipped bit after the other, of base offsets and of manifests; always the same."""
+        """Flip one bit after another, in base offsets and manifests; always the same ones."""
         source = random.Random(7)
         for number in range(count):
             segment = source.choice(self.segments)
@@ -203,7 +203,7 @@ def test_cat_shows_all_records_or_fails(tmp_path: Path, count: int) -> None:
 
 
 def test_spark_gives_all_records_or_fails(tmp_path: Path) -> None:
-    """Twenty flips, as Spark's Python processes read them, without a JVM."""
+    """Twenty flips, read like Spark's Python processes, without a JVM."""
     folder = Folder("07-txn", tmp_path)
     options = {"subscribe": folder.topic, "storage.backend.class": "filesystem", "storage.root": str(folder.root)}
     whole = rows_of_reader(reader_of(options))
@@ -222,9 +222,9 @@ OLD_SET: Final = "offset of the compressed message set (magic 0, 1) that a log b
 def test_an_old_message_set_that_counts_from_nothing_is_known_where_its_segment_begins_later(
     tmp_path: Path, base: int, outcome: str
 ) -> None:
-    """No checksum covers the offset, and 0 is what clients sent: the messages count from 0 then, as in Java."""
+    """No checksum covers the offset, and clients may send 0: the messages then count from 0, as in Java."""
     inner = b"".join(message(1, at, b"value", timestamp=at) for at in range(5))
-    # As compaction leaves it: the first offsets of the segment have no message.
+    # As after compaction: the first offsets of the segment have no message.
     batches = [message_set(1, base + 16, inner, CompressionType.GZIP), build_batch([Record(b"v")], base + 17)]
     with closing(StoredTopic(tmp_path)) as topic:
         topic.copy(base, batches)

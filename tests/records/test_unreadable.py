@@ -1,4 +1,4 @@
-"""Segments that nobody can read: whoever asks for their offsets, or for the end beside them, is told, by one rule."""
+"""Unreadable segments: requests for their offsets, or for an adjacent end, fail by one rule."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FAIL = ReadSettings(columns=["offset"])
 
 
 def four_segments(topic: StoredTopic, *damaged: int) -> None:
-    """Offsets 0 to 399, timestamps like them; the manifests of some of the four are no manifests."""
+    """Store offsets 0 to 399, with equal timestamps; the manifests of the ``damaged`` segments are invalid."""
     for base in (0, 100, 200, 300):
         topic.copy_plain(base, 100, size=10)
     manifests = topic.keys(".rsm-manifest")
@@ -147,7 +147,7 @@ def test_a_topic_of_which_nothing_can_be_read_is_lost_and_not_absent(topic: Stor
 
 
 def test_an_end_beyond_a_log_whose_last_segment_nobody_can_read_is_a_loss(topic: StoredTopic) -> None:
-    """Another partition reaches the offset, so that it is no mistake; this one's records up to it may be there."""
+    """Another partition reaches the offset, so it is not a mistake; this one's records up to it may exist."""
     four_segments(topic, 3)
     topic.copy(0, [plain_batch(range(400), 10)], partition=replace(PARTITION, partition=1))
     for filter_, loss in ((None, True), (ds.field("offset") < 250, False)):

@@ -1,4 +1,4 @@
-"""What a window costs, where it lies, and what a reader refuses."""
+"""Cost and limits of a window, and refused reads."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_read_gives_its_records_once_and_no_end_before_they_are_over(topic: St
     closed.close()
     with cut:
         assert next(cut).num_rows
-    # Whoever takes an Arrow stream of it would take none at all, or fewer, for all of them.
+    # An Arrow stream would give no records or fewer, and look complete.
     takers: list[Callable[[Any], object]] = [pa.table, PartitionRead.reader, PartitionRead.__arrow_c_stream__]
     for over in (read, closed, cut):
         for take in takers:
