@@ -35,8 +35,7 @@ PROTOCOLS: Final[dict[str, dict[str, str]]] = {
     "kip848": {"group.protocol": "consumer"},
 }
 DEADLINE_S: Final = 60.0
-TAIL_BASE: Final = -2000
-"""librdkafka's RD_KAFKA_OFFSET_TAIL_BASE."""
+TAIL_BASE: Final = -2000  # librdkafka's RD_KAFKA_OFFSET_TAIL_BASE
 _library: Any = confluent_kafka
 
 Spot = tuple[str, int]
