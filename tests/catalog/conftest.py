@@ -1,4 +1,4 @@
-"""What the tests of this room fill and read."""
+"""Fixtures of the catalog's tests."""
 
 from __future__ import annotations
 

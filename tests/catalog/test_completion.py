@@ -1,4 +1,4 @@
-"""Manifests without segment metadata: the segment itself tells what they leave out."""
+"""Manifests without segment metadata: the segment's own data completes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tieredstore.testing.segments import Record, build_batch, build_end_marker, 
 
 
 def strip(store: MemoryObjectStore | CountingStore) -> None:
-    """Take the segment metadata out of every manifest, as older versions of the plugin wrote them."""
+    """Remove the segment metadata from every manifest, like older versions of the plugin."""
     for info in list(store.list()):
         if info.key.endswith(".rsm-manifest"):
             manifest = SegmentManifest.from_bytes(store.get(info.key))
@@ -36,7 +36,7 @@ def strip(store: MemoryObjectStore | CountingStore) -> None:
 
 
 def store_of(case: str) -> CountingStore:
-    """The objects of a golden case, their manifests stripped."""
+    """Return the objects of a golden case, with stripped manifests."""
     store = MemoryObjectStore()
     root = case_path(case) / "store"
     for path in root.rglob("*"):
@@ -47,7 +47,7 @@ def store_of(case: str) -> CountingStore:
 
 
 def known_of(segment: GoldenSegment) -> RemoteLogSegmentMetadata:
-    """What the plugin recorded, without what is told nowhere else."""
+    """Return the plugin's metadata without the fields that are recorded only there."""
     return dataclasses.replace(metadata_of(segment), broker_id=-1, event_timestamp_ms=-1)
 
 
@@ -80,7 +80,7 @@ def test_without_keys_a_segment_that_has_to_be_opened_is_a_problem() -> None:
 
 
 def copied(store: CountingStore, folder: Path, batches: list[bytes], **options: object) -> RemoteLogSegmentMetadata:
-    """A stored segment of these batches from offset 100 on, its manifest stripped."""
+    """Store a segment of these batches from offset 100 on, with a stripped manifest."""
     segment = write_segment(folder, batches, base_offset=100, **options)  # type: ignore[arg-type]  # its own names
     metadata = segment.to_metadata(Uuid.random())
     with RemoteStorageManager(memory_settings(4096, mode=PLAIN), store=store) as manager:
@@ -174,7 +174,7 @@ def test_a_short_indexes_object_is_a_problem(damage: bytes, store: CountingStore
 
 
 class Dripping(io.BytesIO):
-    """Gives few bytes a read, as a stream may."""
+    """Returns few bytes per read, as a stream may."""
 
     def __init__(self, data: bytes, most: int) -> None:
         super().__init__(data)

@@ -1,4 +1,4 @@
-"""Several topics are listed together: their segments and no others, by no more requests than they have to take."""
+"""Listing several topics together: exactly their segments, with the minimum of requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PREFIX = "tiered/"
 
 
 class PagedStore(MemoryObjectStore):
-    """Counts pages of a thousand keys, which are the requests of a listing."""
+    """Counts pages of a thousand keys, which equal a listing's requests."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,12 +88,12 @@ def test_a_few_topics_of_a_large_store_do_not_cost_its_pages() -> None:
     store = PagedStore()
     fill(store, [f"other-{number:05d}" for number in range(10_000)])
     fill(store, ["a", "other-05000", "z"])
-    assert len(listed(store, ["a", "other-05000", "z"])) == 4  # two lives of other-05000
+    assert len(listed(store, ["a", "other-05000", "z"])) == 4  # two incarnations of other-05000
     assert store.pages <= 6
 
 
 class AzuresPages(PagedStore):
-    """Starts at no key: the pages before it are asked for as well."""
+    """Cannot start at a key: the pages before it are requested too."""
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         return (info for info in super().list(prefix) if start_after is None or info.key > start_after)

@@ -1,4 +1,4 @@
-"""The broker's own records of remote segments: parsed, replayed, and the same catalog as by listing."""
+"""The broker's records of remote segments: parsed, replayed, and compared with the listed catalog."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def values_of(case: str) -> list[bytes]:
 
 
 def told(text: str, name: str) -> str:
-    """A field of what Kafka printed of a record."""
+    """Return a field of Kafka's printed form of a record."""
     match = re.search(rf"\b{name}=([^,}}]+)", text)
     assert match is not None
     return match[1]
@@ -87,7 +87,7 @@ def test_the_metadata_topic_gives_the_catalog_that_the_listing_gives(case: str) 
         ours, theirs = replayed.lineage(where.topic, where.partition), listed.lineage(where.topic, where.partition)
         for span, other in zip(ours.spans, theirs.spans, strict=True):
             assert (span.start, span.stop) == (other.start, other.stop)
-            # Kafka tells of the end of the copy too, and of custom metadata; the manifest was written before.
+            # Kafka adds the end of the copy and custom metadata; the manifest was written before.
             assert (
                 dataclasses.replace(
                     span.segment, event_timestamp_ms=other.segment.event_timestamp_ms, custom_metadata=None
@@ -267,7 +267,7 @@ def test_the_later_of_two_attempts_is_told_by_the_end_of_its_copy() -> None:
 
 
 def test_a_golden_manifest_and_record_agree() -> None:
-    """The oracle of this file's golden tests: what the plugin put into the manifest is what Kafka told it."""
+    """Validate the oracle of this file's golden tests: the plugin's manifests match Kafka's records."""
     recorded = {
         record.metadata.remote_log_segment_id: record.metadata
         for value in values_of("08-keyring")

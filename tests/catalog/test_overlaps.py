@@ -1,4 +1,4 @@
-"""What manifests claim of their segments, held against what these hold before anything is covered or cut by it."""
+"""Claims of manifests, checked against their segments before other segments are hidden or cut by them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tieredstore.testing.segments import PARTITION, Record, build_batch, build_e
 
 
 def alter(topic: StoredTopic, number: int, **fields: object) -> None:
-    """Fields of the segment metadata in one manifest of a topic, as damage or an older writer leaves them."""
+    """Change fields of the segment metadata in one of a topic's manifests, like damage or an older writer."""
     key = topic.keys(".rsm-manifest")[number]
     document = json.loads(topic.store.get(key))
     document["remoteLogSegmentMetadata"].update(fields)

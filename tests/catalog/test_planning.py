@@ -1,4 +1,4 @@
-"""What a listing makes of a store: whole, incomplete, damaged, superseded segments; requests counted."""
+"""Listings of stores with complete, incomplete, damaged and superseded segments; requests counted."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_damaged_manifest_is_a_problem_and_leaves_a_gap(
 def test_a_manifest_that_ends_before_its_key_begins_is_a_problem(
     store: CountingStore, manager: RemoteStorageManager
 ) -> None:
-    # A segment that its own metadata puts elsewhere: the key says where it begins.
+    # The segment's metadata disagrees with its key: the key decides where it begins.
     segment = MadeSegment(EVENTS, 10, 19)
     segment.put(store)
     store.put(segment.key(), segment.manifest(start_offset=0, end_offset=9))
@@ -271,7 +271,7 @@ def test_objects_are_found_under_the_prefix_and_nowhere_else(store: CountingStor
 
 
 class CrowdedStore(CountingStore):
-    """Holds reads until five are under way at once."""
+    """Blocks reads until five are running."""
 
     def __init__(self, inner: MemoryObjectStore) -> None:
         super().__init__(inner)

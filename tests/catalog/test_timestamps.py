@@ -1,4 +1,4 @@
-"""Offsets by time, against the records that a Java consumer read."""
+"""Offsets by time, compared with the records that a Java consumer read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tieredstore.testing.segments import Record, build_batch, write_segment
 
 @cache
 def times_of(case: str, partition: int) -> list[tuple[int, int]]:
-    """Offset and timestamp of every record, the control records from the batch headers of the broker's own files."""
+    """Return offset and timestamp of every record; those of control records are from the broker's batch headers."""
     with gzip.open(case_path(case) / f"records-{partition}.jsonl.gz", "rt") as lines:
         records = [(record["offset"], record["timestamp"]) for record in map(json.loads, lines)]
     control = [
@@ -96,7 +96,7 @@ def test_many_partitions_are_looked_up_at_once() -> None:
 @given(st.integers(0, 4000), st.integers(0, 4000))
 @settings(max_examples=20, deadline=None)
 def test_a_range_of_times_gives_the_offsets_that_a_seek_by_time_would(first: int, second: int) -> None:
-    manager, lineage = log_of("06-codec-none-createtime")  # its timestamps do not ascend
+    manager, lineage = log_of("06-codec-none-createtime")  # its timestamps are not in order
     base = min(t for _, t in times_of("06-codec-none-createtime", 0))
 
     def sought(timestamp: int) -> int:
@@ -118,7 +118,7 @@ def manager(store: CountingStore) -> Iterator[RemoteStorageManager]:
 def copied(
     manager: RemoteStorageManager, folder: Path, times: list[int], *, base_offset: int = 0, batch: int = 10
 ) -> RemoteLogSegmentMetadata:
-    """A stored segment of 1 KB records with these timestamps, ``batch`` of them to a batch."""
+    """Store a segment of 1 KB records with these timestamps, ``batch`` of them per batch."""
     batches = [
         build_batch(
             [Record(b"v" * 1000, timestamp_ms=time) for time in times[at : at + batch]],
@@ -204,6 +204,6 @@ def test_without_the_decoder_the_extra_is_named(
     metadata = copied(manager, tmp_path, [5, 6, 7, 8])
     lineage = trace_lineage([metadata], metadata, None)
     monkeypatch.setitem(sys.modules, "tieredstore.kafka.records", None)
-    assert offset_for_time(manager, lineage, 5) == OffsetAndTimestamp(0, 5)  # the header settles it
+    assert offset_for_time(manager, lineage, 5) == OffsetAndTimestamp(0, 5)  # the header decides
     with pytest.raises(ConfigError, match=r"pip install .*\[arrow\]"):
         offset_for_time(manager, lineage, 6)
