@@ -45,7 +45,7 @@ DEFAULT: Final = [name for name in STORES if name != "s3-minio-compatible"]
 
 
 class CpuTimed:
-    """A job, with the processor seconds that each of its runs took of this process."""
+    """Job that records the process's processor seconds of each run."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -58,7 +58,7 @@ class CpuTimed:
 
 
 def read_all(read: Read, data: bytes, parallelism: int) -> Job:
-    """A job that reads all of the object by ``parallelism`` reads at once; the ends of each are checked."""
+    """Return a job that reads the whole object with ``parallelism`` concurrent reads, and checks the ends of each."""
     starts = list(range(0, len(data) - READ + 1, READ))
     buffers: SimpleQueue[memoryview] = SimpleQueue()
     for _ in range(parallelism):
@@ -83,7 +83,7 @@ def read_all(read: Read, data: bytes, parallelism: int) -> Job:
 
 
 def jobs_of(contest: Contest, data: bytes, what: Sequence[str]) -> dict[str, dict[str, CpuTimed]]:
-    """What is compared, and in each the ways by name."""
+    """Return the compared ways by name, for each comparison."""
     contenders = {"upload": {name: CpuTimed(partial(upload, data)) for name, upload in contest.uploads.items()}}
     for parallelism in PARALLELISM if "reads" in what else ():
         contenders[f"reads at parallelism {parallelism}"] = {
@@ -93,7 +93,7 @@ def jobs_of(contest: Contest, data: bytes, what: Sequence[str]) -> dict[str, dic
 
 
 def measured(contest: Contest, data: bytes, runs: int, what: Sequence[str]) -> dict[str, object]:
-    """The figures of one store. Uploads run in any case: reads need the object."""
+    """Return the figures of one store. Uploads always run: reads need the object."""
     jobs = jobs_of(contest, data, what)
     flat = {f"{part}: {name}": job for part, ways in jobs.items() for name, job in ways.items()}
     taken = interleaved_seconds(flat, runs)
@@ -121,7 +121,7 @@ def main() -> None:
     parser.add_argument("--store", nargs="+", choices=STORES, default=DEFAULT)
     arguments = parser.parse_args()
     source = random.Random(1)
-    data = b"".join(source.randbytes(1 << 20) for _ in range(arguments.mib))  # at once it would be too long an int
+    data = b"".join(source.randbytes(1 << 20) for _ in range(arguments.mib))  # a single call would need too long an int
     stores: dict[str, object] = {}
     for name in arguments.store:
         with contextlib.ExitStack() as stack:

@@ -45,7 +45,7 @@ CHUNKS = 256
 OFFSETS = 1_000_000
 TARGETS = {
     (10_000, "cold"): {"seconds": 10.0},
-    # What a listing of a store tells are names and sizes.
+    # A listing of a store gives names and sizes.
     (20_000, "cold"): {"ratio to with sizes": 8.0},
     (10_000, "with file"): {"seconds": 1.0},
     (100_000, "cold"): {"peak_mib": 400.0},
@@ -106,7 +106,7 @@ class StoreBuilder:
 
 
 def plan(folder: str, *, with_file: bool) -> dict[str, float]:
-    """One planning in this process."""
+    """Plan once in this process."""
     settings = settings_from({"storage.backend.class": "filesystem", "storage.root": folder, "chunk.size": str(CHUNK)})
     with RemoteStorageManager(settings, store=FilesystemObjectStore(folder)) as manager:
         file = CatalogFile.beside(manager.store, "") if with_file else None
@@ -118,7 +118,7 @@ def plan(folder: str, *, with_file: bool) -> dict[str, float]:
 
 
 def walk_plainly(folder: str, *, sizes: bool, parse: bool) -> float:
-    """Processor time, in microseconds a manifest, of what nobody gets around."""
+    """Return the processor time, in microseconds per manifest, of the unavoidable work."""
     processor, manifests = time.process_time(), 0
     for entry in _files(folder):
         if sizes:
@@ -149,7 +149,7 @@ PLAIN_LOOPS = {
 
 
 def peak_mib() -> float:
-    """The most memory that this process held since it was started (``ru_maxrss`` knows its parent's as well)."""
+    """Return the peak memory of this process since its start (``ru_maxrss`` includes its parent's)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) / 1024
 
@@ -169,7 +169,7 @@ def measure(folder: Path, segments: int, runs: int) -> dict[str, object]:
         taken: list[dict[str, float]] = []
         for _ in range(runs):
             taken.append(in_own_process(folder, with_file=with_file))
-            # In turns, so that a machine that is busy for a while is so for both.
+            # Alternating, so that a temporarily busy machine affects both.
             for loop, options in PLAIN_LOOPS.items():
                 beside[loop].append(walk_plainly(str(folder), **options))
         if any(run["spans"] != segments for run in taken):

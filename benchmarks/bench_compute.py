@@ -64,14 +64,14 @@ SCHEMA: Final = "records long, bytes long"
 CLIENT: Final = "confluent-kafka"
 KAFKA_SOURCE: Final = "Spark's own Kafka source"
 WARMING: Final = 12
-"""Small jobs of each kind before the rounds."""
+"""Number of small jobs of each kind before the rounds."""
 
-# What type stubs say of pc, connections and frames is partial.
+# The type stubs of pc, connections and frames are incomplete.
 polars: Final[Any] = pl
 
 
 def add_up(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One row: how many records, and how many bytes their values have."""
+    """Yield one row: the number of records, and the bytes of their values."""
     records = size = 0
     for batch in batches:
         untyped: Any = batch
@@ -81,20 +81,20 @@ def add_up(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 class Computing:
-    """The jobs without Spark."""
+    """Jobs without Spark."""
 
     def __init__(self, topic: SparkTopic, manager: RemoteStorageManager) -> None:
         self._topic = topic
         self._manager = manager
 
     def read_topic(self) -> int:
-        """Read alone."""
+        """Read only."""
         columns = ("partition", "value")
         with read_topic(self._manager, self._topic.name, columns=columns, parallelism=CORES) as read:
             return sum(batch.num_rows for batch in read)
 
     def duckdb(self) -> int:
-        """By SQL."""
+        """Query by SQL."""
         connection: Any = duckdb.connect()
         with attach(connection, self._manager, key=Binary(), value=Binary(), parallelism=CORES):
             sql = f'SELECT count(*), sum(octet_length(value)) FROM "{self._topic.name}" GROUP BY partition'
@@ -103,21 +103,21 @@ class Computing:
         return int(rows[0][0])
 
     def polars(self) -> int:
-        """By a lazy frame."""
+        """Query by a lazy frame."""
         frame: Any = scan(self._manager, self._topic.name, parallelism=CORES)
         sums = [polars.len().alias("records"), polars.col("value").bin.size().sum()]
         return int(frame.group_by("partition").agg(sums).collect(engine="streaming")["records"].sum())
 
 
 class AddingProcesses:
-    """Two processes that stay, and take the next task as soon as one is added up."""
+    """Two persistent processes that each take the next task as soon as one is added up."""
 
     def __init__(self, planned: PlannedTasks) -> None:
         self._planned = planned
         self._pool = ProcessPoolExecutor(CORES, mp_context=multiprocessing.get_context("spawn"))
 
     def add(self) -> int:
-        """All tasks."""
+        """Add up all tasks."""
         return sum(self._pool.map(partial(_added, options=self._planned.options), self._planned.tasks))
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ def _added(task: InputPartition, options: SourceOptions) -> int:
 
 
 class Sparking:
-    """The jobs in Spark."""
+    """Jobs in Spark."""
 
     def __init__(self, spark: SparkSession, topic: SparkTopic) -> None:
         self._spark = spark
@@ -139,16 +139,16 @@ class Sparking:
         self._options = {**topic.options, "columns": "value"}
 
     def map_records(self, **window: str) -> int:
-        """In the task that decodes."""
+        """Run in the task that decodes."""
         return _summed(map_records(self._spark, add_up, SCHEMA, **self._options, **window))
 
     def map_in_arrow(self, **window: str) -> int:
-        """Behind the source."""
+        """Run after the source."""
         source = self._spark.read.format("tieredstore").options(**self._options, **window).load()
         return _summed(source.mapInArrow(add_up, SCHEMA))
 
     def kafka_source(self, kafka: KafkaTopic, **window: str) -> int:
-        """Behind Spark's own."""
+        """Run after Spark's own source."""
         options = {
             "kafka.bootstrap.servers": kafka.server.bootstrap_servers, "subscribe": kafka.name,
             "startingOffsets": "earliest", "kafka.max.poll.records": "5000",
@@ -158,7 +158,7 @@ class Sparking:
         return _summed(source.mapInArrow(add_up, SCHEMA))
 
     def warm_up(self, kafka: KafkaTopic | None) -> None:
-        """Have the JVM compile what the jobs run through, on the first 20,000 records."""
+        """Let the JVM compile the jobs' code, on the first 20,000 records."""
         window = {"endingOffsets": json.dumps({self._name: {"0": 20_000}})}
         for _ in range(WARMING):
             self.map_records(**window, maxSplitBytes="1m")
@@ -172,7 +172,7 @@ def _summed(rows: DataFrame) -> int:
 
 
 def ratios(taken: Mapping[str, Sequence[Taken]]) -> dict[str, dict[str, float]]:
-    """What was asked for: how many times as fast as the other, with its target."""
+    """Return the speed ratios, with their targets."""
     asked = {
         ("DuckDB", "read_topic"): 0.8,
         ("DuckDB", CLIENT): 5.0,
@@ -194,7 +194,7 @@ def _median_ratio(others: Sequence[Taken], ours: Sequence[Taken], of: Callable[[
 
 
 def run(folder: Path, arguments: argparse.Namespace) -> dict[str, object]:
-    """All figures."""
+    """Return all figures."""
     topic = topic_in(folder, arguments.records, arguments.stored)
     planned = PlannedTasks({**topic.options, "columns": "value"})
     jars = None if arguments.without_broker else source_jars((arguments.kafka_source or folder / "jars").absolute())

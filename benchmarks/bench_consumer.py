@@ -57,7 +57,7 @@ _LIMITS: Final = {
     ("bucket", "plain"): 1.5,
     ("live", "plain"): 0.95,
 }
-"""Each ratio that is told, and what it is to be at the least where both sides read the same stored bytes."""
+"""Minimum of each reported ratio when both sides read the same stored bytes."""
 
 _STORED: Final[Mapping[str, dict[str, Any]]] = {
     "uncompressed": {"codec": "none", "compresses": False},
@@ -70,13 +70,13 @@ _library: Final[Any] = confluent_kafka.Consumer
 
 
 class Contest:
-    """The jobs over one log."""
+    """Jobs over one log."""
 
     def __init__(self, log: TieredLog) -> None:
         self._log = log
 
     def jobs(self) -> dict[str, Job]:
-        """By name."""
+        """Return the jobs by name."""
         return {
             "read_records": self._read_records,
             "poll_arrow": self._poll_arrow,
@@ -113,7 +113,7 @@ class Contest:
 
 
 def changes_of_side(log: TieredLog, count: int = 50) -> dict[str, float]:
-    """Seconds between the last record of the bucket and the first one of the broker."""
+    """Return the seconds between the bucket's last record and the broker's first one."""
     waits: list[float] = []
     with Consumer(log.client(tiered_storage_mode="remote_preferred")) as consumer:
         for _ in range(count):
@@ -131,13 +131,13 @@ def changes_of_side(log: TieredLog, count: int = 50) -> dict[str, float]:
 
 
 def ratio(taken: Mapping[str, list[Taken]], job: str, other: str, of: Callable[[Taken], float]) -> float:
-    """How many times as fast a job is as another one: the median of the rounds' ratios."""
+    """Return how many times as fast a job is as another: the median of the rounds' ratios."""
     pairs = zip(taken[other], taken[job], strict=True)
     return round(statistics.median(of(theirs) / of(ours) for theirs, ours in pairs), 2)
 
 
 def speeds(server: KafkaServer, folder: Path, records: int, runs: int) -> dict[str, Any]:
-    """Records a second and ratios, by the way in which the records are stored; and changes of side."""
+    """Return records per second and ratios for each way of storing the records, and the switches between sides."""
     figures: dict[str, Any] = {}
     tree = ProcessTree(os.getpid())
     for stored, how in _STORED.items():

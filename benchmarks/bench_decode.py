@@ -40,7 +40,7 @@ from tieredstore.kafka.records import RecordDecoder
 from tieredstore.testing.batches import Record, build_batch, seal_batch
 from tieredstore.testing.segments import json_records
 
-# Libraries without types, or with partial ones.
+# Libraries with no or incomplete types.
 lz4_library: Any = importlib.import_module("lz4.frame")
 gzip_library: Any = importlib.import_module("isal.igzip_lib")
 MemoryRecords: Any = importlib.import_module("aiokafka.record.memory_records").MemoryRecords
@@ -64,7 +64,7 @@ def random_records(value_size: int) -> Iterator[Record]:
 
 
 def build_piece(records: Iterator[Record], compress: Callable[[bytes], bytes], codec: CompressionType) -> bytes:
-    """Batches of 16 KiB before compression, as many as fit the piece."""
+    """Return batches of 16 KiB before compression, as many as fit the piece."""
     piece, offset = bytearray(), 0
     while True:
         taken, room = [next(records)], BATCH - HEADER_SIZE
@@ -86,7 +86,9 @@ def decode(decoder: RecordDecoder, piece: bytes) -> int:
 
 
 def decode_by_aiokafka(piece: bytes, *, check_crc: bool) -> object:
-    """The same columns by its compiled parser, whose records become columns in as few steps as Python has for that."""
+    """Decode the same columns with aiokafka's compiled parser, converting records to columns in the fewest Python
+    steps.
+    """
     columns: list[list[Any]] = [[] for _ in ARROW]
     keys, values, headers, offsets, timestamps, types, epochs = columns
     batches = MemoryRecords(piece)
@@ -105,7 +107,7 @@ def decode_by_aiokafka(piece: bytes, *, check_crc: bool) -> object:
 
 
 def repeated(job: Job) -> Job:
-    """The job several times in a row, so that it works in its own caches and not in those of the job before it."""
+    """Repeat the job, so that it runs in its own caches instead of the previous job's."""
 
     def run() -> None:
         for _ in range(REPEATS):
@@ -116,29 +118,29 @@ def repeated(job: Job) -> Job:
 
 @dataclass(frozen=True)
 class Figures:
-    """What each job took in each round, and how much it does in one run."""
+    """Times of each job per round, and the work of one run."""
 
     taken: Mapping[str, list[Taken]]
     sizes: Mapping[str, int]
 
     def rate(self, job: str) -> float:
-        """Millions a second of processor time, at the median."""
+        """Return millions per second of processor time, at the median."""
         seconds = [run.cpu_seconds for run in self.taken[job]]
         return rates({job: seconds}, self.sizes[job] * REPEATS)[job]
 
     def share(self, job: str, *steps: str) -> float:
-        """Of the rate of all ``steps`` one after the other, the part that ``job`` reaches, by processor time."""
+        """Return the job's rate as a share of the rate of all ``steps`` in sequence, by processor time."""
         return self._share(job, steps, lambda run: run.cpu_seconds)
 
     def shares(self, name: str, job: str, *steps: str) -> dict[str, float]:
-        """:meth:`share` by processor time, and by the wall."""
+        """Return :meth:`share` by processor time, and by the wall."""
         return {
             name: self.share(job, *steps),
             f"{name}, by wall": self._share(job, steps, lambda run: run.seconds),
         }
 
     def _share(self, job: str, steps: tuple[str, ...], seconds: Callable[[Taken], float]) -> float:
-        # The median of the rounds' shares: within a round the machine is as busy for all.
+        # The median of the rounds' shares: within a round the machine is equally busy for all.
         rounds = [
             sum(seconds(self.taken[step][at]) / self.sizes[step] for step in steps) * self.sizes[job] / seconds(run)
             for at, run in enumerate(self.taken[job])
@@ -147,7 +149,7 @@ class Figures:
 
 
 def measure_jobs(jobs: Mapping[str, Job], sizes: Mapping[str, int], runs: int) -> Figures:
-    """All of it is one thread's work, and what others do on the machine changes processor time less than the wall's."""
+    """All work is on one thread, and other programs affect processor time less than the wall's."""
     return Figures(interleaved({name: repeated(job) for name, job in jobs.items()}, runs), sizes)
 
 
@@ -199,7 +201,7 @@ def measure_plain(value_size: int, runs: int) -> dict[str, object]:
 
 
 def plain_shares(figures: Figures) -> dict[str, float]:
-    """How the plain loop stands between the decoder and a copy, where it was measured."""
+    """Return the plain loop's rate relative to the decoder and to a copy, if measured."""
     if PLAIN not in figures.taken:
         return {}
     return {
@@ -223,7 +225,7 @@ def zstd_of_java(body: bytes) -> bytes:
 
 
 def at_once(jobs: Sequence[Job]) -> None:
-    """All jobs, each on a thread of its own."""
+    """Run all jobs, each on a separate thread."""
     threads = [threading.Thread(target=job) for job in jobs]
     for thread in threads:
         thread.start()
@@ -240,7 +242,7 @@ COMPRESS: dict[CompressionType, Callable[[bytes], bytes]] = {
 
 
 def library_alone(codec: CompressionType, memory: memoryview) -> Callable[[memoryview], int]:
-    """The fastest way through each codec's library; how many bytes came out."""
+    """Return the fastest use of each codec's library, which returns the number of bytes."""
     zstd: Any = zstandard.ZstdDecompressor()
 
     def decompress(body: memoryview) -> int:

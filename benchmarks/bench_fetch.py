@@ -44,7 +44,7 @@ SERVERS = {"seaweedfs": start_seaweedfs, "minio": start_minio}
 
 
 class PlainFiles:
-    """The original chunks, one file each: what the disk cache's reads are held against."""
+    """Original chunks as files: the reference for the disk cache's reads."""
 
     def __init__(self, folder: Path, chunks: list[memoryview]) -> None:
         folder.mkdir()
@@ -54,7 +54,7 @@ class PlainFiles:
         self._buffer = memoryview(bytearray(CHUNK))
 
     def read(self) -> None:
-        """Open, read and check each."""
+        """Open, read and check each file."""
         for path in self._paths:
             with path.open("rb", buffering=0) as file:
                 size = file.readinto(self._buffer)
@@ -62,7 +62,7 @@ class PlainFiles:
 
 
 class Fetching:
-    """One segment, copied into a store, read over and over into one buffer."""
+    """One segment copied into a store, read repeatedly into one buffer."""
 
     def __init__(self, texts: dict[str, str], segment: LogSegment, store: ObjectStore) -> None:
         settings = settings_from(texts)
@@ -74,13 +74,13 @@ class Fetching:
         self._buffer = memoryview(bytearray(READ_SIZE))
 
     def fetch(self) -> None:
-        """All of it."""
+        """Fetch the whole log."""
         with self.manager.fetch_log_segment(self.metadata, 0) as stream:
             while stream.readinto(self._buffer):
                 pass
 
     def gets_per_gib(self) -> dict[str, float]:
-        """What a whole read costs in requests, beside one GET a chunk."""
+        """Return the requests of a whole read, compared with one GET per chunk."""
         size = self.metadata.segment_size_in_bytes
         self.store.reset()
         self.fetch()
@@ -94,7 +94,7 @@ class Fetching:
 def s3_jobs(
     name: str, texts: dict[str, str], segment: LogSegment, folder: Path
 ) -> Generator[dict[str, Job], None, None]:
-    """Our cold read and the SDK's own download of the same object, from a server that is started for it."""
+    """Yield our cold read and the SDK's own download of the same object, from a server started for them."""
     with SERVERS[name]() as server:
         bucket = server.make_bucket()
         ours = Fetching(texts, segment, S3ObjectStore(_options(server, bucket)))
@@ -153,7 +153,7 @@ def run(folder: Path, mib: int, runs: int, server: str) -> dict[str, object]:
 
 
 def ratios(rate: dict[str, float], server: str) -> dict[str, dict[str, float]]:
-    """Measured / limit, with what was asked for. The SDK's download is of stored bytes, counted in original ones."""
+    """Return measured / limit, with the targets. The SDK's download is of stored bytes, counted as original ones."""
     figures = {
         "warm disk cache / plain files and CRC-32C": (rate["warm disk cache"] / rate["plain files and CRC-32C"], 0.6),
         "cold from a folder / zstd decompress": (rate["cold from a folder"] / rate["zstd decompress"], 0.65),

@@ -57,18 +57,18 @@ _ALL: Final = Scope()
 
 
 def listed(bucket: Bucket) -> Mapping[str, int]:
-    """The keys alone."""
+    """List the keys only."""
     return {"segments": sum(1 for _ in list_in_scope(bucket.store, bucket.prefix, _ALL))}
 
 
 def summed(bucket: Bucket) -> Mapping[str, int]:
-    """``du --by partition``."""
+    """Run ``du --by partition``."""
     segments = load_stream(bucket.store, list_in_scope(bucket.store, bucket.prefix, _ALL), rules=bucket.manifest_rules)
     return {"segments": sum(usage.segments for usage in usage_of(segments, UsageBy.PARTITION).values())}
 
 
 def verified(bucket: Bucket) -> Mapping[str, int]:
-    """``verify``."""
+    """Run ``verify``."""
     counts: Counter[str] = Counter()
     for checked in verify(bucket):
         counts["segments"] += 1
@@ -77,7 +77,7 @@ def verified(bucket: Bucket) -> Mapping[str, int]:
 
 
 def rotated(bucket: Bucket) -> Mapping[str, int]:
-    """``keys rotate``."""
+    """Run ``keys rotate``."""
     ring = key_ring_of(bucket.settings)
     assert ring is not None
     segments = list_in_scope(bucket.store, bucket.prefix, _ALL)
@@ -85,7 +85,7 @@ def rotated(bucket: Bucket) -> Mapping[str, int]:
 
 
 def collected(bucket: Bucket) -> Mapping[str, int]:
-    """``gc --yes``."""
+    """Run ``gc --yes``."""
     collection = GarbageCollection(
         bucket.store, bucket.prefix, min_age_ms=_DAY_MS, upload_max_age_ms=_DAY_MS // 2, dry_run=False
     )
@@ -93,7 +93,7 @@ def collected(bucket: Bucket) -> Mapping[str, int]:
 
 
 def taken_by(tool: Callable[[Bucket], Mapping[str, int]], settings: Settings) -> dict[str, object]:
-    """What the tool came to, and what it took, in the process that runs this."""
+    """Return the tool's result and its cost, measured in its own process."""
     start, processor = time.perf_counter(), time.process_time()
     with open_bucket(settings) as bucket:
         counts = dict(tool(bucket))
@@ -104,7 +104,7 @@ def taken_by(tool: Callable[[Bucket], Mapping[str, int]], settings: Settings) ->
 def in_a_process(
     tool: Callable[[Bucket], Mapping[str, int]], settings: Settings, manifests: int, runs: int
 ) -> dict[str, object]:
-    """Medians over processes of their own, which nothing else has grown."""
+    """Return medians over separate processes, whose memory nothing else has grown."""
     taken: list[dict[str, object]] = []
     for _ in range(runs):
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
@@ -124,7 +124,7 @@ def in_a_process(
 
 
 def measured_many(folder: Path, manifests: int, runs: int) -> dict[str, object]:
-    """All tools over one folder."""
+    """Run all tools over one folder."""
     store, keys = folder / "store", folder / "keys"
     for place in (store, keys):
         place.mkdir()
@@ -148,7 +148,7 @@ def measured_many(folder: Path, manifests: int, runs: int) -> dict[str, object]:
 
 
 def measured(folder: Path, options: argparse.Namespace) -> dict[str, object]:
-    """All figures that were asked for."""
+    """Return all requested figures."""
     parts: dict[str, Callable[[Path], dict[str, object]]] = {
         "many": lambda place: measured_many(place, options.manifests, options.runs),
         "rotate": lambda place: RotationJobs(place, options.rotations).measured(options.runs),
@@ -162,7 +162,7 @@ def measured(folder: Path, options: argparse.Namespace) -> dict[str, object]:
 
 
 def main() -> None:
-    """The command line of the module."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--manifests", type=int, default=100_000)
     parser.add_argument("--rotations", type=int, default=500, help="manifests of the rotation beside its limits")

@@ -48,11 +48,11 @@ TARGETS: Final[Mapping[str, tuple[str, str, float]]] = {
     "bucket / (1/(1/R + 1/W))": ("bucket", "limit", 0.8),
     "JSON time / offset": ("bucket, JSON time", "bucket", 0.8),
 }
-"""What is compared, as rates, and what it should be at least. A quarter more time is a rate of 0.8."""
+"""Compared rates and their minimum. A quarter more time is a rate of 0.8."""
 
 
 def ratios(taken: Mapping[str, Sequence[Taken]], seconds_of: Callable[[Taken], float]) -> dict[str, dict[str, float]]:
-    """Of the medians of the rounds' own ratios: within a round the machine is as busy for all."""
+    """Return the medians of the rounds' ratios: within a round the machine is equally busy for all."""
     seconds = {name: [seconds_of(run) for run in runs] for name, runs in taken.items()}
     seconds["limit"] = [sum(pair) for pair in zip(seconds["R"], seconds["W"], strict=True)]
     return {
@@ -66,7 +66,7 @@ def ratios(taken: Mapping[str, Sequence[Taken]], seconds_of: Callable[[Taken], f
 
 
 def measure_ratios(topic: SparkTopic, home: Path, arguments: argparse.Namespace) -> dict[str, object]:
-    """The jobs, round by round."""
+    """Run the jobs, round by round."""
     with contextlib.ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=home)))
         kafka = None if arguments.without_broker else stack.enter_context(topic_on_broker(topic))
@@ -91,7 +91,7 @@ def _rates(
 
 
 def arguments_of_main() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=4_000_000, help="how many records the topic has, about")
     parser.add_argument("--runs", type=int, default=5, help="counted rounds")
@@ -105,7 +105,7 @@ def arguments_of_main() -> argparse.Namespace:
 
 
 def run(home: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """All figures that are asked for."""
+    """Return all requested figures."""
     figures: dict[str, Any] = {"machine": machine()}
     if {"ratios", "memory"} & set(arguments.what):
         topic = topic_in(home, arguments.records)

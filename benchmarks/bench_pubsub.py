@@ -49,7 +49,7 @@ REQUEST = ProducerRequest(bytes(16), 1_700_000_000_000, 0)
 
 
 def records_of_messages() -> list[list[RecordFields]]:
-    """Records of JSON, as many as fill each Message."""
+    """Return JSON records that fill each Message."""
     source = json_records(random.Random(1))
     messages: list[list[RecordFields]] = []
     for _ in range(MESSAGES):
@@ -78,7 +78,7 @@ def encode(records: list[RecordFields]) -> bytes:
 
 
 def flushed(records: list[RecordFields]) -> bytes:
-    """A Message as MemQ's producer writes it: the compressor is flushed at each record."""
+    """Return a Message like MemQ's producer, which flushes the compressor at each record."""
     compressor = zstandard.ZstdCompressor(level=3).compressobj()
     parts: list[bytes] = []
     for record in records:
@@ -91,7 +91,7 @@ def flushed(records: list[RecordFields]) -> bytes:
 
 
 def medians(taken: Mapping[str, list[Taken]], size: int) -> dict[str, float]:
-    """MB/s (10^6 bytes) by the wall."""
+    """Return MB/s (10^6 bytes) by the wall."""
     return {
         name: round(rate, 1)
         for name, rate in rates({name: [run.seconds for run in runs] for name, runs in taken.items()}, size).items()

@@ -53,11 +53,13 @@ TARGETS: Final = {"p50": "<= 0.7 of the commit before", "warm p50 wall": "<= 0.6
 
 
 Times = list[tuple[float, float]]
-"""Of the wall and of the processor, in seconds."""
+"""Wall and processor time, in seconds."""
 
 
 def answer_rounds(texts: dict[str, str], reads: int, *, with_limits: bool) -> None:
-    """In a process of its own: for each line of stdin, a seed, one round; its times on stdout by what was read."""
+    """Answer in a separate process: for each line of stdin, a seed, run one round and print its times by kind of
+    read.
+    """
     with (
         tempfile.TemporaryDirectory(dir=texts["storage.root"] + "/..") as cache,
         RemoteStorageManager(settings_from(texts)) as manager,
@@ -98,7 +100,7 @@ def answer_rounds(texts: dict[str, str], reads: int, *, with_limits: bool) -> No
 
 
 def timed(read: Callable[[int], object], places: Sequence[int]) -> Times:
-    """What each of these reads took."""
+    """Return the times of each of these reads."""
     times: Times = []
     for place in places:
         start, processor = time.perf_counter(), time.process_time()
@@ -108,7 +110,7 @@ def timed(read: Callable[[int], object], places: Sequence[int]) -> Times:
 
 
 class Composed:
-    """What nobody gets around who reads an encrypted segment's range, with memory that is used again."""
+    """Unavoidable work of reading an encrypted segment's range, with reused memory."""
 
     def __init__(self, segment: OpenSegment, root: str) -> None:
         self._segment = segment
@@ -117,7 +119,7 @@ class Composed:
         self._original = memoryview(bytearray(CHUNK))
 
     def read(self, place: int, *, stops_early: bool) -> bytes:
-        """The bytes; chunks are decompressed to the end of the read, or as a whole."""
+        """Return the bytes; chunks are decompressed to the end of the read, or completely."""
         index, positions, taken = self._segment.index, self._segment.positions, bytearray()
         with self._path.open("rb", buffering=0) as file:
             while len(taken) < READ:
@@ -134,7 +136,7 @@ class Composed:
 
 
 class PlainFiles:
-    """As many bytes as a warm read has, in files of a chunk each, read and held against a checksum."""
+    """As many bytes as a warm read, in chunk-sized files, read and compared with a checksum."""
 
     def __init__(self, folder: Path, rounds: int) -> None:
         self._rounds = rounds
@@ -143,7 +145,7 @@ class PlainFiles:
             path.write_bytes(random.Random(0).randbytes(CHUNK))
 
     def read(self, buffer: memoryview, over: Callable[..., object]) -> None:
-        """All of them, ``over`` calling for each of those that one read takes."""
+        """Read all files, passing those of each read to ``over``."""
         pieces = [buffer[at : at + CHUNK] for at in range(0, WARM_READ, CHUNK)]
         for turn in range(self._rounds):
             paths = self._paths[turn * len(pieces) : (turn + 1) * len(pieces)]
@@ -157,11 +159,11 @@ class PlainFiles:
 
 
 class Reader:
-    """The code of one checkout, which reads when it is told to."""
+    """Code of one checkout, which reads on request."""
 
     def __init__(self, checkout: Path, texts: dict[str, str], reads: int, *, with_limits: bool) -> None:
         self.times: dict[str, Times] = {}
-        # This file's own function, whatever the other checkout has here, over the other's package.
+        # Use this file's function over the other checkout's package.
         code = (
             "import json, runpy, sys; "
             f"module = runpy.run_path({str(Path(__file__).resolve())!r}); "
@@ -177,7 +179,7 @@ class Reader:
         )
 
     def read(self, seed: int) -> None:
-        """One round; the first is not counted."""
+        """Run one round; the first is not counted."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -196,7 +198,7 @@ class Reader:
 
     @property
     def figures(self) -> dict[str, float]:
-        """Milliseconds of a read."""
+        """Return milliseconds per read."""
         return {
             f"{kind}{name} {of}": round(percentile([times[at] for times in taken], share) * 1e3, 2)
             for kind, taken in self.times.items()
@@ -206,12 +208,12 @@ class Reader:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that so much of them do not exceed."""
+    """Return the value that this share of them does not exceed."""
     return statistics.quantiles(values, n=100, method="inclusive")[round(share * 100) - 1]
 
 
 def stored_segment(folder: Path, mib: int) -> dict[str, str]:
-    """One segment in a folder; its settings."""
+    """Store one segment in a folder; return its settings."""
     (folder / "store").mkdir()
     texts = {"storage.backend.class": "filesystem", "storage.root": str(folder / "store"), "chunk.size": str(CHUNK)}
     texts |= {"compression.enabled": "true"} | key_settings(folder)
@@ -222,7 +224,7 @@ def stored_segment(folder: Path, mib: int) -> dict[str, str]:
 
 
 def measured(folder: Path, options: argparse.Namespace) -> dict[str, object]:
-    """All figures."""
+    """Return all figures."""
     texts = stored_segment(folder, options.mib)
     checkouts = {"this": Path(__file__).resolve().parents[1]} | ({"beside": options.beside} if options.beside else {})
     readers = {
@@ -258,7 +260,7 @@ def measured(folder: Path, options: argparse.Namespace) -> dict[str, object]:
 
 
 def main() -> None:
-    """The command line of the module."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reads", type=int, default=200, help="in a round")
     parser.add_argument("--rounds", type=int, default=5)

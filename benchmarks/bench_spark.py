@@ -57,7 +57,7 @@ QUERIES: Final[Mapping[str, Callable[[DataFrame], object]]] = {
 
 @contextlib.contextmanager
 def spark_session(folder: Path, jars: Path | None) -> Generator[SparkSession]:
-    """On two cores of this machine."""
+    """Run a session on two cores of this machine."""
     os.environ.update(environment())
     builder: Any = SparkSession.builder
     for name, value in CONF.items():
@@ -74,7 +74,7 @@ def spark_session(folder: Path, jars: Path | None) -> Generator[SparkSession]:
 
 
 class Contest:
-    """What runs in each round, by name."""
+    """Jobs of each round, by name."""
 
     def __init__(self, spark: SparkSession, topic: SparkTopic, planned: PlannedTasks, batch_file: Path) -> None:
         self._spark = spark
@@ -83,15 +83,15 @@ class Contest:
         write_batch(planned.usual_batch(), str(batch_file))
 
     def ours(self) -> DataFrame:
-        """The topic, from the store."""
+        """Return the topic from the store."""
         return self._spark.read.format("tieredstore").options(**self._topic.options).load()
 
     def synthetic(self) -> DataFrame:
-        """As many rows that cost nothing."""
+        """Return as many synthetic rows."""
         return read_synthetic(self._spark, *self._synthetic)
 
     def jobs(self, processes: ReadingProcesses) -> dict[str, Job]:
-        """Ours, and the limits."""
+        """Return our jobs, and the limits."""
         jobs: dict[str, Job] = {"B": processes.read}
         for what, query in QUERIES.items():
             jobs[f"ours, {what}"] = self._query(query, self.ours)
@@ -99,7 +99,7 @@ class Contest:
         return jobs
 
     def kafka_jobs(self, kafka: KafkaTopic) -> dict[str, Job]:
-        """Spark's own source."""
+        """Return the jobs of Spark's own source."""
         servers = kafka.server.bootstrap_servers
         options = {"kafka.bootstrap.servers": servers, "subscribe": kafka.name, "startingOffsets": "earliest"}
         options |= {"kafka.max.poll.records": "5000", "kafka.max.partition.fetch.bytes": str(8 << 20)}
@@ -114,14 +114,14 @@ class Contest:
         return lambda: query(opened())
 
     def check(self) -> None:
-        """Both sources have the rows that they should have."""
+        """Assert that both sources have the expected rows."""
         for df in (self.ours(), self.synthetic()):
             if (count := df.count()) != self._topic.records:
                 raise RuntimeError(f"{count} rows were read, and there are {self._topic.records}")
 
 
 def ratios(rate: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """What was asked for, each as measured / limit with its target."""
+    """Return each measured / limit with its target."""
     figures: dict[str, tuple[float, float]] = {}
     for what in QUERIES:
         ours, composed = rate[f"ours, {what}"], 1 / (1 / rate[f"A, {what}"] + 1 / rate["B"])
@@ -134,7 +134,7 @@ def ratios(rate: Mapping[str, float]) -> dict[str, dict[str, float]]:
 
 
 def window_bytes(topic: SparkTopic, planned: PlannedTasks) -> dict[str, float]:
-    """Stored bytes that a query of 1 % of the time reads, beside those of the full scan."""
+    """Return the stored bytes of a query over 1 % of the time, compared with the full scan's."""
     window = PlannedTasks(topic.window_options(WINDOW))
     rows = sum(batch.num_rows for batch in window.batches())
     read, whole = window.bytes_fetched(), planned.bytes_fetched()
@@ -142,7 +142,7 @@ def window_bytes(topic: SparkTopic, planned: PlannedTasks) -> dict[str, float]:
 
 
 def profile(spark: SparkSession, contest: Contest, planned: PlannedTasks) -> dict[str, object]:
-    """CPU seconds of one count in each kind of process, and of our stages without Spark."""
+    """Return the CPU seconds of one count in each kind of process, and of our stages without Spark."""
     context: Any = spark.sparkContext
     tree = ProcessTree(context._gateway.proc.pid)
     figures: dict[str, object] = {}
@@ -157,7 +157,7 @@ def _count(opened: Callable[[], DataFrame]) -> int:
 
 
 def run(folder: Path, arguments: argparse.Namespace) -> dict[str, object]:
-    """All figures."""
+    """Return all figures."""
     topic = topic_in(folder, arguments.records)
     planned = PlannedTasks(topic.options)
     with contextlib.ExitStack() as stack:

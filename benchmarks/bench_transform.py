@@ -41,7 +41,7 @@ def chunks_of(data: bytes) -> list[memoryview]:
 
 
 class Limits:
-    """What the libraries underneath do with the same bytes, and nothing else."""
+    """The underlying libraries alone, on the same bytes."""
 
     def __init__(self, original: bytes, folder: Path) -> None:
         self.chunks = chunks_of(original)
@@ -102,7 +102,7 @@ class Limits:
 
 
 class CopyAndFetch:
-    """One mode of ours: a store of its own, one segment copied over and over, and fetched into one buffer."""
+    """One of our modes, with its own store: one segment copied repeatedly, and fetched into one buffer."""
 
     def __init__(self, mode: str, segment: LogSegment, folder: Path, keys: dict[str, str]) -> None:
         compress, encrypt = MODES[mode]
@@ -143,7 +143,7 @@ def key_settings(folder: Path) -> dict[str, str]:
 
 
 def ratios(rate: dict[str, float]) -> dict[str, dict[str, float]]:
-    """What was asked of the storage core, each as measured / limit with its target."""
+    """Return each measured / limit of the storage core, with its target."""
     composed = 1 / (1 / rate["zstd compress"] + 1 / rate["write and fsync, compressed"])
     figures = {
         "copy zstd+enc / (1/(1/zstd + 1/write and fsync))": (rate["copy zstd+enc"] / composed, 0.9),

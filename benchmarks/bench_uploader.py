@@ -91,7 +91,7 @@ class Disk:
         return TopicIdPartition(TOPIC_ID, "events", number)
 
     def fill(self, partitions: int, segments: int, size: int) -> None:
-        """So many closed segments of each partition, and an active one."""
+        """Write this many closed segments of each partition, and an active one."""
         for number in range(partitions):
             base = 0
             for _ in range(segments):
@@ -99,11 +99,11 @@ class Disk:
             self.grow(number, base, 1)
 
     def grow(self, number: int, base: int, size: int) -> int:
-        """A segment more; where the next one begins."""
+        """Write another segment; return the next one's start."""
         return build_segment(self.log_dir, size, partition=self.partition(number), base_offset=base).end_offset + 1
 
     def store(self) -> tuple[Any, FilesystemObjectStore]:
-        """Settings of an empty store, and the store."""
+        """Return settings of an empty store, and the store."""
         self._next += 1
         folder = self._stores / str(self._next)
         folder.mkdir()
@@ -115,7 +115,7 @@ class Disk:
 
 
 def copied(disk: Disk, closed: list[LogSegment]) -> None:
-    """What the plugin's interface asks for, in ten threads."""
+    """Copy through the plugin's interface, in ten threads."""
     settings, _ = disk.store()
     with RemoteStorageManager(settings) as manager, ThreadPoolExecutor(THREADS) as pool:
         copies = [
@@ -127,7 +127,7 @@ def copied(disk: Disk, closed: list[LogSegment]) -> None:
 
 
 def shipped(disk: Disk, count: int, check_crcs: str) -> None:
-    """The uploader until all is shipped."""
+    """Run the uploader until everything is shipped."""
     settings, _ = disk.store()
     own = {"uploader.concurrent.uploads": str(THREADS), "uploader.check.crcs": check_crcs}
     with disk.uploader(settings, **own) as uploader, uploader_service(uploader):
@@ -143,7 +143,7 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 def beside_copies(disk: Disk, runs: int, check_crcs: str) -> dict[str, object]:
-    """Rates of both, and how near the uploader comes."""
+    """Return the rates of both, and their ratio."""
     closed = [described for segment in discover(disk.log_dir).segments if (described := closed_one(segment))]
     size = sum(segment.size_in_bytes for segment in closed)
     jobs = {"copies": lambda: copied(disk, closed), "uploader": lambda: shipped(disk, len(closed), check_crcs)}
@@ -168,7 +168,7 @@ def closed_one(segment: FoundSegment) -> LogSegment | None:
 
 
 def idle(disk: Disk, seconds: float) -> dict[str, object]:
-    """Nothing happens; then segments are rolled."""
+    """Measure an idle uploader, then rolled segments."""
     settings, store = disk.store()
     disk.fill(IDLE_PARTITIONS, 1, 1)
     with disk.uploader(settings) as uploader, uploader_service(uploader):
@@ -198,7 +198,7 @@ def idle(disk: Disk, seconds: float) -> dict[str, object]:
 
 
 def appends(disk: Disk, runs: int) -> dict[str, object]:
-    """Processor time with appends and without."""
+    """Return processor time with and without appends."""
     settings, _ = disk.store()
     disk.fill(APPENDED_PARTITIONS, 1, 1)
     logs = [max((disk.log_dir / f"events-{number}").glob("*.log")) for number in range(APPENDED_PARTITIONS)]
@@ -211,7 +211,7 @@ def appends(disk: Disk, runs: int) -> dict[str, object]:
         for _ in range(runs):
             for name, taken in shares.items():
                 started, processor = time.perf_counter(), time.process_time()
-                # As many looks at the folders in each round.
+                # Look at the folders equally often in each round.
                 if name == "appends":
                     written.append(append(logs, APPENDS, 2 * scan_s))
                 else:
@@ -227,7 +227,7 @@ def appends(disk: Disk, runs: int) -> dict[str, object]:
 
 
 def produce(home: Path, runs: int) -> dict[str, object]:
-    """A producer's waits with the uploader beside the broker, and without."""
+    """Return a producer's waits with and without the uploader next to the broker."""
     waits: dict[str, list[list[float]]] = {"without": [], "with": []}
     shipped_segments = 0
     with start_kafka() as server:
@@ -264,7 +264,7 @@ def produce(home: Path, runs: int) -> dict[str, object]:
 
 
 def memory(home: Path, partitions: int, mib: int) -> dict[str, object]:
-    """What the process has in use at the most, whatever it ships."""
+    """Return the process's peak memory, for each kind of load."""
     key = home / "key.pem"
     subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
     public = home / "public.pem"

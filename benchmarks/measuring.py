@@ -1,6 +1,6 @@
-"""Interleaved timing: every job once, then every job again, so that a machine that drifts drifts for all of them.
+"""Interleaved timing: every job once, then every job again, so that drift of the machine affects all equally.
 
-Each round has an order of its own: what a job leaves behind (garbage in a server) is not always the same job's to pay.
+The order differs between rounds, so that no job always pays for another's leftovers (such as garbage in a server).
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ Job = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What one run of a job took: seconds on the wall, and on all processors, of this process unless somebody counts
-    more."""
+    """Cost of one run of a job: seconds on the wall, and on all processors, of this process unless the caller
+    measures more.
+    """
 
     seconds: float
     cpu_seconds: float
@@ -31,7 +32,7 @@ class Taken:
 
 @contextmanager
 def home_in(folder: Path | None) -> Generator[Path]:
-    """The folder, made if it is not there, and kept; without one a temporary one. Absolute."""
+    """Yield the absolute path of the folder, created if missing, and kept; without one, of a temporary folder."""
     with tempfile.TemporaryDirectory() as temporary:
         home = folder or Path(temporary)
         home.mkdir(parents=True, exist_ok=True)
@@ -39,14 +40,14 @@ def home_in(folder: Path | None) -> Generator[Path]:
 
 
 def interleaved_seconds(jobs: Mapping[str, Job], runs: int) -> dict[str, list[float]]:
-    """The wall seconds of each job, ``runs`` rounds after one that is not counted, which keeps the order given."""
+    """Return the wall seconds of each job, in ``runs`` rounds after an uncounted one in the given order."""
     return {name: [run.seconds for run in taken] for name, taken in interleaved(jobs, runs).items()}
 
 
 def interleaved(
     jobs: Mapping[str, Job], runs: int, *, processor_seconds: Callable[[], float] = time.process_time
 ) -> dict[str, list[Taken]]:
-    """:func:`interleaved_seconds` with processor time, which other programs on the machine change less."""
+    """Return :func:`interleaved_seconds` with processor time, which other programs affect less."""
     taken: dict[str, list[Taken]] = {name: [] for name in jobs}
     order = list(jobs.items())
     for round_number in range(runs + 1):
@@ -63,14 +64,14 @@ def interleaved(
 
 
 def rates(taken: Mapping[str, list[float]], size: int) -> dict[str, float]:
-    """MB/s (10^6 bytes) at the median of each job's runs over ``size`` bytes."""
+    """Return MB/s (10^6 bytes) at the median of each job's runs over ``size`` bytes."""
     return {name: size / statistics.median(seconds) / 1e6 for name, seconds in taken.items()}
 
 
 def to_the_limit(taken: Mapping[str, list[Taken]], job: str, limits: tuple[str, ...]) -> dict[str, float]:
-    """How near ``job`` comes to doing all of ``limits`` one after the other: 1 is as fast, of wall and processor time.
+    """Return the speed of ``job`` relative to all ``limits`` in sequence: 1 is as fast, for wall and processor time.
 
-    The median of the rounds' ratios: within a round the machine is as busy for all.
+    The median of the rounds' ratios: within a round the machine is equally busy for all.
     """
     ratios = {
         "to the limit": [
@@ -84,5 +85,5 @@ def to_the_limit(taken: Mapping[str, list[Taken]], job: str, limits: tuple[str, 
 
 
 def machine() -> dict[str, object]:
-    """What the figures were measured on."""
+    """Return a description of the machine."""
     return {"processors": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()}

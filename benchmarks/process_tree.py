@@ -1,4 +1,4 @@
-"""CPU time of a process and of all that it started, by what /proc says."""
+"""CPU time of a process and its descendants, from /proc."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 class ProcessTree:
     """The process ``root`` with its descendants.
 
-    Those that have ended count where somebody waited for them, and else with what they had taken when they were last
-    looked at: the sums never fall.
+    Ended processes count with their full time if their parent waited for them, otherwise with the time at the last
+    look: the sums never decrease.
     """
 
     root: int
@@ -24,7 +24,7 @@ class ProcessTree:
     _lost: float = 0.0
 
     def cpu_seconds(self) -> tuple[float, float]:
-        """Of the root itself, and of all others."""
+        """Return the CPU seconds of the root, and of all other processes."""
         processes = _processes()
         tree = {self.root}
         while more := {pid for pid, process in processes.items() if process.parent in tree} - tree:
@@ -32,7 +32,7 @@ class ProcessTree:
         now = {(pid, process.started): process for pid in tree if (process := processes.get(pid)) is not None}
         gone = [process for key, process in self._seen.items() if key not in now]
         if gone:
-            # What the others waited for since then is theirs, as far as it goes.
+            # Time that the parents have waited for since then belongs to the ended processes.
             before = sum(process.waited_for for key, process in self._seen.items() if key in now)
             waited_for = sum(process.waited_for for process in now.values()) - before
             self._lost += max(0.0, sum(process.total for process in gone) - waited_for)
@@ -41,7 +41,7 @@ class ProcessTree:
         return own, sum(process.total for process in now.values()) + self._lost - own
 
     def cpu_seconds_of(self, job: Callable[[], object]) -> tuple[float, float]:
-        """What a job takes of both."""
+        """Return the CPU seconds that a job takes, of the root and of the others."""
         own, others = self.cpu_seconds()
         job()
         own_after, others_after = self.cpu_seconds()
@@ -73,6 +73,6 @@ def _process(folder: Path) -> _Process | None:
         text = (folder / "stat").read_text()
     except OSError:
         return None  # it has just ended
-    fields = text.rpartition(")")[2].split()  # its name may have spaces and parentheses
+    fields = text.rpartition(")")[2].split()  # its name may contain spaces and parentheses
     user, system, waited_user, waited_system = (int(field) / _TICKS for field in fields[11:15])
     return _Process(int(fields[1]), int(fields[19]), user + system, waited_user + waited_system)

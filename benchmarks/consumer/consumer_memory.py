@@ -22,16 +22,16 @@ from tests.support.servers.kafka import KafkaServer
 from tieredstore.consumer import Consumer
 
 _QUEUED_KIB: Final = 65_536
-"""Each of the two bounds, which are the defaults."""
+"""Each of the two limits; the default."""
 
 _STANDS_S: Final = 3.0
 _MIB: Final = 1024 * 1024
 
 
 def memory(server: KafkaServer, folder: Path, records: int, partitions: int) -> dict[str, float]:
-    """The most above imports, and what it may be: both queues' bounds and 96 MiB."""
+    """Return the peak above imports, and its limit: both queues' limits and 96 MiB."""
     config = {"internal.segment.bytes": str(max(200_000, (150 << 20) // (2 * partitions)))}
-    # Compressed, so that what is on its way lies in memory twice.
+    # Compressed, so that data in flight is in memory twice.
     log = TieredLog(server, folder, records, compresses=True, partitions=partitions, config=config)
     properties = log.client(
         tiered_storage_mode="remote_preferred", tiered_storage_queued_max_kbytes=_QUEUED_KIB,
@@ -53,7 +53,7 @@ def _read_all(properties: dict[str, Any], places: list[TopicPartition], records:
                 read += 0 if batch is None else batch.records.num_rows
             else:
                 read += len(consumer.consume(10_000, 1.0))
-            # Twice: while the bucket is being read, and while the broker is.
+            # Twice: while reading the bucket, and while reading the broker.
             if read >= stands_at:
                 time.sleep(_STANDS_S)
                 stands_at += records * 45 // 100
@@ -65,7 +65,7 @@ def _main() -> None:
     before = _kib("VmRSS")
     figures: dict[str, float] = {}
     for name, in_columns in (("poll_arrow", True), ("consume", False)):
-        Path("/proc/self/clear_refs").write_text("5")  # the most that was, from here on
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak
         _read_all(properties, places, records, in_columns=in_columns)
         figures[name] = round((_kib("VmHWM") - before) / 1024, 1)
     print(json.dumps(figures))

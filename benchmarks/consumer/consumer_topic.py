@@ -1,4 +1,4 @@
-"""A topic of JSON records in a local broker, whose closed segments are copied into a folder."""
+"""Topic of JSON records in a local broker, whose closed segments are copied into a folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WORDS_A_NOTE: Final = 30
 
 
 class TieredLog:
-    """The topic in both places. ``codec`` is that of its batches, ``compresses`` whether the segments are (zstd)."""
+    """The topic in both places. ``codec`` is its batches' codec; ``compresses``: segments are compressed (zstd)."""
 
     def __init__(
         self,
@@ -49,20 +49,20 @@ class TieredLog:
 
     @property
     def seam(self) -> int:
-        """One more than the last offset that is copied of the first partition."""
+        """End offset of the first partition's copies."""
         return self.seams[0]
 
     @property
     def copied(self) -> int:
-        """How many records are copied, of all partitions."""
+        """Number of copied records in all partitions."""
         return sum(self.seams.values())
 
     def places(self) -> list[TopicPartition]:
-        """The beginnings of all partitions."""
+        """The starts of all partitions."""
         return [TopicPartition(self.topic, partition, 0) for partition in self.seams]
 
     def client(self, **own: Any) -> dict[str, Any]:
-        """A consumer's properties; ``own`` with ``_`` for ``.``. A plain one where no mode is among them."""
+        """Return a consumer's properties; ``own`` with ``_`` for ``.``. A plain consumer's if no mode is given."""
         named = {name.replace("_", "."): value for name, value in own.items()}
         store = {"tiered.storage.settings": self.settings} if "tiered.storage.mode" in named else {}
         return {

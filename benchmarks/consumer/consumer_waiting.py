@@ -1,4 +1,4 @@
-"""What a consumer of many partitions of a bucket does while it reads them, and while nothing comes. No broker."""
+"""Fairness and idle cost of a consumer of many partitions of a bucket, without a broker."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _IDLE_S: Final = 60.0
 
 
 def fairness(folder: Path) -> float:
-    """How many times as much the partition that got most has got as the one that got least, of eight equal ones.
+    """Return the ratio of the most to the least served of eight equal partitions.
 
-    When half of all was given, in calls of 500.
+    Measured when half of everything was returned, in calls of 500.
     """
     bucket = Bucket(folder)
     for number in range(_FAIR_PARTITIONS):
@@ -39,7 +39,7 @@ def fairness(folder: Path) -> float:
 
 
 def idle(folder: Path, partitions: int = 500) -> dict[str, float]:
-    """The share of a core, and the listings of a partition in a refresh interval, while nothing comes."""
+    """Return the share of a core, and the listings per partition and refresh interval, without new data."""
     bucket = Bucket(folder)
     for number in range(partitions):
         bucket.write(20, _TOPIC, number)

@@ -1,4 +1,4 @@
-"""The jars of Spark's own Kafka source, which PySpark does not have."""
+"""Jars of Spark's own Kafka source, which PySpark lacks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TIMEOUT_S: Final = 300
 
 
 def source_jars(folder: Path) -> Path | None:
-    """The folder with the jars, fetched by Maven if they are not there; None where there is no Maven."""
+    """Return the folder with the jars, fetched by Maven if missing; None without Maven."""
     if any(folder.glob("*.jar")):
         return folder
     maven = shutil.which("mvn")

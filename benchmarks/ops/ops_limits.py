@@ -1,5 +1,6 @@
-"""An operator's tools beside what bounds them, for ``bench_ops``: rotation beside RSA and replacements, verify beside
-fetching and checksums."""
+"""An operator's tools compared with their limits, for ``bench_ops``: rotation with RSA and replacements, verify with
+fetching and checksums.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ SEGMENTS: Final = 4
 
 
 class RotationJobs:
-    """Manifests whose data keys go from one pair of RSA-4096 to the other and back."""
+    """Manifests whose data keys are rotated between two RSA-4096 pairs."""
 
     def __init__(self, folder: Path, manifests: int) -> None:
         for name in ("rotated", "replaced", "keys"):
@@ -48,12 +49,12 @@ class RotationJobs:
             EncryptedStoreBuilder(folder / name, manifests, self._rings[0]).build()
         self._replaced = [manifest_info(objects).key for objects in list_segments(self._stores[1])]
         self._etags = {key: self._stores[1].head(key).etag or "" for key in self._replaced}
-        # Of all manifests one body: what is written differs from what is there each time, by its last byte.
+        # All manifests get one body, whose last byte changes with each write.
         self._body = self._stores[1].get(self._replaced[0])
         self._wrapped = self._rings[0].wrap(os.urandom(32))
 
     def measured(self, runs: int) -> dict[str, object]:
-        """Manifests a second, and the ratio to the limit."""
+        """Return manifests per second, and the ratio to the limit."""
         jobs = {"RSA-4096": self.unwrap_and_wrap, "plain replaces": self.replace, "rotate": self.rotate}
         taken = interleaved(jobs, runs)
         return {
@@ -63,7 +64,7 @@ class RotationJobs:
         }
 
     def unwrap_and_wrap(self) -> None:
-        """What each rotation computes, on all processors."""
+        """Compute the cryptography of each rotation, on all processors."""
         old, new = self._rings
 
         def once(_: str) -> None:
@@ -75,7 +76,7 @@ class RotationJobs:
                 pass
 
     def replace(self) -> None:
-        """As many manifests replaced by others, as many at once as a rotation has."""
+        """Replace as many manifests by others, with a rotation's concurrency."""
         last = bytes([self._body[-1] ^ 1])
         self._body = self._body[:-1] + last
 
@@ -87,7 +88,7 @@ class RotationJobs:
                 pass
 
     def rotate(self) -> None:
-        """To the pair that is not active."""
+        """Rotate to the inactive pair."""
         self._active = 1 - self._active
         store = self._stores[0]
         steps = list(Rotation(store, self._rings[self._active], dry_run=False).run(list_segments(store)))
@@ -95,7 +96,7 @@ class RotationJobs:
 
 
 class DataJobs:
-    """Four segments in a folder, encoded and encrypted, and as they were."""
+    """Four segments in a folder, encoded and encrypted, and their originals."""
 
     def __init__(self, folder: Path, mib: int) -> None:
         (folder / "store").mkdir()
@@ -113,7 +114,7 @@ class DataJobs:
         self.segments = [load_segment(self.manager.store, objects).metadata for objects in listed]
 
     def measured(self, runs: int) -> dict[str, object]:
-        """MB of the original logs a second, and the ratio to the limit."""
+        """Return MB of the original logs per second, and the ratio to the limit."""
         jobs = {"fetch": self.fetch, "batch CRC": self.check, "verify --level data": self.verify}
         taken = interleaved(jobs, runs)
         return {
@@ -132,7 +133,7 @@ class DataJobs:
         return log
 
     def fetch(self) -> None:
-        """All logs, as many at once as verify reads."""
+        """Fetch all logs, with verify's concurrency."""
         with RemoteStorageManager(self.settings) as manager, ThreadPool(SEGMENTS, "bench") as pool:
 
             def read(number: int) -> int:
@@ -142,7 +143,7 @@ class DataJobs:
             assert sum(in_parallel(pool, read, range(SEGMENTS), at_once=SEGMENTS)) == self.size
 
     def check(self) -> None:
-        """The CRC of each batch, by as many threads."""
+        """Compute the CRC of each batch, with as many threads."""
         with ThreadPool(SEGMENTS, "bench") as pool:
             for _ in in_parallel(pool, self._check_one, range(SEGMENTS), at_once=SEGMENTS):
                 pass
@@ -153,7 +154,7 @@ class DataJobs:
                 crc32c.crc32c(log[start:stop])
 
     def verify(self) -> None:
-        """Level data."""
+        """Verify at level data."""
         with open_bucket(self.settings) as bucket:
             checked = list(verify(bucket, selection=Selection(Level.DATA)))
         assert len(checked) == SEGMENTS

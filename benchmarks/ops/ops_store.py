@@ -1,4 +1,4 @@
-"""Folders of many segments for the benchmarks of an operator's tools: real keys and manifests, logs without content."""
+"""Folders of many segments for the benchmarks of operators' tools: real keys and manifests, logs without content."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tieredstore.transform.keyring import KeyRing
 
 PAIRS: Final = ("old", "new")
 _WRAPPINGS: Final = 64
-"""Different data keys: to wrap one for each of 100,000 manifests takes longer than to write them."""
+"""Number of data keys: wrapping one for each of 100,000 manifests would take longer than writing them."""
 _LONG_AGO: Final = (1_700_000_000, 1_700_000_000)
 
 
 def key_files(folder: Path, bits: int) -> Mapping[str, tuple[Path, Path]]:
-    """Two new key pairs in files."""
+    """Write two new key pairs to files."""
     files: dict[str, tuple[Path, Path]] = {}
     for name in PAIRS:
         pair = RSA.generate(bits)
@@ -36,7 +36,7 @@ def key_files(folder: Path, bits: int) -> Mapping[str, tuple[Path, Path]]:
 
 
 def key_settings(files: Mapping[str, tuple[Path, Path]], active: str) -> dict[str, str]:
-    """The settings of a ring of these pairs."""
+    """Return the settings of a ring of these pairs."""
     texts = {"encryption.enabled": "true", "encryption.key.pair.id": active, "encryption.key.pairs": ",".join(files)}
     for name, (public, private) in files.items():
         texts[f"encryption.key.pairs.{name}.public.key.file"] = str(public)
@@ -45,7 +45,7 @@ def key_settings(files: Mapping[str, tuple[Path, Path]], active: str) -> dict[st
 
 
 class EncryptedStoreBuilder(StoreBuilder):
-    """Segments whose data keys are wrapped by one pair; with ``ring`` None they are not encrypted."""
+    """Segments whose data keys are wrapped by one pair; unencrypted if ``ring`` is None."""
 
     def __init__(self, folder: Path, segments: int, ring: KeyRing | None) -> None:
         super().__init__(folder, segments)
@@ -61,7 +61,7 @@ class EncryptedStoreBuilder(StoreBuilder):
         return replace(SegmentManifest.from_bytes(raw), encryption=encryption).to_bytes()
 
     def build(self) -> None:
-        """The objects have their sizes; logs take no room."""
+        """Write the objects; logs have their size, but occupy no space."""
         super().build()
         for path in self.folder.rglob(f"*.{Suffix.MANIFEST.value}"):
             manifest = SegmentManifest.from_bytes(path.read_bytes())
@@ -74,7 +74,7 @@ class EncryptedStoreBuilder(StoreBuilder):
 
 
 def without_manifests(folder: Path, every: int) -> int:
-    """Take the manifest of each so-manieth segment away and make what stays old: garbage. How many there are."""
+    """Delete the manifest of every ``every``-th segment and age the rest, as garbage; return their number."""
     manifests = sorted(folder.rglob(f"*.{Suffix.MANIFEST.value}"))[::every]
     for path in manifests:
         path.unlink()

@@ -1,4 +1,4 @@
-"""Pipelines on Spark over the topic of the Spark benchmark, and what they are measured against."""
+"""Pipelines on Spark over the Spark benchmark's topic, and their limits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tieredstore.spark import start_pipelines
 
 PROCESSES: Final = 2
 WINDOWS: Final = 24
-"""Of the whole topic, about: as many for both cores, and fewer than a batch may have."""
+"""Approximate number for the whole topic: the same for both cores, and fewer than a batch's maximum."""
 CODEC: Final = "zstd"
 PER_DIRECTORY: Final = 10_000_000
 _NEVER_REPEATED: Final = ("offset", "timestamp")
@@ -43,7 +43,7 @@ _NEVER_REPEATED: Final = ("offset", "timestamp")
 
 @dataclass
 class Contest:
-    """What runs in each round, by name; each run writes into an empty folder."""
+    """Jobs of each round, by name; each run writes into an empty folder."""
 
     spark: SparkSession
     topic: SparkTopic
@@ -53,7 +53,7 @@ class Contest:
     _runs: int = field(default=0)
 
     def jobs(self, limits: Limits) -> dict[str, Job]:
-        """All that the machine has servers for."""
+        """Return all jobs for which the machine has servers."""
         stored = store_of(self.topic)
         jobs: dict[str, Job] = {
             "R": limits.read,
@@ -69,7 +69,7 @@ class Contest:
         return jobs
 
     def pipeline(self, source: Mapping[str, str], parser: str) -> None:
-        """All that there is, by a pipeline that ends then."""
+        """Write everything with a pipeline that then ends."""
         output = self._output()
         settings = self.folder / f"run-{self._runs}.properties"
         write_properties(settings, self.topic, source, output, {"secor.message.parser.class": parser})
@@ -78,7 +78,7 @@ class Contest:
         self._check(output)
 
     def sparks(self, servers: str) -> None:
-        """The same records by Spark's own source and sink."""
+        """Write the same records with Spark's own source and sink."""
         options = {
             "kafka.bootstrap.servers": servers, "subscribe": self.topic.name, "startingOffsets": "earliest",
             "minPartitions": str(WINDOWS), "includeHeaders": "true",
@@ -106,7 +106,7 @@ class Contest:
 
 
 def store_of(topic: SparkTopic) -> dict[str, str]:
-    """The bucket's settings."""
+    """Return the bucket's settings."""
     lines = Path(topic.options["settings"]).read_text().splitlines()
     return dict(line.split("=", 1) for line in lines)
 
@@ -114,7 +114,7 @@ def store_of(topic: SparkTopic) -> dict[str, str]:
 def write_properties(
     path: Path, topic: SparkTopic, source: Mapping[str, str], output: Path, changes: Mapping[str, str]
 ) -> None:
-    """Settings of a pipeline of the topic into a folder."""
+    """Write the settings of a pipeline from the topic into a folder."""
     properties = {
         "pipeline.name": "bench",
         "kafka.new.consumer.topic.list": topic.name,
@@ -129,9 +129,9 @@ def write_properties(
 
 
 class Limits:
-    """What is underneath: the same windows read by two processes, and their batches written by two.
+    """Limits: the same windows read by two processes, and their batches written by two.
 
-    The processes stay, as Spark's workers do. To be closed.
+    The processes persist, like Spark's workers. Close it after use.
     """
 
     def __init__(self, topic: SparkTopic, folder: Path) -> None:
@@ -144,11 +144,11 @@ class Limits:
         list(self._pool.map(partial(_keep, self._file, folder), self._windows))
 
     def read(self) -> None:
-        """R."""
+        """Read all windows (R)."""
         list(self._pool.map(partial(_read, self._file), self._windows))
 
     def write(self) -> None:
-        """W."""
+        """Write all windows (W)."""
         list(self._pool.map(partial(_write, self._folder), self._windows))
 
     def close(self) -> None:
@@ -157,7 +157,7 @@ class Limits:
 
 
 def planned(file: Path) -> list[Window]:
-    """The windows of all that there is."""
+    """Return the windows of all records."""
     pipeline = load_pipeline(file)
     with open_parts(pipeline) as parts, closing(Planner(pipeline, parts.source)) as planner:
         return planner.due(planner.snapshot(), {}, is_last=True)
@@ -165,7 +165,7 @@ def planned(file: Path) -> list[Window]:
 
 @functools.cache
 def _opened(file: Path) -> tuple[LogSnapshot, TopicReader]:
-    """What a process keeps open to its end."""
+    """Open a snapshot and a reader for the process's lifetime."""
     stack = ExitStack()
     pipeline = load_pipeline(file)
     parts = stack.enter_context(open_parts(pipeline))
@@ -177,7 +177,7 @@ def _opened(file: Path) -> tuple[LogSnapshot, TopicReader]:
 
 
 def batches_of(file: Path, window: Window) -> Iterator[Any]:
-    """The records of a window, as a task reads them."""
+    """Yield the records of a window, read like in a task."""
     snapshot, reader = _opened(file)
     yield from reader.read(log_of(snapshot, window), window.start, window.stop)
 
@@ -187,7 +187,7 @@ def _read(file: Path, window: Window) -> int:
 
 
 def _keep(file: Path, folder: Path, window: Window) -> None:
-    """The rows of a window as its file has them, in row groups, where they are only to be looked at."""
+    """Store a window's rows as in its file, in row groups, in a memory-mappable file."""
     rows = [envelope(batch, window.topic, window.partition) for batch in batches_of(file, window)]
     table = pa.Table.from_batches(rows).combine_chunks()
     with pa.ipc.new_file(_kept(folder, window), table.schema) as kept:
@@ -206,7 +206,7 @@ def _write(folder: Path, window: Window) -> None:
 
 
 def _encoded(schema: Any) -> list[str]:
-    """The columns that have dictionaries, as in a pipeline's files: the limit is to be of no more work than theirs."""
+    """Return the columns with dictionaries, like in a pipeline's files, so that the limit does the same work."""
     file = io.BytesIO()
     pq.write_table(schema.empty_table(), file)
     columns = pq.read_metadata(file).schema

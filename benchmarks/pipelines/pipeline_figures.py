@@ -1,4 +1,4 @@
-"""What else is asked of pipelines than to be fast: latency, memory, requests, and how much they may look after."""
+"""Other figures of pipelines: latency, memory, requests, and scale."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ _AGE_S: Final = 5
 _RECORDS_S: Final = 5_000
 _PARTITIONS: Final = 10_000
 _COMMITS: Final = 100_999
-"""As many entries lie behind the last snapshot as ever do."""
+"""The maximum number of entries after the last snapshot."""
 _ID: Final = Uuid(bytes(16))
 _VALUE: Final = b'{"timestamp":1700000000000,"padding":"' + b"x" * 430 + b'"}'
 
 
 def measure_memory(topic: SparkTopic, home: Path) -> dict[str, float]:
-    """The peak of a process that writes all windows one after the other, of two sizes."""
+    """Return the peak memory of a process that writes all windows in sequence, for two sizes."""
     peaks: dict[str, float] = {}
     for name, size in {"200 MB": _SMALL, "2 GB": _LARGE}.items():
         with tempfile.TemporaryDirectory(dir=home) as folder:
@@ -59,7 +59,7 @@ def measure_memory(topic: SparkTopic, home: Path) -> dict[str, float]:
             size_of_window = {"secor.max.file.size.bytes": str(size)}
             write_properties(file, topic, store_of(topic), Path(folder) / "output", size_of_window)
             (Path(folder) / "output").mkdir()
-            # One of its own, so that the peak is of this run alone.
+            # A separate process, so that the peak is this run's.
             with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
                 peaks[name] = pool.submit(_peak_mib, file).result()
     return {**{f"MiB at {name}": round(peak, 1) for name, peak in peaks.items()},
@@ -75,7 +75,7 @@ def _peak_mib(file: Path) -> float:
 
 
 def measure_age(home: Path, seconds: float) -> dict[str, float]:
-    """From the time of a record to the first listing that has its file."""
+    """Return the time from a record's timestamp to the first listing with its file."""
     with (
         tempfile.TemporaryDirectory(dir=home) as folder,
         start_kafka(**{"log.retention.ms": "-1"}) as server,
@@ -115,7 +115,7 @@ def _append(server: KafkaServer, topic: str, count: int) -> None:
 
 
 def _until_listed(output: Path, count: int) -> list[float]:
-    """Of each record how long it took."""
+    """Return each record's delay."""
     waited: list[float] = []
     seen = set[Path]()
     deadline = time.monotonic() + 600
@@ -133,7 +133,7 @@ def _until_listed(output: Path, count: int) -> list[float]:
 
 
 def measure_requests(home: Path) -> dict[str, float]:
-    """Of small files and a batch, by a proxy before the server."""
+    """Count the requests for small files and a batch, with a proxy before the server."""
     small = pipeline_of(secor__max__file__size__bytes="20000")
     with tempfile.TemporaryDirectory(dir=home) as folder, start_minio() as server:
         topic = StoredTopic(Path(folder) / "logs")
@@ -146,12 +146,12 @@ def measure_requests(home: Path) -> dict[str, float]:
         topic.close()
     uploads = sum("uploadId=" in one.path or "uploads" in one.path for one in seen)
     commits = sum("/commits/" in one.path and one.method in {"PUT", "HEAD"} for one in seen)
-    # A beginning and the word that all is published have one each; a batch has its entry, and a look behind it.
+    # The begin and "published" entries take one each; a batch has its entry, and a check for a later one.
     return {"a small file": uploads / files, "target of a file": 3, "a batch": commits - 2, "target of a batch": 2}
 
 
 def measure_limits(home: Path) -> dict[str, float]:
-    """Seconds to plan a batch over many partitions, and to open a long commit log."""
+    """Return the seconds to plan a batch over many partitions, and to open a long commit log."""
     store = MemoryObjectStore()
     log = CommitLog(store, "out/", "bench", 1)
     for window in _windows():
@@ -169,14 +169,14 @@ def measure_limits(home: Path) -> dict[str, float]:
 
 
 def _planned(home: Path) -> dict[str, float]:
-    """As a driver does it: the bucket is listed, what is due is cut and checked, and its segments are looked up."""
+    """Plan like a driver: list the bucket, cut and check due windows, and look up their segments."""
     batches = [build_batch([Record(_VALUE)], 0)]
     seconds: dict[str, float] = {}
     with tempfile.TemporaryDirectory(dir=home) as folder, closing(StoredTopic(Path(folder))) as topic:
         for number in range(_PARTITIONS):
             topic.copy(0, batches, partition=replace(PARTITION, partition=number))
         moments = itertools.count(0, 3600)
-        # Each look is later than the one before it is fresh.
+        # The clock makes each look outdate the previous one.
         with closing(Planner(pipeline_of(), topic.manager, clock=lambda: float(next(moments)))) as planner:
             for name in (" first", " again"):
                 start, start_cpu = time.perf_counter(), time.process_time()

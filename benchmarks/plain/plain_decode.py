@@ -1,4 +1,4 @@
-"""A plain loop in C over uncompressed batches: what a decoder can be held against on any machine with a compiler."""
+"""Plain C loop over uncompressed batches: a reference for the decoder on any machine with a compiler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Columns(ctypes.Structure):
 
 
 def plain_decoder(piece: bytes, count: int) -> Callable[[], int] | None:
-    """A job that decodes ``piece`` of ``count`` records into memory of its own; None where there is no C compiler."""
+    """Return a job that decodes ``piece`` of ``count`` records into its own memory; None without a C compiler."""
     if shutil.which("cc") is None:
         return None
     with tempfile.TemporaryDirectory() as folder:
@@ -34,7 +34,7 @@ def plain_decoder(piece: bytes, count: int) -> Callable[[], int] | None:
 
     def decode() -> int:
         rows = int(loop(piece, len(piece), ctypes.byref(columns)))
-        # The memory is the job's own as long as there is the job.
+        # the job owns the memory
         return rows if memory else 0
 
     return decode

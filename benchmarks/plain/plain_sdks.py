@@ -1,4 +1,4 @@
-"""The clouds' own SDKs as one uses them plainly and fast, each beside our store on the same server."""
+"""The clouds' own SDKs in plain, fast use, compared with our store on the same server."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 KEY: Final = "object"
 PART: Final = 26214400
-"""The size of our parts, blocks and chunks unless the settings say otherwise, and of the bare clients' here."""
+"""Our default size of parts, blocks and chunks, and the bare clients' here."""
 PARALLEL_PARTS: Final = 4
 PIECE: Final = 1 << 20
-"""Our store is given the body in pieces of this size, as it comes from the transforms."""
+"""Our store gets the body in pieces of this size, like from the transforms."""
 CONNECTIONS: Final = 32
 GCS_CHUNK: Final = 104857600
-"""The size of a chunk that google-cloud-storage takes by itself."""
+"""The default chunk size of google-cloud-storage."""
 
 Upload = Callable[[bytes], object]
 Read = Callable[[int, memoryview], object]
@@ -51,9 +51,9 @@ Read = Callable[[int, memoryview], object]
 
 @dataclass(frozen=True)
 class Contest:
-    """The ways of uploading ``KEY`` and of reading from it, by name; ``ours`` is one of them.
+    """Ways of uploading ``KEY`` and of reading from it, by name; ``ours`` is one of them.
 
-    ``unlike`` names ways that do less, or that the server serves otherwise: measured too, but not to be compared with.
+    ``unlike`` names ways that do less, or that the server handles differently: measured, but not compared.
     """
 
     uploads: dict[str, Upload]
@@ -62,7 +62,7 @@ class Contest:
 
 
 def ours(store: ObjectStore) -> tuple[Upload, Read]:
-    """Through our store."""
+    """Return the functions of our store."""
 
     def upload(data: bytes) -> None:
         view = memoryview(data)
@@ -73,7 +73,7 @@ def ours(store: ObjectStore) -> tuple[Upload, Read]:
 
 @contextmanager
 def s3(name: str, compatibility: Compatibility) -> Generator[Contest, None, None]:
-    """boto3: its transfer manager as it is and with our parts, and the bare client with parts in parallel."""
+    """Yield boto3's transfer manager with defaults and with our parts, and the bare client with parallel parts."""
     with {"minio": start_minio, "seaweedfs": start_seaweedfs}[name]() as server:
         bucket = server.make_bucket()
         options = S3Options(
@@ -112,7 +112,7 @@ def _s3_client(server: S3Server) -> S3Client:
         config=Config(
             s3={"addressing_style": "path"},
             max_pool_connections=CONNECTIONS,
-            # The SDK's own checksum is a CRC-32 in one thread's way: without it boto3 is at its fastest.
+            # The SDK's own checksum is a CRC-32 on a single thread: boto3 is fastest without it.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         ),
@@ -157,10 +157,9 @@ class _PlainS3:
 
 @contextmanager
 def gcs(chunk_size: int = PART) -> Generator[Contest, None, None]:
-    """google-cloud-storage: one resumable upload with chunks as ours, and as it is; ranged downloads.
+    """Yield google-cloud-storage's resumable upload, with our chunks and with defaults, and ranged downloads.
 
-    The emulator copies all that it has of an object for every chunk that it gets: fewer chunks are faster here, whoever
-    sends them.
+    The emulator copies the object's whole content for every chunk: here fewer chunks are faster for any client.
     """
     with start_fake_gcs() as server:
         bucket = server.make_bucket()
@@ -192,7 +191,7 @@ def gcs(chunk_size: int = PART) -> Generator[Contest, None, None]:
 
 @contextmanager
 def _gcs_client(endpoint_url: str) -> Generator[Any, None, None]:
-    # The SDK has no types.
+    # no types
     storage: Any = importlib.import_module("google.cloud.storage")
     credentials: Any = importlib.import_module("google.auth.credentials").AnonymousCredentials()
     session: Any = importlib.import_module("google.auth.transport.requests").AuthorizedSession(credentials)
@@ -206,9 +205,9 @@ def _gcs_client(endpoint_url: str) -> Generator[Any, None, None]:
 
 @contextmanager
 def azure(*, md5: bool = True) -> Generator[Contest, None, None]:
-    """azure-storage-blob: its own parallel upload as it is, and with our blocks; ranged downloads.
+    """Yield azure-storage-blob's parallel upload, with defaults and with our blocks, and ranged downloads.
 
-    With ``md5`` all sides send one of every block, which the server computes as well.
+    With ``md5`` all sides send an MD5 of every block, which the server computes as well.
     """
     with start_azurite() as server, ExitStack() as stack:
         name = f"bench-{base64.b16encode(os.urandom(4)).decode().lower()}"

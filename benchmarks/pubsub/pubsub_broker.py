@@ -1,4 +1,6 @@
-"""A broker beside an asyncio sink that checks the same frames, for ``bench_pubsub``: each in a process of its own."""
+"""A broker compared with an asyncio sink that checks the same frames, for ``bench_pubsub``; each in a separate
+process.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ _ANSWER_OK: Final = struct.Struct(">iHqBHH")
 
 
 class Hollow(DelegatingObjectStore):
-    """Takes batches and keeps none of their bytes."""
+    """Accepts batches without storing their bytes."""
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         if "!tieredstore" not in key and isinstance(body, bytes | bytearray | memoryview):
@@ -43,7 +45,7 @@ class Hollow(DelegatingObjectStore):
 
 
 async def _sink(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Reads frames, looks at both checksums of each Message, answers that it is well."""
+    """Read frames, check both checksums of each Message, and acknowledge."""
     try:
         while True:
             head = await reader.readexactly(4)
@@ -84,14 +86,14 @@ def _serve_broker(pipe: Connection) -> None:
 
 
 def _answer_usage(pipe: Connection) -> None:
-    """Tell what processor time the process has used, whenever it is asked; until told to end."""
+    """Return the process's CPU time on request, until told to end."""
     while pipe.recv():
         used = resource.getrusage(resource.RUSAGE_SELF)
         pipe.send(used.ru_utime + used.ru_stime)
 
 
 def _load(port: int, packets: list[bytes]) -> None:
-    """Send all, and read an answer of each beside that: what waits for its batch keeps nothing from coming."""
+    """Send all packets while reading the answers: waiting for a batch must not block sending."""
     with socket.create_connection(("127.0.0.1", port)) as client:
         answers = client.makefile("rb")
 
@@ -109,7 +111,7 @@ def _load(port: int, packets: list[bytes]) -> None:
 
 
 def measure_broker(mib: int, message_kib: int, runs: int) -> dict[str, object]:
-    """By the wall, and by the processor time of the server's process alone."""
+    """Measure by the wall, and by the processor time of the server's process alone."""
     context = multiprocessing.get_context("spawn")
     value = os.urandom(message_kib << 10)
     count = max(1, (mib << 10) // message_kib)

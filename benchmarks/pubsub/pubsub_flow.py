@@ -1,4 +1,4 @@
-"""Batches through a store, for ``bench_pubsub``: publishing, reading back, latency, requests, cost, memory."""
+"""Batches through a store, for ``bench_pubsub``: publishing, reading, latency, requests, cost, memory."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ PRICES: Final = REPOSITORY / "examples" / "prices.toml"
 
 @contextmanager
 def bucket(server: S3Server, url: str | None = None) -> Generator[ObjectStore]:
-    """A new one of the server, or by way of a proxy before it."""
+    """Create a bucket on the server, accessed directly or through a proxy."""
     options = S3Options(
         server.make_bucket(),
         region=REGION,
@@ -86,13 +86,13 @@ def read_all(topics: Topics, topic: str, count: int) -> None:
 
 
 def measure_throughput(mib: int, runs: int) -> dict[str, object]:
-    """Publishing beside plain PUTs, and reading beside plain GETs, of the very objects that are read, in a local MinIO.
+    """Compare publishing with plain PUTs, and reading with plain GETs of the same objects, in a local MinIO.
 
-    The limits contain what the store's client does for a body (its CRC-32C and its SHA-256, on the way up) and the
-    server's work, and nothing of ours: no conditions, no queue, no records. Both sides keep as many requests under way.
-    Processor time is that of this process and of the server, which share the machine. ``bare requests`` are those that
-    the promises cost beside the plain one, with nothing else: the PUT is conditional and marked, an entry follows it,
-    and the queue's start is asked for; before a GET an entry is read.
+    The limits include the store client's work for a body (CRC-32C, and SHA-256 on upload) and the server's, without
+    ours: no conditions, queue or records. Both sides have the same number of concurrent requests. Processor time
+    includes this process and the server, which share the machine. ``bare requests`` adds the requests of our
+    guarantees, and nothing else: the PUT is conditional and marked, an entry follows it, and the queue's start is read;
+    before a GET an entry is read.
     """
     tree = ProcessTree(os.getpid())
 
@@ -175,7 +175,9 @@ def measure_throughput(mib: int, runs: int) -> dict[str, object]:
 
 
 def measure_requests(mib: int, idle_s: float) -> dict[str, object]:
-    """Counted by a proxy before the server: of what is published, of a reader, of an idle topic with one reader."""
+    """Count requests by a proxy before the server: of published batches, of a reader, and of an idle topic with one
+    reader.
+    """
     count, value = mib * MIB // RECORD, os.urandom(RECORD)
     with start_minio() as server, FaultProxy(server.endpoint_url) as proxy, bucket(server, proxy.url) as store:
         topics = topics_on(store, compression="none", batch_ms="60000")
@@ -197,7 +199,7 @@ def measure_requests(mib: int, idle_s: float) -> dict[str, object]:
                 batch = consumer.poll(60.0)
                 rows += 0 if batch is None else batch.num_rows
             read = requests()
-            end_s = time.monotonic() + 12.0  # after ten idle seconds readers look less often
+            end_s = time.monotonic() + 12.0  # after ten idle seconds readers poll less often
             while time.monotonic() < end_s:
                 consumer.poll(0.5)
             requests()
@@ -238,7 +240,7 @@ def _kind(path: str) -> str:
 
 
 class SlowPuts(DelegatingObjectStore):
-    """PUTs take 60 ms, one in a hundred 400 ms or more, and one in 500 hangs: as a cloud on a bad day."""
+    """PUTs take 60 ms, one in a hundred 400 ms or more, and one in 500 hangs, like a cloud on a bad day."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(MemoryObjectStore())
@@ -251,7 +253,7 @@ class SlowPuts(DelegatingObjectStore):
             self.puts += 1
             hangs = self.puts % 500 == 40  # the first soon, so that a short run has one
             self.hung += hangs
-            # The median of a log-normal distribution is 60 ms, and its 99th percentile 400 ms.
+            # A log-normal distribution with median 60 ms and 99th percentile 400 ms.
             delay_s = 0.060 * self._random.lognormvariate(0, 0.8155)
         if hangs:
             time.sleep(30.0)
@@ -260,7 +262,7 @@ class SlowPuts(DelegatingObjectStore):
 
 
 def measure_latency(seconds: float, batch_ms: int, targets: dict[str, float]) -> dict[str, object]:
-    """From ``send`` to ``poll`` at 20 MB/s of records of 10,000 bytes."""
+    """Measure from ``send`` to ``poll`` at 20 MB/s of records of 10,000 bytes."""
     store = SlowPuts(batch_ms)
     topics = topics_on(store, compression="none", batch_ms=str(batch_ms))
     topics.create("orders", 2)
@@ -296,7 +298,7 @@ def measure_latency(seconds: float, batch_ms: int, targets: dict[str, float]) ->
 
 
 class Forgetful(DelegatingObjectStore):
-    """Forgets a batch when it was read."""
+    """Drops a batch once it is read."""
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         data = super().get(key, start, stop)
@@ -313,13 +315,13 @@ class Forgetful(DelegatingObjectStore):
 
 
 def measure_memory(gib: float) -> dict[str, object]:
-    """In a process of its own, since what others have left would hide what grows."""
+    """Measure in a separate process: leftovers of others would hide the growth."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as one:
         return one.submit(_memory_of, gib).result()
 
 
 def _memory_of(gib: float) -> dict[str, object]:
-    """What the process holds at each eighth, while records go through it and are read."""
+    """Return the process's memory at each eighth, while records are written and read."""
     topics = topics_on(Forgetful(MemoryObjectStore()), compression="none")
     topics.create("orders")
     value, count = os.urandom(100_000), int(gib * GIB / 100_000)
@@ -327,7 +329,7 @@ def _memory_of(gib: float) -> dict[str, object]:
     with BatchProducer(topics, "orders") as producer, BatchConsumer(topics, "orders") as consumer:
         rows = 0
         for number in _sent(producer, value, count):
-            # Not far behind: what was not read yet lies in the store, which is this process's memory too.
+            # Keep the backlog small: unread records are in the store, which is this process's memory too.
             while number % 20 == 0 and (batch := consumer.poll(60.0 if number - rows > LAG else 0.0)) is not None:
                 rows += batch.num_rows
             if number % (count // 8) == count // 8 - 1:

@@ -1,4 +1,4 @@
-"""The same topic in a local broker, and how fast a Kafka client reads it."""
+"""The same topic in a local broker, and a Kafka client's speed of reading it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.servers.kafka import KafkaServer, start_kafka
 from tieredstore.kafka.logdir import PARTITION_METADATA
 
 CONSUME: Final = 10_000
-"""Messages that are asked for at once."""
+"""Number of messages requested at once."""
 
 TUNED: Final = {
     "fetch.queue.backoff.ms": "2",
@@ -30,7 +30,7 @@ TUNED: Final = {
     "fetch.message.max.bytes": str(16 << 20),
     "fetch.max.bytes": str(64 << 20),
 }
-"""Of the client: as fast as it was found to be."""
+"""Client settings: the fastest found."""
 
 _BROKER: Final = {"log.retention.ms": "-1", "log.retention.bytes": "-1", "log.segment.bytes": str(2**30)}
 _JVM: Final = ("-Xms512m", "-Xmx512m", "-Xshare:auto")
@@ -40,26 +40,26 @@ _RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class KafkaTopic:
-    """The topic in a running broker."""
+    """Topic in a running broker."""
 
     name: str
     records: int
     server: KafkaServer = field(repr=False)
 
     def consume(self) -> None:
-        """A plain loop over all records, which adds up the lengths of their values."""
+        """Read all records in a plain loop, adding up the lengths of their values."""
         config = {
             "bootstrap.servers": self.server.bootstrap_servers,
             "group.id": "bench",
             "enable.auto.commit": False,
             "log_level": "2",
         }
-        # What it is told of a message has no types.
+        # Its messages have no types.
         consumer: Any = Consumer({**config, **TUNED})
         consumer.assign([TopicPartition(self.name, 0, 0)])
         read = lengths = 0
         while read < self.records:
-            # One more than there are would wait for the whole time-out.
+            # Requesting more than remain would wait for the whole timeout.
             messages = consumer.consume(min(CONSUME, self.records - read), _TIMEOUT_S)
             if not messages or messages[0].error():
                 raise RuntimeError(f"the consumer stopped after {read} records: {messages[:1]}")
@@ -70,7 +70,7 @@ class KafkaTopic:
 
 @contextmanager
 def topic_on_broker(topic: SparkTopic) -> Generator[KafkaTopic]:
-    """A broker that has the topic's segments, without one of them being written again."""
+    """Run a broker with the topic's segments, without writing any again."""
     home = topic.folder / "broker"
     shutil.rmtree(home, ignore_errors=True)
     overrides = _BROKER | {"log.dirs": str(home)}
@@ -95,9 +95,9 @@ def _create(topic: SparkTopic, server: KafkaServer) -> None:
 
 
 def _plant(topic: SparkTopic, home: Path) -> None:
-    """Put the segments into the partition of a broker that does not run, as if it had written them itself.
+    """Put the segments into the partition of a stopped broker, as if it had written them itself.
 
-    The topic id stays the broker's. The recovery point says that nothing has to be read again at the start.
+    The topic id stays the broker's. The recovery point makes the broker skip reading them at startup.
     """
     target = home / f"{topic.name}-0"
     for path in target.iterdir():

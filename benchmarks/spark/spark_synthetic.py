@@ -1,6 +1,6 @@
-"""A data source that costs nothing: one batch of Arrow, read from a file once a worker, given again and again.
+"""Data source without cost: one Arrow batch, read from a file once per worker, returned repeatedly.
 
-How fast Spark itself takes rows from Python. Spark's workers import this module.
+Measures how fast Spark itself takes rows from Python. Spark's workers import this module.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ class SyntheticSource(DataSource):
         return "synthetic"
 
     def schema(self) -> StructType:
-        """That of the source it stands beside."""
+        """Return the schema of the source it is compared with."""
         return RowShape(COLUMNS).schema
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's name
-        """Reads a batch."""
+        """Return a reader of the batch."""
         return SyntheticReader(self.options["file"], int(self.options["rows"]), int(self.options["tasks"]))
 
 
 class SyntheticReader(DataSourceReader):
-    """The rows in equal shares."""
+    """Rows in equal shares."""
 
     def __init__(self, file: str, rows: int, tasks: int) -> None:
         self._file = file
         self._borders = [rows * at // tasks for at in range(tasks + 1)]
 
     def partitions(self) -> list[InputPartition]:
-        """How many rows each task has."""
+        """Return the number of rows for each task."""
         return [InputPartition(stop - start) for start, stop in zip(self._borders, self._borders[1:], strict=False)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The batch as often as needed, the last time a part of it."""
+        """Yield the batch repeatedly, the last time partially."""
         batch, left = _batch_in(self._file), partition.value
         while left:
             given = batch.slice(0, min(left, batch.num_rows))
@@ -55,13 +55,13 @@ class SyntheticReader(DataSourceReader):
 
 
 def write_batch(batch: pa.RecordBatch, file: str) -> None:
-    """What workers are to give."""
+    """Write the batch for the workers."""
     with pa.OSFile(file, "wb") as stream, pa.ipc.new_stream(stream, batch.schema) as writer:
         writer.write_batch(batch)
 
 
 def read_synthetic(spark: SparkSession, file: str, rows: int, tasks: int) -> DataFrame:
-    """A DataFrame of it."""
+    """Return a DataFrame of it."""
     spark.dataSource.register(SyntheticSource)
     return spark.read.format("synthetic").options(file=file, rows=rows, tasks=tasks).load()
 

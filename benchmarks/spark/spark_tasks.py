@@ -1,4 +1,4 @@
-"""The tasks of the Spark source without Spark: planned here, read here or in processes of their own, and counted."""
+"""Tasks of the Spark source without Spark: planned here, read here or in separate processes, and counted."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ PROCESSES: Final = 2
 
 
 class PlannedTasks:
-    """What Spark would run for these options."""
+    """Tasks that Spark would run for these options."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = parse_options(options, streaming=False)
         self.tasks = list(BatchReader(self.options).partitions())
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Of all tasks, read in this process."""
+        """Yield the batches of all tasks, read in this process."""
         for task in self.tasks:
             yield from read_task(task, self.options)
 
     def usual_batch(self) -> pa.RecordBatch:
-        """One of middle size."""
+        """Return a batch of median size."""
         batches = sorted(read_task(self.tasks[0], self.options), key=lambda batch: batch.num_rows)
         return batches[len(batches) // 2]
 
     def bytes_fetched(self) -> int:
-        """Stored bytes that are read for all tasks, one after the other."""
+        """Return the stored bytes read for all tasks, in sequence."""
         manager = manager_of(self.options.store)
         before = manager.fetch_stats.bytes_fetched
         for _ in self.batches():
@@ -50,14 +50,14 @@ class PlannedTasks:
 
 
 class ReadingProcesses:
-    """Processes that stay, as Spark's workers do, and take the next task as soon as one is read."""
+    """Persistent processes, like Spark's workers, that take the next task as soon as one is read."""
 
     def __init__(self, planned: PlannedTasks) -> None:
         self._planned = planned
         self._pool = ProcessPoolExecutor(PROCESSES, mp_context=multiprocessing.get_context("spawn"))
 
     def read(self) -> int:
-        """All tasks; how many rows they have."""
+        """Read all tasks; return their number of rows."""
         job = partial(_count_rows, options=self._planned.options)
         return sum(self._pool.map(job, self._planned.tasks))
 
@@ -71,7 +71,7 @@ def _count_rows(task: InputPartition, options: SourceOptions) -> int:
 
 
 class _Nowhere:
-    """A file that takes everything."""
+    """File that discards everything."""
 
     closed = False
 
@@ -89,7 +89,9 @@ class _Nowhere:
 
 
 def stage_seconds(planned: PlannedTasks) -> dict[str, float]:
-    """CPU seconds, all threads, of each stage alone: what it takes beyond the stages before it, at its best of two."""
+    """Return the CPU seconds of all threads for each stage alone, beyond the previous stages; the better of two
+    runs.
+    """
     stages: dict[str, Callable[[PlannedTasks], None]] = {
         "fetch, decrypt, decompress": _fetch,
         "decode": _decode,

@@ -1,4 +1,4 @@
-"""A topic of JSON records for the benchmark of the Spark source: its log as a broker has it, and as it is tiered."""
+"""Topic of JSON records for the Spark source's benchmark: its log as on a broker, and as tiered."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION, build_segment
 
 STORED: Final = ("zstd+encrypted", "plain")
-"""How the tiered segments may be stored; plain is what the plugin does unless it is told otherwise."""
+"""Encodings of the tiered segments; plain is the plugin's default."""
 
 SEGMENTS: Final = 8
-"""At least."""
+"""Minimum number of segments."""
 
 _RECORD_BYTES: Final = 495
-"""Of the log, somewhat more than a record takes."""
+"""Log bytes per record, slightly more than a record takes."""
 
 _FIRST_TIMESTAMP_MS: Final = 1_767_225_600_000
 
@@ -32,7 +32,7 @@ _DONE: Final = "topic.json"
 
 
 def topic_parser(description: str | None, *, records: int, runs: int) -> argparse.ArgumentParser:
-    """The command line of a benchmark over such a topic, with its usual number of records and of counted rounds."""
+    """Return the command line of a benchmark over such a topic, with default numbers of records and counted rounds."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=records, help="how many records the topic has, about")
     parser.add_argument("--runs", type=int, default=runs, help="counted rounds")
@@ -56,21 +56,21 @@ class SparkTopic:
 
     @property
     def name(self) -> str:
-        """Of the topic."""
+        """Name of the topic."""
         return PARTITION.topic
 
     @property
     def partition_folder(self) -> Path:
-        """The partition's folder, as a broker has it."""
+        """The partition's folder, as on a broker."""
         return self.folder / "logs" / f"{PARTITION.topic}-{PARTITION.partition}"
 
     @property
     def options(self) -> dict[str, str]:
-        """Those of the Spark source, to read all of it."""
+        """Options of the Spark source to read everything."""
         return {"settings": str(self.folder / "store.properties"), "subscribe": self.name}
 
     def window_options(self, share: float) -> dict[str, str]:
-        """The options to read so much of the topic's time, from its middle on."""
+        """Return the options to read this share of the topic's time, from its middle on."""
         first, last = self.first_timestamp_ms, self.last_timestamp_ms
         start = (first + last) // 2
         stop = start + round((last - first) * share)
@@ -78,7 +78,7 @@ class SparkTopic:
 
 
 def topic_in(folder: Path, records: int, stored: str = STORED[0]) -> SparkTopic:
-    """A topic of ``records`` records or a few more; taken as it is if it was made there before."""
+    """Return a topic of ``records`` records or a few more; an existing one in the folder is reused."""
     home = folder / f"topic-of-{records}-{stored}"
     done = home / _DONE
     if not done.exists():

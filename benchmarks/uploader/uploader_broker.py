@@ -1,4 +1,4 @@
-"""A producer's waits on a local broker, by rounds, and appends to logs that are watched."""
+"""A producer's waits on a local broker, by rounds, and appends to watched logs."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ print(done / passed)
 
 
 def make_topic(server: KafkaServer, segment_bytes: int) -> None:
-    """A topic whose segments are closed again and again while it is written."""
+    """Create a topic whose segments close repeatedly while it is written."""
     admin: Any = AdminClient({"bootstrap.servers": server.bootstrap_servers, "log_level": "2"})
     topic = NewTopic(TOPIC, PARTITIONS, config={"segment.bytes": str(segment_bytes)})
     admin.create_topics([topic])[TOPIC].result(_TIMEOUT_S)
 
 
 def produce_waits(server: KafkaServer, rate: int, seconds: float) -> list[float]:
-    """Milliseconds from giving a message of 1 kB to the client until all replicas have it, at so many a second."""
+    """Return milliseconds from passing a 1 kB message to the client until all replicas have it, at this rate."""
     waits: list[float] = []
     producer: Any = Producer(
         {"bootstrap.servers": server.bootstrap_servers, "acks": "all", "linger.ms": "0", "log_level": "2"}
@@ -66,6 +66,6 @@ def produce_waits(server: KafkaServer, rate: int, seconds: float) -> list[float]
 
 
 def append(logs: list[Path], rate: int, seconds: float) -> float:
-    """Write to the ends of logs, in another process; how many writes a second came of it."""
+    """Write to the ends of logs in another process; return the writes per second."""
     command = [sys.executable, "-c", _APPENDS, str(rate), str(seconds), *map(str, logs)]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

@@ -1,4 +1,4 @@
-"""The uploader as an operator runs it, in a process of its own, and what that takes of the machine."""
+"""The uploader as operators run it, in a separate process, and its resource use."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _LONG_S: Final = 3600.0
 
 @dataclass(slots=True)
 class UploaderProcess:
-    """``tieredstore uploader``. ``peak_mib`` is the most memory that it had in use, as far as it was looked at."""
+    """``tieredstore uploader``. ``peak_mib`` is its peak memory at the last look."""
 
     process: subprocess.Popen[bytes] = field(repr=False)
     peak_mib: float = 0.0
 
     def is_looked_at_until(self, is_done: Callable[[], bool]) -> bool:
-        """Note what it has in use; whether that is enough. Linux keeps the peak for as long as the process lives."""
+        """Record its peak memory; return ``is_done``. Linux keeps the peak only while the process lives."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         for line in status.splitlines():
             if line.startswith("VmHWM:"):
@@ -31,7 +31,7 @@ class UploaderProcess:
 
 @contextmanager
 def uploader_process(settings: dict[str, str], folder: Path, *words: str) -> Generator[UploaderProcess]:
-    """Started with settings of a file in ``folder``; what still runs at the end of the block is stopped."""
+    """Run it with settings from a file in ``folder``; stop it at the end of the block."""
     file = folder / "uploader.properties"
     file.write_text("".join(f"{name}={text}\n" for name, text in settings.items()))
     command: list[str | Path] = [Path(sys.executable).with_name("tieredstore"), "uploader", "-c", file, *words]
