@@ -1,4 +1,4 @@
-"""What stores tell of writes that did not end, and that every wrapper passes it on."""
+"""Unfinished writes as stores report them, through every wrapper."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LEFT = AbandonedWrite("object", 5, 1000, "id")
 
 
 class Leaving(MemoryObjectStore):
-    """Has one abandoned write until it is discarded; of its objects only small reads are answered."""
+    """Has one abandoned write until it is discarded; answers only small reads of its objects."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ def test_no_method_of_the_contract_is_left_to_its_default_by_a_wrapper(
 
 
 class Own(SqliteObjectStore):
-    """A store of a user's own that answers two of the administrative questions, and no other."""
+    """A custom store that answers only two of the administrative questions."""
 
     def now_ms(self) -> int:
         return 1234
@@ -250,7 +250,7 @@ def test_blocks_without_a_blob_are_told_but_cannot_be_removed(azurite: AzureServ
                 store.put(key, broken())
         left = list(store.abandoned_writes())
         assert [(write.key, write.removable) for write in left] == [("folder/object", False), ("folder/other", False)]
-        # Of the parts side by side some may be given up before they are there.
+        # Some of the parallel parts may be abandoned before they arrive.
         assert all(write.size in {PART, 2 * PART, 3 * PART} for write in left)
         assert [write.key for write in store.abandoned_writes("folder/ob")] == ["folder/object"]
         assert not store.discard(left[0])

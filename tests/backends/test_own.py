@@ -1,4 +1,4 @@
-"""A store of a user's own, the one of examples/: the whole contract, and settings that name it in each way."""
+"""A custom store, the one of examples/: the whole contract, and settings that name it in each way."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def texts(backend: str, folder: Path) -> dict[str, str]:
 
 @pytest.fixture
 def _examples_on_the_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As a user's own code is; the module goes again, being the tests' own under another name."""
+    """Put the examples on the path like a user's own code; remove the module afterwards, since tests use it by
+    another name.
+    """
     monkeypatch.setattr(sys, "path", [str(EXAMPLES), *sys.path])
     yield
     sys.modules.pop("sqlite_store", None)

@@ -1,4 +1,4 @@
-"""Each store has one public name, at its folder; asking for the options alone does not import an SDK."""
+"""Each store has one public name, at its folder; importing only the options does not import an SDK."""
 
 from __future__ import annotations
 

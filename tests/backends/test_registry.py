@@ -25,7 +25,7 @@ class _Storage:
 
 
 def settings(backend: str, root: Path | None = None) -> Settings:
-    """Only what these stores read."""
+    """Return only the settings that these stores read."""
     return cast("Settings", _Storage(backend, root))
 
 
@@ -95,7 +95,7 @@ def test_a_backend_that_cannot_be_opened_is_a_setting_s_fault(path: str, said: s
 
 @pytest.fixture
 def broken_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a store whose module imports one that is not there."""
+    """Return the name of a store whose module imports a missing one."""
     (tmp_path / "store_with_sdk.py").write_text("import absent_sdk.client\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.delitem(sys.modules, "store_with_sdk", raising=False)

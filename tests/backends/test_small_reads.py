@@ -1,4 +1,4 @@
-"""``get_small``: a whole object within a bound, and nothing read of one beyond it; manifests are read so."""
+"""``get_small``: a whole object up to a limit, and no byte of a larger one; manifests are read so."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_what_is_too_large_counts_as_a_call_but_not_as_bytes() -> None:
 
 
 class _Endless(ThreadingHTTPServer):
-    """Answers every GET with 1 GiB; ``sent`` is how much of it clients took."""
+    """Answers every GET with 1 GiB; ``sent`` is the number of bytes that clients took."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -81,7 +81,7 @@ class _GibHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
         server = self.server
@@ -140,7 +140,7 @@ def test_of_a_gibibyte_only_what_the_network_had_under_way_comes(make: Callable[
     with endless() as (server, url):
         with closing(make(url)) as store:
             assert store.get_small("object", 16 << 20) is None
-        # One request, and the rest of its answer is not waited for: the buffers of both sockets hold a few MiB.
+        # One request, without waiting for the rest of its answer: the buffers of both sockets hold a few MiB.
         assert server.requests == 1
     assert server.sent < 64 << 20
 

@@ -1,4 +1,4 @@
-"""URLs of stores: what they name, what they take from a file and from an SDK's environment, what is refused."""
+"""URLs of stores: their parts, values from a file or from an SDK's environment, and rejected URLs."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_a_file_of_another_store_gives_the_rest(tmp_path: Path) -> None:
     assert (settings.storage_backend, settings.chunk_size) == ("gcs", 7)
 
 
-# What is refused
+# Rejected URLs
 
 
 @pytest.mark.parametrize(

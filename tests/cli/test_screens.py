@@ -1,4 +1,4 @@
-"""What commands show on a terminal: golden screens of the demo's bucket, and tables that fit each width."""
+"""Commands on a terminal: golden screens of the demo's bucket, and tables that fit each width."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def bucket() -> Iterator[Path]:
 
 @pytest.mark.parametrize("name", SESSIONS)
 def test_a_command_shows_what_its_file_says(name: str, bucket: Path) -> None:
-    """If the change is meant: ``python -m tests.support.cli.screens``, and look at the difference."""
+    """After a deliberate change: ``python -m tests.support.cli.screens``, and check the difference."""
     assert text_of(session_of(bucket, SESSIONS[name])) == (FOLDER / f"{name}.txt").read_text()
 
 

@@ -1,4 +1,4 @@
-"""What is kept for all clones: whole or not at all, and a clone keeps its own when the cache is emptied."""
+"""Caches shared by all clones: complete or absent, and a clone keeps its own when the cache is emptied."""
 
 from __future__ import annotations
 

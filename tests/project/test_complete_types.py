@@ -1,4 +1,4 @@
-"""All public names have complete types for whoever installs the package, as pyright sees it."""
+"""All public names have complete types for users of the installed package, according to pyright."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_public_names_have_complete_types(tmp_path: Path) -> None:
-    (tmp_path / "tieredstore").symlink_to(REPOSITORY / "tieredstore")  # as if it were installed from a wheel
+    (tmp_path / "tieredstore").symlink_to(REPOSITORY / "tieredstore")  # as if installed from a wheel
     done = subprocess.run(
         [
             Path(sys.executable).with_name("pyright"), "--pythonpath", sys.executable, "--verifytypes", "tieredstore",

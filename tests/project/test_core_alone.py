@@ -1,4 +1,4 @@
-"""Which tests of the core know a wing, and so do not run in `make core`."""
+"""Tests of the core that import a wing, and so do not run in `make core`."""
 
 from __future__ import annotations
 

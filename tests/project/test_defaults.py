@@ -1,6 +1,6 @@
-"""One default: whichever way a topic is read, it has the same records, with equal keys and values.
+"""One default: every way to read a topic gives the same records, with equal keys and values.
 
-Spark's source is held to the same golden records in tests/spark/source/test_golden.py.
+tests/spark/source/test_golden.py holds Spark's source to the same golden records.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def by_consumer(bucket: ts.Bucket) -> list[Row]:
 
 
 def as_bytes(row: Any) -> Row:
-    """Of what has keys and values as text."""
+    """Convert a row with text keys and values."""
     offset, *data = row
     key, value = (one.encode() if isinstance(one, str) else one for one in data)
     return offset, key, value

@@ -1,4 +1,4 @@
-"""The demo runs, and says what it promises."""
+"""The demo runs, and its output matches its text."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_demo_brings_every_segment_back_identical_and_queries_them(store: st
 
 
 def check_filed(shown: str) -> None:
-    """By month: all records of both partitions, which verify has read."""
+    """Check the output by month: all records of both partitions, which verify has read."""
     months = re.findall(r"^filed/none/month=(2026-\d\d)  2 files, ", shown, re.MULTILINE)
     assert months == sorted(set(months))
     values = [json.loads(row["value"]) for partition in (0, 1) for row in expected_rows("01-none", partition)]
@@ -58,7 +58,7 @@ def check_filed(shown: str) -> None:
 
 
 def check_queries(shown: str) -> None:
-    """Spark counts what a read_committed consumer read; all bytes are in splits, and Spark plans as many."""
+    """Check that Spark counts a read_committed consumer's records, and plans one task per split over all bytes."""
     everything, recent = shown.split("\n>>> spark.read")[1:]
     for topic, partition, case in QUERIED:
         rows = expected_rows(case, partition, "read_committed")
@@ -79,13 +79,13 @@ def check_queries(shown: str) -> None:
 
 
 def cells_of(shown: str) -> list[list[str]]:
-    """The lines of the tables that Spark shows."""
+    """Return the rows of the tables that Spark prints."""
     lines = [line for line in shown.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
 def split_sizes(shown: str) -> list[int]:
-    """The bytes of the splits that are shown: as many as Spark has tasks."""
+    """Return the bytes of the printed splits, one per task of Spark."""
     sizes = re.findall(r"^\S+ +\d+ +[\d,]+ +[\d,]+ +([\d,]+)$", shown, re.MULTILINE)
     planned = re.search(r"^(\d+) splits, .*; Spark runs (\d+) tasks$", shown, re.MULTILINE)
     assert planned is not None

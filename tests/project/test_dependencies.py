@@ -1,4 +1,4 @@
-"""docs/reference/compatibility.md: every package that is installed beside this one, and the licence that it states."""
+"""docs/reference/compatibility.md lists every package installed along with this one, and the licence it states."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OF_TESTS = {"servers", "test", "dev"}
 ROW = re.compile(r"^\| `([\w-]+)` \| ((?:`[\w-]+`(?:, )?)*) ?\| ([^|]+) \|$", re.MULTILINE)
 
 WORDS_OF_PACKAGES = {
-    # What metadata says in words of its own.
+    # Licences that metadata words differently.
     "azure-storage-blob": "MIT License",
     "confluent-kafka": "Apache Software License",
     "diskcache": "Apache 2.0",
@@ -22,7 +22,7 @@ WORDS_OF_PACKAGES = {
     "lz4": "BSD License",
     "matplotlib": "Python Software Foundation License",
     "pandas": "BSD 3-Clause",
-    "pycryptodome": "BSD-2-Clause",  # "AND Unlicense AND MIT" of parts
+    "pycryptodome": "BSD-2-Clause",  # "AND Unlicense AND MIT" for parts
     "PySocks": "BSD",
     "cryptography": "Apache-2.0 OR BSD-3-Clause",
     "prometheus-client": "Apache-2.0 AND BSD-2-Clause",
@@ -31,7 +31,7 @@ WORDS_OF_PACKAGES = {
 
 
 def declared() -> dict[str, set[str]]:
-    """Each package that ``pip install tieredstore[…]`` brings, with its extras (none for all)."""
+    """Return each package that ``pip install tieredstore[…]`` installs, with its extras (none for all)."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     extras: dict[str, set[str]] = {}
     for extra, requirements in {"": project["dependencies"], **project["optional-dependencies"]}.items():

@@ -1,4 +1,4 @@
-"""The documents: what they name exists, what they show runs, what they calculate is right."""
+"""The documents: names exist, examples run, and calculations are right."""
 
 from __future__ import annotations
 
@@ -64,18 +64,18 @@ def name_of(path: Path) -> str:
 
 
 def blocks(path: Path, language: str) -> list[str]:
-    """The code blocks of a language, indented ones too."""
+    """Return the code blocks of a language, indented ones too."""
     fences = _FENCE.findall(path.read_text())
     return [re.sub(rf"^{indent}", "", code, flags=re.MULTILINE) for indent, kind, code in fences if kind == language]
 
 
 def prose(path: Path) -> str:
-    """The document without its code blocks."""
+    """Return the document without its code blocks."""
     return _FENCE.sub("", path.read_text())
 
 
 def anchors(path: Path) -> set[str]:
-    """The names by which headings can be linked to."""
+    """Return the link targets of headings."""
     headings = re.findall(r"^#+ (.+)$", prose(path), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
@@ -102,14 +102,14 @@ def test_pages_are_short() -> None:
 
 
 def test_every_page_with_programs_is_run_by_a_test() -> None:
-    """Pages on the sample run whole (test_docs_commands.py); a test has to name each other page."""
+    """Pages on the sample run as a whole (test_docs_commands.py); a test has to name each other page."""
     tests = "".join(path.read_text() for path in (REPOSITORY / "tests").rglob("*.py"))
     pages = [page for page in SHELVES if blocks(page, "python") and not is_sample_page(page)]
     assert [name_of(page) for page in pages if f'"{page.name}"' not in tests and name_of(page) not in tests] == []
 
 
 def is_sample_page(page: Path) -> bool:
-    """Return whether the page mentions the sample, and so is run in a copy of it."""
+    """Return True if the page mentions the sample, and so runs in a copy of it."""
     return "examples/sample" in page.read_text()
 
 
@@ -129,7 +129,7 @@ def test_the_readme_names_the_stores_that_there_are() -> None:
 
 
 def shown_commands(path: Path) -> Iterator[list[str]]:
-    """The words of every command line that a document shows, in blocks and within sentences."""
+    """Yield the words of every command line in a document, from blocks and sentences."""
     lines = [line.removeprefix("$ ") for block in blocks(path, "console") for line in block.splitlines()]
     for text in [*lines, *_CODE.findall(prose(path))]:
         name, *words = text.split()
@@ -170,7 +170,7 @@ def test_dotted_names_of_the_library_exist(path: Path) -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     groups = {*project["entry-points"], *(f"tieredstore.{kind}" for kind in ("stores", "key_sources", "queues"))}
     for name in re.findall(r"tieredstore(?:\.\w+)+", prose(path)):
-        if name.endswith(".x") or name in groups:  # stands for any module
+        if name.endswith(".x") or name in groups:  # a placeholder for any module
             continue
         resolve(name.split("."))
 
@@ -217,13 +217,13 @@ def test_the_settings_for_a_second_key_pair_use_both() -> None:
     assert {pair.id for pair in encryption.key_pairs} == {"key1", "key2"}
 
 
-# What is shown runs.
+# Examples run.
 
 
 def installed(**more: str) -> dict[str, str]:
-    """The environment of a process that finds the package where it is installed, and not in this folder.
+    """Return the environment of a process that finds the installed package, not this folder.
 
-    That is an editable install, which `make` makes.
+    This needs the editable install that `make` makes.
     """
     (recorded,) = importlib.metadata.Distribution.discover(name="tieredstore", path=[sysconfig.get_path("purelib")])
     origin = json.loads(recorded.read_text("direct_url.json") or "{}")
@@ -248,19 +248,19 @@ def test_the_readmes_query_runs_in_any_folder_by_a_python_that_is_not_on_the_pat
     assert "720 records, a task for each segment" in done.stdout
 
 
-# What is calculated is right.
+# Calculations are right.
 
 FORMAT = (REPOSITORY / "docs" / "reference" / "format.md").read_text()
 
 
 def example(kind: str) -> tuple[str, str]:
-    """The arguments and the text of the one example that is marked so."""
+    """Return the arguments and the text of the one example marked with ``kind``."""
     ((_, arguments, text),) = [marked for marked in _MARKED.findall(FORMAT) if marked[0] == kind]
     return arguments.strip(), text
 
 
 def hex_of(text: str) -> bytes:
-    """The bytes that start the lines, before their explanation."""
+    """Return the bytes at the start of each line, before their explanation."""
     return b"".join(bytes.fromhex(line.split("   ")[0].split("  ")[0]) for line in text.splitlines())
 
 

@@ -1,7 +1,7 @@
 """Commands and programs of the pages, run in the order of the page.
 
-Pages that name the sample (``examples/sample``) are run in a copy of it: commands and programs run, and the output that
-is shown is compared. Of the others the commands are run, on a small bucket of their topics.
+Pages that name the sample (``examples/sample``) run in a copy of it: commands and programs, with their output compared.
+For the other pages only the commands run, on a small bucket of their topics.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ELSEWHERE = ("s3://", "gs://", "az://", "--kms", "broker")
 """Words of commands that need more than a folder."""
 
 PARTITIONS = [*(("orders", number) for number in (0, 4, 5, 6, 7)), ("events", 3)]
-FIRST_OFFSET = 249_950  # a little before the one up to which the pages remove
+FIRST_OFFSET = 249_950  # a little before the offset up to which the pages remove
 JANUARY_MS, FEBRUARY_MS = 1_767_225_600_000, 1_769_904_000_000
 
 
@@ -42,7 +42,7 @@ PAGES = [path for path in DOCUMENTS if commands_of(path) and not is_sample_page(
 
 @pytest.fixture(scope="module")
 def bucket(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a settings file, a store of the documents' topics, and the log directory that it came from."""
+    """Return a folder with a settings file, a store of the documents' topics, and the source log directory."""
     folder = tmp_path_factory.mktemp("documents")
     settings = write_settings(folder, {"compression.enabled": "true"})
     shutil.copy(REPOSITORY / "examples" / "prices.toml", folder)
@@ -78,7 +78,7 @@ def here(command: str, folder: Path) -> list[str]:
 
 @pytest.fixture
 def copied(bucket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the bucket, as the working directory."""
+    """Return a copy of the bucket, as the working directory."""
     folder = tmp_path / "documents"
     shutil.copytree(bucket, folder)
     monkeypatch.chdir(folder)
@@ -108,7 +108,7 @@ def test_the_sample_is_what_its_script_makes(tmp_path: Path) -> None:
     made = {path.relative_to(tmp_path): path for path in tmp_path.rglob("*") if path.is_file()}
     kept = {path.relative_to(sample.SAMPLE): path for path in sample.SAMPLE.rglob("*") if path.is_file()}
     assert made.keys() == kept.keys()
-    # Of one zstd another release may make other bytes: what is stored is compared as it is read.
+    # Another release of zstd may produce other bytes: compare stored data as it is read.
     on_disk = [name for name in made if name.parts[0] != "bucket"]
     assert [name for name in on_disk if made[name].read_bytes() != kept[name].read_bytes()] == []
     with ts.open(tmp_path / "store.properties") as new, ts.open(sample.SAMPLE / "store.properties") as old:
@@ -139,7 +139,7 @@ def test_what_a_page_shows_runs_on_the_sample(page: Path, tmp_path: Path) -> Non
 
 
 def consoles_of(code: str) -> list[tuple[str, str]]:
-    """Return each command of a console with the output that the page shows, which may be empty."""
+    """Return each command of a console with its output on the page, which may be empty."""
     first, *parts = re.split(r"^\$ ", code, flags=re.MULTILINE)
     assert not first, "a console begins with a command"
     return [(command, shown) for command, _, shown in (part.partition("\n") for part in parts)]

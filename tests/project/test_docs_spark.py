@@ -1,4 +1,4 @@
-"""The documents' examples of Spark and of a broker, run in the order in which they are shown."""
+"""The documents' examples of Spark and of a broker, run in their order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOW_TO = REPOSITORY / "docs" / "how-to"
 
 @pytest.fixture
 def orders(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
-    """The topic of the examples: most of it in the bucket, the end of it on the broker alone."""
+    """Yield the topic of the examples: most of it in the bucket, its end on the broker alone."""
     topic = TieredTopic(kafka, tmp_path, name="orders")
     topic.produce([Produced(b"k", b"%d" % number * 20, (), 1_767_225_600_000 + number) for number in range(900)])
     assert topic.tier() > 0
@@ -81,14 +81,14 @@ def test_pipelines_start_in_a_session(spark: SparkSession, tmp_path: Path) -> No
     places = {"root=bucket": f"root={tmp_path}/sample/bucket", "root=files": f"root={tmp_path}/sample/files"}
     (tmp_path / "by-hour.properties").write_text(with_places(settings, places))
     (code,) = (code for code in blocks(page, "python") if "start_pipelines" in code)
-    # A run that ends: that of the page does not.
+    # A run that ends: the page's does not.
     once = code.replace('"by-hour.properties"', f"{str(tmp_path / 'by-hour.properties')!r}, once=True")
     exec(compile(once, "<example>", "exec"), {"spark": spark})
     assert spark.read.parquet(str(tmp_path / "sample" / "files" / "orders")).count() == 720
 
 
 def run_all(page: Path, names: dict[str, Any], places: Mapping[str, str]) -> int:
-    """Run the Spark programs of a page, keep their output in ``shown``, and count the first one's records."""
+    """Run the Spark programs of a page, keep their output in ``shown``, and return the first program's record count."""
     shown = io.StringIO()
     counts: list[int] = []
     with contextlib.redirect_stdout(shown):
@@ -115,7 +115,7 @@ def printed_by(code: str) -> str:
 
 
 def with_places(code: str, places: Mapping[str, str]) -> str:
-    """The code with what is on this machine in place of what it names."""
+    """Return the code with this machine's places in place of those it names."""
     for place, here in places.items():
         code = code.replace(place, here)
     return code

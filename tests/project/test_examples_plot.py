@@ -25,7 +25,7 @@ from tieredstore.testing.segments import Record, build_batch, write_segment
 START = datetime(2026, 1, 31, 23, 58, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 PER_MINUTE = {"orders": [120, 0, 30, 45, 0, 0, 7], "payments": [0, 0, 0, 5]}
-"""Records of each minute from the start on, one every 400 ms: over midnight, with gaps."""
+"""Records per minute from the start on, one every 400 ms: over midnight, with gaps."""
 
 read_image: Any = matplotlib.image.imread
 
@@ -36,7 +36,7 @@ def times_of(topic: str) -> list[datetime]:
 
 
 def fill_store(folder: Path) -> Path:
-    """A store with one segment of each topic of ``PER_MINUTE``; its settings file."""
+    """Make a store with one segment of each topic of ``PER_MINUTE``; return its settings file."""
     settings = write_settings(folder)
     with RemoteStorageManager(load_settings(settings)) as manager:
         for topic in PER_MINUTE:
@@ -52,7 +52,7 @@ def fill_store(folder: Path) -> Path:
 
 @pytest.fixture
 def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The example's ``main``, in the session of the tests."""
+    """Return the example's ``main``, in the session of the tests."""
     monkeypatch.setattr(topic_by_minute, "local_spark", lambda _: nullcontext(spark))
 
     def run_main(*arguments: object) -> None:
@@ -81,7 +81,7 @@ def test_a_topic_that_is_not_there_is_said_in_one_sentence(run: Any, tmp_path: P
     output = tmp_path / "over-time.png"
     with pytest.raises(SystemExit) as ended:
         run(fill_store(tmp_path), "nope", output)
-    assert isinstance(ended.value.code, str)  # which Python prints, and exits with 1
+    assert isinstance(ended.value.code, str)  # Python prints it, and exits with 1
     assert "'nope'" in ended.value.code
     assert "in the bucket" in ended.value.code
     assert "Traceback" not in ended.value.code
@@ -126,7 +126,7 @@ def test_one_bucket_never_fills_the_picture(count: int) -> None:
 
 
 def painted(image: Any, color: tuple[int, int, int]) -> Any:
-    """Where a picture has a colour."""
+    """Return a mask of the pixels of this colour."""
     return (abs(image[:, :, :3] - [part / 255 for part in color]) < 0.02).all(axis=2)
 
 
@@ -150,5 +150,5 @@ def test_each_topic_has_a_line_and_a_label(tmp_path: Path) -> None:
     plot("minute", {"orders": {START: 100}, "none": {}, "payments": {START + 5 * MINUTE: 50}}, output)
     image = read_image(output)
     assert painted(image, BLUE).any()
-    assert not painted(image, ORANGE).any()  # of the one without records
+    assert not painted(image, ORANGE).any()  # the topic without records
     assert painted(image, (0x2C, 0xA0, 0x2C)).any()

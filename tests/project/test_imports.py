@@ -1,4 +1,4 @@
-"""What is imported before anybody needs it, counted in modules: seconds are the machine's."""
+"""Imports made before they are needed, counted in modules: seconds depend on the machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LATER_STILL = NEEDED_LATER | {"prometheus_client", "pydantic", "typer"}
 
 
 def modules_after(code: str) -> tuple[int, set[str]]:
-    """How many modules the code imported, and which packages they are of; what it prints itself comes first."""
+    """Return the number of modules the code imported, and their packages; the code's own output comes first."""
     printed = run_fresh(f"""
 import json, sys
 before = set(sys.modules)
@@ -30,7 +30,7 @@ print(json.dumps(sorted(set(sys.modules) - before)))
     ("code", "most", "needless"),
     [
         ("import tieredstore, tieredstore.types", 13, LATER_STILL),
-        # Nothing but Python's own: a tenth of a second.
+        # Only Python's own: a tenth of a second.
         ("import tieredstore.cli.app.entry, tieredstore.cli.app.running", 90, LATER_STILL),
         # A shell waits for these while it completes a line.
         ("import tieredstore.cli.app.main, tieredstore.cli.records.cat", 250, NEEDED_LATER | {"pydantic"}),
@@ -54,7 +54,7 @@ SELDOM = {
     "tieredstore.config.clouds", "tieredstore.config.uploader", "tieredstore.metrics.exposition", "javaproperties",
     "tieredstore.catalog.lineage", "tieredstore.places.layouts", "urllib.request", "http.client", "ssl", "asyncio",
 }  # fmt: skip
-"""What most commands do without: a cloud's settings, an exporter, plans of reads, layouts of Pinterest's, HTTP."""
+"""Modules that most commands do not need: a cloud's settings, an exporter, read plans, Pinterest's layouts, HTTP."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""One isolation where nobody asks for another, whichever way a topic is read."""
+"""One default isolation, for every way to read a topic."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tieredstore.spark.source.options import parse_options
 
 ALLOWED: Final = {
     "DEFAULT_ISOLATION",
-    # In place of the isolation of the object that is asked, or of one that the kind of the source decides.
+    # Stands for the isolation of the object itself, or for one that depends on the kind of the source.
     "None",
 }
 CALLED: Final = {"isolation", "isolation_level"}
 
 
 def defaults_in(tree: ast.AST) -> Iterator[str]:
-    """The defaults of all parameters and fields that are an isolation."""
+    """Yield the defaults of all parameters and fields that hold an isolation."""
     for node in ast.walk(tree):
         match node:
             case ast.arguments():
@@ -43,7 +43,7 @@ def defaults_in(tree: ast.AST) -> Iterator[str]:
 
 
 def isolations() -> dict[str, list[str]]:
-    """The defaults by module."""
+    """Return the defaults by module."""
     sources = {name: path for name, path in product_sources().items() if path.suffix == ".py"}
     found = {name: list(defaults_in(ast.parse(Path(path).read_text()))) for name, path in sources.items()}
     return {name: defaults for name, defaults in found.items() if defaults}

@@ -1,4 +1,4 @@
-"""The broker's jars: only what has the lock's SHA-256 is taken, wherever it comes from."""
+"""The broker's jars: only files with the lock's SHA-256 are accepted, from any source."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ JAR = Jar("org.example:thing:1.0", hashlib.sha256(CONTENT).hexdigest())
 
 class QuietHandler(http.server.SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user who has nothing yet, and whose network ends at once."""
+    """Return the home of a user without jars, whose network fails at once."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("TIEREDSTORE_MAVEN_REPOSITORY", "http://127.0.0.1:9")
@@ -36,7 +36,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The root of a Maven repository that is served on this machine."""
+    """Yield the root of a Maven repository served on this machine."""
     root = tmp_path / "repository"
     (root / JAR.path).parent.mkdir(parents=True)
     handler = functools.partial(QuietHandler, directory=str(root))

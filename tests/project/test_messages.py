@@ -1,4 +1,4 @@
-"""What others wrote is cut in messages: endless key ids, names, values and answers make short sentences."""
+"""Foreign text is cut in messages: endless key ids, names, values and answers make short sentences."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tieredstore.remote import RemoteStorageManager
 from tieredstore.transform.keyring import KeyRing
 
 SHORT = 1200
-"""A sentence of ours with two or three foreign texts in it."""
+"""One of our sentences with two or three foreign texts in it."""
 
 ENDLESS = "x" * 100_000
 CLASSES = [
@@ -66,7 +66,7 @@ def test_no_error_is_endless(kind: type[TieredStoreError]) -> None:
 
 
 def test_no_error_of_ours_says_more_than_its_root_lets_it() -> None:
-    """A class that made its text in another way would go by the bound."""
+    """A class that builds its text in another way would bypass the limit."""
     own_ways = {
         f"{name}.{node.name}"
         for name, path in product_sources().items()
@@ -77,7 +77,7 @@ def test_no_error_of_ours_says_more_than_its_root_lets_it() -> None:
         and any(isinstance(part, ast.FunctionDef) and part.name == "__str__" for part in node.body)
         and name not in ("tieredstore.errors", "tieredstore.pubsub.errors")
     }
-    # Paths of this machine's files, and candidates of a listing, a few of them: keys have 1,024 bytes at most.
+    # Paths of this machine's files, and a few candidates of a listing: keys have at most 1,024 bytes.
     assert own_ways <= {
         "tieredstore.kafka.logdir.PartitionFileMissingError",
         "tieredstore.ops.addresses.AmbiguousSegmentError",
@@ -86,7 +86,7 @@ def test_no_error_of_ours_says_more_than_its_root_lets_it() -> None:
 
 
 def sentence_of(call: Callable[..., object], *arguments: object) -> str | None:
-    """Of the error that the call raises or returns; None if there is none."""
+    """Return the message of the error that the call raises or returns; None if there is none."""
     try:
         outcome = call(*arguments)
     except TieredStoreError as error:
@@ -95,7 +95,7 @@ def sentence_of(call: Callable[..., object], *arguments: object) -> str | None:
 
 
 def leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Where a JSON value has values that are no objects."""
+    """Yield the paths of a JSON value's leaves."""
     if not isinstance(value, dict):
         yield path
         return
@@ -104,7 +104,7 @@ def leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...
 
 
 def with_leaf(path: tuple[str, ...], leaf: object) -> bytes:
-    """The manifest with something else in one place."""
+    """Return the manifest with one leaf replaced."""
     manifest = inner = json.loads(MANIFEST)
     for name in path[:-1]:
         inner = inner[name]

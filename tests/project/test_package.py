@@ -1,4 +1,4 @@
-"""The package as it is installed: one name a module, and no import that a task does not need."""
+"""The installed package: one name per module, and no import that a task does not need."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_every_module_imports_under_its_one_name(name: str) -> None:
 
 
 def compiled_sources(*patterns: str) -> list[Path]:
-    """What is compiled, also behind the link, which a search does not follow."""
+    """Return the compiled sources, including those in the linked folder, which a search does not follow."""
     package = REPOSITORY / "tieredstore"
     folders = (package, package / "backends")
     return [path for folder in folders for pattern in patterns for path in folder.rglob(pattern)]

@@ -1,4 +1,4 @@
-"""The documents' pictures are what the commands give today: `make pictures` makes them again."""
+"""The documents' pictures match the current output of the commands: `make pictures` regenerates them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a machine must have by itself is named in one sentence each."""
+"""Each missing prerequisite of a machine is named in one sentence."""
 
 from __future__ import annotations
 

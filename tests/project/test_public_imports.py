@@ -1,4 +1,4 @@
-"""README, documents and examples import public names alone: those of ``__all__`` of twelve packages."""
+"""README, documents and examples import only public names: those of ``__all__`` of twelve packages."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ PUBLIC = {
 }  # fmt: skip
 
 OF_METRICS = {"REGISTRY", "serve_metrics"}
-"""What of ``tieredstore.metrics`` is public: the rest counts."""
+"""Public names of ``tieredstore.metrics``; the others only count."""
 
 _FENCE = re.compile(r"^ *```python\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 
 def sources() -> Iterator[tuple[str, str]]:
-    """Each program that a user may copy, and where it stands."""
+    """Yield each program that a user may copy, and its place."""
     for page in [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")]:
         yield from ((name_of(page), textwrap.dedent(code)) for code in _FENCE.findall(page.read_text()))
     for file in (REPOSITORY / "examples").rglob("*.py"):
@@ -41,7 +41,7 @@ def name_of(path: Path) -> str:
 
 
 def imports(code: str) -> Iterator[tuple[str, str | None]]:
-    """The package's modules that the code imports, and the names that it takes from them."""
+    """Yield the package's modules that the code imports, and the imported names."""
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             yield from ((node.module, alias.name) for alias in node.names)
@@ -65,6 +65,6 @@ def is_public(module: str, name: str | None) -> bool:
 
 
 def public_names(module: str) -> list[str]:
-    """The names of a package; of the errors all classes are meant."""
+    """Return the names of a package; for the errors all classes."""
     imported = importlib.import_module(module)
     return list(vars(imported)) if module == "tieredstore.errors" else list(getattr(imported, "__all__", []))

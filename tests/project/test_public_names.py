@@ -1,4 +1,4 @@
-"""The public names and their signatures are those that are written down: a change of one is meant, and is told."""
+"""Public names and signatures match the recorded ones, so that each change is deliberate and announced."""
 
 from __future__ import annotations
 

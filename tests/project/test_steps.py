@@ -1,4 +1,4 @@
-"""A set-up tells what it does, and a failure shows why."""
+"""A set-up prints its steps, and a failure shows its cause."""
 
 from __future__ import annotations
 

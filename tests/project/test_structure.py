@@ -1,4 +1,4 @@
-"""The shape of the house, measured: how deep imports go, how long files are, and how many of them lie in a folder."""
+"""Structure of the code, measured: depth of imports, length of files, and files per folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.module_imports import import_graph, importers, longest_chain,
 from tests.support.paths import REPOSITORY
 
 MOST_MODULES_IN_A_CHAIN = 17
-"""A reader who follows imports from the top to the ground meets no more modules than this."""
+"""Following imports from top to bottom passes at most this many modules."""
 
 
 def test_the_longest_chain_of_imports_is_short() -> None:
@@ -20,11 +20,11 @@ def test_the_longest_chain_of_imports_is_short() -> None:
 
 
 MOST_FILES, MOST_LINES = 25, 600
-"""Of a folder that a reader takes in, and of a file that is one noun."""
+"""Limits per folder and per file."""
 
 
 def sources() -> list[Path]:
-    """Every file of the product, its tests and its benchmarks that has code in it."""
+    """Return every file with code of the product, its tests and its benchmarks."""
     roots = (
         "backends",
         "benchmarks",
@@ -55,7 +55,7 @@ def test_files_have_at_most_600_lines() -> None:
 
 
 WITHOUT_A_REASON = {"tieredstore.pipelines.run.iceberg", "tieredstore.spark.pipelines.window_sink"}
-"""Modules that one neighbour alone imports, and that do not say why they lie apart. The list may only get shorter."""
+"""Modules imported by one neighbour only, without a stated reason to be separate. The list may only get shorter."""
 
 REASON = re.compile(r"\b([Aa]part from|[Bb]eside|[Ii]mport(s|ed)|its one user)\b")
 
@@ -77,11 +77,11 @@ WAIT_FOR_FUTURES = {
     "tieredstore.live.broker_state",
     "tieredstore.live.clients",
 }
-"""The one place; one that may import nothing of it and has its own rule; and two whose futures are librdkafka's."""
+"""The one place; one that may not import it and has its own rule; and two whose futures are librdkafka's."""
 
 
 def test_futures_are_waited_for_in_one_place() -> None:
-    """A future that was dropped and that no thread comes by keeps who waits for it in another way waiting for ever."""
+    """If a future is dropped and no thread serves it, any other kind of wait for it never ends."""
     elsewhere: set[str] = set()
     for name, path in product_sources().items():
         if path.suffix != ".py" or name in WAIT_FOR_FUTURES or ".testing" in name:

@@ -1,4 +1,4 @@
-"""Java, Node.js and Go: the machine's where they fit; what is said and done where they do not."""
+"""Java, Node.js and Go: the machine's own if suitable; otherwise an error or a download."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOLD = {JAVA: 'openjdk version "{0}.0.2" 2026-01-20', NODE: "v{0}.1.2", GO: "go 
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine that has what lies in this folder, and a virtual environment without wheels of tools."""
+    """Return a machine with only this folder's programs, and a virtual environment without wheels of tools."""
     folder = tmp_path / "bin"
     folder.mkdir()
     (tmp_path / "venv" / "bin").mkdir(parents=True)

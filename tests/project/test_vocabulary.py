@@ -38,7 +38,7 @@ SAYS_NOTHING: Final = frozenset(
         "usual",
     ]
 )
-"""Names of modules that do not say what is inside."""
+"""Names of modules that do not describe their contents."""
 
 NOT_YET: Final = frozenset(
     {
@@ -57,7 +57,7 @@ NOT_YET: Final = frozenset(
 
 
 def glossary() -> dict[str, tuple[list[str], list[str]]]:
-    """Each word with the classes that are named by it, and with the words that it replaces."""
+    """Return each word with the classes named by it, and with the words that it replaces."""
     page = (REPOSITORY / "docs" / "design" / "core.md").read_text()
     table = page.partition("| word | means |")[2].partition("\n\n")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
@@ -65,7 +65,7 @@ def glossary() -> dict[str, tuple[list[str], list[str]]]:
 
 
 def types_in(path: Path) -> list[str]:
-    """The classes of a module, and its aliases of types."""
+    """Return the classes of a module, and its type aliases."""
     names: list[str] = []
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
@@ -90,14 +90,14 @@ WORDS: Final = glossary()
 
 
 def against_the_glossary() -> set[str]:
-    """The names of types with a word that another one replaces, and those of modules that say nothing."""
+    """Return names of types with a replaced word, and meaningless names of modules."""
     replaced = {word for _, words in WORDS.values() for word in words}
     modules = {name for name in product_sources() if name.rpartition(".")[2] in SAYS_NOTHING}
     return modules | {name for name, own in TYPES if replaced.intersection(re.findall("[A-Z][a-z0-9]+", own))}
 
 
 def with_a_second_meaning() -> set[str]:
-    """Types that are called by a word alone, and are not what the glossary says that it means."""
+    """Return types whose whole name is a word of the glossary with another meaning."""
     bare = {word.title() for word in WORDS}
     meant = {own for named, _ in WORDS.values() for own in named}
     alone = [(name, own) for name, own in TYPES if own in bare]

@@ -1,4 +1,4 @@
-"""What `make wheel` makes: all of the package once, compiled for one Python, installed where there is no compiler."""
+"""The result of `make wheel`: the whole package once, compiled for one Python, installed without a compiler."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ print(json.dumps([module.__file__ for module in modules]))
 
 
 def sources(folder: Path, suffixes: set[str]) -> set[str]:
-    """Files of the package as they are imported; a link to a folder is as good as the folder."""
+    """Return files of the package as imported; a linked folder counts like a folder."""
     return {
         str((Path(path) / name).relative_to(folder))
         for package in PACKAGES
@@ -76,12 +76,12 @@ def without_compiler(python: Path) -> dict[str, str]:
 
 
 def install(wheel: Path, folder: Path) -> Path:
-    """The Python of a new environment with the wheel in it, which also has the libraries of this one."""
+    """Install the wheel into a new environment that also has the libraries of this one; return its Python."""
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
     subprocess.run([*pip, str(wheel)], check=True, timeout=300, env=without_compiler(python))
-    # After the installation: what is installed for this repository, in place, counts as the same project.
+    # After the installation: this repository's in-place installation counts as the same project.
     (own,) = folder.glob("lib/python*/site-packages")
     (own / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return python

@@ -1,4 +1,4 @@
-"""What the answers of clouds prove, and how many requests that costs."""
+"""Conclusions from the answers of clouds, and their cost in requests."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_ours_of_another_size_is_taken_back(server: FaultyServer, store: ObjectS
 
 
 class Clock:
-    """A clock that tests set forward; waiting does so too."""
+    """A clock that tests set forward; waiting moves it too."""
 
     def __init__(self) -> None:
         self.now_s = time.monotonic()
@@ -165,7 +165,7 @@ def test_an_answer_whose_lengths_cannot_be_understood_leaves_no_connection_open(
     with FaultyServer(SERVICES[cloud]()) as server:
         server.service.objects.write("key", bytes(100), {})
         server.lie(way)
-        gc.disable()  # which would close them, some time
+        gc.disable()  # a collection would close them at some point
         try:
             with closing(store_on(server)) as store, pytest.raises(StoreError) as caught:
                 store.get("key", 1, 50)

@@ -1,4 +1,4 @@
-"""Azure's store on its emulator: the contract, and what is Azure's own."""
+"""Azure's store on its emulator: the contract, and Azure's peculiarities."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tieredstore.testing.object_store_writes import WriteTests
 
 
 def sas_of(server: AzureServer, container: str, permission: str = "racwdl") -> str:
-    """A token for one container, valid for an hour."""
+    """Return a token for one container, valid for an hour."""
     until = datetime.now(UTC) + timedelta(hours=1)
     allowed = ContainerSasPermissions.from_string(permission)
     token: str = generate_container_sas(server.account_name, container, server.account_key, None, allowed, until)
@@ -102,7 +102,7 @@ def test_blocks_of_a_failed_upload_are_never_an_object(
     with pytest.raises(ObjectNotFoundError):
         store.get("object")
     with ContainerClient.from_connection_string(azurite.connection_string, container) as client:
-        # What is left is what the service drops by itself.
+        # The service itself drops the rest.
         assert [blob.name for blob in client.list_blobs(include=["uncommittedblobs"])] == ["object"]
 
 

@@ -1,4 +1,4 @@
-"""``api.call.timeout`` holds for every verb of every cloud's store, however slowly a server's answer comes."""
+"""``api.call.timeout`` holds for every method of every cloud store, however slowly a server answers."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ pytestmark = pytest.mark.slow
 
 TIMEOUT_S = 0.3
 GRACE_S = 40.0
-"""A busy machine's: without a deadline each of these calls goes on for ever."""
+"""Margin for a busy machine: without a deadline each of these calls never ends."""
 
 PARTS = 2 * max(PART_SIZES.values())
 OBJECT = bytes(range(256)) * 4
 
 
 def _delete_many(store: ObjectStore) -> None:
-    # By twenty requests of Google's: all of them together have one deadline.
+    # Twenty requests at Google, which share one deadline.
     store.delete(f"object-{number}" for number in range(20))
 
 
@@ -56,16 +56,16 @@ VERBS: dict[str, tuple[set[Step], Callable[[ObjectStore], object]]] = {
 @pytest.fixture(scope="module", params=list(Cloud), ids=lambda cloud: cloud.value)
 def dripping(request: pytest.FixtureRequest) -> Iterator[tuple[FaultyServer, ObjectStore]]:
     cloud: Cloud = request.param
-    # Managers that earlier tests have not closed have theirs.
+    # Managers that earlier tests have not closed have their own threads.
     before = set(threading.enumerate())
     server = FaultyServer(SERVICES[cloud]())
-    # The time-outs of one wait are as long as they are by default.
+    # The timeouts of a single wait have their defaults.
     with server, closing(store_on(server, timeout_s=TIMEOUT_S, connect_timeout_s=10, read_timeout_s=30)) as store:
         with suppress(TieredStoreError):
-            # To open a client may take longer.
+            # Opening a client may take longer.
             store.head("object")
         yield server, store
-        # One that has done all may take a moment to end.
+        # A thread that has finished its work may take a moment to end.
         assert wait_until(lambda: set(threads_of_ours()) <= before)
         store.close()
         assert wait_until(lambda: server.open_connections == 0)
@@ -73,7 +73,7 @@ def dripping(request: pytest.FixtureRequest) -> Iterator[tuple[FaultyServer, Obj
 
 @pytest.fixture
 def patient(dripping: tuple[FaultyServer, ObjectStore]) -> Iterator[ObjectStore]:
-    """A store of the same bucket whose calls have the time to come to an end of their own."""
+    """Yield a store of the same bucket whose calls have time to end by themselves."""
     with closing(store_on(dripping[0])) as store:
         yield store
 
@@ -120,7 +120,7 @@ def test_no_verb_waits_longer_than_its_call_s_timeout(dripping: tuple[FaultyServ
     server, store = dripping
     server.forget()
     server.service.objects.write("object", OBJECT, {})
-    # What earlier requests left open would stay so if each call's time were up before it took a connection.
+    # Connections left open by earlier requests would stay open if each call timed out before it took one.
     server.cut_all()
     assert wait_until(lambda: server.open_connections == 0)
     server.lie(way)
@@ -129,7 +129,7 @@ def test_no_verb_waits_longer_than_its_call_s_timeout(dripping: tuple[FaultyServ
         outcomes = list(pool.map(partial(_outcome, store), verbs))
     for verb, took_s, outcome in outcomes:
         assert type(outcome) is StoreUnavailableError, (verb, outcome)
-        # The stall of a listing or a deletion is as long as a call, and begins earlier by what lies between.
+        # The stall of a listing or a deletion is as long as a call, and begins earlier by the time in between.
         assert "within its deadline" in str(outcome) or f"no progress for {TIMEOUT_S:g} s" in str(outcome), outcome
         assert took_s < TIMEOUT_S + GRACE_S, verb
     if set(way.steps) == set(EVERY_STEP):

@@ -1,4 +1,4 @@
-"""Lost answers on a server that keeps no metadata: there the content tells a write's own object from another's."""
+"""Lost answers on a server that keeps no metadata: only content identifies a write's own object."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TestDroppedMarks(OnEveryCloud):
 
     @pytest.fixture
     def forget(self, cloud: Cloud, proxy: FaultProxy, place: str) -> Callable[[], None]:
-        """What hides the mark of the object ``object``, as it is now."""
+        """Return a function that hides the mark of the current object ``object``."""
 
         def forget() -> None:
             if cloud.name != "gcs":
@@ -63,13 +63,13 @@ class TestDroppedMarks(OnEveryCloud):
 
     @pytest.fixture
     def store(self, cloud: Cloud, place: str, proxy: FaultProxy, forget: Callable[[], None]) -> Iterator[ObjectStore]:
-        """The store, whose tries are parted by ``forget``."""
+        """Yield the store, with ``forget`` called between its attempts."""
         with closing(cloud.make(proxy.url, place, quick(sleep=lambda _: forget()))) as store:
             yield store
 
     @pytest.fixture(params=["small", "of parts"])
     def body(self, request: pytest.FixtureRequest, cloud: Cloud, proxy: FaultProxy) -> bytes:
-        """A body, the answer to whose last request will be lost."""
+        """Return a body whose last request will lose its answer."""
         if request.param == "small":
             plan(proxy, cloud, LoseAnswer(), "single_write")
             return b"small"
@@ -98,7 +98,7 @@ class TestDroppedMarks(OnEveryCloud):
             direct.put("object", other)
             forget()
 
-        # Of parts that are gone nobody knows whether they made the object that was there before.
+        # If parts have disappeared, it is unknown whether they made the existing object.
         refusal = PreconditionFailedError if body == b"small" else (PreconditionFailedError, StoreUnavailableError)
         with closing(cloud.make(proxy.url, place, quick(sleep=overwrite))) as store, pytest.raises(refusal):
             store.put("object", body, if_absent=True)

@@ -1,4 +1,4 @@
-"""Google's store on its emulator: the contract, and what is Google's own."""
+"""Google's store on its emulator: the contract, and Google's peculiarities."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tieredstore.testing.object_store_writes import WriteTests
 
 class TestGcsObjectStore(ObjectStoreTests):
     listed_objects = 25
-    # The emulator passes over the condition of a copy.
+    # The emulator ignores the condition of a copy.
     racing_publishers = 1
 
     @pytest.fixture
@@ -121,7 +121,7 @@ def test_a_large_write_that_the_server_refuses_at_its_end_is_a_conflict(
 
 
 def test_a_server_that_keeps_a_chunk_twice_is_found_out(proxy: FaultProxy, store: GcsObjectStore) -> None:
-    # The emulator does so; Google's service passes over what it has.
+    # The emulator does so; Google's service skips the bytes it has.
     proxy.plan(LoseAnswer(), method="PUT", path="upload_id=")
     with pytest.raises(StoreUnavailableError, match="damaged"):
         store.put("object", LARGE)
@@ -134,7 +134,7 @@ def test_a_chunk_of_which_the_server_took_a_part_is_continued_from_there(
     persisted_ranges = ["bytes=0-999", None, f"bytes=0-{PART - 1}", f"bytes=0-{2 * PART - 1}"]
     for persisted in persisted_ranges:
         headers = {} if persisted is None else {"Range": persisted}
-        # Nothing at all, after something, is no answer that makes sense.
+        # An empty range after some progress is not a valid answer.
         proxy.plan(Answer(308, headers=headers), method="PUT", path="upload_id=")
     with pytest.raises(StoreError, match="the server holds None"):
         store.put("object", LARGE)
@@ -161,7 +161,7 @@ def test_a_chunk_of_which_the_server_took_a_part_is_continued_from_there(
 
 
 def crc_of(data: bytes) -> str:
-    # By an implementation other than the store's.
+    # An implementation other than the store's.
     untyped: Any = google_crc32c
     return base64.b64encode(untyped.Checksum(data).digest()).decode()
 
@@ -212,7 +212,7 @@ def test_throttling_that_looks_like_a_denial_is_tried_again(proxy: FaultProxy, s
 
 
 def test_uploads_stay_at_the_endpoint_that_was_set(proxy: FaultProxy, store: GcsObjectStore) -> None:
-    # The server, told by its own configuration, names its own address for the session.
+    # By its configuration the server gives its own address for the session.
     store.put("object", LARGE)
     assert wait_until(lambda: proxy.count("PUT", "upload_id=") == 4)
 

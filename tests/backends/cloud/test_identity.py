@@ -1,4 +1,4 @@
-"""Who the cloud stores ask as: chosen once, told in the log, never another, and never a secret in sight."""
+"""Credentials of the cloud stores: chosen once, named in the log, never switched, and secrets never shown."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def test_the_settings_choose_azure_s_identity() -> None:
 
 @pytest.fixture
 def nobody() -> Iterator[int]:
-    """A port that nobody listens on."""
+    """Yield a port without a listener."""
     with unanswered_port() as port:
         yield port
 

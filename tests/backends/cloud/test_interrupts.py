@@ -1,4 +1,4 @@
-"""A write that is interrupted behind any answer of the store takes back what it has begun."""
+"""A write interrupted after any answer of the store rolls back what it has begun."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_no_upload_is_left_without_an_owner(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Stall, "progress", progress)
-    # Of three parts, so that four answers come at least; Google's session begins with its first.
+    # Three parts, for at least four answers; Google's session begins with its first part.
     body = iter([bytes(2 * PART_SIZES[cloud] + 1)])
     with FaultyServer(SERVICES[cloud]()) as server, closing(store_on(server)) as store:
         with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""What buckets keep of objects that are deleted, as their stores say it."""
+"""Retention of deleted objects in buckets, as their stores report it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_versions_and_locks_of_s3_are_said(minio: S3Server) -> None:
         store.put("locked", b"kept")
         store.delete(["locked"])
         assert list(store.list()) == []
-    # Nothing was bypassed: the version is there still.
+    # Nothing was bypassed: the version still exists.
     assert [version["Key"] for version in client.list_object_versions(Bucket=bucket)["Versions"]] == ["locked"]
 
 

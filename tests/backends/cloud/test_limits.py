@@ -24,7 +24,7 @@ from tieredstore.backends.base import ObjectStore, find_abandoned_writes
 from tieredstore.errors import StoreError, StoreUnavailableError
 
 FAR_TOO_LONG_S = 40.0
-"""Longer than a call with a short time limit takes on any machine, and shorter than one without it does."""
+"""Longer than a call with a short time limit takes on any machine, and shorter than one without a limit."""
 
 
 class TestLimits(OnEveryCloud):
@@ -35,7 +35,7 @@ class TestLimits(OnEveryCloud):
             before = len(proxy.seen)
             operation()
             store.close()
-            # The proxy notes a request after it has answered; one that nobody asked for would come late as well.
+            # The proxy records a request after it has answered; an unexpected one would arrive late as well.
             wait_until(lambda: len(proxy.seen) > before)
             time.sleep(0.05)
             return len(proxy.seen) - before
@@ -86,7 +86,7 @@ class TestLimits(OnEveryCloud):
         with closing(cloud.make(proxy.url, place, quick(attempts=20), attempt_timeout_s=2)) as store:
             store.head("object")
             plan(proxy, cloud, Trickle(piece=100, seconds=0.05), "read")
-            # The first try is given up, the second gets it all, or on a busy machine a later one.
+            # The first try is abandoned; the second gets everything, or on a busy machine a later one.
             assert store.get("object") == LARGE
         assert count(cloud, proxy, "read") >= 2
 
@@ -96,7 +96,7 @@ class TestLimits(OnEveryCloud):
         with closing(cloud.make(proxy.url, place, quick(), stall_timeout_s=5)) as store:
             plan(proxy, cloud, Stall(60), "part", times=None)
             started = time.monotonic()
-            # Of parts that were sent side by side, the first may give up a moment before the upload as a whole does.
+            # Of parts sent in parallel, the first may give up a moment before the whole upload does.
             with pytest.raises(StoreUnavailableError, match=r"progress for 5 s|[Tt]imed? ?out"):
                 store.put("object", iter([cloud.large] * 2))
             assert time.monotonic() - started < FAR_TOO_LONG_S

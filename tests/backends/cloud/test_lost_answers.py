@@ -22,7 +22,7 @@ class TestLostAnswers(OnEveryCloud):
         if size == "small":
             plan(proxy, cloud, LoseAnswer(), "single_write")
         elif cloud.name == "gcs":
-            # Chunks cannot be told from one another by their path: the last is the fourth.
+            # Chunks have the same path: the last is the fourth.
             lose_part_after(proxy, cloud, 3)
         else:
             plan(proxy, cloud, LoseAnswer(), "finish")
@@ -39,7 +39,7 @@ class TestLostAnswers(OnEveryCloud):
         body, mark = b"small" if size == "small" else cloud.large, "0123456789abcdef" * 2
         direct.put_once("object", body, mark)
         store.put_once("object", body, mark)
-        # Of a small object also if it has the same content: another write's is not this one's. The tests' server of GCS
+        # A small object of another write is never taken for this one's, even with equal content. The tests' GCS server
         # drops the marks of large ones.
         another = body if size == "small" else b"another's"
         with pytest.raises(PreconditionFailedError):
@@ -72,7 +72,7 @@ class TestLostAnswers(OnEveryCloud):
     def test_a_conflict_whose_answer_was_lost_stays_a_conflict(
         self, cloud: Cloud, proxy: FaultProxy, store: ObjectStore, direct: ObjectStore
     ) -> None:
-        # Even with the same content: another's object is not this write's.
+        # Even with equal content, another client's object is not this write's.
         direct.put("object", b"the same")
         plan(proxy, cloud, LoseAnswer(), "single_write", times=2)
         with pytest.raises(PreconditionFailedError):
@@ -102,7 +102,7 @@ class TestLostAnswers(OnEveryCloud):
 
 
 def lose_part_after(proxy: FaultProxy, cloud: Cloud, count: int) -> None:
-    """Let ``count`` parts pass, and lose the next one's answer."""
+    """Let ``count`` parts pass, and lose the answer to the next."""
     left = [count]
 
     def is_later(method: str, path: str) -> bool:

@@ -1,4 +1,4 @@
-"""The options of the clouds' stores: what settings and URLs make of them, and what is refused."""
+"""Options of the cloud stores, from settings and URLs, and rejected ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SECRET = "a-secret-that-must-not-be-told"
 
 
 def settings_of(cloud: str, others: dict[str, str] | None = None, **own: str) -> Settings:
-    """Settings of a cloud: the smallest set, and beside it ``own`` of the cloud's and ``others``."""
+    """Return the smallest settings of a cloud, plus ``own`` of the cloud and ``others``."""
     named = SMALLEST[cloud] | {name.replace("_", "."): text for name, text in own.items()}
     properties = {"storage.backend.class": cloud, "chunk.size": "4194304"}
     return settings_from(

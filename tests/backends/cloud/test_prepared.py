@@ -1,4 +1,4 @@
-"""Objects that are prepared and published on the clouds, by requests that fail, lie and lose their answers."""
+"""Prepared and published objects on the clouds, with requests that fail, lie and lose their answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BODY = b"what is prepared"
 
 
 def is_publication(cloud: Cloud) -> Callable[[str, str], bool]:
-    """Of which requests it is that an object comes to be."""
+    """Return a predicate for the requests that create an object."""
     if cloud.name == "gcs":
         return lambda method, path: method == "POST" and "/rewriteTo/" in path
     return cloud.finish
@@ -34,7 +34,7 @@ def keys(store: ObjectStore) -> list[str]:
 class TestPublications(OnEveryCloud):
     @pytest.fixture
     def publish(self, cloud: Cloud, proxy: FaultProxy, store: ObjectStore) -> Callable[..., None]:
-        """Publish once with the request of the publication disturbed."""
+        """Publish once, with the publishing request disturbed."""
 
         def disturbed(prepared: Prepared, fault: Fault, times: int = 1) -> None:
             proxy.plan(fault, where=is_publication(cloud), times=times)
@@ -95,7 +95,7 @@ class TestPublications(OnEveryCloud):
     ) -> None:
         prepare(store, cloud.large)
         requests = len(proxy.seen)
-        # Google's may ask for the bucket besides, once a minute.
+        # Google's store may also ask for the bucket, once a minute.
         for number in range(requests - 1):
             proxy.plan(Answer(403), where=_later(number))
             with suppress(StoreError):
@@ -108,7 +108,7 @@ class TestPublications(OnEveryCloud):
             prepared_by = len(proxy.seen)
             store.publish(prepared)
             published_by = len(proxy.seen) - prepared_by
-        # Google's: one write; a look (of which its emulator asks for the bucket), a copy, and a deletion.
+        # Google: one write; then a look (for its emulator a bucket request), a copy, and a deletion.
         assert (prepared_by, published_by) == {"s3": (2, 1), "azure": (1, 1), "gcs": (1, 4)}[cloud.name]
 
 

@@ -1,4 +1,4 @@
-"""No store follows a redirection: bodies and credentials go to the host that the settings name, and to no other."""
+"""No store follows a redirect: bodies and credentials go only to the host in the settings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def servers(request: pytest.FixtureRequest) -> Iterator[tuple[FaultyServer, Faul
 @pytest.mark.parametrize("verb", list(VERBS))
 def test_no_request_goes_elsewhere(servers: tuple[FaultyServer, FaultyServer, ObjectStore], verb: str) -> None:
     named, elsewhere, store = servers
-    # 301 and 302 tell S3's client of a bucket's region, of which it makes the host itself; 303 it cannot read.
+    # S3's client takes 301 and 302 for a bucket's region and derives the host itself; it cannot read 303.
     for status in (307, 308) if named.service.cloud is Cloud.S3 else (301, 302, 303, 307, 308):
         named.forget()
         elsewhere.forget()

@@ -1,4 +1,4 @@
-"""A request that reaches the store twice, as by a proxy that sends it again, is one write; and no other's is ours."""
+"""A request that reaches the store twice, for example resent by a proxy, is one write; no other's is taken for ours."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def small(store: ObjectStore, _: Cloud) -> bytes:
 
 
 def large(store: ObjectStore, cloud: Cloud) -> bytes:
-    # By a body of unknown length, so that nothing is looked at before.
+    # A body of unknown length, so that the store does not look first.
     store.put("object", iter([cloud.large]), if_absent=True)
     return cloud.large
 
@@ -54,7 +54,7 @@ def once(store: ObjectStore, _: Cloud) -> bytes:
 
 
 def published(store: ObjectStore, cloud: Cloud) -> bytes:
-    # What the tests' server of Google makes of a chunk that comes twice is not Google's doing.
+    # The tests' Google server handles a repeated chunk differently from Google.
     content = b"published" if cloud.name == "gcs" else cloud.large
     store.publish(store.prepare("object", iter([content]), staging_prefix="staging/"))
     return content
@@ -113,7 +113,7 @@ class TestRepeats(OnEveryCloud):
             pytest.skip("its marks are in no header")
         proxy.hidden_headers.add(MARK_HEADERS[cloud.name])
         direct.put("object", b"small")
-        # The look after the first refusal fails: the second refusal is still no lost answer.
+        # The look after the first refusal fails: the second refusal is still not a lost answer.
         plan(proxy, cloud, Answer(503), "head")
         with pytest.raises(PreconditionFailedError):
             small(store, cloud)

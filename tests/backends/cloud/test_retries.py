@@ -1,4 +1,4 @@
-"""The cloud stores before a network that throttles, denies and cuts connections."""
+"""The cloud stores on a network that throttles, denies and cuts connections."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ RIGHT_HASHES = {
     "gcs": {"X-Goog-Generation": "1", "X-Goog-Hash": "crc32c=OFKvfQ==,md5=AAAA"},
     "azure": {"Content-Range": "bytes 0-4/5", "x-ms-blob-content-md5": "fpGixGMvoxf1mCNv72bsxA==", "ETag": '"0x1"'},
 }
-"""The headers of the object ``right``; without a setting S3 is not asked for checksums."""
+"""The headers of the object ``right``; by default S3 is not asked for checksums."""
 
 IMPOSSIBLE_KEYS = {
     "s3": ["a/../b", "..", "./a", "a/.", "nul\0"],
     "gcs": [".", "..", "a\nb", "a\rb", ".well-known/acme-challenge/x"],
     "azure": ["../other", "a/../b", "a/.", "./a", "..", "a\\b", "a\x01", "a\x7f", "a\nb", "\ufffe"],
 }
-"""Keys that the service refuses, or would not give back as they were."""
+"""Keys that the service refuses, or would return changed."""
 
 
 class TestRetries(OnEveryCloud):
@@ -82,7 +82,7 @@ class TestRetries(OnEveryCloud):
         with pytest.raises(StoreUnavailableError, match=f"{ATTEMPTS} of {ATTEMPTS} tries.*status {status}") as caught:
             operation[1](store)
         assert caught.value.retryable
-        # Parts go several at a time, and one that fails keeps the others from being tried again.
+        # Several parts go at a time, and a failed part prevents retries of the others.
         assert operation[0] == "part" or count(cloud, proxy, operation[0]) == ATTEMPTS
         proxy.heal()
         assert direct.get("object") == b"first"

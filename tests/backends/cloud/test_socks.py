@@ -1,4 +1,4 @@
-"""The cloud stores behind a SOCKS5 proxy, which alone looks names up."""
+"""The cloud stores through a SOCKS5 proxy that alone resolves names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOGIN = ("user@home", "p@ss:w/rd")
 
 @pytest.fixture
 def only_local_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any look-up of a name on this side fails."""
+    """Make any name lookup on this side fail."""
     real = socket.getaddrinfo
 
     def look_up(host: str, *args: int, **options: int) -> object:
@@ -37,7 +37,7 @@ def only_local_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def named(cloud: Cloud) -> str:
-    """The endpoint under a name that only the proxy knows; Azurite takes the account from it."""
+    """Return the endpoint under a name that only the proxy knows; Azurite takes the account from it."""
     return f"http://{NAMES[cloud.name]}"
 
 
@@ -60,7 +60,7 @@ class TestSocks(OnEveryCloud):
                 assert store.get("object", 3) == cloud.large[3:]
                 assert [info.key for info in store.list()] == ["object"]
                 store.delete(["object"])
-        # Connections are kept: parts go side by side but for Google's chunks, everything else one after the other.
+        # Connections are kept: parts go in parallel except for Google's chunks, everything else in sequence.
         assert len(socks.asked) <= (1 if cloud.name == "gcs" else 4)
         assert set(socks.asked) == {Asked(NAMES[cloud.name], 80, by_name=True, username=login[0])}
 

@@ -37,7 +37,7 @@ def test_a_buffer_that_its_owner_resizes_is_not_held() -> None:
         for number in range(10):
             buffer[:] = bytes([number]) * (number * 7)
             yield buffer
-            # A BufferError here if anybody still looked at it.
+            # Raises BufferError if a view of it still exists.
             buffer.clear()
 
     assert b"".join(data for _, data, _ in parts_of(body(), 16)) == b"".join(bytes([n]) * (n * 7) for n in range(10))
@@ -134,7 +134,7 @@ def test_results_come_in_order_and_memory_is_bounded(parallelism: int) -> None:
             most = max(most, out)
             buffers.add(id(part.pages))
         if parallelism > 1 and part.number % 2 == 0 and not part.is_last:
-            # Each second one ends before the one that it follows.
+            # Each second part ends before its predecessor.
             assert is_sent[part.number + 1].wait(60)
         is_sent[part.number].set()
         with lock:
@@ -175,7 +175,7 @@ def test_after_a_failed_part_no_other_is_begun_and_those_underway_are_waited_for
         if part.number == 3:
             failed.set()
             raise error("part 3")
-        # Those after it are underway while it fails.
+        # The parts after it are under way while it fails.
         assert part.number < 3 or failed.wait(60)
         ended.append(part.number)
 
@@ -219,7 +219,7 @@ def test_what_the_body_raises_is_raised_on_after_those_underway(error: type[Base
 
     with pytest.raises(error, match="body"), cut(body(), 1) as cutter:
         send_parts(cutter, send, 2)
-    # The second part cannot be known not to be the last one: it was never whole.
+    # The second part may be the last one: it was never whole.
     assert ended == [0]
 
 
@@ -242,7 +242,7 @@ def test_a_generator_is_closed_when_its_upload_fails() -> None:
 
 
 def test_no_thread_stays() -> None:
-    # One that a test before this one left behind may have its end before it still.
+    # A thread left by an earlier test may still be ending.
     before = set(threading.enumerate())
     with cut((b"x" for _ in range(10)), 1) as cutter:
         send_parts(cutter, lambda part: None, 3)

@@ -43,7 +43,7 @@ def watched(path: Path, clock: Clock) -> WatchedFile[str]:
 
 
 def replace(path: Path, text: str) -> None:
-    """As rotation does it: a new file in the place of the old one."""
+    """Replace the file by a new one, as rotation does."""
     new = path.with_name("new")
     new.write_text(text)
     new.replace(path)

@@ -1,4 +1,4 @@
-"""The file system store when the disk fails, when its process is killed, and when other processes use its root."""
+"""The file system store with a failing disk, a killed process, and other processes on its root."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def store(tmp_path: Path) -> FilesystemObjectStore:
 
 
 def remove_abandoned(store: FilesystemObjectStore) -> int:
-    """How many abandoned writes there were and are no more."""
+    """Remove abandoned writes; return how many there were."""
     return sum([store.discard(write) for write in list(store.abandoned_writes())])
 
 
@@ -47,7 +47,7 @@ def files_below(folder: Path) -> list[str]:
 
 
 class FailingSystem:
-    """Fails the ``fail_at``-th of the calls that a store makes of the operating system."""
+    """Fails the ``fail_at``-th of a store's system calls."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fail_at: int, number: int = errno.ENOSPC) -> None:
         self.calls, self._fail_at, self._number = 0, fail_at, number
@@ -73,7 +73,7 @@ def calls_of(work: Callable[[], object]) -> int:
 
 
 def open_descriptors() -> int:
-    """Those of files and folders: what else the process has, sockets and pipes of other tests, comes and goes."""
+    """Count descriptors of files and folders; sockets and pipes of other tests vary."""
     links: list[str] = []
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):
@@ -82,7 +82,7 @@ def open_descriptors() -> int:
 
 
 def fail_each_call(work: Callable[[], object], total: int) -> Iterator[TieredStoreError | None]:
-    """The error of each run of ``work``, in which one system call after the other fails."""
+    """Yield the error of each run of ``work``, failing one system call after the other."""
     for number in range(total):
         before = open_descriptors()
         with pytest.MonkeyPatch.context() as patch:
@@ -111,7 +111,7 @@ def test_a_full_disk_at_any_step_of_a_put_leaves_the_whole_object_or_none(
         failures += outcome is not None
         assert isinstance(outcome, StoreError | None)
         stayed = files_below(tmp_path)
-        # A failure after the object has got its name cannot take it back: the answer is lost, the object whole.
+        # A failure after the object has got its name cannot roll back: the answer is lost, the object whole.
         assert stayed in ([], ["a/b/object"])
         assert outcome is not None or stayed
         assert [store.get(key) for key in stayed] == [b"new data"] * len(stayed)

@@ -1,4 +1,4 @@
-"""The lock of a folder: nobody waits for it without end, and no disk is waited for while it is held."""
+"""The lock of a folder: waits for it are bounded, and its holder never waits for a disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def store(tmp_path: Path) -> FilesystemObjectStore:
 
 @contextmanager
 def locked(folder: Path) -> Generator[None]:
-    """As by another process: what counts is that the folder was opened once more."""
+    """Lock the folder as another process would, through a second opening of it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""A folder on NFS says that it keeps no conditions, and what needs them refuses it."""
+"""A folder on NFS reports that it supports no conditions, and operations that need them refuse it."""
 
 from __future__ import annotations
 

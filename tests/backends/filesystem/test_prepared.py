@@ -1,4 +1,4 @@
-"""Objects that are prepared in a folder: hidden files, links, and publishers that are killed between two steps."""
+"""Prepared objects in a folder: hidden files, links, and publishers killed between two steps."""
 
 from __future__ import annotations
 

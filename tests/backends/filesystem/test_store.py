@@ -126,7 +126,7 @@ def test_keys_are_paths_below_the_root_with_ordinary_permissions(store: Filesyst
 
 @pytest.fixture
 def unprivileged_folder() -> Iterator[Path]:
-    """A folder with an object in it, of somebody else, and without write permission."""
+    """Yield a folder with an object, owned by another user and without write permission."""
     folder = Path(tempfile.mkdtemp())
     FilesystemObjectStore(folder).put("topic/object", b"data")
     for path in (folder, folder / "topic"):
@@ -315,7 +315,7 @@ def test_a_failed_put_takes_the_folders_that_it_made_with_it(store: FilesystemOb
 
 @contextmanager
 def folder_lock(folder: Path) -> Generator[Callable[[], None]]:
-    """Gives what takes the folder's lock; it is held to the end of the block."""
+    """Yield a function that takes the folder's lock and holds it to the end of the block."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         yield lambda: fcntl.flock(descriptor, fcntl.LOCK_EX)

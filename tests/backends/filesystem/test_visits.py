@@ -1,4 +1,4 @@
-"""Many files of a folder in one visit: what is not as usual is left to whoever looks at one at a time."""
+"""Many files of a folder in one visit: unusual files are left to the code that handles them one by one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_whole_small_files_are_read_and_nothing_else(folder: Path) -> None:
         names = ["empty", "one", "most", "more", "folder", "link", "pipe", "absent"]
         assert read_files(descriptor, 0, names, 1 << 20) == [b"", b"o", b"m" * LONG, *[None] * 5]
         assert read_files(descriptor, 2, ["a/one", "b/empty", "./"], 0) == [None, b"", None]
-        # What does not fit one visit's memory is left over.
+        # Files that exceed one visit's memory are left over.
         answers = read_files(descriptor, 0, ["most"] * 20, 1 << 20)
         assert answers == [b"m" * LONG] * 16 + [None] * 4
         with pytest.raises(ValueError, match="1025 files"):
@@ -100,7 +100,7 @@ def test_names_are_told_of_folders_of_plain_files_alone(tmp_path: Path) -> None:
     def told() -> list[str] | None:
         descriptor = opened(tmp_path)
         try:
-            # The descriptor is left where it was.
+            # The descriptor's position is unchanged.
             first, second = names_of_files(descriptor), names_of_files(descriptor)
             assert first == second
             return None if first is None else sorted(first)
@@ -133,7 +133,7 @@ def test_names_are_told_of_folders_of_plain_files_alone(tmp_path: Path) -> None:
 def test_a_time_that_has_no_milliseconds_in_64_bits_is_left_to_others(tmp_path: Path) -> None:
     file = tmp_path / "late"
     file.touch()
-    os.utime(file, (0, 1 << 60))  # which some file systems keep, and others cut
+    os.utime(file, (0, 1 << 60))  # some file systems keep this, others truncate it
     descriptor = opened(tmp_path)
     try:
         expected = file.stat().st_mtime_ns // 1_000_000
@@ -168,7 +168,7 @@ def test_files_that_change_meanwhile_are_read_whole_or_not_at_all(tmp_path: Path
         visits += 1
     changing.join()
     files.check_settled()
-    # Each visit opened what is no file too; other threads may have opened a few of their own.
+    # Each visit also opened entries that are not files; other threads may have opened a few of their own.
     assert len(list(Path("/dev/fd").iterdir())) < before + 50
 
 
@@ -178,7 +178,7 @@ def test_what_is_no_file_any_more_is_not_listed(folder: Path, monkeypatch: pytes
     assert plain == ["empty", "more", "most", "one", "unreadable"]
 
     def is_plain(_entry: os.DirEntry[str]) -> bool:
-        """As a folder says that was read before some of its files became something else."""
+        """Simulate a folder read before some of its files became something else."""
         return True
 
     def nothing_is_told(*_: object) -> None:

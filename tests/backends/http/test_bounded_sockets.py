@@ -1,4 +1,4 @@
-"""Sockets under the clouds' SDKs: every wait ends by the deadline of the call, whatever stands before the store."""
+"""Sockets under the clouds' SDKs: every wait ends by the call's deadline, whatever is between client and store."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ GRACE_S = 40.0
 
 
 class Trickle:
-    """A server that answers each connection with ``first``, and then with ``drop`` again and again."""
+    """A server that answers each connection with ``first``, and then repeatedly with ``drop``."""
 
     def __init__(self, first: bytes, drop: bytes, context: ssl.SSLContext | None = None) -> None:
         self._first, self._drop, self._context = first, drop, context
@@ -86,7 +86,7 @@ def make_gcs(url: str, proxy: SocksProxy | None = None) -> GcsObjectStore:
 
 
 STORES: dict[str, Callable[..., ObjectStore]] = {"s3": make_s3, "gcs": make_gcs}
-"""One with botocore's connections, one with those of requests."""
+"""S3 uses botocore's connections, GCS those of requests."""
 
 
 def assert_given_up(store: ObjectStore) -> None:
@@ -94,7 +94,7 @@ def assert_given_up(store: ObjectStore) -> None:
         started = time.monotonic()
         with pytest.raises(StoreUnavailableError):
             store.get("key")
-        # To open the client has as long again.
+        # Opening the client has the same limit again.
         assert time.monotonic() - started < 2 * TIMEOUT_S + GRACE_S
 
 
@@ -128,7 +128,7 @@ class TestBetweenHereAndTheStore:
             assert_given_up(STORES[cloud]("http://store.invalid"))
 
     def test_a_socks_proxy_s_answer(self, cloud: str) -> None:
-        # Connected, by way of a host whose name has 255 letters, each in time.
+        # Connected through a host whose name has 255 letters, each in time.
         with closing(Trickle(b"\x05\x00\x05\x00\x00\x03\xff", b"x")) as proxy:
             assert_given_up(STORES[cloud]("http://store.invalid", SocksProxy("127.0.0.1", proxy.port)))
 

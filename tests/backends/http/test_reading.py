@@ -1,4 +1,4 @@
-"""The answer to a request for a range: what is taken, and what is refused."""
+"""The answer to a range request: accepted and rejected forms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tieredstore.process.deadline import Deadline
 
 
 class Wire:
-    """A connection that gives what it has in pieces of given sizes."""
+    """A connection that returns its bytes in pieces of given sizes."""
 
     def __init__(self, data: bytes, sizes: list[int] | None = None, error: Exception | None = None) -> None:
         self._data = io.BytesIO(data)
@@ -77,7 +77,7 @@ def test_the_deadline_holds_between_pieces() -> None:
 
 
 def served(body: bytes, start: int, stop: int | None) -> tuple[dict[str, str], int] | None:
-    """The headers of a right server's answer and its size, or None for 416."""
+    """Return the headers and size of a correct server's answer, or None for 416."""
     size = len(body)
     if start == 0 and stop is None:
         return {"Content-Length": str(size)}, size

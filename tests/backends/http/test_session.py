@@ -33,7 +33,7 @@ from tieredstore.redaction import redacted
 
 
 class Echo:
-    """A server that answers each connection's one request with what it got: head and body."""
+    """A server that answers each connection's single request with its head and body."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))

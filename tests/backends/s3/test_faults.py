@@ -1,4 +1,4 @@
-"""Faults that are S3's alone: keys, an absent bucket of SeaweedFS, and the three requests of a multipart upload."""
+"""Faults specific to S3: keys, an absent bucket of SeaweedFS, and the three requests of a multipart upload."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tieredstore.errors import AccessDeniedError, PreconditionFailedError, Store
 
 @dataclass
 class Faulty:
-    """A store behind a fault proxy, and the same bucket by other means."""
+    """A store that uses a fault proxy, and direct access to the same bucket."""
 
     store: S3ObjectStore
     proxy: FaultProxy
@@ -114,7 +114,7 @@ def test_a_multipart_upload_survives_each_lost_answer(faulty: Faulty, operation:
     faulty.store.put("object", large(), if_absent=if_absent)
     assert faulty.content("object") == LARGE
     if operation != "uploads":
-        # The id of an upload whose very first answer was lost is known to nobody: it holds no parts.
+        # If an upload's first answer is lost, no client knows its id: it holds no parts.
         assert faulty.uploads() == []
 
 

@@ -1,4 +1,4 @@
-"""Options, settings and credentials of the S3 store: what is chosen, what is refused, and that no secret is told."""
+"""Options, settings and credentials of the S3 store: chosen and rejected ones, with secrets never shown."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_the_sdk_s_own_defaults_decide_nothing(compatibility: Compatibility, end
     assert config.response_checksum_validation == ("when_supported" if check else "when_required")
     assert config.max_pool_connections >= 30
     assert (config.connect_timeout, config.read_timeout) == (10, 30)
-    # Without TLS or without a checksum of ours the signature covers the body.
+    # Without TLS or without our checksum the signature covers the body.
     covered = compatibility is Compatibility.S3_COMPATIBLE or (endpoint or "").startswith("http:")
     assert config.s3["payload_signing_enabled"] == covered
     path_style = compatibility is Compatibility.S3_COMPATIBLE

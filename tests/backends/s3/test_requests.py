@@ -1,4 +1,4 @@
-"""What the S3 store sends: checksums, storage class, retries of its own only; and how it reads what comes back."""
+"""Requests of the S3 store: checksums, storage class, its own retries only; and parsing of the answers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def header(seen: Seen, name: str) -> str | None:
     return {key.lower(): value for key, value in seen.headers.items()}.get(name)
 
 
-# What is sent
+# Requests
 
 
 def test_every_body_has_a_crc_32c_for_aws(minio: S3Server, proxy: FaultProxy, bucket: str) -> None:
@@ -93,7 +93,7 @@ def test_no_checksum_header_goes_to_a_compatible_server(minio: S3Server, proxy: 
     ]
     # Its signature covers the body instead.
     assert header(bodies(proxy)[0], "x-amz-content-sha256") == hashlib.sha256(b"data").hexdigest()
-    # The bucket stands in the path: a host of its own would not resolve to this server.
+    # The bucket is in the path: a host of its name would not resolve to this server.
     assert all(seen.path.startswith(f"/{bucket}") for seen in proxy.seen)
 
 
@@ -246,7 +246,7 @@ def test_a_listing_by_folder_is_put_in_order_on_any_server(minio: S3Server, buck
                 assert [info.key for info in store.list(prefix, after)] == expected, (prefix, after)
 
 
-# What comes back
+# Answers
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_a_forked_child_does_not_use_its_parent_s_connections(minio: S3Server, p
         store.put("object", b"data")
         child = os.fork()
         if child == 0:
-            # Whatever happens here, the child must not go on with the test run.
+            # In any case the child must not continue with the test run.
             try:
                 os._exit(0 if store.get("object") == b"data" else 1)
             finally:

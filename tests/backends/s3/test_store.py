@@ -45,7 +45,7 @@ class TestMinioAsS3Compatible(TestMinio):
 
 
 class TestSeaweedfsAsS3Compatible(S3StoreTests):
-    # Its racing writers take about 2 s a round, and the ends of two uploads to one key may both succeed.
+    # Its racing writers take about 2 s per round, and two uploads to one key may both complete.
     race_rounds = 3
     racing_publishers = 1
 

@@ -27,14 +27,14 @@ def server(request: pytest.FixtureRequest) -> S3Server:
 
 
 def stands(server: S3Server, bucket: str) -> tuple[list[str], list[str]]:
-    """The keys of all objects and of all unfinished uploads."""
+    """Return the keys of all objects and of all unfinished uploads."""
     objects = server.plain.list_objects_v2(Bucket=bucket).get("Contents", [])
     uploads = server.plain.list_multipart_uploads(Bucket=bucket, Prefix="object").get("Uploads", [])
     return [entry.get("Key", "") for entry in objects], [upload.get("Key", "") for upload in uploads]
 
 
 class Cancelled(BaseException):
-    """What ends an upload from outside; not an Exception, as KeyboardInterrupt is none."""
+    """Ends an upload from outside; not an Exception, like KeyboardInterrupt."""
 
 
 @pytest.mark.parametrize("error", [ValueError, OSError, KeyboardInterrupt, Cancelled])

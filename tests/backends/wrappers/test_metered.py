@@ -1,4 +1,4 @@
-"""The counting store: what it adds to a call, and what it must not change about it."""
+"""The counting store: counts added to a call, and its unchanged behaviour."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class SlowStore(MemoryObjectStore):
-    """Takes two seconds for a put, and for each object of a listing; notes which bodies and keys it is given."""
+    """Takes two seconds for a put, and for each object of a listing; records bodies and keys."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class OwnStore(MemoryObjectStore):
 
 
 def labelled(store: ObjectStore, settings: Settings) -> str:
-    """The label under which the wrapped store is counted."""
+    """Return the label under which the wrapped store is counted."""
     metered_store = wrap(store, settings)
     assert isinstance(metered_store, MeteredStore)
     return str(metered_store.__reduce__()[1][1])

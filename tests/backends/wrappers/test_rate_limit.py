@@ -1,4 +1,4 @@
-"""The rate limit, with tokens counted on a clock of the test's own."""
+"""The rate limit, with tokens counted on the test's own clock."""
 
 from __future__ import annotations
 

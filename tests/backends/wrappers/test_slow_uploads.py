@@ -1,4 +1,4 @@
-"""An upload may take as long as it likes, but not stand still: waits for the rate limit are none of the store's."""
+"""An upload may be slow, but must make progress: waits for the rate limit do not count as the store's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STALL_TIMEOUT_S = 3.0
 @pytest.mark.parametrize("cloud", [Cloud.GCS, Cloud.AZURE], ids=lambda cloud: cloud.value)
 def test_uploads_that_wait_for_the_rate_limit_all_end(cloud: Cloud) -> None:
     part = PART_SIZES[cloud]
-    # A part of each upload passes every four seconds, after a first second that costs nothing.
+    # A part of each upload passes every four seconds, after a free first second.
     bucket = TokenBucket(part)
     body = bytes(2 * part + 1)
     with FaultyServer(SERVICES[cloud]()) as server, closing(store_on(server, stall_timeout_s=STALL_TIMEOUT_S)) as store:

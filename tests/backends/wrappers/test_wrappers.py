@@ -1,4 +1,4 @@
-"""The wrappers that every store of the settings has: counted calls, and limited bytes."""
+"""The wrappers around every store made from settings: counted calls, and limited bytes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LIMITS = {"upload.rate.limit.bytes.per.second": "1048576", "fetch.rate.limit.byt
 
 
 class FakeTime:
-    """Seconds that pass only when somebody sleeps."""
+    """Seconds that pass only in sleeps."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -75,7 +75,7 @@ def sample(name: str, **labels: str) -> float:
 
 @pytest.fixture
 def grown() -> Callable[..., float]:
-    """By how much a sample grew since the test began."""
+    """Return a function that gives the growth of a sample since the test began."""
     before: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
     for metric in metrics.REGISTRY.collect():
         for metric_sample in metric.samples:
@@ -152,7 +152,7 @@ def test_segments_and_readers_are_counted(grown: Callable[..., float], tmp_path:
     assert grown("tieredstore_segment_copy_seconds_count") == 1
     assert grown("tieredstore_segment_fetch_requested_bytes_total") == 2 * len(log)
     assert grown("tieredstore_segment_delete_bytes_total") == len(log)
-    # A closed manager's totals stay, what it holds does not.
+    # A closed manager's totals stay; its gauges disappear.
     assert grown("tieredstore_fetch_chunk_loads_total") == 13
     assert sample("tieredstore_chunk_cache_entries") == 0
 
@@ -171,7 +171,7 @@ def test_uploads_keep_to_the_limit_together() -> None:
     stores = [LimitedStore(MemoryObjectStore(), up=bucket) for _ in range(2)]
     for number in range(10):
         stores[number % 2].put(str(number), [b"x" * 300, b"y" * 200])
-    # 5,000 bytes, of which the first second's worth was there at the start.
+    # 5,000 bytes, minus a first second's worth that was available at the start.
     assert time.now == pytest.approx(4.0)
     assert stores[0].get("0") == b"x" * 300 + b"y" * 200
     assert time.now == pytest.approx(4.0)

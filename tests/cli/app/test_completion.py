@@ -1,4 +1,4 @@
-"""What the shell offers: names of the bucket, from a cache without secrets, and silence where there is no answer."""
+"""Shell completion: names from the bucket, a cache without secrets, and silence if there is no answer."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ TXN = case_path("07-txn") / "rsm.properties"
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("TIEREDSTORE_SETTINGS", raising=False)
-    # The machine may be busy; what is tested is that the answer is waited for.
+    # The machine may be busy; the test is that completion waits for the answer.
     monkeypatch.setattr(completion, "_WAIT_S", 60.0)
 
 
 @pytest.fixture
 def offered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """What bash is offered for the last of these words."""
+    """Return a function that gives bash's completions for the last of these words."""
 
     def ask(*words: object) -> list[str]:
         monkeypatch.setenv("_TIEREDSTORE_COMPLETE", "complete_bash")
@@ -82,7 +82,7 @@ def test_names_of_the_bucket_commands_options_and_choices_are_offered(
 
 
 def context(**params: Any) -> Any:
-    """As typer gives it to those who complete."""
+    """Return a context as typer passes it to completion functions."""
     return SimpleNamespace(params={"settings": TXN, "store": None, **params}, args=[])
 
 
@@ -92,7 +92,7 @@ def test_of_a_list_the_last_partition_is_completed() -> None:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long each look would have been waited for; there is none."""
+    """Record the wait of each lookup, and skip the lookup."""
     waited: list[float] = []
 
     def noted(look: Callable[[], object], *, wait_s: float) -> None:
@@ -114,7 +114,7 @@ def test_an_answer_is_kept_for_a_minute_and_one_that_is_too_old_is_better_than_n
         for path in (tmp_path / "cache").rglob("*"):
             os.utime(path, (then, then))
         assert completion.complete_topic(context(), "") == ["txn"]
-    # It is given at once while somebody looks again; one of the day before only if nothing better comes.
+    # It is returned at once while a child looks again; yesterday's answer only if the lookup fails.
     assert waits == [0, 60.0]
 
 
@@ -122,7 +122,7 @@ def test_a_look_that_takes_long_is_not_waited_for() -> None:
     begun = time.monotonic()
     completion._look_in_child(lambda: time.sleep(60), wait_s=0.05)  # pyright: ignore[reportPrivateUsage]
     assert time.monotonic() - begun < 40
-    # What fails there fails in silence.
+    # Failures in the child are silent.
     completion._look_in_child(lambda: 1 // 0, wait_s=60)  # pyright: ignore[reportPrivateUsage]
 
 

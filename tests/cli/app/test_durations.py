@@ -1,4 +1,4 @@
-"""Durations, and since when: the same words for every option that takes one."""
+"""Durations and start times: the same words for every option that takes one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What deletes or rewrites changes no byte of a store without ``--yes``; every command says whether it does."""
+"""Commands that delete or rewrite change no byte of a store without ``--yes``; every command declares its effect."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tieredstore.testing.segments import Record, build_batch
 
 @dataclass(frozen=True)
 class Scene:
-    """A store on which a command has something to do: what to run, and the bytes that it must not change."""
+    """A store with work for a command: the command line, and the bytes that it must not change."""
 
     arguments: tuple[object, ...]
     look: Callable[[], object]
@@ -107,7 +107,7 @@ TRANSFORMER: Final = {"secor__message__transformer__class": f"{__name__}:refuse_
 
 
 def of_pipeline(verb: str, *options: str, first: dict[str, str] | None = None) -> Prepare:
-    """Five hours of a topic, written by the settings ``first``, and what a killed run left."""
+    """Prepare five hours of a topic, written by the settings ``first``, and leftovers of a killed run."""
 
     def prepare(folder: Path) -> Scene:
         with closing(Kept(folder)) as kept:
@@ -143,7 +143,7 @@ REWRITE: Final[dict[str, Prepare]] = {
 @pytest.fixture(params=["terminal", "no terminal", "closed"])
 def stdin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     keyboard, terminal = pty.openpty()
-    os.write(keyboard, b"y\nyes\n")  # the answers to what is not asked
+    os.write(keyboard, b"y\nyes\n")  # answers to questions that are not asked
     with os.fdopen(terminal) if request.param == "terminal" else Path(os.devnull).open() as stream:
         if request.param == "closed":
             stream.close()
@@ -189,9 +189,9 @@ READ: Final = {
     "inspect": "inspect single 0 0", "keys list": "keys list", "ls": "ls", "query": "query",
     "verify": "verify",
 }  # fmt: skip
-"""Lines of commands that only read, each with something to read."""
+"""Lines of read-only commands, each with something to read."""
 OF_FILES: Final = {"show", "pipeline status", "pipeline verify", "pubsub cat", "pubsub verify"}
-"""Those that only read something else than segments."""
+"""Read-only commands that read something other than segments."""
 
 
 @pytest.mark.parametrize("command", READ)
@@ -260,5 +260,5 @@ def test_no_other_command_takes_a_place() -> None:
         for path, command in commands_below(program())
         if any({"--from", "--to", "--since", "--until"} & set(one.opts) for one in command.params)
     }
-    # A time of which segments are listed, and one of audit records.
+    # One takes a time of listed segments, one a time of audit records.
     assert taking == PLACED.keys() | {"holds place", "ls", "pubsub verify"}

@@ -1,4 +1,4 @@
-"""Whatever somebody does to a bucket, commands answer what they must, and neither time nor memory is theirs to take."""
+"""Hostile buckets: commands give the right answer for any change of a bucket, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ pytestmark = pytest.mark.slow
 CASES = [*hostile_manifests.CASES, *hostile_objects.CASES, *hostile_folders.CASES]
 COMMANDS = {"ls": (), "inspect": ("victim", "0", "0"), "fetch": ("victim", "0", "0"), "cat": ("victim",)}
 COSTLY = re.compile("million|MiB|GiB|chunks of a byte|90,000|100,000")
-"""Cases that take a second; of the others two of five are not left to `make soak`."""
+"""Cases that take a second; two of five of the others run here, the rest in `make soak`."""
 
 MOST_CALLS = 12
-"""How many times the calls that the same command makes on an honest bucket; what is stored may cause more."""
+"""Limit, as a multiple of the command's calls on an honest bucket; hostile contents may cause more."""
 
 MOST_MEMORY = 160 << 20
-"""Bytes at most; the largest manifest has 16 MiB, and is raw bytes, text, base64 and a list in turn."""
+"""Limit in bytes; the largest manifest has 16 MiB, and is raw bytes, text, base64 and a list in turn."""
 
 Answers = dict[str, tuple[bytes, int]]
-"""What each command writes and how many calls it makes where nobody did harm."""
+"""Output and number of calls of each command on an honest bucket."""
 
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[HostileBucket, Answers]]:
-    """A bucket of each mode, and what is right there."""
+    """Return a function that gives a bucket of each mode, and its right answers."""
     buckets: dict[str, tuple[HostileBucket, Answers]] = {}
 
     def bucket_of(mode: str) -> tuple[HostileBucket, Answers]:
@@ -41,7 +41,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Ho
             bucket = make_bucket(tmp_path_factory.mktemp(mode), mode)
             answers: Answers = {}
             for command, arguments in COMMANDS.items():
-                tieredstore(command, "-c", bucket.settings, *arguments)  # what is imported once is not counted
+                tieredstore(command, "-c", bucket.settings, *arguments)  # exclude one-time imports from the count
                 with measured() as work:
                     done = tieredstore(command, "-c", bucket.settings, *arguments)
                 assert (done.code, done.stderr) == (0, "")
@@ -82,11 +82,11 @@ def test_a_hostile_bucket(case: Case, honest: Callable[[str], tuple[HostileBucke
         right, calls = answers[command]
         most_calls = MOST_CALLS * calls + case.calls_of_a_byte * stored
         done, work = _measured(command, "-c", bucket.settings, *arguments)
-        if work.calls >= most_calls:  # the first time may have had modules to import
+        if work.calls >= most_calls:  # the first run may have imported modules
             done, work = _measured(command, "-c", bucket.settings, *arguments)
         codes.append(done.code)
         if done.code == 0 and command in {"fetch", "cat"} and case.cat == COMMANDS["cat"]:
-            # Nobody can tell of plain bytes what they were: those are given as they stand.
+            # Changed plain bytes cannot be detected: fetch returns them unchanged.
             stands = case.codes[3] != 0 and command == "fetch"
             assert done.stdout == (bucket.path("log").read_bytes() if stands else right)
         said += done.stderr

@@ -1,4 +1,4 @@
-"""docs/reference/json.md is all that commands print as JSON: every name, under the commands that print it."""
+"""docs/reference/json.md lists every name that commands print as JSON, under the commands that print it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tieredstore.pubsub import BatchProducer, open_topics
 PAGE = (REPOSITORY / "docs" / "reference" / "json.md").read_text()
 DOCUMENTED = re.findall(r"^`(\w+)` \|", PAGE, re.MULTILINE)
 GOLDEN = REPOSITORY / "tests" / "cli" / "golden" / "json.txt"
-"""Each command, and the names that it prints with their types; docs/reference/json.md is made of it.
+"""Each command, and the names that it prints with their types; the source of docs/reference/json.md.
 
-Written anew by ``python -m tests.cli.app.test_json_names``; then `make docs`.
+Regenerate it with ``python -m tests.cli.app.test_json_names``, then run `make docs`.
 """
 LOG = "kafka/txn-0/00000000000000000605"
 MEMQ = next((REPOSITORY / "tests/pubsub/golden/batches").glob("v02*"))
@@ -84,7 +84,7 @@ SELDOM = {
     "fault", "output_key", "problem", "path", "broker_earliest_offset", "broker_end_offset", "complete_until",
     "not_stored",
 }  # fmt: skip
-"""Names of which the lines above print none, by what the demo's bucket holds and as no broker is asked."""
+"""Names that the lines above never print, since the demo's bucket lacks them and no broker is asked."""
 
 
 Printed = dict[str, dict[str, set[str]]]
@@ -99,11 +99,11 @@ def printed() -> Iterator[Printed]:
 
 @contextlib.contextmanager
 def printing_bucket() -> Generator[Printed]:
-    """The names that each command prints."""
+    """Yield the names that each command prints."""
     with demo_bucket() as folder:
         _make_it_odd(folder)
         with (folder / "kept.properties").open("a") as kept:
-            kept.write("kafka.new.consumer.topic.list=none\n")  # of those that are whole
+            kept.write("kafka.new.consumer.topic.list=none\n")  # of the whole messages
         _kept_twice(folder)
         _publish()
         yield {command: _printed_by(command, lines) for command, lines in PRINTING.items()}
@@ -119,7 +119,7 @@ def _printed_by(command: str, lines: list[str]) -> dict[str, set[str]]:
 
 
 def _kept_twice(folder: Path) -> None:
-    """Other generations, of messages that are bad at first, and in 1970; and what a killed run left."""
+    """Write other generations, with bad first messages and some from 1970, and leftovers of a killed run."""
     mended = (folder / "kept.properties").read_text() + "secor.generation=2\n"
     (folder / "mended.properties").write_text(mended)
     bad = "secor.message.parser.class=json\nsecor.consumer.max_bad_messages=-1\n"
@@ -193,7 +193,7 @@ def _names(document: Any) -> Iterator[tuple[str, str]]:
     if isinstance(document, dict):
         for name, value in cast("dict[str, Any]", document).items():
             yield name, _KINDS.get(type(value), "null")
-            if name != "figures":  # each check has names of its own
+            if name != "figures":  # each check has its own names
                 yield from _names(value)
     elif isinstance(document, list):
         for value in cast("list[object]", document):
@@ -213,11 +213,11 @@ def _publish() -> None:
 
 
 def _make_it_odd(folder: Path) -> None:
-    """What makes commands print all that they can: an odd bucket, and a folder that is left alone."""
+    """Make commands print every name: an odd bucket, and a folder that is left alone."""
     make_it_odd(folder / "store", folder / "store.properties")
     shutil.copytree(folder / "kafka" / "txn-0", folder / "active" / "txn-0.0123456789abcdef0123456789abcdef-delete")
     shutil.copytree(folder / "kafka" / "txn-0", folder / "active" / "txn-0")
-    # Of the partition with the hole nobody says how far it is settled.
+    # For the partition with the hole, no file gives the settled offset.
     (folder / "kafka" / "replication-offset-checkpoint").write_text("0\n1\nnone 0 1\n")
 
 

@@ -25,9 +25,9 @@ def test_after_kill_9_at_any_store_operation_a_second_run_leaves_each_segment_co
     )
     assert (done.returncode, done.stderr) == (0, b"")
     runs = [json.loads(line) for line in done.stdout.splitlines()]
-    # A look how keys are made there, one listing, and for each of three segments a look for its manifest, three
-    # objects, and before the last of them a look at the two that stand. An empty listing has no middle, and a look
-    # that finds nothing has no answer to lose.
+    # One look for how keys are made, one listing, and for each of three segments: a look for its manifest, three
+    # objects, and before the last of them a look at the other two. An empty listing has no middle, and a look that
+    # finds nothing has no answer to lose.
     deaths = {moment: sum(run["died"] for run in runs if run["moment"] == moment) for moment in MOMENTS}
     assert deaths == {"before": 2 + 3 * 6, "during": 1 + 3 * 6, "after": 1 + 3 * 5}
     assert len(runs) == 3 * (2 + 3 * 6)

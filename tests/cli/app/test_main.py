@@ -22,7 +22,7 @@ COMMANDS = all_commands()
 
 
 def words(text: str) -> str:
-    """``text`` without the line breaks of help pages."""
+    """Return ``text`` without the line breaks of help pages."""
     return " ".join(text.split())
 
 
@@ -95,7 +95,7 @@ def test_wrong_settings_are_a_line_each_and_exit_2(
     done = spawn("ls", "-c", settings)
     assert (done.code, done.stdout) == (2, b"")
     assert done.stderr.startswith("tieredstore: ")
-    # Of several problems the first line says how many there are.
+    # With several problems, the first line gives their number.
     assert done.stderr.count("\n") == (problems + 1 if problems > 1 else 1)
     assert expected in done.stderr
 

@@ -1,4 +1,4 @@
-"""An option means one thing in all commands, and none is left of those that the commands had before."""
+"""An option means the same in all commands, and none of the former options is left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GONE: Final = {
 
 
 def declarations() -> dict[str, set[tuple[str, str]]]:
-    """Each option with what it says in the help of the commands that have it."""
+    """Return each option with its help texts in all commands that have it."""
     found: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for _, command in commands_below(program()):
         for option in command.params:

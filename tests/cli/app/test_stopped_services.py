@@ -1,4 +1,4 @@
-"""Services that wait at their start for a store or broker that is silent: told to stop, they end at once, with 0."""
+"""Services waiting at start-up for a silent store or broker: when stopped, they end at once, with 0."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.support.uploader.uploader_disk import BrokerDisk
 pytestmark = pytest.mark.slow
 
 SOON_S = 20.0
-"""A small part of what each has for draining, and much for a busy machine."""
+"""A small part of each service's drain time, and long enough for a busy machine."""
 LONG_S = 120.0
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
 
 
 @pytest.fixture
 def silent() -> Generator[socket.socket]:
-    """Takes connections, and says nothing."""
+    """Yield a server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(LONG_S)
         yield server
@@ -51,7 +51,7 @@ def silent_store(server: socket.socket) -> dict[str, str]:
 
 @contextmanager
 def started(folder: Path, properties: Mapping[str, str], *arguments: str) -> Generator[subprocess.Popen[bytes]]:
-    """A command of these settings in a process of its own."""
+    """Run a command with these settings in a separate process."""
     settings = folder / "service.properties"
     settings.write_text("".join(f"{name}={text}\n" for name, text in properties.items()))
     command = measured_command(*arguments, "-c", settings)
@@ -63,7 +63,7 @@ def started(folder: Path, properties: Mapping[str, str], *arguments: str) -> Gen
 
 
 def check_end(process: subprocess.Popen[bytes], signum: signal.Signals) -> None:
-    """It is told to stop, has nothing to say of that, and ends well."""
+    """Stop the process, and check that it ends silently and with 0."""
     process.send_signal(signum)
     said = process.communicate(timeout=SOON_S)[1].decode()
     assert process.returncode == 0, said
@@ -95,7 +95,7 @@ SERVICES = {
         {"pubsub.audit.topic": "audit", "pubsub.kafka.bootstrap.servers": "SILENT"},
     ),
 }
-"""Services, and what of theirs is silent: the command, and its own properties."""
+"""Services and their silent part: the command, and its own properties."""
 
 
 @pytest.mark.parametrize("signum", SIGNALS)

@@ -1,4 +1,4 @@
-"""``--store URL``: every command that takes settings takes it, and one round trip of each store by the command line."""
+"""``--store URL``: every command with settings takes it, and one round trip of each store on the command line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMMANDS = {
 
 def test_a_command_that_takes_settings_takes_a_store() -> None:
     assert {"upload", "ls", "inspect", "fetch", "rm"} <= set(COMMANDS)
-    # A service is told all by its file, which it reads again while it runs.
+    # A service is configured only by its file, which it reloads while it runs.
     taking = {name for name, options in COMMANDS.items() if "--settings" in options} - {"uploader", "pubsub broker"}
     assert {name for name, options in COMMANDS.items() if "--store" in options} == taking
 
@@ -69,11 +69,11 @@ def test_a_wrong_store_is_one_sentence_and_exits_2(url: str | None, said: str) -
     assert "password" not in done.stderr
 
 
-# One round trip of each store: what writes and what reads it first by processes of their own, the rest in this one
+# One round trip of each store: the first write and the first read in separate processes, the rest in this one
 
 
 def round_trip(store: tuple[object, ...], environment: Mapping[str, str]) -> None:
-    """Up, not up again, listed, back, deleted; ``store`` are the options that name it."""
+    """Upload, upload again, list, fetch, delete; ``store`` are the options that name it."""
 
     def clean(done: Result) -> Result:
         assert (done.code, done.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""The table of commands: what a wing attaches, what an absent wing is, and what a listing imports."""
+"""The table of commands: commands of a wing, an absent wing, and the imports of a listing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong command lines with their sentences: each names the thing and the way out, and exits with 2."""
+"""Wrong command lines with their messages: each names the problem and its fix, and exits with 2."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ IN_A_FOLDER = [
     ("query|select * from nine|--store|logs", 3, "there is no topic nine; there are none, of-two\n"),
     ("query|select * from of-two|--store|logs", 2, 'write "of-two", in double quotes\n'),
 ]
-"""In a folder with a store of the topics ``none`` and ``of-two``."""
+"""Run in a folder with a store of the topics ``none`` and ``of-two``."""
 
 
 @pytest.mark.parametrize(("line", "sentence"), LINES, ids=[line for line, _ in LINES])

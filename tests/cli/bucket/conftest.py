@@ -1,4 +1,4 @@
-"""A store that many tests of commands about buckets begin with."""
+"""A store shared by many tests of bucket commands."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from tests.support.cli.cli_process import ORIGINALS, store_of
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Path:
-    """A store with the three segments of topic ``single``."""
+    """Make a store with the three segments of topic ``single``."""
     return store_of(tmp_path, ORIGINALS)

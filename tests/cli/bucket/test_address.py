@@ -1,4 +1,4 @@
-"""TOPIC PARTITION OFFSET|ID: several segments, none, half ones."""
+"""TOPIC PARTITION OFFSET|ID: several segments, none, incomplete ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONTENT = (ORIGINALS / "single-0" / "00000000000000000001.log").read_bytes()
 
 
 def copy_under_another_id(folder: Path, base_offset: int) -> str:
-    """Give the segment at an offset a second, whole copy, as a second attempt of a broker would; its id."""
+    """Give the segment at an offset a second, whole copy, like a broker's second attempt; return its id."""
     segment_id = str(Uuid.random())
     for path in stored_files(folder):
         if path.name.startswith(f"{base_offset:020}-"):
@@ -96,7 +96,7 @@ def test_what_names_no_segment_is_told_what_there_is(line: str, code: int, words
     ("lost", "code", "words"),
     [
         ("rsm-manifest", 3, "unfinished copy or delete left objects"),
-        ("log", 4, "is missing, and its manifest exists"),  # damage, and not absence
+        ("log", 4, "is missing, and its manifest exists"),  # damage, not absence
     ],
 )
 def test_half_a_segment_is_not_taken_for_one(lost: str, code: int, words: str, settings: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ LEFT = MadeSegment(partition_of(), 40, 49)
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Two partitions, and a leftover two days old."""
+    """Make two partitions, and a two-day-old leftover."""
     folder = tmp_path / "store"
     folder.mkdir()
     store = FilesystemObjectStore(folder)

@@ -1,4 +1,4 @@
-"""``du --prices`` on a folder: its table, its JSON, its picture, and what it says where it cannot."""
+"""``du --prices`` on a folder: its table, JSON and picture, and its errors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_what_is_known_of_rows_adds_up_however_they_are_cut(root: Path) -> None:
 
 
 def test_growth_by_the_time_of_records_and_a_topic_alone(root: Path) -> None:
-    """The records are of 1970, and were stored just now."""
+    """The records are from 1970, and were stored just now."""
     assert run(root, "--json").rows[1]["growth_segments"] == 0
     rows, summary = run(root, "--json", "events", "-p", "1").rows
     assert [(row["topic"], row["segments"]) for row in rows] == [("events", 2)]

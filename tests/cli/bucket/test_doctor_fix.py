@@ -1,4 +1,4 @@
-"""``doctor --fix``, and what ``doctor`` says of a bucket's own rules."""
+"""``doctor --fix``, and the report of ``doctor`` about a bucket's lifecycle rules."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_doctor_says_whether_unfinished_uploads_end(settings: Path, service: S3R
 
 
 def test_of_google_doctor_has_nothing_to_say_of_uploads(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They end there of their own accord."""
+    """Google ends them by itself."""
     with FaultyServer(GcsRules()) as server:
         patch_store(monkeypatch, store_on(server))
         assert "uploads" not in tieredstore("doctor", "-c", settings).text

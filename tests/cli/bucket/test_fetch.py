@@ -1,4 +1,4 @@
-"""``fetch``: the range grammar, and what is left behind when it cannot finish."""
+"""``fetch``: the range grammar, and leftovers of an incomplete run."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_nothing_is_written_through_a_link(content: bytes | None, settings: Path
 def test_a_link_that_comes_meanwhile_is_replaced(settings: Path, tmp_path: Path) -> None:
     folder, out = tmp_path / "folder", tmp_path / "out"
     folder.mkdir()
-    out.symlink_to(folder)  # a link on the way is the caller's own
+    out.symlink_to(folder)  # a link in the path is the caller's own
     (folder / "real").write_bytes(b"precious")
     with output_to(out / "file") as file:
         file.write(b"content")
@@ -131,14 +131,14 @@ def test_a_reader_that_has_enough_is_no_error_to_talk_of(settings: Path, argumen
         command(*arguments, "-c", settings), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     )
     assert running.stdout is not None
-    running.stdout.close()  # gone before the first byte
+    running.stdout.close()  # closed before the first byte
     assert running.stderr is not None
     with running.stderr as stderr:
         assert stderr.read() == b""
     assert running.wait() == 141
 
 
-# A shell starts its background jobs, and so whole test runs, with interrupts ignored.
+# A shell starts background jobs, and so whole test runs, with interrupts ignored.
 INTERRUPTIBLE = """
 import os, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -32,7 +32,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def both(root: Path) -> Path:
-    """Settings with both pairs, key2 the active one."""
+    """Return settings with both pairs, key2 the active one."""
     return _settings(root, "both.properties", settings_text(CASE))
 
 
@@ -49,7 +49,7 @@ def _settings(root: Path, name: str, texts: dict[str, str]) -> Path:
 
 
 def let_caches_forget(root: Path) -> None:
-    """An hour and more passes after the rotation."""
+    """Let more than an hour pass after the rotation."""
     (noted,) = root.rglob("!tieredstore/keys/rotated/*")
     os.utime(noted, (noted.stat().st_mtime - 3601, noted.stat().st_mtime - 3601))
 

@@ -1,4 +1,4 @@
-"""``keys new``: files that the key ring takes, never overwritten, never readable by others."""
+"""``keys new``: files that the key ring accepts, never overwritten, never readable by others."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_keys_go_to_the_current_folder_without_d(tmp_path: Path, monkeypatch: py
 
 @pytest.fixture
 def owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """The owners that files are given. Another user owns the settings file."""
+    """Record the owners that files are given. Another user owns the settings file."""
     own_stat, given = Path.stat, list[tuple[int, int]]()
 
     def stat_as_of_another(path: Path, **options: bool) -> os.stat_result:
@@ -138,7 +138,7 @@ def owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, i
 
 
 def test_a_settings_file_keeps_its_mode_and_owner(tmp_path: Path, owners: list[tuple[int, int]]) -> None:
-    """A broker that runs under another user than the operator must still be able to read it."""
+    """A broker that runs as another user than the operator must still be able to read it."""
     settings = write_settings(tmp_path)
     settings.chmod(0o664)
     before, mask = settings.stat(), os.umask(0o077)

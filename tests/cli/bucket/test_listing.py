@@ -1,4 +1,4 @@
-"""``ls`` and ``inspect`` on stores that are not in order."""
+"""``ls`` and ``inspect`` on damaged stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``mirror``: around the clouds and back, and what it says."""
+"""``mirror``: around the clouds and back, and its output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tieredstore.format.keys import Suffix
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Two partitions of a topic, another one, and a leftover."""
+    """Make two partitions of a topic, another topic, and a leftover."""
     folder = tmp_path / "source"
     folder.mkdir()
     store = FilesystemObjectStore(folder)
@@ -54,7 +54,7 @@ def mirror(source: Path, target: Path, *arguments: object) -> Result:
 
 
 def know_minio(monkeypatch: pytest.MonkeyPatch, minio: S3Server) -> None:
-    """As the SDK's environment has it."""
+    """Configure the SDK for MinIO by its environment."""
     known = {"ENDPOINT_URL": minio.endpoint_url, "ACCESS_KEY_ID": minio.access_key, "REGION": REGION}
     for name, value in {**known, "SECRET_ACCESS_KEY": minio.secret_key}.items():
         monkeypatch.setenv(f"AWS_{name}", value)
@@ -135,7 +135,7 @@ def test_it_says_what_it_does_and_what_stood_there(source: Path, target: Path) -
     done = mirror(source, target)
     assert (done.code, done.stderr) == (0, "")
     assert "5 segments copied" in done.text
-    # What was not read is not called equal.
+    # Objects that were not read are not called equal.
     assert "5 already there (by their manifests; bytes were not compared)" in mirror(source, target).text
     rows, summary = mirror(source, target, "--json").rows
     assert [row["code"] for row in rows].count("there") == 5
@@ -199,7 +199,7 @@ def test_a_rate_holds_up_and_down(source: Path, target: Path, monkeypatch: pytes
     monkeypatch.setattr(TokenBucket, "take", noting(TokenBucket.take))
     _, summary = mirror(source, target, "--rate-limit", "3MiB", "--json").rows
     assert min(taken.values()) == summary["stored_size"]
-    assert max(taken.values()) >= 2 * summary["stored_size"]  # the source's bytes, and the target's that were read back
+    assert max(taken.values()) >= 2 * summary["stored_size"]  # the source's bytes, and the target's, read back
     assert len(taken) == 2
 
 

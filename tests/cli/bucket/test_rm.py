@@ -1,4 +1,4 @@
-"""``rm`` of one segment, whole ones and what is left of others, and what it does not misread."""
+"""``rm`` of one segment, whole or partly deleted, and input that it must not misread."""
 
 from __future__ import annotations
 

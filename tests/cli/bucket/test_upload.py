@@ -1,4 +1,4 @@
-"""``upload``: what is copied, skipped, left alone, reported."""
+"""``upload``: copied, skipped and ignored files, and the report."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def settings(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
-    """A log directory of our own, with topics ``single`` and ``txn``."""
+    """Make a log directory with topics ``single`` and ``txn``."""
     data = tmp_path / "data"
     shutil.copytree(ORIGINALS / SINGLE, data / SINGLE)
     shutil.copytree(TXN, data / "txn-0")
@@ -68,7 +68,7 @@ def test_a_second_run_adds_nothing_and_says_so(settings: Path, log_dir: Path, tm
 def test_a_second_run_does_not_read_the_logs_again(settings: Path, log_dir: Path) -> None:
     assert tieredstore("upload", "-c", settings, log_dir).code == 0
     for log in sorted((log_dir / "txn-0").glob("*.log"))[:-1]:
-        log.write_bytes(bytes(log.stat().st_size))  # zeros: whoever reads this refuses it
+        log.write_bytes(bytes(log.stat().st_size))  # zeros: every reader rejects this
     assert tieredstore("upload", "-c", settings, log_dir, "--json").rows[1]["codes"] == {"there": 8}
 
 
@@ -164,7 +164,7 @@ def test_a_segment_of_other_leader_epochs_or_of_another_end_is_another_one(setti
     single = log_dir / SINGLE
     assert tieredstore("upload", "-c", settings, single).code == 0
     for path in single.glob("00000000000000000001.*"):
-        path.unlink()  # now the first segment ends where the second one did
+        path.unlink()  # now the first segment ends where the second one ended
     assert codes(tieredstore("upload", "-c", settings, single, "--json")) == ["copied", "there"]
     assert sorted(row["last_offset"] for row in rows(settings) if row["base_offset"] == 0) == [0, 1]
     (single / "leader-epoch-checkpoint").write_text("0\n1\n9 0\n")

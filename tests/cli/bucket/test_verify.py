@@ -23,12 +23,12 @@ from tieredstore.ops.brokers import METADATA_TOPIC
 from tieredstore.ops.verification import Level
 
 SAMPLED = 2
-"""Of the planted segments, those that a sample of 40% has."""
+"""Planted segments in a sample of 40%."""
 
 
 @pytest.fixture
 def planted(tmp_path: Path) -> PlantedBucket:
-    """A whole bucket in the folder that ``settings`` name."""
+    """Return a whole bucket in the folder that ``settings`` name."""
     write_settings(tmp_path, chunk_size=CHUNK)
     return PlantedBucket.of("plain", FilesystemObjectStore(tmp_path / "store"))
 
@@ -182,7 +182,7 @@ def test_a_hostile_bucket_is_reported_and_hides_nothing_of_an_honest_topic(case:
 
 
 def test_the_brokers_metadata_topic_is_compared_in_both_directions(kafka: KafkaServer, tmp_path: Path) -> None:
-    """The one test that makes the topic under Kafka's own name, on the broker that all share."""
+    """The only test that creates the topic under Kafka's own name, on the shared broker."""
     make_topic(kafka, name=METADATA_TOPIC)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     planted = PlantedBucket.of("plain", FilesystemObjectStore(write_settings(tmp_path).parent / "store"))
@@ -203,7 +203,7 @@ def test_the_brokers_metadata_topic_is_compared_in_both_directions(kafka: KafkaS
 
 
 def _check_that_tools_ask_them_too(settings: Path, brokers: str) -> None:
-    """``rm`` leaves what they list unless it is forced to; ``gc`` asks them."""
+    """Check that ``rm`` leaves segments the brokers list unless forced; and that ``gc`` asks them."""
     asked = ("--bootstrap-server", brokers, "--json")
     done = tieredstore("rm", "-c", settings, "events", *asked, "--yes")
     assert done.code == 6

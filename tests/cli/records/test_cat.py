@@ -1,4 +1,4 @@
-"""``tieredstore cat`` and ``offsets`` on what the plugin wrote."""
+"""``tieredstore cat`` and ``offsets`` on segments of the plugin."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def as_json(row: Row, partition: int, topic: str) -> dict[str, Any]:
 
 
 def shown(data: bytes | None) -> str | None:
-    """Text, or hexadecimal where it is none."""
+    """Return text, or hexadecimal for other bytes."""
     try:
         return None if data is None else data.decode()
     except UnicodeDecodeError:
@@ -59,8 +59,8 @@ def shown(data: bytes | None) -> str | None:
 
 
 def aborted_in(case: str) -> str:
-    """What cat says at the end of a whole topic."""
-    # An entry of the broker's own index for each, of 34 bytes.
+    """Return cat's last line for a whole topic."""
+    # Each has an entry of 34 bytes in the broker's own index.
     size = sum(path.stat().st_size for path in (case_path(case) / "original").rglob("*.txnindex"))
     return ABORTED.format(size // 34) if size else ""
 
@@ -69,7 +69,7 @@ def aborted_in(case: str) -> str:
 @pytest.mark.parametrize("case", CASES)
 def test_cat_json_gives_every_record_of_the_topic_by_partition_and_offset(case: str, isolation: str) -> None:
     settings, topic = case_path(case) / "rsm.properties", segments(case)[0].topic
-    # As Spark, cat shows what is committed unless it is told otherwise.
+    # Like Spark, cat shows committed records by default.
     chosen = ("--isolation", isolation) if isolation == "read_uncommitted" else ()
     done = tieredstore("cat", "-c", settings, topic, "--json", *chosen)
     rows = lines_of(done, aborted_in(case) if isolation == "read_committed" else "")
@@ -95,7 +95,7 @@ def test_a_window_of_times(form: str) -> None:
 
 
 def time_text(milliseconds: int, form: str) -> str:
-    """A time of this or of the millisecond's last part before it, which is no less a first record's."""
+    """Write a time in this millisecond, or in the last part of the one before, which finds the same first record."""
     moment = datetime.fromtimestamp(milliseconds // 1000, UTC) + timedelta(milliseconds=milliseconds % 1000)
     match form:
         case "milliseconds":
@@ -221,7 +221,7 @@ def test_milliseconds_since_1970_are_exact(milliseconds: int) -> None:
 
 
 def damaged_copy(folder: Path, number: int) -> tuple[str, Path, str]:
-    """The objects of a golden topic of several partitions, one manifest of partition 0 damaged: options for it."""
+    """Copy a golden topic of several partitions, damage one manifest of partition 0, and return its options."""
     case = "01-none"
     shutil.copytree(case_path(case) / "store", folder / "store")
     own = [segment for segment in segments(case) if segment.partition == 0]
@@ -232,7 +232,7 @@ def damaged_copy(folder: Path, number: int) -> tuple[str, Path, str]:
     return "-c", settings, own[0].topic
 
 
-# At the end nothing is passed over by who follows: what comes behind is a hole then.
+# At the end, following skips nothing: with later segments this becomes a hole.
 @pytest.mark.parametrize(("number", "follow"), [(0, False), (-1, False), (0, True)])
 def test_a_segment_that_cannot_be_read_fails_the_command_or_is_told_of(
     number: int, follow: bool, tmp_path: Path

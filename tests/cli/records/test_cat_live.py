@@ -1,4 +1,4 @@
-"""``tieredstore cat`` across the seam between bucket and broker, once and for as long as the log grows."""
+"""``tieredstore cat`` across the boundary between bucket and broker, once and while the log grows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNT = 600
 
 @pytest.fixture
 def tiered(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
-    """A topic of two partitions, whose record at each offset has the offset as its key."""
+    """Yield a topic of two partitions, in which each record's key is its offset."""
     topic = TieredTopic(kafka, tmp_path, partitions=2)
     for partition in range(2):
         topic.produce([Produced(b"%d" % at, b"v" * 100) for at in range(COUNT)], partition=partition)
@@ -35,7 +35,7 @@ def settings(tiered: TieredTopic, tmp_path: Path) -> Path:
 
 
 def offsets(done: Result) -> list[tuple[int, int]]:
-    """Partitions and offsets of JSON lines."""
+    """Return partitions and offsets of JSON lines."""
     return [(row["partition"], row["offset"]) for row in done.clean().lines]
 
 
@@ -55,7 +55,7 @@ def test_bucket_and_broker_are_shown_as_one_log(tiered: TieredTopic, settings: P
     tieredstore("cat", "-c", settings, tiered.topic, *end, "--to", COUNT + 7).fails(
         2, f"offset {COUNT + 7} is beyond the end of {tiered.topic}-1 ({COUNT}); a time is written"
     )
-    # The last ones and the first ones, counted across the seam.
+    # The last ones and the first ones, counted across the boundary.
     assert offsets(tieredstore("cat", "-c", settings, tiered.topic, "--last", 150, "--json", *live)) == [
         (partition, offset) for partition in range(2) for offset in range(COUNT - 150, COUNT)
     ]
@@ -138,7 +138,7 @@ def test_what_cannot_be_is_one_sentence(tiered: TieredTopic, settings: Path) -> 
         nobody = ("--bootstrap-server", f"127.0.0.1:{port}", "-X", "default.api.timeout.ms=1500")
         unreachable = tieredstore(*asked, *nobody)
     assert unreachable.code == 75
-    # The client's first warning comes before the sentence.
+    # The client's first warning comes before the error message.
     assert nobody[1] in unreachable.stderr.splitlines()[-1]
     assert unreachable.text == ""
 

@@ -1,4 +1,4 @@
-"""What ``tieredstore cat`` is asked for beside a window: so many, the last ones, some partitions, some records."""
+"""Options of ``tieredstore cat`` besides a window: a count, the last records, some partitions, some records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cat(case: str, *arguments: object) -> Result:
 
 
 def shown(done: Result) -> list[tuple[int, int]]:
-    """Partitions and offsets of what ``--format`` wrote."""
+    """Return partitions and offsets from the output of ``--format``."""
     assert done.code == 0, done.stderr
     return [(int(p), int(o)) for p, o in (line.split() for line in done.text.splitlines())]
 
@@ -62,7 +62,7 @@ def cat_bucket(bucket: Bucket, *arguments: object, topic: str = "orders") -> Res
 def test_n_are_shown_and_no_more(count: int) -> None:
     everything = places(TWO)
     assert shown(cat(TWO, "-n", count, *OFFSETS)) == everything[:count]
-    # Also where the first partition ends in between.
+    # Also if the first partition ends in between.
     both = next(at for at, (partition, _) in enumerate(everything) if partition == 1)
     assert shown(cat(TWO, "-n", both + 1, *OFFSETS)) == everything[: both + 1]
 
@@ -85,7 +85,7 @@ def test_the_last_ones_before_an_end_that_is_named() -> None:
 
 
 def test_the_last_ones_of_a_log_that_compaction_left_little_of(bucket: Bucket) -> None:
-    # One record in a hundred is left, and of the end the last alone, which Kafka's cleaner always keeps.
+    # One record in a hundred is left, and the very last one, which Kafka's cleaner always keeps.
     kept = [*range(0, 20_000, 100), 24_999]
     batches = [build_batch([Record(b"%d" % offset)], offset) for offset in kept]
     bucket.copy(TopicIdPartition(FIRST_ID, "orders", 0), batches, range(25_000))
@@ -105,7 +105,7 @@ def test_a_hole_behind_which_the_last_ones_lie_is_no_loss_and_one_among_them_is(
 
 
 def damage_log(folder: Path, number: int) -> None:
-    """Of a segment, so that a read of any of its records fails."""
+    """Damage a segment's log so that a read of any of its records fails."""
     path = sorted(folder.rglob("*.log"))[number]
     path.write_bytes(b"\x01" * path.stat().st_size)
 
@@ -297,7 +297,7 @@ def test_the_columns_are_as_wide_as_what_they_hold(bucket: Bucket) -> None:
     for _ in range(2):
         bucket.write(600)
     lines = cat_bucket(bucket).text.splitlines()
-    # The greatest offset decides, though the first rows decide the rest.
+    # The greatest offset sets this width, the first rows all others.
     assert lines[0] == "PARTITION  OFFSET  TIMESTAMP                 KEY   VALUE"
     assert lines[2].startswith("        0       0  ")
     assert {line.index("null") for line in lines[2:]} == {lines[0].index("KEY")}
@@ -323,7 +323,7 @@ def test_follow_ends_when_it_has_shown_enough(bucket: Bucket, monkeypatch: pytes
     later = [10]
 
     class Followed(LogTail):
-        """More comes once something was given."""
+        """More arrives after each answer."""
 
         def poll(self, timeout_s: float) -> TailRecords | None:
             records = super().poll(timeout_s)
@@ -333,7 +333,7 @@ def test_follow_ends_when_it_has_shown_enough(bucket: Bucket, monkeypatch: pytes
 
     monkeypatch.setattr("tieredstore.reading.reader.LogTail", partial(Followed, look_s=0.05))
     bucket.write(10)
-    # The last five, and of what comes as many as are left.
+    # The last five, then new records up to the count.
     done = cat_bucket(bucket, "--last", 5, "--follow", "-n", 8, *OFFSETS)
     assert shown(done) == [(0, offset) for offset in range(5, 13)]
 
@@ -350,7 +350,7 @@ def test_left_out_of_a_read_that_was_stopped_asks_nobody() -> None:
 
 
 def test_a_damaged_copy_of_a_segment_is_not_read_where_only_offsets_are_wanted(tmp_path: Path) -> None:
-    """The store of a golden case is one that tests share: it is copied before it is changed."""
+    """Tests share the store of a golden case: copy it before changing it."""
     store = tmp_path / "store"
     shutil.copytree(case_path(TWO) / "store", store)
     damage_log(store, -1)

@@ -1,4 +1,4 @@
-"""The command line on what the plugin wrote, and on what the broker wrote."""
+"""The command line on data of the plugin and of the broker."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One message of Avro cannot end whatever reads its topic: each way of reading, in a process of its own with a limit.
+"""A hostile Avro message cannot kill a reader of its topic: each way to read, in a separate process with a limit.
 
-tests/values/test_hostile_schemas.py has all of the table; Spark's source and ``cat`` give the bytes.
+tests/values/test_hostile_schemas.py has the whole table; Spark's source and ``cat`` return the bytes.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ with RemoteStorageManager(load_settings(settings)) as manager:
 
 @dataclass(frozen=True)
 class Hostile:
-    """A topic whose first and last messages alone are of its schema."""
+    """A topic in which only the first and last messages match its schema."""
 
     root: Path
     settings: Path
@@ -69,11 +69,11 @@ class Hostile:
 
     @property
     def rows(self) -> list[object]:
-        """What they are read as."""
+        """Return the expected values."""
         return [{"id": 7}, *[None] * (self.messages - 2), {"id": 7}]
 
     def run(self, code: str, *arguments: object) -> list[str]:
-        """The lines that a process prints."""
+        """Return the lines that a process prints."""
         done = subprocess.run(
             [sys.executable, "-c", LIMITED + code, *map(str, arguments)],
             capture_output=True, env=environment(), check=False, timeout=300, text=True,

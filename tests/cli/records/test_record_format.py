@@ -1,4 +1,4 @@
-r"""``cat --format``: kcat's letters and escapes, and nothing that is passed over in silence."""
+r"""``cat --format``: kcat's letters and escapes, and nothing ignored silently."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RECORD: dict[str, Any] = {
 }
 NULLS = {**RECORD, "key": None, "value": None, "headers": None}
 
-# What kcat 1.7 writes of these two records.
+# Output of kcat 1.7 for these two records.
 LETTERS = {
     "%t": (b"orders", b"orders"),
     "%p": (b"3", b"3"),

@@ -1,4 +1,4 @@
-"""Where records begin and end, and of which partitions, as a person says it."""
+"""Start, end and partitions of records, as typed by a person."""
 
 from __future__ import annotations
 

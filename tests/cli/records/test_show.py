@@ -179,7 +179,7 @@ def test_so_many_are_shown_and_no_more(more: tuple[str, ...]) -> None:
     assert len(tieredstore("show", TXN.original("log"), "-n", 3, "--json", *more).lines) == 3 + (not more)
 
 
-# ---- formats that wings attach
+# ---- formats of wings
 
 
 @contextlib.contextmanager

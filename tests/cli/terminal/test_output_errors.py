@@ -1,4 +1,4 @@
-"""What cannot be written is one sentence and an exit code that is not 0, in every command."""
+"""Output errors give one message and a nonzero exit code, in every command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ls --plot``: what is in the pictures, and what is said where there is none."""
+"""``ls --plot``: contents of the pictures, and messages where there is none."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BUCKET, BROKER = COLORS[:2]
 
 
 def painted(picture: Path, color: str) -> Any:
-    """Where a picture has a colour: rows and columns of dots."""
+    """Return a mask of the pixels of this colour: rows and columns."""
     image = read_image(picture)
     parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     return (abs(image[:, :, :3] - parts) < 0.02).all(axis=2)
@@ -41,7 +41,7 @@ def colors_of(picture: Path) -> set[str]:
 
 
 def two_topics(folder: Path) -> Path:
-    """Three golden topics, two hundred times as much of one of them as of the least."""
+    """Store three golden topics, the largest two hundred times as large as the smallest."""
     settings = write_settings(folder)
     for case in ("01-none", "07-txn", "11-single-record"):
         assert tieredstore("upload", "-c", settings, case_path(case) / "original").code == 0
@@ -57,7 +57,7 @@ def test_a_picture_comes_beside_the_same_table(tmp_path: Path) -> None:
     again = picture.read_bytes()
     assert tieredstore("ls", "-c", settings, "--plot", picture, "--json").code == 0
     assert picture.read_bytes() == again
-    # What is stored of the greater topic at the end of the picture is as high as its share.
+    # At the end of the picture, the larger topic is as high as its share of the stored bytes.
     columns = [painted(picture, color).sum(axis=0) for color in COLORS[:2]]
     end = max(at for at in range(len(columns[0])) if columns[0][at] > 100)
     sizes = sorted((row["stored_size"] for row in by_topic(settings)), reverse=True)
@@ -73,7 +73,7 @@ def by_topic(settings: Path) -> list[dict[str, Any]]:
 def test_more_topics_than_colours_share_the_last_one(tmp_path: Path) -> None:
     settings, picture = write_settings(tmp_path), tmp_path / "stored.png"
     for number in range(len(COLORS) + 2):
-        name = f"_topic.{number}"  # which matplotlib would leave out of a legend
+        name = f"_topic.{number}"  # matplotlib would leave this out of a legend
         write_segments(tmp_path / "kafka", 1, TopicIdPartition(Uuid(bytes([number + 1] * 16)), name, 0))
     assert tieredstore("upload", "-c", settings, tmp_path / "kafka").code == 0
     tieredstore("ls", "-c", settings, "--plot", picture).clean()
@@ -126,7 +126,7 @@ def test_nothing_is_drawn_of_nothing(tmp_path: Path) -> None:
 def test_segments_of_no_time_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings, picture = two_topics(tmp_path), tmp_path / "stored.png"
     plots = importlib.import_module("tieredstore.cli.bucket.ls")
-    # A time of seven digits in its year, as a producer that counts nanoseconds leaves behind.
+    # A time with a seven-digit year, as from a producer that counts nanoseconds.
     monkeypatch.setattr(plots, "iso_utc", lambda time: None if time > 1_767_225_610_000 else "2026")
     done = tieredstore("ls", "-c", settings, "--plot", picture)
     assert "segments are not in the picture: their manifests tell no time" in done.stderr
@@ -141,7 +141,7 @@ def test_a_hole_is_red_and_where_there_is_none_nothing_is(tmp_path: Path) -> Non
     assert tieredstore("rm", "-c", settings, "txn", "-p", 0, "--segment", 605, "--yes").code == 0
     assert tieredstore("ls", "-c", settings, "txn", "-p", 0, "--plot", picture).code == 0
     assert colors_of(picture) == {BUCKET, RED}
-    # Across the middle of the picture, which is the only bar's; the legend is above it.
+    # Across the middle of the picture, which only the bar crosses; the legend is above it.
     held, lost = (colored[len(colored) // 2].sum() for colored in (painted(picture, color) for color in (BUCKET, RED)))
     ((row,), _) = tieredstore("ls", "-c", settings, "txn", "--json").rows
     (gap,) = row["lost"]
@@ -179,7 +179,7 @@ def test_the_brokers_offsets_are_beside_the_buckets(kafka: KafkaServer, tmp_path
     heading, _, line, *_ = tieredstore(*asked, "-p", 0, "--wide").text.splitlines()
     assert "BROKER FROM  BROKER END  NOT STORED  LOST" in heading
     assert str(ends[0] + 5) in line.split()
-    # Up to the first record all is there, up to now it is not, and of a topic that is gone nobody knows.
+    # Up to the first record the answer is complete, up to now it is not, and for a deleted topic it is unknown.
     complete = tieredstore(*asked, "-p", 1, "--until", "@1", "--json")
     assert (complete.code, [row["complete_until"] for row in complete.rows[0]]) == (0, [True])
     now = tieredstore(*asked, "--until", "-0s", "--json")

@@ -1,4 +1,4 @@
-"""stdout and stderr of a process as streams of ours: what cannot be written is known, and told once."""
+"""A process's stdout and stderr as our streams: output errors are noticed, and reported once."""
 
 from __future__ import annotations
 

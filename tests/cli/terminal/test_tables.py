@@ -1,4 +1,4 @@
-"""Tables fit a terminal: a row is a line, ids and numbers stay whole, what is too much is cut or left out."""
+"""Tables fit a terminal: a row is a line, ids and numbers stay whole, excess is cut or left out."""
 
 from __future__ import annotations
 

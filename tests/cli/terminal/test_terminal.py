@@ -1,4 +1,4 @@
-"""Commands on a terminal: bars, colours, keys that are pressed, and a pipe that nobody reads."""
+"""Commands on a terminal: bars, colours, key presses, and a pipe without a reader."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCommand
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Path:
-    """An empty store, into which goes no more than 1 MiB a second."""
+    """Make an empty store that accepts at most 1 MiB per second."""
     return write_settings(tmp_path, {"upload.rate.limit.bytes.per.second": str(1 << 20)})
 
 
 @pytest.fixture
 def stored(tmp_path: Path) -> Path:
-    """A store of five segments."""
+    """Make a store of five segments."""
     return store_of(tmp_path, TXN)
 
 

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md leads to places that exist; its map is the one of the import contracts; the hook is `make check`."""
+"""CONTRIBUTING.md names existing places; its map matches the import contracts; the hook is `make check`."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ PATH: Final = re.compile(r"[\w.-]+(/[\w.-]+)*/?")
 
 
 def changes() -> list[list[str]]:
-    """The rows of "To change X, go to Y": what changes, what to edit, which tests."""
+    """Return the rows of "To change X, go to Y": subject, files to edit, tests."""
     table = TEXT.partition("| to change or add |")[2].partition("\n\n")[0]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()[2:]]
 
 
 def places(text: str) -> Iterator[Path]:
-    """The files and folders that a text names; those of the package without ``tieredstore/``."""
+    """Yield the files and folders that a text names; those of the package without ``tieredstore/``."""
     for span in SPANS.findall(text):
         is_room = span in {"backends", "config", "kms", "transform", "values"}
         if PATH.fullmatch(span) and (is_room or "/" in span or span.endswith((".md", ".py", ".toml"))):

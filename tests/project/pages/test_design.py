@@ -1,4 +1,4 @@
-"""The pages of docs/design, and SECURITY.md: store contract and error tree of the code, and places that exist."""
+"""Pages of docs/design, and SECURITY.md: the code's store contract and error tree, and existing places."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ PRODUCT: Final = "".join(path.read_text() for path in product_sources().values()
 
 
 def below(parent: type[TieredStoreError]) -> list[type[TieredStoreError]]:
-    """The library's errors that derive from ``parent`` in the first place, by name."""
+    """Return the library's errors that derive directly from ``parent``, by name."""
     children = (each for each in parent.__subclasses__() if each.__module__ in OURS and each.__bases__[0] is parent)
     return sorted(children, key=lambda error: error.__name__)
 
 
 def error_tree(parent: type[TieredStoreError] = TieredStoreError, indent: str = "") -> Iterator[str]:
-    """A line each error below ``parent``, as the page has it."""
+    """Yield a line for each error below ``parent``, as on the page."""
     for error in below(parent):
         is_last = error is below(parent)[-1]
         code = f"{error.exit_code}{'+' if error.retryable else ''}"
