@@ -1,4 +1,4 @@
-"""Fixtures of the catalog's tests."""
+"""Fixtures: topics to fill and read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Committed segments as seen by a long-lived process while others commit and delete."""
+"""Committed segments, as seen by a long-lived process while others commit and delete."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AGE_S = 10.0
 
 
 class Bucket:
-    """Store that others write to, one process's view of its segments, and that process's clock."""
+    """A store with concurrent writers, one process's view of its segments, and that process's clock."""
 
     def __init__(self, **options: int) -> None:
         self.store = CountingStore(MemoryObjectStore())
@@ -47,7 +47,7 @@ class Bucket:
         return copy is not None
 
     def requests(self, question: Callable[[], object]) -> dict[str, int]:
-        """Return the requests that a question takes, by name."""
+        """Return the requests that a question costs, by name."""
         self.store.reset()
         question()
         return dict(Counter(operation.name for operation in self.store.operations))
@@ -98,7 +98,7 @@ def test_what_another_process_deletes_is_noticed_at_that_age(bucket: Bucket) -> 
     assert bucket.finds(first)
     bucket.delete(first)
     bucket.delete(second)
-    assert not bucket.finds(second)  # its manifest is read now, and is missing
+    assert not bucket.finds(second)  # its manifest is read now, and is deleted
     bucket.now_s = AGE_S
     assert not bucket.finds(first)
 
@@ -147,7 +147,7 @@ def test_partitions_side_by_side_keep_their_listings(bucket: Bucket) -> None:
 
 
 def test_what_was_not_asked_for_the_longest_is_forgotten_and_found_again() -> None:
-    bucket = Bucket(max_segments=12)  # two partitions with five segments each
+    bucket = Bucket(max_segments=12)  # two partitions of five segments and themselves
     first, second, third = (run_of(5, partition_of(partition=number)) for number in range(3))
     bucket.put(*first, *second, *third)
     for segments in (first, second, first, third):
@@ -281,7 +281,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_an_answer_was_true_at_an_instant_no_longer_ago_than_the_age(steps: list[tuple[str, int]]) -> None:
-    """Other processes commit and delete at any time; a segment just checked is answered by its current state."""
+    """Other processes commit and delete at will; a path that was just tried gets its current state."""
     bucket = Bucket(max_segments=6)
     segments = [*run_of(2, EVENTS), *run_of(2, partition_of(partition=1))]
     history = [[(0.0, False)] for _ in segments]

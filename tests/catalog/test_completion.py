@@ -1,4 +1,4 @@
-"""Manifests without segment metadata: the segment's own data completes them."""
+"""Manifests without segment metadata: the segment itself provides the missing fields."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tieredstore.testing.segments import Record, build_batch, build_end_marker, 
 
 
 def strip(store: MemoryObjectStore | CountingStore) -> None:
-    """Remove the segment metadata from every manifest, like older versions of the plugin."""
+    """Take the segment metadata out of every manifest, as in manifests of older plugin versions."""
     for info in list(store.list()):
         if info.key.endswith(".rsm-manifest"):
             manifest = SegmentManifest.from_bytes(store.get(info.key))
@@ -36,7 +36,7 @@ def strip(store: MemoryObjectStore | CountingStore) -> None:
 
 
 def store_of(case: str) -> CountingStore:
-    """Return the objects of a golden case, with stripped manifests."""
+    """Return the objects of a golden case, their manifests stripped."""
     store = MemoryObjectStore()
     root = case_path(case) / "store"
     for path in root.rglob("*"):
@@ -47,7 +47,7 @@ def store_of(case: str) -> CountingStore:
 
 
 def known_of(segment: GoldenSegment) -> RemoteLogSegmentMetadata:
-    """Return the plugin's metadata without the fields that are recorded only there."""
+    """Return the plugin's record, without fields stored nowhere else."""
     return dataclasses.replace(metadata_of(segment), broker_id=-1, event_timestamp_ms=-1)
 
 
@@ -80,7 +80,7 @@ def test_without_keys_a_segment_that_has_to_be_opened_is_a_problem() -> None:
 
 
 def copied(store: CountingStore, folder: Path, batches: list[bytes], **options: object) -> RemoteLogSegmentMetadata:
-    """Store a segment of these batches from offset 100 on, with a stripped manifest."""
+    """Store a segment of these batches from offset 100 on, and strip its manifest."""
     segment = write_segment(folder, batches, base_offset=100, **options)  # type: ignore[arg-type]  # its own names
     metadata = segment.to_metadata(Uuid.random())
     with RemoteStorageManager(memory_settings(4096, mode=PLAIN), store=store) as manager:

@@ -1,4 +1,4 @@
-"""Copies of a log whose checkpoint is truncated by retention: later copies lack earlier leaders, which still count."""
+"""Copies of a log whose checkpoint retention cuts: later ones name no earlier leaders, and those count nevertheless."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def disk(tmp_path: Path) -> BrokerDisk:
 
 
 def copy(disk: BrokerDisk, store: CountingStore) -> None:
-    """Copy like `tieredstore upload`, with the disk's current content."""
+    """Copy like `tieredstore upload`, with the disk's current state."""
     with RemoteStorageManager(settings_from(STORE), store=store) as manager:
         for step in Shipper(CommittedSegments(store), manager).ship_all(discover(disk.log_dir).segments):
             assert step.outcome in {Outcome.COPIED, Outcome.THERE, Outcome.ACTIVE, Outcome.GONE}
@@ -107,7 +107,7 @@ def test_a_leader_that_began_just_where_a_segment_does_hides_nothing_that_was_st
 
 
 def test_before_a_loss_over_which_leaders_changed_all_is_read(disk: BrokerDisk, store: CountingStore) -> None:
-    """A leader whose records were all lost stays unknown, and nothing else depends on it."""
+    """A leader that reigned only within the lost part is unknown, and nothing else depends on it."""
     disk.grow(3)
     copy(disk, store)
     disk.lead(5)
@@ -142,7 +142,7 @@ def test_what_a_later_leader_wrote_over_stays_cut_though_a_third_began_at_a_cut(
 
 
 def test_copies_that_each_begin_with_a_cut_are_all_of_their_leader(disk: BrokerDisk, store: CountingStore) -> None:
-    """The same holds if the index with the leader's start is unreadable."""
+    """Also if the index that has the leader's start is unreadable."""
     disk.grow(3)
     copy(disk, store)
     disk.lead(7)
@@ -172,7 +172,7 @@ def test_where_none_reaches_over_the_cut_only_the_earliest_are_asked(disk: Broke
     store.reset()
     lineage_of(store)
     asked = {parse_key("", key) for operation in store.operations for key in operation.keys if key.endswith(".indexes")}
-    # The ruler's and three more, then that of the last one before.
+    # The ruler's and three more, and then that of the previous last one.
     assert sorted(key.start_offset for key in asked if key is not None) == [20, 30, 40, 50, 150]
 
 

@@ -1,4 +1,4 @@
-"""The catalog file: requests saved, rejection of invalid files, and sharing between planners."""
+"""The catalog file: requests it saves, cases where it is not trusted, and sharing between planners."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ORIGIN = Origin("memory://x", "p/")
 
 
 class Planner:
-    """Plans with the file next to a store, or with another one; its requests are counted from zero."""
+    """Plans with the file of this store, or of another one, its requests counted from zero."""
 
     def __init__(self, store: CountingStore, manager: RemoteStorageManager) -> None:
         self.store = store
@@ -49,7 +49,7 @@ class Planner:
 
     @property
     def paths(self) -> list[str]:
-        """The segments in the file."""
+        """Return the segments in the file."""
         return list(self.file.load(Origin(self.store.identity, "")).rows.paths())
 
 
@@ -75,7 +75,7 @@ def test_a_second_planning_is_one_listing_and_no_manifest(count: int, store: Cou
     assert store.requests["list"] == 1
     assert len(planner.manifests_read) == count
     assert planner.plan() == first
-    # The file itself adds one of each; without segments none was written.
+    # The file itself is one more of each; without any segment none was written.
     assert store.requests == ({"head": 1, "list": 1, "get": 1} if count else {"head": 1, "list": 1})
     assert planner.manifests_read == []
 
@@ -236,7 +236,7 @@ def test_a_file_cut_short_is_not_believed(size: int) -> None:
 
 @given(st.integers(0, len(RAW) - 33), st.integers(1, 255))
 def test_damage_under_a_digest_that_fits_never_gives_more_than_other_rows(position: int, change: int) -> None:
-    """A writer with a valid digest can write any rows; no bytes crash the reader or bypass its checks."""
+    """A writer of the digest can write any rows; no bytes crash the reader or bypass its checks."""
     damaged = bytearray(RAW[:-32])
     damaged[position] ^= change
     stored = decode_rows(bytes(damaged) + hashlib.sha256(damaged).digest(), ORIGIN)

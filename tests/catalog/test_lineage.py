@@ -36,7 +36,7 @@ def traced(*segments: RemoteLogSegmentMetadata, history: LeaderEpochs | None = N
 
 
 def extents(lineage: Lineage) -> list[tuple[int, int, int]]:
-    """Return the segments, by number, that serve each range of offsets."""
+    """Return the number of each segment and the offsets it serves."""
     return [
         (int.from_bytes(span.segment.remote_log_segment_id.id.bytes, "big"), span.start, span.stop)
         for span in lineage.spans
@@ -59,18 +59,18 @@ def test_a_lineage_serves_the_rulers_log_and_all_that_is_left_of_it(copies: list
     }
     first_epoch = ruler.history[0][0]
     for offset in range(ruler.segment.end_offset + 1):
-        # The rule for each record: its epoch must be the ruling one; before the log's start, the first one.
+        # The rule, record by record: its epoch is the one that ruled there; before the log's start, its first one.
         ruled = epoch_at(ruler.history, offset) if offset >= ruler.history[0][1] else first_epoch
         held = {copy.holds(offset) for copy in copies} - {None}
         right = {entry for entry in held if entry is not None and entry.epoch == ruled}
-        assert len(right) <= 1  # an epoch has one leader, so one record per offset
+        assert len(right) <= 1  # an epoch has one leader, and so one record per offset
         assert served.get(offset) == next(iter(right), None)
     assert max(served) == ruler.segment.end_offset
 
 
 @given(partition_copies())
 def test_no_record_that_the_ruler_does_not_have_is_served(copies: list[Copy]) -> None:
-    """Compare the records' identities, which the rule does not use."""
+    """Check by the records' identities, which no rule uses."""
     ruler = ruling_copy(copies)
     lineage = trace_lineage([copy.segment for copy in copies], ruler.segment, ruler.history)
     by_segment = {copy.segment: copy for copy in copies}
@@ -120,7 +120,7 @@ def test_where_the_index_is_not_needed_it_would_change_nothing(copies: list[Copy
 
 @st.composite
 def any_segments(draw: st.DrawFn) -> list[RemoteLogSegmentMetadata]:
-    """Draw segments that are individually valid, but need not share a history."""
+    """Draw segments that may not fit any common history, but are each possible alone."""
     segments: list[RemoteLogSegmentMetadata] = []
     for number in range(draw(st.integers(1, 6))):
         start = draw(st.integers(0, 30))
@@ -177,7 +177,9 @@ def test_an_epoch_that_the_ruler_never_saw_is_cut_whole_and_leaves_a_gap() -> No
 
 
 def test_segments_older_than_the_rulers_first_epoch_are_not_of_the_log() -> None:
-    """A leader elected without data begins an empty log; segments that Kafka deletes as unreferenced are left out."""
+    """A leader elected without any data begins an empty log; segments that Kafka deletes as unreferenced are left
+    out.
+    """
     old, new = make_segment(0, 99, ((0, 0),), number=1), make_segment(0, 49, ((5, 0),), number=2)
     lineage = traced(old, new, history=((5, 0),))
     assert extents(lineage) == [(2, 0, 50)]
@@ -211,7 +213,7 @@ def test_overlapping_copies_are_followed_by_the_one_that_reaches_furthest() -> N
 
 
 def test_an_epoch_without_a_record_does_not_rule() -> None:
-    """Two epochs at one offset: the first ended before it wrote anything."""
+    """Two epochs at one offset: the first ended before any write."""
     first = make_segment(0, 9, ((0, 0), (1, 5), (2, 5)), number=1)
     second = make_segment(3, 9, ((0, 3), (2, 5)), number=2)
     assert extents(traced(first, second)) == [(1, 0, 10)]

@@ -1,4 +1,4 @@
-"""Listings with keys of segments, damaged and foreign keys: every key of a segment's object is found."""
+"""Listings with keys of segments, damaged keys and foreign ones: each key that names a segment's object is found."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def listings(seed: int, count: int) -> Iterator[tuple[str, list[str]]]:
 
 
 def _keys(chance: random.Random, prefix: str) -> list[str]:
-    """Return the keys of one segment: usually all three, undamaged."""
+    """Return keys of one segment: nearly always its three, undamaged."""
     where = TopicIdPartition(Uuid(bytes([chance.randrange(2)] * 16)), chance.choice(("a", "a-b", "ü.x")), 7)
     path = main_path(RemoteLogSegmentId(where, Uuid(chance.randbytes(16))), chance.choice((0, 5, 2**63 - 1)))
     keys = [object_key(prefix, path, suffix) for suffix in Suffix]

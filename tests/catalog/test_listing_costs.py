@@ -1,4 +1,4 @@
-"""Cost of listing a folder: file accesses and opened folders, counted."""
+"""Cost of listing a folder: looks at files, and folders opened, counted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tieredstore.remote.managed_store import ManagerCalls
 SEGMENTS = 40 * PARTITIONS
 FIRST_BATCH = 32
 FOLDERS = 1 + PARTITIONS
-"""The topic's folder, and those of its partitions; the root comes with each."""
+"""The topic's folder and those of its partitions; the root is added to each."""
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +35,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> FilesystemObjectStore:
 
 
 def how_many(answer: object) -> int:
-    """Count the requested objects in the answer."""
+    """Return the number of items in the answer."""
     answers = cast("list[object]", answer) if isinstance(answer, list) else [answer]
     return sum(one is not None for one in answers)
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count system calls, including those of compiled code, and unpacked lists of chunk sizes."""
+    """Count system calls, also from compiled code, and unpackings of chunk size lists."""
     counts: Counter[str] = Counter()
 
     def count(module: Any, name: str) -> None:
@@ -59,7 +59,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     count(chunk_index, "unpack_chunk_sizes")
 
     def count_in(module: Any, function: str, names: tuple[str, ...]) -> None:
-        """Count calls of compiled code: one of each name for each file it examined or read, or for its one manifest."""
+        """Count calls of compiled code, under each name once per file that it checked or read, or for its one
+        manifest.
+        """
         real: Callable[..., Any] = getattr(module, function)
 
         def counted(*arguments: Any) -> object:
@@ -91,7 +93,7 @@ def test_a_manifest_is_opened_read_and_unpacked_once(store: FilesystemObjectStor
     segments = list(list_segments(store))
     calls.clear()
     assert all(segment.whole is not None for segment in load_listing(store, segments))
-    # The files, and for each batch the folders on their paths, once more where a partition ends.
+    # The files, and for each batch the folders from the root to them, again where a partition ends.
     depth = segments[0].main_path.count("/") + 1
     assert calls["open"] <= SEGMENTS + depth * (PARTITIONS + SEGMENTS // FIRST_BATCH)
     assert calls["read"] == calls["unpack_chunk_sizes"] == SEGMENTS

@@ -47,7 +47,7 @@ def values_of(case: str) -> list[bytes]:
 
 
 def told(text: str, name: str) -> str:
-    """Return a field of Kafka's printed form of a record."""
+    """Return a field of a record as Kafka printed it."""
     match = re.search(rf"\b{name}=([^,}}]+)", text)
     assert match is not None
     return match[1]
@@ -87,7 +87,7 @@ def test_the_metadata_topic_gives_the_catalog_that_the_listing_gives(case: str) 
         ours, theirs = replayed.lineage(where.topic, where.partition), listed.lineage(where.topic, where.partition)
         for span, other in zip(ours.spans, theirs.spans, strict=True):
             assert (span.start, span.stop) == (other.start, other.stop)
-            # Kafka adds the end of the copy and custom metadata; the manifest was written before.
+            # Kafka also reports the end of the copy and custom metadata; the manifest was written before.
             assert (
                 dataclasses.replace(
                     span.segment, event_timestamp_ms=other.segment.event_timestamp_ms, custom_metadata=None
@@ -267,7 +267,7 @@ def test_the_later_of_two_attempts_is_told_by_the_end_of_its_copy() -> None:
 
 
 def test_a_golden_manifest_and_record_agree() -> None:
-    """Validate the oracle of this file's golden tests: the plugin's manifests match Kafka's records."""
+    """The oracle of this file's golden tests: the plugin's manifest holds the values it got from Kafka."""
     recorded = {
         record.metadata.remote_log_segment_id: record.metadata
         for value in values_of("08-keyring")

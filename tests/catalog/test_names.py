@@ -1,4 +1,4 @@
-"""Names of topics and partitions with few requests, and errors for missing ones."""
+"""Names of topics and partitions with few requests; and errors for missing ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IDS = [Uuid(bytes([number]) * 16) for number in range(1, 9)]
 
 
 class PagedStore(MemoryObjectStore):
-    """Counts pages of a thousand keys, which equal a listing's requests."""
+    """Counts pages of a thousand keys: the requests of a listing."""
 
     pages = 0
 
@@ -41,7 +41,7 @@ def add(store: MemoryObjectStore, topic: str, partition: int, offsets: Iterable[
 
 @pytest.fixture(scope="module")
 def large() -> PagedStore:
-    """Return a topic of 1,500 segments in each of two partitions, with smaller ones around it and within its name."""
+    """Make a topic of 1,500 segments in each of two partitions, and smaller ones around it and within its name."""
     store = PagedStore()
     add(store, "orders", 0, range(1500))
     add(store, "orders", 10, range(1500))
@@ -56,7 +56,7 @@ def large() -> PagedStore:
 def test_a_large_topic_is_passed_over(large: PagedStore) -> None:
     large.pages = 0
     assert topic_names(large, PREFIX) == ["a", "orders", "orders-2", "orders.old", "payments", "zz"]
-    # 9,000 keys of one topic, and one page each for its first thousand and for the keys after it.
+    # 9,000 keys of one topic: a page of its first thousand, and one of its successors.
     assert large.pages <= 3
     large.pages = 0
     assert partition_numbers(large, PREFIX, "orders") == {IDS[0]: [0, 10], IDS[1]: [2]}

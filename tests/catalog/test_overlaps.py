@@ -1,4 +1,4 @@
-"""Claims of manifests, checked against their segments before other segments are hidden or cut by them."""
+"""Claims of manifests, compared with their segments before they cover or cut anything."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tieredstore.testing.segments import PARTITION, Record, build_batch, build_e
 
 
 def alter(topic: StoredTopic, number: int, **fields: object) -> None:
-    """Change fields of the segment metadata in one of a topic's manifests, like damage or an older writer."""
+    """Change segment metadata in one manifest of a topic, as damage or an older writer might."""
     key = topic.keys(".rsm-manifest")[number]
     document = json.loads(topic.store.get(key))
     document["remoteLogSegmentMetadata"].update(fields)

@@ -1,4 +1,4 @@
-"""Listings of stores with complete, incomplete, damaged and superseded segments; requests counted."""
+"""Planning from a listing: whole, incomplete, damaged, superseded segments; requests counted."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_damaged_manifest_is_a_problem_and_leaves_a_gap(
 def test_a_manifest_that_ends_before_its_key_begins_is_a_problem(
     store: CountingStore, manager: RemoteStorageManager
 ) -> None:
-    # The segment's metadata disagrees with its key: the key decides where it begins.
+    # A segment whose metadata gives another place: the key has its base offset.
     segment = MadeSegment(EVENTS, 10, 19)
     segment.put(store)
     store.put(segment.key(), segment.manifest(start_offset=0, end_offset=9))

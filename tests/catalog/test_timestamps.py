@@ -1,4 +1,4 @@
-"""Offsets by time, compared with the records that a Java consumer read."""
+"""Offsets by time, against a Java consumer's records."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tieredstore.testing.segments import Record, build_batch, write_segment
 
 @cache
 def times_of(case: str, partition: int) -> list[tuple[int, int]]:
-    """Return offset and timestamp of every record; those of control records are from the broker's batch headers."""
+    """Return offset and timestamp of every record; control records from the batch headers of the broker's own files."""
     with gzip.open(case_path(case) / f"records-{partition}.jsonl.gz", "rt") as lines:
         records = [(record["offset"], record["timestamp"]) for record in map(json.loads, lines)]
     control = [
@@ -204,6 +204,6 @@ def test_without_the_decoder_the_extra_is_named(
     metadata = copied(manager, tmp_path, [5, 6, 7, 8])
     lineage = trace_lineage([metadata], metadata, None)
     monkeypatch.setitem(sys.modules, "tieredstore.kafka.records", None)
-    assert offset_for_time(manager, lineage, 5) == OffsetAndTimestamp(0, 5)  # the header decides
+    assert offset_for_time(manager, lineage, 5) == OffsetAndTimestamp(0, 5)  # the header is sufficient
     with pytest.raises(ConfigError, match=r"pip install .*\[arrow\]"):
         offset_for_time(manager, lineage, 6)

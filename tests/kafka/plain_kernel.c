@@ -6,7 +6,7 @@
 #include "_bytes.h"
 #include "_lz4.h"
 #include "_snappy.h"
-/* 1 if what both codecs make of 80 literals and a copy is what bytes that are copied one by one come to. */
+/* 1 if both codecs expand 80 literals and a copy to the same bytes as a copy byte by byte. */
 static int repeats(const uint8_t *literals, size_t distance, size_t length) {
     static uint8_t lz4[200], snappy[200], expected[200], to[200 + SLACK];
     memcpy(expected, literals, 80);

@@ -1,4 +1,4 @@
-"""Arrays of Python's values are those that pyarrow makes of them, which would import pandas for it."""
+"""Arrays from Python values equal those of pyarrow, which would import pandas to make them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ VALUES: dict[Any, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("kind", VALUES, ids=str)
 def test_arrays_are_pyarrows(kind: Any) -> None:
-    # With no, some and only nulls, of lengths around a byte of bits.
+    # Without nulls, with some, and only nulls; of lengths around a byte of bits.
     for nulls, length in itertools.product((0, 0.3, 1), (0, 1, 7, 8, 9, 100)):
         values = [None if SOURCE.random() < nulls else VALUES[kind]() for _ in range(length)]
         built = array_of(values, kind)

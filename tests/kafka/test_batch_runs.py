@@ -1,4 +1,6 @@
-"""The compiled walk over ordinary batches, beside the reader in Python: what it steps over is what that one accepts."""
+"""The compiled walk over ordinary batches against the reader in Python: it skips only batches that the reader
+accepts.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def run_without_indexes() -> BatchRun:
 
 
 def sound_batches(log: bytes) -> list[BatchHeader]:
-    """Those before the first damage."""
+    """Return the batches before the first damage."""
     headers: list[BatchHeader] = []
     with contextlib.suppress(BatchCorruptError):
         for header in read_batch_headers(log, check_crc=True):
@@ -53,7 +55,7 @@ def test_golden_logs_are_one_run_that_agrees_with_their_indexes(segment: GoldenS
     assert BatchHeader(*run.header) == headers[-1]
     assert run.last_offset == headers[-1].last_offset
     assert run.max_timestamp == max(header.max_timestamp for header in headers)
-    # The last batch is held against nothing yet.
+    # The last batch has not been compared with anything yet.
     unsettled = [entry for entry in offsets if entry.offset == headers[-1].last_offset]
     assert run.next_entry == len(offsets) - len(unsettled)
 
@@ -68,7 +70,7 @@ def test_a_run_ends_where_the_reader_finds_damage() -> None:
         stopped += walked < len(log)
         if all(header.magic == 2 for header in expected):
             assert walked == end_of(expected)
-        # Of an old message a run looks at key and value too.
+        # For an old message, a run checks key and value too.
         assert walked == end_of([header for header in expected if header.position < walked])
         if walked:
             assert BatchHeader(*run.header) in expected
@@ -85,7 +87,7 @@ def test_pieces_of_any_size_are_walked_over_as_one(seed: int) -> None:
         piece = memoryview(log)[at : at + source.choice((100, 1_000, 100_000))]
         walked = run.walk(piece, at, last_offset, None)
         assert at + walked == max(border for border in borders if border <= at + len(piece))
-        if not walked:  # as one who loads the rest of it would
+        if not walked:  # as a caller that loads the rest would
             walked = borders[borders.index(at) + 1] - at
             assert run.walk(log[at : at + walked], at, last_offset, None) == walked
         at, last_offset = at + walked, run.last_offset
@@ -110,7 +112,7 @@ def test_a_batch_that_ends_a_transaction_or_begins_one_is_left_to_a_closer_look(
     for at, _ in enumerate(producers):
         run.begin_transaction(at)
         assert run.walk(log[size * at :], size * at, 3 * at - 1, None) == size
-    # It remembers some of many, and never one it was not told of.
+    # It remembers some of many, and never an unknown one.
     assert run.walk(again, len(log), 119, None) == 0
     assert run.walk(again[-16 * size :], len(log) + 24 * size, 119, None) == 16 * size
     marker = build_end_marker(240, producers[39], commit=True, timestamp_ms=1)
@@ -128,10 +130,10 @@ def test_columns_of_one_index_have_one_length() -> None:
     ("entry", "time", "walked"),
     [
         ((5, 1), (1_002, 2), 3),
-        ((5, 1), (1_002, 5), 2),  # the second batch has not the greatest timestamp
+        ((5, 1), (1_002, 5), 2),  # the second batch does not have the greatest timestamp
         ((5, 1), (1_001, 2), 1),
         ((4, 1), (1_002, 2), 2),  # no batch ends there
-        ((8, 1), (1_002, 2), 3),  # what was appended together: the third one ends there
+        ((8, 1), (1_002, 2), 3),  # appended together: the third one ends there
         ((8, 0), (1_002, 2), 3),
         ((2, 1), (1_002, 2), 2),
     ],

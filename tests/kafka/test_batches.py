@@ -32,13 +32,13 @@ LOG = BATCH + build_batch(RECORDS, 9) + build_batch(RECORDS, 20)
 def message(
     offset: int, magic: int, *, attributes: int = 0, timestamp: int = 55, body: bytes = b"\xff\xff\xff\xff\0\0\0\1v"
 ) -> bytes:
-    """A message of magic 0 or 1 without a key."""
+    """Return a message of magic 0 or 1 without a key."""
     covered = struct.pack(">bb", magic, attributes) + (struct.pack(">q", timestamp) if magic else b"") + body
     return struct.pack(">qiI", offset, len(covered) + 4, zlib.crc32(covered)) + covered
 
 
 def patched(batch: bytes, at: int, new: bytes, *, seal: bool = True) -> bytes:
-    """``batch`` with other bytes at one place, and a CRC that holds all the same."""
+    """Return ``batch`` with other bytes at one place, and a valid CRC nevertheless."""
     out = bytearray(batch)
     out[at : at + len(new)] = new
     if seal:

@@ -25,7 +25,7 @@ def batch(offset: int, epoch: int) -> bytes:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Segments at 0, 4, 8 of epochs 0, 2, 3 (which began at 6), the last one active."""
+    """Make segments at 0, 4, 8 of epochs 0, 2, 3 (which began at 6), the last one active."""
     write_segment(tmp_path, [batch(0, 0), batch(2, 0)], leader_epochs=EPOCHS)
     write_segment(tmp_path, [batch(4, 2), batch(6, 3)], base_offset=4, leader_epochs=EPOCHS)
     write_segment(tmp_path, [batch(8, 3)], base_offset=8, leader_epochs=EPOCHS)
@@ -47,7 +47,7 @@ def opened(folder: Path) -> Iterator[Opener]:
 
 
 def mark_deleted(folder: Path, base_offset: int, next_base_offset: int) -> None:
-    """What the broker does before it deletes a segment."""
+    """Do what the broker does before it deletes a segment."""
     names = [f"{base_offset:020d}{suffix}" for suffix in (".log", ".index", ".timeindex", ".txnindex")]
     for name in [*names, f"{next_base_offset:020d}.snapshot"]:
         if (folder / name).exists():
@@ -106,7 +106,7 @@ def test_a_whole_log_rolled_and_marked_at_once_ends_with_its_batches(folder: Pat
 
 
 def test_what_was_cut_off_behind_or_compacted_is_no_segment(folder: Path) -> None:
-    """Truncation and compaction mark segments deleted too, whose records are no part of the log any more."""
+    """Truncation and compaction also mark segments deleted, whose records are no longer part of the log."""
     mark_deleted(folder, 8, 10)
     (folder / f"{4:020d}.log.deleted").write_bytes(b"")
     assert [(s.base_offset, s.next_base_offset, s.is_deleted) for s in discover_deleted(folder)] == [
@@ -138,7 +138,7 @@ def test_epochs_that_the_broker_has_cut_are_those_of_the_batches(
 ) -> None:
     described = describe_open(opened(4), PARTITION.topic_id, cut)
     assert described.segment_leader_epochs == ((2, 4), (3, 6))
-    # All that the segment can tell: what was before it, is lost with the checkpoint.
+    # All that the segment shows: earlier history is lost with the checkpoint.
     assert parse_leader_epochs(described.files.leader_epoch_index) == ((2, 4), (3, 6))
 
 
@@ -157,7 +157,7 @@ def test_by_name_a_segment_below_the_start_of_the_log_has_been_deleted(folder: P
         (EPOCHS, EPOCHS, EPOCHS),
         (EPOCHS, ((3, 9),), EPOCHS),
         (EPOCHS, ((3, 9), (4, 12)), (*EPOCHS, (4, 12))),
-        # an unclean election: what epoch 3 wrote is gone
+        # an unclean election: epoch 3's records are lost
         (EPOCHS, ((0, 0), (2, 4), (5, 5)), ((0, 0), (2, 4), (5, 5))),
         (EPOCHS, ((5, 5),), ((0, 0), (2, 4), (5, 5))),
         (EPOCHS, (), ()),

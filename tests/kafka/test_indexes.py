@@ -24,7 +24,7 @@ Pairs = list[tuple[int, int]]
 
 
 def increasing(most: int, step: int) -> st.SearchStrategy[list[int]]:
-    """Strictly increasing numbers from 0 or above."""
+    """Return strictly increasing numbers from 0 or above."""
     return st.lists(st.integers(1, step), max_size=most).map(lambda steps: [n - 1 for n in accumulate(steps)])
 
 

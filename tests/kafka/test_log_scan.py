@@ -1,4 +1,4 @@
-"""What a scan of an open log says is what the headers say one by one, and it stumbles where their reader does."""
+"""A scan of an open log gives the same as its headers one by one, and fails where their reader fails."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tieredstore.testing.batches import Record, build_batch
 
 
 def scanned(path: Path, log: bytes, base_offset: int = 0, *, check_crcs: bool = False) -> LogExtent | str:
-    """The extent, or what the error says."""
+    """Return the extent, or the error message."""
     path.write_bytes(log)
     with path.open("rb") as file:
         try:
@@ -30,7 +30,7 @@ def scanned(path: Path, log: bytes, base_offset: int = 0, *, check_crcs: bool = 
 
 
 def read(log: bytes, *, check_crcs: bool = False) -> LogExtent | str:
-    """The same by the reader of a log in memory, for segments that begin at 0."""
+    """Return the same from the reader of a log in memory, for segments that begin at 0."""
     try:
         headers = list(read_batch_headers(log, check_crc=check_crcs))
     except BatchCorruptError as error:
@@ -65,7 +65,7 @@ def test_it_stumbles_where_the_reader_does(tmp_path: Path) -> None:
     outcomes = {False: 0, True: 0}
     source = random.Random(11)
     for mutation in mutations(7, 600):
-        # In the midst of others, of which some are large enough that only their headers are read.
+        # Among others, some large enough that only their headers are read.
         before = b"".join(random_log(source, 3)) if source.random() < 0.5 else b""
         log = before + mutation.damaged
         for check_crcs in (False, True):

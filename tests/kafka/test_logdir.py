@@ -29,7 +29,7 @@ def batch(offset: int, timestamp: int = 1000) -> bytes:
 
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
-    """Two closed segments, at offsets 0 and 4, of ``events-0``."""
+    """Make two closed segments, at offsets 0 and 4, of ``events-0``."""
     write_segment(tmp_path, [batch(0), batch(2)])
     write_segment(tmp_path, [batch(4), batch(6)], base_offset=4)
     return tmp_path
@@ -200,7 +200,7 @@ def replace_metadata_by_a_folder(folder: Path) -> None:
 
 
 FIRST, LAST = f"{0:020d}", f"{4:020d}"
-# Which segment, what happens to its folder, and what the error says.
+# The segment, the change of its folder, and the error message.
 INVALID: dict[str, tuple[int, Callable[[Path], object], str]] = {
     **{
         f"no {name}": (0, unlink(name), name)

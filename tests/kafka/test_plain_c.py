@@ -1,7 +1,7 @@
-"""The C of the kernel as other processors have it: without intrinsics, and on Arm where a cross compiler is named.
+"""The C kernel as on other processors: without intrinsics, and on Arm if a cross compiler is named.
 
-On Arm that is the sums and copies of three headers alone. The extensions of Cython are built without intrinsics, and
-decode what the Java consumer read, on this processor only.
+On Arm only the sums and copies of three headers run. The Cython extensions are built without intrinsics, and decode the
+Java consumer's input, on this processor only.
 
 `TIEREDSTORE_ARM_CC` and `TIEREDSTORE_ARM_RUN` are commands, such as `zig cc -target aarch64-linux-musl -static` and
 `qemu-aarch64-static`.
@@ -46,7 +46,7 @@ def test_arm_has_the_same_sums_and_copies(option: str, tmp_path: Path) -> None:
     assert outcome([*compiler, option], runner, tmp_path / "program") == SUMS
 
 
-# Imported from where they were built before anything of the working tree is.
+# Import from the build folder before anything of the working tree.
 DECODING = """
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the decoder does with logs that are as they should be."""
+"""The decoder on valid logs."""
 
 from __future__ import annotations
 
@@ -287,14 +287,14 @@ def test_decoders_that_follow_each_other_work_in_the_same_memory() -> None:
 
     def addresses() -> set[int]:
         (batch,) = RecordDecoder(["value"], target_bytes=4_000_000).decode([log])
-        # Small ones are malloc's business.
+        # malloc handles small ones.
         return {buffer.address for buffer in batch.column(0).buffers() if buffer is not None and buffer.size > 100_000}
 
     another = RecordDecoder()
-    # The first one's memory grows until all of it has room.
+    # The first one's memory grows until everything fits.
     addresses()
     before = addresses()
-    # Where it went back to the system, these take its place.
+    # If its memory went back to the system, these take its place.
     others = [mmap.mmap(-1, 1 << 20) for _ in range(32)]
     assert addresses() == before
     del another, others

@@ -150,7 +150,7 @@ def test_the_wrong_header_checksum_of_old_lz4_is_understood(options: dict[str, b
     right, frame[at] = frame[at], frame[at] ^ 0x5A
     assert right == _xxh32_of_few(bytes(frame[4:at])) >> 8 & 0xFF
     assert [row["value"] for row in rows(message(0, 3, bytes(frame), attributes=3))] == [b"old " * 100]
-    # Magic 1 came with the right one.
+    # Magic 1 used the right one.
     with pytest.raises(BatchCorruptError, match="lz4"):
         rows(message(1, 3, bytes(frame), attributes=3))
 
@@ -182,7 +182,7 @@ def test_folded_checksums_are_those_of_tables_at_every_size_and_place() -> None:
         for place in (0, 1, 7, 16, 63):
             piece = data[place : place + size]
             assert checksum("castagnoli", piece) == checksum("portable castagnoli", piece), (place, size)
-    # A sum that does not see a byte of its last or first step would pass for most data.
+    # A sum that ignores a byte of its last or first step would still match most data.
     for changed in (0, 255, 256, 511, 1055, 1071, 1087):
         other = bytearray(data[:1088])
         other[changed] ^= 1
@@ -191,7 +191,7 @@ def test_folded_checksums_are_those_of_tables_at_every_size_and_place() -> None:
 
 
 class _Counted:
-    """Streams of a codec: how many are made, and how many bytes each is given."""
+    """Counts a codec's streams, and the bytes given to each."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, library: Any, name: str) -> None:
         self.streams = 0
@@ -239,7 +239,7 @@ def test_many_joined_streams_cost_what_their_bytes_do(
     stream = b"".join(COMPRESS[codec](body[at : at + 2_000]) for at in range(0, len(body), 2_000))
     counted = _Counted(monkeypatch, library, name)
     assert rows(with_body(plain, stream, codec)) == rows(plain)
-    # The first stream is shown all of it; each other one little more than it takes.
+    # The first stream sees all of it; each other one little more than it takes.
     assert len(stream) <= counted.given < 5 * len(stream)
 
 

@@ -1,4 +1,4 @@
-"""What the decoder does with logs that are not as they should be."""
+"""The decoder on damaged logs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ CONTENTS = [
 
 
 def record(*varints: int, size: int | None = None) -> bytes:
-    """Record bytes of small zig-zag numbers, in front of them their size."""
+    """Return record bytes of small zig-zag numbers, preceded by their size."""
     body = bytes(number << 1 if number >= 0 else ~(number << 1) for number in varints)
     return bytes([(len(body) if size is None else size) << 1]) + body
 
@@ -175,7 +175,7 @@ def test_an_unchecked_crc_is_not_looked_at() -> None:
 def test_a_flipped_bit_is_never_taken_for_the_truth(bit: int) -> None:
     changed = bytearray(BATCH)
     changed[bit // 8] ^= 1 << bit % 8
-    # The CRC begins behind its own field: offset, length, epoch and magic are not under it.
+    # The CRC covers only bytes after its own field: not offset, length, epoch and magic.
     if 12 <= bit // 8 < 16 or bit // 8 < 8:
         return
     with pytest.raises(BatchCorruptError):
@@ -221,7 +221,7 @@ def test_a_damaged_offset_does_not_pass_for_the_end_of_the_range() -> None:
 
 
 def headers_batch(count: int, header: bytes = b"\0\0") -> bytes:
-    """A batch of one record with ``count`` headers, by default of an empty key and an empty value, compressed."""
+    """Return a compressed batch of one record with ``count`` headers, by default of an empty key and an empty value."""
     body = b"\0\0\0\1\1" + unsigned_varint(2 * count) + header * count
     return with_body(
         build_batch([Record(b"")]), zstandard.compress(unsigned_varint(2 * len(body)) + body), CompressionType.ZSTD
@@ -249,7 +249,7 @@ def test_headers_count_against_what_a_batch_may_expand_to(columns: tuple[str, ..
 
 
 def test_headers_that_nobody_asks_for_take_no_memory() -> None:
-    """Measured in a process of its own: the kernel's tables are not Python's."""
+    """Measured in a separate process: the kernel's tables are not Python's."""
     code = """
 import resource
 from tests.kafka.test_records_damage import headers_batch
@@ -261,7 +261,7 @@ before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 assert batch.num_rows == 1
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
 """
-    # The 10 MB of the body, which is tried in memory that doubles; its headers would be 120 MB.
+    # The 10 MB of the body, tried in memory that doubles; its headers would be 120 MB.
     assert int(run_fresh(code)) < 60
 
 

@@ -18,14 +18,14 @@ from tieredstore.kafka.batches import CompressionType
 from tieredstore.testing.batches import Record, build_batch
 
 with warnings.catch_warnings():
-    # kafka-python reads its schemas by a deprecated function when it is imported.
+    # kafka-python calls a deprecated function for its schemas when imported.
     warnings.simplefilter("ignore", DeprecationWarning)
     LegacyRecordBatchBuilder: Any = importlib.import_module("kafka.record.legacy_records").LegacyRecordBatchBuilder
     PythonRecords: Any = importlib.import_module("kafka.record.memory_records").MemoryRecords
 AioRecords: Any = importlib.import_module("aiokafka.record.memory_records").MemoryRecords
 
 LEAST, GREATEST = -(2**62), 2**62 - 1
-"""A record has the difference to the first one's time, which is a long."""
+"""A record stores the difference to the first one's time, a long."""
 DATA = st.none() | st.binary(max_size=300)
 HEADERS = st.lists(st.tuples(st.text(max_size=5), DATA), max_size=4).map(tuple)
 RECORDS = st.builds(Record, value=DATA, key=DATA, timestamp_ms=st.integers(LEAST, GREATEST), headers=HEADERS)
@@ -33,7 +33,7 @@ COMPRESSED = CODECS[1:]
 
 
 def parsed(parser: Any, log: bytes) -> Iterator[Row]:
-    """The records that another library finds, as ours."""
+    """Yield another library's records, converted to ours."""
     parsed = parser(log)
     while (batch := parsed.next_batch()) is not None:
         if getattr(batch, "is_control_batch", False):
@@ -55,7 +55,7 @@ def ours(log: bytes) -> list[Row]:
 
 
 def parsers(codec: CompressionType) -> list[Any]:
-    """kafka-python reads snappy only with one more library."""
+    """Return the parsers; kafka-python needs one more library for snappy."""
     return [AioRecords] if codec is CompressionType.SNAPPY else [AioRecords, PythonRecords]
 
 
@@ -82,7 +82,7 @@ def test_a_huge_record_between_empty_ones(codec: CompressionType) -> None:
         assert ours(log) == list(parsed(parser, log))
 
 
-# Its lz4 of magic 0, with the header checksum of old brokers, takes one more library.
+# Its lz4 of magic 0, with the header checksum of old brokers, needs one more library.
 @pytest.mark.parametrize(
     ("magic", "codec"),
     [(0, CODECS[0]), (1, CODECS[0]), (0, CompressionType.GZIP), (1, CompressionType.GZIP), (1, CompressionType.LZ4)],
@@ -102,7 +102,7 @@ def test_message_sets_that_another_library_wrote(magic: int, codec: CompressionT
 @pytest.mark.parametrize("codec", [codec for codec in COMPRESSED if codec is not CompressionType.ZSTD])
 @pytest.mark.parametrize("attributes", [0, 8])
 def test_relative_offsets_and_append_times_of_message_sets(codec: CompressionType, attributes: int) -> None:
-    relative = (0, 2, 3, 9)  # compaction took the others
+    relative = (0, 2, 3, 9)  # compaction removed the others
     inner = b"".join(message(1, offset, b"v%d" % offset, b"k", 50 + offset) for offset in relative)
     log = message(1, 20, b"before") + message_set(1, 109, inner, codec, 7_777, attributes)
     decoded = rows(log)
@@ -114,13 +114,13 @@ def test_relative_offsets_and_append_times_of_message_sets(codec: CompressionTyp
         assert ours(log) == list(parsed(parser, log))
 
 
-# Frames of lz4 in magic 0 have a header checksum of their own, and are tested with it.
+# lz4 frames in magic 0 have a different header checksum, and are tested with it.
 @pytest.mark.parametrize(
     ("magic", "codec"),
     [(magic, codec) for magic in (0, 1) for codec in COMPRESSED[: 3 if magic else 2]],
 )
 def test_message_sets_with_the_offset_0_that_clients_send_count_from_0(codec: CompressionType, magic: int) -> None:
-    """As Java's client reads them: a broker that passed one on unchanged left the wrapper's offset as it came."""
+    """Like Java's client: a broker that passed one on unchanged kept the wrapper's offset."""
     inner = b"".join(message(magic, offset, b"v%d" % offset, b"k", 50) for offset in range(4))
     log = message_set(magic, 0, inner, codec) + message(magic, 4, b"after")
     assert [row["offset"] for row in rows(log)] == [0, 1, 2, 3, 4]

@@ -1,4 +1,4 @@
-"""Bodies that the scanner decompresses by itself, beside the codecs' libraries."""
+"""Bodies that the scanner itself decompresses, without the codecs' libraries."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RECORDS = [Record(b"value %d " % i * 40, b"key") for i in range(50)]
 
 def lz4_frame(*blocks: bytes, flags: int = 0x60) -> bytes:
     head = bytes([flags, 0x40])
-    # Only one that has several blocks is linked at all.
+    # Only a frame of several blocks is linked at all.
     check = lz4_library.compress(bytes(100_000), store_size=False, block_linked=not flags & 32)[6]
     return b"\x04\x22\x4d\x18" + head + bytes([check]) + b"".join(
         struct.pack("<I", len(block)) + block for block in blocks
@@ -164,7 +164,7 @@ def test_usual_batches_need_no_library(codec: CompressionType, monkeypatch: pyte
     expected = rows(b"".join(compressed_batch(RECORDS, at, CompressionType.NONE) for at in (0, 50)))
     monkeypatch.setattr(Decompressor, "decompress", refuse)
     assert rows(b"".join(log)) == expected
-    # Records that come in slices stay where they are meanwhile, whatever the batch behind them becomes.
+    # Records delivered in slices stay valid, whatever happens to the next batch.
     assert rows(b"".join(log), target_bytes=500) == expected
     assert [row["value"] for row in rows(message_set(1, 4, inner, codec))] == [b"old %d" % i for i in range(5)]
 
@@ -172,7 +172,7 @@ def test_usual_batches_need_no_library(codec: CompressionType, monkeypatch: pyte
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_damaged_batch_among_those_of_one_walk_is_named_and_left_out(codec: CompressionType) -> None:
     batches = [compressed_batch(RECORDS, 50 * at, codec) for at in range(5)]
-    # Under a right checksum, so that it is the records that tell.
+    # With a right checksum, so that only the records show the damage.
     batches[3] = with_field(batches[3], 57, ">i", 49)
     place = sum(map(len, batches[:3]))
     with pytest.raises(BatchCorruptError, match=rf"record batch at byte {place} \(offset 150\) has \d+ bytes left"):

@@ -1,4 +1,4 @@
-"""The decoder against what the Java consumer read from the same logs."""
+"""The decoder against the Java consumer's records of the same logs."""
 
 from __future__ import annotations
 

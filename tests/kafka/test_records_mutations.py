@@ -1,4 +1,4 @@
-"""Ten thousand damaged batches. ``tests/asan`` puts the same ones to a kernel that watches every access."""
+"""Ten thousand damaged batches. ``tests/asan`` feeds the same ones to a kernel that checks every access."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_damage_under_the_crc_gives_an_error_or_the_same_records() -> None:
         except BatchCorruptError:
             refused += 1
             continue
-        # A message set of several batches may have lost one of them whole.
+        # A message set of several batches may have lost a whole one.
         expected = contents(rows(mutation.original))
         assert all(content in expected for content in contents(decoded))
     assert refused > 500

@@ -1,4 +1,4 @@
-"""What the tests of this room fill and read."""
+"""Fixtures: buckets and topics to fill and read."""
 
 from __future__ import annotations
 

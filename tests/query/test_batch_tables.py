@@ -1,4 +1,6 @@
-"""Topics of batches as tables of a query: all columns, what conditions leave out, beside topics of segments."""
+"""Topics of batches as tables of a query: all columns, batches excluded by conditions, joins with topics of
+segments.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ BATCHES = 4
 
 
 class Gets(DelegatingObjectStore):
-    """Notes which batches are fetched."""
+    """Records which batches are fetched."""
 
     def __init__(self) -> None:
         super().__init__(MemoryObjectStore())
@@ -140,7 +142,7 @@ SETTINGS = {"storage.backend.class": "filesystem", "chunk.size": "4096"}
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> dict[str, str]:
-    """The properties of a folder with ``orders`` of batches, two batches of a record each."""
+    """Return the properties of a folder with ``orders`` of batches, two batches of a record each."""
     properties = {**SETTINGS, "storage.root": str(tmp_path)}
     topics = topics_in(tmp_path)
     topics.create("orders")

@@ -1,4 +1,4 @@
-"""What a filter leaves out by what is known beforehand: never a record that it wants."""
+"""Segments that a filter excludes by metadata: never a record that it matches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCHEMA = topic_schema()
 
 
 def rows_in(span: PartitionSpan) -> list[tuple[int, int]]:
-    """The records of an span, as rows of RECORDS."""
+    """Return the records of a span, as rows of RECORDS."""
     return [
         (row, offset)
         for row, (partition, offset, time) in enumerate(RECORDS.rows)

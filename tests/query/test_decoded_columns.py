@@ -1,4 +1,4 @@
-"""Columns that nobody asked for are not decoded, whoever reads."""
+"""Unrequested columns are not decoded, by any reader."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def topic(topic: StoredTopic) -> StoredTopic:
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The columns of all that was decoded, which grows."""
+    """Return the growing set of decoded columns."""
     names: set[str] = set()
     read = QuerySources.read_record_split
 
@@ -74,7 +74,7 @@ QUERIES: dict[str, tuple[Query, set[str]]] = {
     "read_topic of offsets": (by_read("offset"), {"offset"}),
     "read_topic of values": (by_read("value"), {"offset", "value"}),
     "read_topic of partitions": (by_read("partition"), {"offset"}),
-    # As a whole neither of the two segments fulfils it.
+    # Neither of the two segments matches it as a whole.
     "read_topic with a filter": (by_read("key", filter=ds.field("value") != b"x"), {"offset", "key", "value"}),
     "read_topic of all": (by_read(*TOPIC_COLUMNS[2:]), {*COLUMNS}),
     "SQL that counts": (by_sql("SELECT count(*) FROM events"), {"offset"}),

@@ -1,4 +1,4 @@
-"""Topics as tables of DuckDB: its conditions prune, its errors have our sentences, and one query sees one moment."""
+"""Topics as tables of DuckDB: its conditions prune, its errors have our messages, and one query sees one moment."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_table_of_ones_own_is_not_replaced_by_a_topic(
     with attach(connection, bucket.manager, topics=["payments"]) as attached:
         assert attached.topics == ("payments",)
     assert connection.execute("SELECT * FROM orders").fetchall() == [(1,)]
-    # What a query has to name by its schema is in nobody's way, nor is a variable of Python.
+    # Neither a table in another schema nor a Python variable conflicts.
     connection.execute("CREATE SCHEMA old; CREATE TABLE old.payments AS SELECT 1 AS mine")
     payments = pa.table({"x": [1]})
     with attach(connection, bucket.manager, topics=["payments"]):
@@ -135,7 +135,7 @@ def test_topics_are_not_attached_twice(connection: duckdb.DuckDBPyConnection, bu
         with attach(connection, bucket.manager, topics=["marked"]), attach(connection.cursor(), bucket.manager):
             pass
         assert connection.execute("SELECT count(*) FROM orders").fetchone() == (150,)
-    # What was closed takes nobody's table out when it is closed again.
+    # Closing a second time removes no later table of the same name.
     with attach(connection, bucket.manager, topics=["orders"]):
         first.close()
         assert connection.execute("SELECT count(*) FROM orders").fetchone() == (150,)
@@ -189,7 +189,7 @@ def test_a_result_that_is_not_read_to_its_end_is_an_error_behind_the_detaching(t
     topic.catalog()
     connection: Any = duckdb.connect()
     with attach(connection, topic.manager, parallelism=1) as attached:
-        # A block's end is no place for an error of what nobody asks for any more.
+        # The end of a block must not raise an error of an abandoned result.
         reader = connection.sql("SELECT value FROM events").to_arrow_reader(10)
         assert reader.read_next_batch().num_rows == 10
     attached.close()
@@ -223,9 +223,9 @@ def test_conditions_keep_what_they_exclude_from_being_fetched(
         assert asked('"offset" < 10 OR "offset" >= 9990') == ((20,), 2)
         assert asked("timestamp >= make_timestamptz(9995000)") == ((5,), 1)
         assert asked("partition = 7", most_bytes=10_000) == ((0,), 0)
-        # Kafka keeps no least time of a segment, so that an upper bound leaves none out: docs/how-to/query.md.
+        # Kafka stores no minimum time of a segment, so an upper bound excludes none: docs/how-to/query.md.
         assert asked("timestamp < make_timestamptz(1000000)", most_bytes=20_000_000) == ((1000,), 10)
-        # A column that the query does not give is read for a condition on it.
+        # A column missing from the output is read for a condition on it.
         assert asked("value LIKE '77%' AND \"offset\" < 1000", most_bytes=1_100_000) == ((11,), 1)
 
 
@@ -263,7 +263,7 @@ def test_names_that_sql_takes_for_one_are_refused(tmp_path: Path, connection: du
             assert rows(tables, sql) == [(expected,)]
     with QueryTables(bucket.manager, TableOptions()) as tables, pytest.raises(ConfigError, match="Orders or orders"):
         tables.run("SELECT count(*) FROM ORDERS")
-    # DuckDB would take one of them for both.
+    # DuckDB would use one of them for both.
     for both in ('SELECT * FROM "Orders", "orders"', 'FROM "Orders$segments", "orders$segments"'):
         with QueryTables(bucket.manager, TableOptions()) as tables, pytest.raises(ConfigError, match="one name in SQL"):
             tables.run(both)

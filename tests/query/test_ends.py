@@ -1,4 +1,4 @@
-"""How queries and exports end that somebody stops, and what lost and damaged segments are to each of those who read."""
+"""Stopped queries and exports, and the effect of lost and damaged segments on each reader."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SEGMENT, SEGMENTS = 200, 6
 
 
 def filled(folder: Path, *, without: int | None = None) -> Path:
-    """Settings of a store with a topic of some segments."""
+    """Return the settings of a store with a topic of some segments."""
     settings = write_settings(folder)
     with RemoteStorageManager(load_settings(settings)) as manager:
         for number in range(SEGMENTS):
@@ -61,7 +61,7 @@ def test_an_interrupt_ends_a_query_soon_whatever_it_does(commands: ForkedCommand
     settings = filled(tmp_path)
     (out := tmp_path / "rows.csv").touch()
     running = commands.start("query", sql, "--format", "csv", settings=settings, stdout=out)
-    # Rows come, or none ever will.
+    # Rows arrive, or none ever will.
     wait_for(lambda: out.stat().st_size > 1 << 20 or cpu_seconds(running.process) > 1)
     running.send(signal.SIGINT)
     ended = running.wait(SOON_S)
@@ -122,7 +122,7 @@ def by_pandas(settings: Path) -> object:
 
 
 def by_datafusion(settings: Path) -> object:
-    # Installed with what tests need; an environment that is older than that has it not yet.
+    # Installed with the tests' requirements; an older environment lacks it.
     datafusion: Any = pytest.importorskip("datafusion")
     with RemoteStorageManager(load_settings(settings)) as manager, read_topic(manager, "events") as read:
         return datafusion.SessionContext().from_arrow(read).collect()
@@ -134,7 +134,7 @@ READERS: dict[str, Callable[[Path], object]] = {
 
 
 def damage(folder: Path) -> None:
-    """One bit of the third segment."""
+    """Flip one bit of the third segment."""
     log = sorted((folder / "store").rglob("*.log"))[2]
     data = bytearray(log.read_bytes())
     data[-100] ^= 1
@@ -165,7 +165,7 @@ def test_a_lost_or_damaged_segment_is_one_sentence_of_each_command_and_no_file(t
     for command in (
         ("query", "SELECT count(value) FROM events"),
         *(("query", sql, *form) for form in ((), ("--json",), ("--format", "csv"))),
-        # Rows come before the error, and the file is begun: what fails is not the file.
+        # Rows arrive before the error, and the file is begun: the failure is not the file's.
         *(("query", sql, "-o", out.with_suffix(f".{ending}")) for ending in FORMATS),
         *(("cat", "events", "-o", out.with_suffix(f".{ending}")) for ending in FORMATS),
         ("query", 'SELECT "offset", timestamp FROM events', "--plot", out.with_suffix(".png")),

@@ -1,4 +1,4 @@
-"""``tieredstore cat -o``: every record once, in files that are whole, and later runs go on."""
+"""``tieredstore cat -o``: every record once, in complete files, continued by later runs."""
 
 from __future__ import annotations
 

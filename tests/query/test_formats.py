@@ -1,4 +1,4 @@
-"""The table of output formats: what a row says of its format is true, and the commands follow it."""
+"""The table of output formats: its rows are true, and the commands follow them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All golden topics through everything that computes here: the rows that the Java consumer read."""
+"""All golden topics through every query engine: the rows that the Java consumer read."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def by_pandas(manager: RemoteStorageManager, topic: str) -> list[Row]:
 
 
 def by_datafusion(manager: RemoteStorageManager, topic: str) -> list[Row]:
-    # Installed with what tests need; an environment that is older than that has it not yet.
+    # Installed with the tests' requirements; an older environment lacks it.
     datafusion: Any = pytest.importorskip("datafusion")
     frame = datafusion.SessionContext().from_arrow(read_topic(manager, topic))
     rows: list[Row] = frame.to_arrow_table().to_pylist()
@@ -66,7 +66,7 @@ ENGINES: dict[str, Callable[[RemoteStorageManager, str], list[Row]]] = {
 
 
 def plain(row: Row) -> Row:
-    """A row as the consumer's files have it, with its topic and partition."""
+    """Return a row as in the consumer's files, with its topic and partition."""
     headers = row["headers"]
     return row | {
         "timestamp": round(row["timestamp"].timestamp() * 1000),
@@ -75,7 +75,7 @@ def plain(row: Row) -> Row:
 
 
 NAMES: Final = {"timestampType": "timestamp_type", "leaderEpoch": "leader_epoch"}
-"""What the decoder's columns are called in rows of topics."""
+"""Names of the decoder's columns in rows of topics."""
 
 
 @pytest.mark.parametrize("engine", ENGINES)

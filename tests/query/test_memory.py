@@ -1,4 +1,4 @@
-"""Memory of whoever reads a topic is bounded, however large the topic is."""
+"""Memory of a topic's reader is bounded, however large the topic is."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ for line in sys.stdin:
 
 @cache
 def filled(folder: Path, mib: int) -> tuple[Path, int]:
-    """Settings of a store with a topic of so many MiB, and how many records it has."""
+    """Return the settings of a store with a topic of this many MiB, and its number of records."""
     folder = folder / str(mib)
     folder.mkdir()
     settings = write_settings(folder, chunk_size=4 * MIB)
@@ -87,10 +87,10 @@ def filled(folder: Path, mib: int) -> tuple[Path, int]:
 
 
 class Readers:
-    """A process that has imported all, and reads in children."""
+    """A process that has imported everything, and reads in children."""
 
     def __init__(self) -> None:
-        # The shell stands between: a child is charged its parent's peak.
+        # The shell in between is needed: a child is charged its parent's peak.
         self._process = subprocess.Popen(
             ["sh", "-c", f"{shlex.join([sys.executable, '-c', CHILD])}; exit $?"],
             stdin=subprocess.PIPE,
@@ -133,8 +133,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("mib", [256, pytest.param(4096, marks=pytest.mark.soak)])
 def test_peak_memory_is_bounded_and_does_not_grow_with_the_topic(folder: Path, readers: Readers, mib: int) -> None:
-    """Of each reader: what may be decoded and not taken yet is 64 MiB, which a topic of 64 MiB fills; and there are
-    chunks."""
+    """For each reader: up to 64 MiB may be decoded and not consumed yet, which a topic of 64 MiB fills; chunks come
+    on top.
+    """
     peaks = {
         reader: [readers.peak_above_imports(reader, *filled(folder, size)) // MIB for size in (64, mib)]
         for reader in ("read_topic", "duckdb", "polars")

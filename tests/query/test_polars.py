@@ -1,4 +1,4 @@
-"""Topics as lazy frames of Polars: its predicates prune as far as they are understood, and never change a result."""
+"""Topics as lazy frames of Polars: understood predicates prune, and none changes a result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
 
 
 def time_of(offset: int) -> datetime:
-    """Of records in the bucket."""
+    """Return the time of a record in the bucket."""
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=100 * offset)
 
 
@@ -121,7 +121,7 @@ def test_predicates_keep_what_they_exclude_from_being_fetched(topic: StoredTopic
     assert asked(~col("offset").is_between(10, 9989)) == (20, 2)
     assert asked(col("timestamp") >= datetime(1970, 1, 1, 0, 0, 9, 995_000, tzinfo=UTC)) == (5, 1)
     assert asked(col("partition") == 7, most_bytes=10_000) == (0, 0)
-    # Kafka keeps no least time of a segment, so that an upper bound leaves none out: docs/how-to/query.md.
+    # Kafka stores no minimum time of a segment, so an upper bound excludes none: docs/how-to/query.md.
     assert asked(col("timestamp") < datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), most_bytes=20_000_000) == (1000, 10)
 
 

@@ -1,4 +1,4 @@
-"""How the readers of one topic share its bytes and the processors."""
+"""Sharing of bytes and processors between the readers of one topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of records."""
+"""Fixtures: topics to fill and read."""
 
 from __future__ import annotations
 

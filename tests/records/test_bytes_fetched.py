@@ -1,4 +1,4 @@
-"""A topic of small segments is downloaded once: prefetched data of a segment is used by its reader."""
+"""A topic of small segments is downloaded once: each segment's reader uses the bytes that were read ahead."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tieredstore.testing.segments import PARTITION, Record, build_batch
 KIB: Final = 1024
 SEGMENTS: Final = 12
 RECORDS: Final = 96
-"""Records of 2 KiB per segment, in batches of four: chunks of 16 KiB end anywhere within a batch."""
+"""Per segment, of 2 KiB, in batches of four: the log is cut into chunks of 16 KiB anywhere within a batch."""
 
 
 @pytest.fixture(params=MODES)
@@ -41,7 +41,7 @@ def topic(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoredTopi
 
 
 def _by_a_split(manager: RemoteStorageManager) -> Iterator[pa.RecordBatch]:
-    """Read like Spark's tasks."""
+    """Yield records the way Spark's tasks do."""
     lineage = load_catalog(manager).lineage(PARTITION.topic, PARTITION.partition)
     settings, stop = ReadSettings(isolation="read_uncommitted"), lineage.end_offset
     for split in plan_splits(manager, lineage, 0, stop, settings, max_split_bytes=1 << 30).splits:

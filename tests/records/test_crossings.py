@@ -1,4 +1,4 @@
-"""Transactions that end in segments of a broker whose log begins within them, so its indexes lack them."""
+"""Transactions that end in segments of a broker whose log begins in the middle of them: its indexes lack them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_of_an_overlap_the_marker_is_paired_with_what_is_open_at_its_end(topic: 
 
 
 def test_where_a_history_was_cut_off_its_batches_tell_what_is_open(topic: StoredTopic) -> None:
-    """An unclean election: the old leader's segment continues with an abort outside the log."""
+    """An unclean election: the old leader's segment continues with an abort that the log lacks."""
     partition, old = Partition(), Segment(0)
     for step in OPEN:
         partition.play(step, old)
@@ -109,7 +109,7 @@ def test_where_a_history_was_cut_off_its_batches_tell_what_is_open(topic: Stored
 
 
 def test_a_marker_that_another_broker_wrote_last_counts_for_a_read_from_the_middle(topic: StoredTopic) -> None:
-    """The first segment determines all open transactions at the end, before any outcome is needed."""
+    """Its first segment looks for transactions open at the end of all, before any outcome is needed."""
     plan: list[list[Step]] = [
         [("send", 1, 1), ("send", 4, 1)],
         [("send", 1, 1), ("abort", 1, 1)],
@@ -145,7 +145,7 @@ def test_indexes_are_asked_for_only_where_another_brokers_segments_begin(
 
 
 def test_a_broker_whose_log_reaches_back_is_believed(topic: StoredTopic) -> None:
-    """Like a replica of the same age, or one that started from remote storage: the log is not read for it."""
+    """Like a replica of the same age, or one that took over from remote storage: the log is not read for it."""
     plan: list[list[Step]] = [OPEN, [*PLAIN, ("commit", 1, 1)], PLAIN]
     store(topic, plan)
     segments = [segment.start_offset for segment in topic.copied]

@@ -1,4 +1,4 @@
-"""Splits of golden and made-up topics: every record once, with any window and sizes."""
+"""Splits of golden and generated topics: every record once, for any window and sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cuts within logs, packing of small parts, and the cost of planning and reading."""
+"""Cuts within logs, packing of splits, and costs of planning and reading."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_splits_begin_where_chunks_do_so_that_none_is_decompressed_twice(
             for _ in read_split(manager, one, PLAIN):
                 pass
     size = metadata.segment_size_in_bytes
-    # Each split decompresses a batch again that ends in its first chunk.
+    # Adjacent splits both decompress the batch that reaches into the later one's first chunk.
     assert size <= sum(decompressed) <= size + len(plan.splits) * 40 * KIB
     assert len(plan.splits) <= 1.5 * size / (split * KIB)
     assert max(one.size_in_bytes for one in plan.splits) <= split * KIB
@@ -156,7 +156,7 @@ def test_an_empty_index_is_made_up_for_by_the_batches_own_headers(topic: StoredT
     assert max(split.size_in_bytes for split in plan.splits) <= 20_000
     assert len(plan.splits) <= 1.25 * sum(map(len, batches)) / 20_000
     for one, other in zip(plan.splits, plan.splits[1:], strict=False):
-        assert one.stop_offset == other.start_offset  # headers give exact offsets
+        assert one.stop_offset == other.start_offset  # headers have exact offsets
 
 
 def test_only_the_stretch_of_an_index_without_entries_is_read_at_planning(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_only_the_stretch_of_an_index_without_entries_is_read_at_planning(tmp_pa
         copy_with_index(topic, batches, kept)
         lineage = lineage_of(topic)
         plan = plan_splits(topic.manager, lineage, 0, 2000, PLAIN, max_split_bytes=30_000)
-        # The section with its read-ahead, extended to whole chunks; manifest and index.
+        # The stretch, with its read-ahead, rounded to chunks; manifest and index.
         assert topic.store.bytes_down < 100_000 + 4 * 4096 + 20_000
         assert max(split.size_in_bytes for split in plan.splits) <= 30_000
         whole(topic, lineage, 30_000)

@@ -1,4 +1,4 @@
-"""Wrong indexes and logs: the records are right or there is an error, never missing or duplicate records."""
+"""Damaged indexes and logs: records are right or there is an error, never fewer or duplicates."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def offsets_in_splits(
 
 @st.composite
 def wrong_entries(draw: st.DrawFn) -> Entries:
-    """Return an ordered index with entries moved, shifted, dropped, or pointing to other borders or between them."""
+    """Draw a sorted index with entries moved, shifted or dropped, or pointing to other batch boundaries or between
+    them.
+    """
     positions, offsets = st.one_of(st.sampled_from(BORDERS), st.integers(0, LOG_SIZE + 10)), st.integers(0, 310)
     kept = list(ENTRIES)
     for place in draw(st.lists(st.integers(0, len(ENTRIES) - 1), min_size=1, max_size=6, unique=True)):
@@ -75,7 +77,9 @@ def test_whatever_an_index_says_the_records_are_right_or_there_is_an_error(
 
 
 def middle_entry(offset: int = 0, border: int = 0, byte: int = 0) -> Entries:
-    """Return the broker's index with one entry changed to another offset, batch border, or byte within a batch."""
+    """Return the broker's index with one entry of another offset, of another batch boundary, or of a byte within a
+    batch.
+    """
     changed = list(ENTRIES)
     last, position = changed[len(changed) // 2]
     place = BORDERS.index(position) + border
@@ -108,7 +112,7 @@ def test_each_of_two_parts_that_meet_at_a_wrong_offset_fails_by_itself(topic: St
         except IndexesCorruptError:
             failed.append(number)
     place = len(ENTRIES) // 2 + 1
-    # The entry's own batch only begins earlier than stated, so it raises no error.
+    # The statement about the entry's own batch is wrong too, but harmless: that one begins before the offset.
     assert failed == [place, place + 1]
 
 
@@ -183,7 +187,7 @@ def test_zeros_within_a_log_do_not_pass_for_its_end(topic: StoredTopic, batches:
 
 @pytest.mark.parametrize("batches", [0, 1, 30, 59])
 def test_zeros_at_the_end_of_a_log_that_others_follow_lose_nothing_in_silence(topic: StoredTopic, batches: int) -> None:
-    """The disk lost the end of a log, or all of it: no offset claimed by the manifest may count as compacted."""
+    """The disk lost the end of a log, or all of it: nothing that its manifest claims may pass for compacted."""
     topic.copy(0, BATCHES)
     topic.overwrite(".log", bytes(LOG_SIZE - BORDERS[batches]), BORDERS[batches])
     topic.copy(300, [plain_batch(range(300, 310), 40)])

@@ -1,4 +1,4 @@
-"""Transactions over splits, and logs with contradicting leaders: the same result as one read of the partition."""
+"""Transactions across splits, and logs with contradicting leaders: the same as one read of the partition."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_an_outcome_behind_a_hole_lowers_the_stop_to_before_it(topic: StoredTopi
 
 
 def store_copies(topic: StoredTopic, copies: Sequence[Copy]) -> None:
-    """Store the segments copied by leaders, with each record's identity as its value."""
+    """Store the segments that leaders copied, each record with its identity as value."""
     for number, copy in enumerate(copies):
         start, epochs = copy.segment.start_offset, copy.segment.segment_leader_epochs
         batches = [

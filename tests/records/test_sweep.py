@@ -1,7 +1,7 @@
-"""Flipping every bit of manifests and batch headers: right records, an error, or an exception listed in the table.
+"""Every bit of manifests and batch headers, flipped: right records, an error, or an outcome listed in the table.
 
-``NOTICED`` is a table of docs/reference/format.md. `make soak` flips every bit, and reads everything and in one other
-way, alternating; this test samples each place, with every way of reading.
+``NOTICED`` is a table of docs/reference/format.md. `make soak` flips every bit, and reads everything in one more way,
+by turns; here are samples of each place, read in every way.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ pytestmark = pytest.mark.slow
 UNIT_OF_WORK: Final = "test"
 
 HEADERS: Final = ("01-none", "06-codec-gzip-createtime", "07-txn", "11-single-record", "12-smallbatch")
-"""Cases with plain logs."""
+"""Cases whose logs are stored unchanged."""
 
 MANIFESTS: Final = ("01-none", "02-zstd-onechunk", "07-txn", "11-single-record")
 
 MOST_IN_SOAK: Final = 4200
-"""Number of bits of one place in one segment: all, except in segments of hundreds of batches, and under a checksum."""
+"""Bits of one place in one segment: all, except in segments of hundreds of batches and under a checksum."""
 
 FORMAT: Final = (REPOSITORY / "docs" / "reference" / "format.md").read_text()
 
 
 class Row(NamedTuple):
-    """A place, and the possible outcomes of its flips: by any way of reading except by time, and by time."""
+    """A place, the possible outcomes of its flips when read by anything except a time, and by a time."""
 
     place: str
     outcomes: frozenset[str]
@@ -95,7 +95,7 @@ def manifest_bits(segment: GoldenSegment) -> list[int]:
 
 
 def time_bits(segment: GoldenSegment) -> list[int]:
-    """Return the bits of the greatest timestamp, by which look-ups by time choose segments."""
+    """Return the bits of the greatest timestamp, by which lookups by time choose segments."""
     match = re.search(rb'"maxTimestampMs":(\d+)', segment.stored("rsm-manifest").read_bytes())
     assert match is not None
     return list(range(8 * match.start(1), 8 * match.end(1)))
@@ -128,7 +128,7 @@ def test_flipped_bits_of_manifests_lose_nothing_in_silence(buckets: dict[str, Da
 @pytest.mark.parametrize("segment", [segment for case in HEADERS for segment in segments(case)], ids=str)
 def test_every_bit_of_the_batch_headers(buckets: dict[str, DamagedBucket], segment: GoldenSegment, place: str) -> None:
     bits = sample(list(header_bits(segment, place)), place, MOST_IN_SOAK)
-    # With seven ways of reading and eight bits per byte, each way gets each bit of a byte, if not of each byte.
+    # Seven ways to read and eight bits per byte: each way meets each bit position, if not each byte.
     check(buckets[segment.case], segment, "log", bits, ROWS[place], by_turns=True)
 
 
@@ -155,7 +155,7 @@ def test_many_bits_of_the_manifests_of_encrypted_segments(
 
 
 class Folder:
-    """Golden bucket in a folder, for front ends that open a store themselves."""
+    """A golden bucket in a folder, for front ends that open their own store."""
 
     def __init__(self, case: str, folder: Path) -> None:
         self.topic = segments(case)[0].topic
@@ -168,7 +168,7 @@ class Folder:
                 target.write_bytes(path.read_bytes())
 
     def flips(self, count: int) -> Iterator[None]:
-        """Flip one bit after another, in base offsets and manifests; always the same ones."""
+        """Yield flipped bits of base offsets and of manifests, one after the other; always the same."""
         source = random.Random(7)
         for number in range(count):
             segment = source.choice(self.segments)
@@ -203,7 +203,7 @@ def test_cat_shows_all_records_or_fails(tmp_path: Path, count: int) -> None:
 
 
 def test_spark_gives_all_records_or_fails(tmp_path: Path) -> None:
-    """Twenty flips, read like Spark's Python processes, without a JVM."""
+    """Check twenty flips, as Spark's Python processes read them, without a JVM."""
     folder = Folder("07-txn", tmp_path)
     options = {"subscribe": folder.topic, "storage.backend.class": "filesystem", "storage.root": str(folder.root)}
     whole = rows_of_reader(reader_of(options))
@@ -222,7 +222,7 @@ OLD_SET: Final = "offset of the compressed message set (magic 0, 1) that a log b
 def test_an_old_message_set_that_counts_from_nothing_is_known_where_its_segment_begins_later(
     tmp_path: Path, base: int, outcome: str
 ) -> None:
-    """No checksum covers the offset, and clients may send 0: the messages then count from 0, as in Java."""
+    """No checksum covers the offset, and clients sent 0: the messages then count from 0, as in Java."""
     inner = b"".join(message(1, at, b"value", timestamp=at) for at in range(5))
     # As after compaction: the first offsets of the segment have no message.
     batches = [message_set(1, base + 16, inner, CompressionType.GZIP), build_batch([Record(b"v")], base + 17)]

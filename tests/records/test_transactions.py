@@ -1,4 +1,4 @@
-"""read_committed: aborted transactions are left out, and a read ends at an outcome missing in the bucket."""
+"""read_committed: aborted transactions are left out, and a read ends if an outcome is not in the bucket."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHORTENED = [(case, left) for case in TXN_CASES for left in range(1, len(segment
 
 
 def first_open(case: str, left: int) -> int | None:
-    """Return the start of the earliest transaction without an end marker in the first segments, by batch headers."""
+    """Return the start of the earliest open transaction of the first segments, by the broker's batch headers."""
     begun: dict[int, int] = {}
     for segment in segments(case)[:left]:
         for header in read_batch_headers(segment.original("log").read_bytes()):
@@ -120,7 +120,7 @@ def test_a_transaction_open_across_a_segment_hides_what_follows_though_nothing_o
         assert rows_of(read) == []
         assert read.report.undecided is not None
         assert read.report.next_offset == start
-    assert topic.requests(".indexes") == 2 - (start >= 10)  # the first segment's, and the last one's
+    assert topic.requests(".indexes") == 2 - (start >= 10)  # indexes of the first and the last segment
 
 
 def test_following_transaction_indexes_are_read_until_the_last_stable_offset_passes_the_end(
@@ -133,7 +133,11 @@ def test_following_transaction_indexes_are_read_until_the_last_stable_offset_pas
     assert rows_of(reader.read("events", 0, 0, 4)) == []
     asked = {key.rpartition("/")[2][:20] for key in topic.store.keys_of("get") if key.endswith(".indexes")}
     starts = [f"{segment.start_offset:020}" for segment in topic.copied]
-    assert asked == {starts[0], starts[2], starts[3]}  # without the one without aborts, or those after the outcome
+    assert asked == {
+        starts[0],
+        starts[2],
+        starts[3],
+    }  # without the segment that has no aborts, and without those after the outcome
 
 
 def test_committed_transactions_cost_one_look_at_the_last_segment(topic: StoredTopic) -> None:

@@ -1,4 +1,4 @@
-"""Unreadable segments: requests for their offsets, or for an adjacent end, fail by one rule."""
+"""Unreadable segments: a reader of their offsets, or of the adjacent end, gets an error, by one rule."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FAIL = ReadSettings(columns=["offset"])
 
 
 def four_segments(topic: StoredTopic, *damaged: int) -> None:
-    """Store offsets 0 to 399, with equal timestamps; the manifests of the ``damaged`` segments are invalid."""
+    """Store offsets 0 to 399 with equal timestamps; the ``damaged`` ones of the four have invalid manifests."""
     for base in (0, 100, 200, 300):
         topic.copy_plain(base, 100, size=10)
     manifests = topic.keys(".rsm-manifest")
