@@ -1,12 +1,12 @@
-"""Uploads and ranged reads through our stores, beside the same SDK's own fastest plain use; JSON on stdout.
+"""Uploads and ranged reads through our stores, compared with the fastest plain use of the same SDK; JSON on stdout.
 
     python -m benchmarks.bench_backends [--mib 256] [--runs 5] [--what upload reads] [--store s3-minio azure ...]
 
 Every job runs once in each round, so that all see the same machine; a figure is the median of the counted rounds.
-``ratios`` are ours / each plain use, ``ratio`` that of the fastest among those that do what ours does: send a checksum
-or none, send as large chunks. MB are 10^6 bytes. CPU is this process's alone, all
-threads: the server beside it is another process on the same processors. Uploads are given to our store as a stream of
-1 MiB pieces; plain ones have the whole body in memory. Reads are 4 MiB each, in a random order, over all of the object.
+``ratios`` are ours / each plain use; ``ratio`` is that of the fastest use with the same checksums and chunk size as
+ours. MB are 10^6 bytes. CPU is this process's alone, all threads: the server is another process on the same processors.
+Our store gets uploads as a stream of 1 MiB pieces; plain uses have the whole body in memory. Reads are 4 MiB each, in a
+random order, over the whole object.
 """
 
 from __future__ import annotations

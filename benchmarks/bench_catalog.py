@@ -1,16 +1,16 @@
-"""Planning a store of many segments, without a catalog file and with one, and beside what any program has to do; JSON
-on stdout.
+"""Planning a store of many segments, with and without a catalog file, compared with the unavoidable work; JSON on
+stdout.
 
     python benchmarks/bench_catalog.py [--segments 10000 20000 100000] [--runs 3] [--folder DIR]
 
 The store is a folder of real keys and manifests (compressed, 256 chunks of 4 MiB, segment metadata) in eight partitions
-of two leader epochs; the logs are empty files. Each planning runs in a process of its own: ``seconds`` is what the call
-took, ``cpu_us`` processor time a segment, ``peak_mib`` the most memory that the process ever held, pyarrow included.
-The folder was just written, so that its files are in the page cache: what is measured is our own work, not a disk.
+of two leader epochs; the logs are empty files. Each planning runs in a separate process: ``seconds`` is the duration of
+the call, ``cpu_us`` the processor time per segment, ``peak_mib`` the process's peak memory, including pyarrow. The
+folder was just written, so its files are in the page cache: this measures our own work, not a disk.
 
 ``beside`` are loops over the same folder in plain Python, in the same run: ``walk and read`` walks the tree and reads
-each manifest, ``with sizes`` also looks at the size of each file, as any listing of a store tells it, and the last also
-parses the JSON. ``ratios`` are the planning's processor time to theirs; nothing of them checks anything.
+each manifest, ``with sizes`` also gets the size of each file, as any listing of a store does, and the last also parses
+the JSON. ``ratios`` compare the planning's processor time with theirs; the loops check nothing.
 """
 
 from __future__ import annotations

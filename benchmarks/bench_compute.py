@@ -1,23 +1,23 @@
-"""The same sum over a topic by everything that computes here, beside what it stands on; JSON on stdout.
+"""The same sum over a topic by every supported engine, compared with its base; JSON on stdout.
 
     python -m benchmarks.bench_compute [--records 5000000] [--runs 3] [--folder DIR] [--without-broker]
         [--kafka-source JARS] [--stored {zstd+encrypted,plain}]
 
 JSON records of about 490 bytes in one partition, stored zstd and encrypted or plain, chunks of 4 MiB, in a folder. The
-broker has the same log, which is plain. Counted are the records and the bytes of their values; every job runs once in
-each round, and a figure is million records a second at the median of the counted rounds, from the call to the sum. A
-ratio is the median of the rounds' ratios, since within a round the machine is as busy for all; one that ends in
-``_by_cpu`` is of the processor time of all processes, the broker's and Spark's too.
+broker has the same log, uncompressed. The sum counts records and the bytes of their values. Every job runs once in each
+round; a figure is million records per second at the median of the counted rounds, from the call to the sum. A ratio is
+the median of the rounds' ratios, since within a round the machine is equally busy for all; with ``_by_cpu`` it is of
+the processor time of all processes, including the broker's and Spark's.
 
-read_topic: the columns partition and value, two splits at once, nothing computed.
-DuckDB: count(*), sum(octet_length(value)) GROUP BY partition, through ``tieredstore.duckdb.attach``.
-Polars: the same by ``tieredstore.polars.scan``.
-processes: two processes without Spark that read the tasks of the source and add up, planned before.
-map_records, mapInArrow: the same function in Spark, in the task that decodes, and behind the source; a row a task is
-collected and added up. The session (local[2]) is warm: the JVM has compiled what small jobs of the kinds run through.
-Spark's own Kafka source: mapInArrow behind it, as it comes, a task for the one partition; its jars are those in JARS,
-or Maven fetches them, and without both it is left out.
-confluent-kafka: consume(10000) in a loop over the same records, plain, from a local broker; value lengths added up.
+- read_topic: the columns partition and value, two splits at once, nothing computed.
+- DuckDB: count(*), sum(octet_length(value)) GROUP BY partition, through ``tieredstore.duckdb.attach``.
+- Polars: the same by ``tieredstore.polars.scan``.
+- processes: two processes without Spark that read the source's planned tasks and add up.
+- map_records, mapInArrow: the same function in Spark, in the decoding task, and after the source; one row per task is
+  collected and added up. The session (local[2]) is warm: small jobs of each kind have been compiled by the JVM.
+- Spark's own Kafka source: mapInArrow after it, with defaults, one task for the one partition; its jars are those in
+  JARS, or Maven fetches them; without either it is left out.
+- confluent-kafka: consume(10000) in a loop over the same records, plain, from a local broker; value lengths added up.
 """
 
 from __future__ import annotations

@@ -1,27 +1,27 @@
-"""How fast a consumer of bucket and broker gives records, beside what it is made of and beside the plain client.
+"""Throughput of a consumer of bucket and broker, compared with its reader and with the plain client.
 
     python -m benchmarks.bench_consumer [--records N] [--runs N] [--memory-records N]
 
-Topics of the same JSON records in a local broker, whose closed segments are copied into a folder; within a round all
-jobs read the same offsets of one partition, each with a consumer of its own:
+Topics of the same JSON records in a local broker, whose closed segments are copied into a folder. Within a round all
+jobs read the same offsets of one partition, each with a new consumer:
 
-read_records: the columns, by the reader that a consumer's streams are made of: the limit.
-poll_arrow: the same columns by a consumer, remote_only.
-plain: confluent-kafka, consume(10000) in a loop, value lengths added up, from the broker.
-bucket: the same loop over ours, remote_only. live: the same loop over ours, kafka_preferred, all from the broker.
+- read_records: the columns, by the reader that a consumer's streams use: the limit.
+- poll_arrow: the same columns by a consumer, remote_only.
+- plain: confluent-kafka, consume(10000) in a loop, value lengths added up, from the broker.
+- bucket: the same loop over ours, remote_only. live: the same loop over ours, kafka_preferred, all from the broker.
 
-Four ways in which the records lie there; in all but the third both sides read the very same stored bytes:
+The records are stored in four ways; in all except the third both sides read the very same stored bytes:
 
-uncompressed: batches without a codec, segments stored as they are.
-zstd_batches: the producer's codec is zstd, segments stored as they are.
-zstd_segments: batches without a codec, which the bucket alone has compressed (compression.enabled): ours inflate what
-the plain client is sent as it is.
-zstd_batches_of_4_partitions: as zstd_batches; read_records reads one partition after the other, as much as the others
-are given.
+- uncompressed: batches without a codec, plain segments.
+- zstd_batches: the producer's codec is zstd, plain segments.
+- zstd_segments: batches without a codec, compressed in the bucket only (compression.enabled): ours must decompress data
+  that the plain client receives uncompressed.
+- zstd_batches_of_4_partitions: like zstd_batches; read_records reads one partition after the other, as much as the
+  others return.
 
-Ratios are of the wall; with ``_by_cpu`` of processor time, the broker's included, which a loaded machine changes less.
-Beside them: how long the change of sides takes (from the last record of the bucket to the first one of the broker, 50
-times), how evenly eight equal partitions are served, what 500 partitions that wait cost, and memory with 1, 4 and 500.
+Ratios are of the wall; with ``_by_cpu`` of processor time, including the broker's, which a loaded machine affects less.
+Also measured: the switch of sides (from the bucket's last record to the broker's first, 50 times), fairness among eight
+equal partitions, the cost of 500 idle partitions, and memory with 1, 4 and 500.
 """
 
 from __future__ import annotations

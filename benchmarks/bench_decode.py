@@ -1,16 +1,15 @@
-"""The decoder beside aiokafka's and beside the limits underneath, in one run on one thread; JSON on stdout.
+"""The decoder compared with aiokafka's and with the underlying limits, in one run on one thread; JSON on stdout.
 
 Rates are of processor time; ratios are the median of the rounds', those with a target also by the wall.
 
     python benchmarks/bench_decode.py [--runs 15]
 
 First uncompressed batches of 16 KiB with values of 100, 500 and 5,000 bytes and keys of 12, all columns, in a piece of
-4 MiB that is decoded again and again, as it comes warm from decryption: million records a second. Then JSON records in
-each codec, the same size stored: MB of decompressed records a second, beside the codec's library alone over the same
-bodies, and four decoders at once, each on a thread of its own, beside one. What counts are the ratios of one run, not
-the figures of one machine: to copying the same bytes; to a plain loop in C that parses each record and copies it once,
-unchecked, into memory that is there already (left out where there is no compiler); and to the steps that have to be
-taken one after the other, each alone.
+4 MiB that is decoded repeatedly, cache-warm as after decryption: million records per second. Then JSON records in each
+codec, with the same stored size: MB of decompressed records per second, compared with the codec's library alone on the
+same bodies, and four decoders on separate threads, compared with one. The results are the ratios within one run, not
+the figures of one machine: to copying the same bytes; to a plain C loop that parses each record and copies it once,
+unchecked, into existing memory (left out without a compiler); and to the necessary steps in sequence, each alone.
 """
 
 from __future__ import annotations

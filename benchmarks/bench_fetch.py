@@ -2,9 +2,9 @@
 
     python -m benchmarks.bench_fetch [--mib 256] [--runs 5] [--folder DIR] [--server seaweedfs|minio|none]
 
-All figures are MB of the original segment a second, zstd + encryption, chunks of 4 MiB. Beside them in the same run:
-the same bytes in plain files opened, read and checked by CRC-32C; zstd's decompression alone on all processors; and
-the SDK's own parallel download of the stored object. The S3 server shares the machine with its client.
+All figures are MB of the original segment per second, zstd + encryption, chunks of 4 MiB. For comparison in the same
+run: the same bytes in plain files opened, read and checked by CRC-32C; zstd's decompression alone on all processors;
+and the SDK's own parallel download of the stored object. The S3 server shares the machine with its client.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""What an operator's tools take; JSON on stdout.
+"""Cost of an operator's tools; JSON on stdout.
 
     python -m benchmarks.bench_ops [--manifests 100000] [--rotations 500] [--mib 256] [--runs 3] [--folder DIR]
 
 *many*: list, du, verify (level listing), rotate and gc of a folder of real keys and manifests (compressed, encrypted,
-256 chunks of 4 MiB; the logs are sparse files of the right size), each in a process of its own: manifests a second, and
-the most memory that the process ever held. This rotation is from one pair of RSA-2048 to another, once there and once
-over what is rotated already; gc has a hundredth of the segments to find and to delete.
+256 chunks of 4 MiB; the logs are sparse files of the right size), each in a separate process: manifests per second, and
+the process's peak memory. This rotation is between two RSA-2048 pairs, once there and once over already rotated
+manifests; gc must find and delete a hundredth of the segments.
 
-*rotate*: ``--rotations`` manifests from one pair of RSA-4096 to another, beside what bounds it, in alternating rounds:
-the same RSA (open, wrap, open) on all processors, as many plain replacements, and both one after the other.
+*rotate*: ``--rotations`` manifests between two RSA-4096 pairs, compared with its limits, in alternating rounds: the
+same RSA (open, wrap, open) on all processors, as many plain replacements, and both in sequence.
 
-*data*: verify of every byte of four segments (zstd + encryption), beside what bounds it, in alternating rounds: the
-same segments fetched in parallel, the CRCs of their batches computed in memory, and both one after the other. Each
-segment costs its manifest, indexes and keys too, which the limit leaves out: it weighs with segments of a few MiB.
+*data*: verify of every byte of four segments (zstd + encryption), compared with its limits, in alternating rounds: the
+same segments fetched in parallel, the CRCs of their batches computed in memory, and both in sequence. The limit leaves
+out each segment's manifest, indexes and keys, which matter for segments of a few MiB.
 
-``--only`` chooses parts. Ratios are also given by processor time, which a busy machine changes less.
+``--only`` chooses parts. Ratios are also given by processor time, which a busy machine affects less.
 """
 
 from __future__ import annotations

@@ -1,21 +1,22 @@
-"""Pipelines on Spark beside Spark's own Kafka source and file sink, and beside the limits underneath; JSON on stdout.
+"""Pipelines on Spark compared with Spark's own Kafka source and file sink, and with the underlying limits; JSON on
+stdout.
 
     python -m benchmarks.bench_pipelines [--records 4000000] [--runs 5] [--seconds 60] [--folder DIR] [--without-broker]
         [--kafka-source JARS] [--what ratios …]
 
-JSON records of about 470 bytes in one partition, stored zstd and encrypted in a folder; local[2], a warm session; files
-of Parquet with zstd, in directories of 10,000,000 offsets. Every job runs once in each round, into an empty folder:
+JSON records of about 470 bytes in one partition, stored zstd and encrypted in a folder; local[2], a warm session;
+Parquet files with zstd, in directories of 10,000,000 offsets. Every job runs once in each round, into an empty folder:
 
-bucket, broker: a pipeline that ends when all is written. With JSON time: filed by a field of the value.
-Spark's: its Kafka source into its files of Parquet, as a batch in as many tasks; with --kafka-source, the folder that
-its jars are in (benchmarks/bench_spark.py says how to get them).
-R: the same windows read by two processes that stay. W: the same rows written by pyarrow in two.
+- bucket, broker: a pipeline that ends when everything is written. With JSON time: filed by a field of the value.
+- Spark's: its Kafka source into its Parquet files, as a batch in as many tasks; with --kafka-source, the folder of its
+  jars (see benchmarks/bench_spark.py for how to get them).
+- R: the same windows read by two persistent processes. W: the same rows written by pyarrow in two.
 
-A ratio is the median of the rounds' ratios, by the wall and by processor time of all processes, the broker's too. Then,
-each by --what alone too: ``age``, from append to listing at 5,000 records a second and an age of 5 s; ``memory``, the
-peak of a process that writes windows of 200 MB and of 2 GB (give 4,200,000 records at least); ``requests`` to a MinIO
-of a small file and a batch; ``limits``, a batch planned over 10,000 partitions, and 100,999 commits opened.
---folder keeps the topic for the next time.
+A ratio is the median of the rounds' ratios, by the wall and by processor time of all processes, including the broker.
+Then, each also by --what alone: ``age``, from append to listing at 5,000 records per second and an age of 5 s;
+``memory``, the peak of a process that writes windows of 200 MB and of 2 GB (give at least 4,200,000 records);
+``requests`` to a MinIO for a small file and a batch; ``limits``, a batch planned over 10,000 partitions, and 100,999
+commits opened. --folder keeps the topic for the next time.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""MemQ's batches against the limits underneath, in one run; JSON on stdout.
+"""MemQ's batches compared with the underlying limits, in one run; JSON on stdout.
 
     python -m benchmarks.bench_pubsub [--runs 9] [--mib 256] [--seconds 60] [--gib 4] [--what encode …]
 
-Encoding: records of JSON into Messages of 1 MiB and batches, on all processors, beside zstd of the same bodies on as
-many threads. Decoding: the same batches into Arrow on one thread, all columns, beside the CRC of the stored bodies,
-zstd and a copy of what comes out; also of Messages as MemQ writes them, flushed at each record. Publishing and reading
-back, beside plain PUTs and GETs of equal bodies in a local MinIO; a broker beside an asyncio sink that checks the same
-frames; from ``send`` to ``poll`` with PUTs that are slow and sometimes hang; requests, counted by a proxy before
-the server; the cost beside Kafka's by ``examples/prices.toml``; memory while gigabytes go through. What counts are the
-ratios of one run, the medians of rounds in which each job has its turn, by the wall and by processor time.
+Encoding: JSON records into Messages of 1 MiB and batches, on all processors, compared with zstd of the same bodies on
+as many threads. Decoding: the same batches into Arrow on one thread, all columns, compared with the CRC of the stored
+bodies, zstd and a copy of the result; also of Messages as MemQ writes them, flushed at each record. Publishing and
+reading back, compared with plain PUTs and GETs of equal bodies in a local MinIO; a broker compared with an asyncio sink
+that checks the same frames; latency from ``send`` to ``poll`` with PUTs that are slow and sometimes hang; requests,
+counted by a proxy before the server; the cost compared with Kafka's by ``examples/prices.toml``; memory for a flow of
+gigabytes. The results are the ratios within one run, the medians of rounds with one turn for each job, by the wall and
+by processor time.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Reads of 1 MiB here and there in a segment with chunks of 4 MiB, without a cache, and reads of all of it in pieces of
-16 MiB out of a warm disk cache; JSON on stdout.
+"""Uncached reads of 1 MiB at random places of a segment with chunks of 4 MiB, and reads of the whole segment in pieces
+of 16 MiB from a warm disk cache; JSON on stdout.
 
     python -m benchmarks.bench_random [--reads 200] [--rounds 5] [--mib 64] [--beside CHECKOUT] [--folder DIR]
 
-Each read is a range of its own (``fetch_log_segment``) at a place drawn at random, compressed and encrypted, in a
-folder: milliseconds of a read at the median and at the 95th percentile, on the wall and of processor time. Each
-checkout has a disk cache of its own, which its first round fills; a read out of it is one of all the segment.
-``--beside`` is another checkout of this project with its kernels built: its code makes the same reads in a process of
-its own, and the two take turns, so that a machine that drifts drifts for both. ``ratios`` are ours to its.
+Each read is a separate range (``fetch_log_segment``) at a random place, compressed and encrypted, in a folder:
+milliseconds per read at the median and at the 95th percentile, on the wall and of processor time. Each checkout has a
+separate disk cache, filled by its first round; a cached read is of the whole segment. ``--beside`` is another checkout
+of this project with built kernels: its code makes the same reads in a separate process. The two alternate, so that
+drift of the machine affects both. ``ratios`` are ours to its.
 
 ``limits`` are the same places of the same rounds without a reader: open, ``pread``, AES-GCM over whole chunks, zstd to
-the end of the read or of all of each chunk, one copy; and 16 MiB out of plain files of 4 MiB with their CRC-32C, by one
-thread and by two. No reader that authenticates chunks and checks what a disk gives can be faster.
+the end of the read or of each whole chunk, one copy; and 16 MiB from plain files of 4 MiB with their CRC-32C, by one
+thread and by two. No reader that authenticates chunks and checks data from disk can be faster.
 """
 
 from __future__ import annotations

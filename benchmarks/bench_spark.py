@@ -1,24 +1,24 @@
-"""A full scan of a topic through Spark, beside the limits underneath and beside a Kafka client; JSON on stdout.
+"""A full scan of a topic through Spark, compared with the underlying limits and with a Kafka client; JSON on stdout.
 
     python -m benchmarks.bench_spark [--records 10000000] [--runs 5] [--folder DIR] [--without-broker]
         [--kafka-source JARS]
 
 JSON records of about 470 bytes in one partition, stored zstd and encrypted, chunks of 4 MiB, in a folder; all columns
-of Spark's Kafka source; local[2], a warm session. Every job runs once in each round. A figure is million rows a second
-at the median of the counted rounds, timed from spark.read to the result, so that looking up the source and planning
-are in it. Beside ours in the same rounds:
+of Spark's Kafka source; local[2], a warm session. Every job runs once in each round. A figure is million rows per
+second at the median of the counted rounds, timed from spark.read to the result, including the source's look-up and
+planning. Compared with ours in the same rounds:
 
-A: a source that gives one batch of our rows again and again, with as many tasks: what Spark takes from Python at all.
-B: our tasks read and converted by two processes without Spark, planned before.
-confluent-kafka: consume(10000) in a loop over the same records, plain, from a local broker; value lengths added up.
+- A: a source that returns one batch of our rows repeatedly, with as many tasks: Spark's maximum rate from Python.
+- B: our planned tasks read and converted by two processes without Spark.
+- confluent-kafka: consume(10000) in a loop over the same records, plain, from a local broker; value lengths added up.
 
-Spark's own Kafka source runs too with --kafka-source, the folder that its jars are in:
+Spark's own Kafka source runs too with --kafka-source, the folder of its jars:
 
     mvn -f benchmarks/kafka_source_jars/pom.xml dependency:copy-dependencies -DoutputDirectory=JARS
 
-In the end stored bytes of a window of 1 % of the time beside those of the full scan, and CPU seconds: of the JVM and of
-the Python workers in one scan, ours and A, and of our stages alone, one task after the other. --folder keeps the topic
-for the next time.
+At the end: stored bytes of a window of 1 % of the time compared with the full scan's, and CPU seconds: of the JVM and
+of the Python workers in one scan, ours and A, and of our stages alone, one task after the other. --folder keeps the
+topic for the next time.
 """
 
 from __future__ import annotations

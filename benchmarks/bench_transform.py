@@ -1,9 +1,10 @@
-"""Copy and fetch, beside the limits of the libraries underneath, in one run; JSON on stdout.
+"""Copy and fetch compared with the limits of the underlying libraries, in one run; JSON on stdout.
 
     python benchmarks/bench_transform.py [--mib 256] [--runs 5] [--folder DIR]
 
-All figures are MB of the original segment a second. The limits: zstd and AES-GCM alone, with one context and one reused
-buffer a thread on all processors, memcpy, and writing the stored bytes to a file with fsync. The store is a folder.
+All figures are MB of the original segment per second. The limits: zstd and AES-GCM alone, with one context and one
+reused buffer per thread on all processors, memcpy, and writing the stored bytes to a file with fsync. The store is a
+folder.
 """
 
 from __future__ import annotations

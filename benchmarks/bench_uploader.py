@@ -1,26 +1,26 @@
-"""What the uploader takes beside plain copies, and while nothing happens; JSON on stdout.
+"""The uploader's cost compared with plain copies, and when idle; JSON on stdout.
 
     python -m benchmarks.bench_uploader [--partitions 1000] [--mib 1024] [--runs 3] [--only PART …]
 
 *many*: ten segments of 64 KiB of each partition into a folder, in alternating rounds: by ``copy_log_segment_data`` in
-ten threads, and by the uploader as it runs, with ten workers, from its start until the last watermark has moved. It
-looks at the store before each segment, checks its checksums, and writes the watermarks, which the copies do not.
+ten threads, and by the running uploader, with ten workers, from its start until the last watermark has moved. Unlike
+the copies, it checks the store before each segment and its checksums, and writes the watermarks.
 
-*large*: one segment of ``--mib``, the same two ways, checksums left out, since a copy does not look at them.
+*large*: one segment of ``--mib``, the same two ways, without checksums, since a copy does not check them.
 
-*idle*: two thousand partitions of which all is shipped; processor time of the process a second. Then one of them is
-rolled again and again: milliseconds from the new log's name to the manifest of the closed one.
+*idle*: two thousand fully shipped partitions; processor time of the process per second. Then one of them is rolled
+repeatedly: milliseconds from the new log's name to the manifest of the closed one.
 
-*appends*: one hundred partitions of which all is shipped; what 20,000 appends a second to their active logs add to the
-process's share of a core, in alternating rounds with none.
+*appends*: one hundred fully shipped partitions; the share of a core that 20,000 appends per second to their active logs
+add to the process, in alternating rounds with none.
 
-*produce*: waits of a producer (acks=all, messages of 1 kB) at a real broker whose segments of 1 MiB close again and
-again, in alternating rounds with the uploader beside it and without.
+*produce*: waits of a producer (acks=all, messages of 1 kB) at a real broker whose segments of 1 MiB close repeatedly,
+in alternating rounds with and without the uploader.
 
-*memory*: the most that the uploader has in use, as a process of its own: for *many* and *large*, and for ten segments
-at once of ``--mib`` in all, compressed and encrypted.
+*memory*: the uploader's peak memory in a separate process: for *many* and *large*, and for ten segments at once of
+``--mib`` in all, compressed and encrypted.
 
-Ratios are of the wall, and, as ``by CPU``, of processor time, which other programs on the machine change less.
+Ratios are of the wall, and, as ``by CPU``, of processor time, which other programs on the machine affect less.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Disk:
             self.grow(number, base, 1)
 
     def grow(self, number: int, base: int, size: int) -> int:
-        """Write another segment; return the next one's start."""
+        """Write another segment; return the start of the next."""
         return build_segment(self.log_dir, size, partition=self.partition(number), base_offset=base).end_offset + 1
 
     def store(self) -> tuple[Any, FilesystemObjectStore]:

@@ -1,9 +1,9 @@
-"""How much memory a consumer takes above what is imported, in a process of its own.
+"""Peak memory of a consumer above its imports, in a separate process.
 
     python -m benchmarks.consumer.consumer_memory PROPERTIES TOPIC RECORDS   (as :func:`memory` starts it)
 
-It is assigned all partitions, stands still until its queues are full, and reads all of bucket and broker in columns;
-then once more, by ``consume``.
+It is assigned all partitions, pauses until its queues are full, and reads bucket and broker in columns; then once more,
+by ``consume``.
 """
 
 from __future__ import annotations
