@@ -1,12 +1,12 @@
-"""Segments that a real Kafka broker wrote go into a store, compressed and encrypted, and come back byte for byte.
+"""Store segments written by a real Kafka broker, compressed and encrypted, and read them back byte for byte.
 
-Records are published into the same store, in batches, and asked for in SQL. A pipeline files the messages of a topic
-by month. At the end Spark queries the topics straight from the store (examples/spark_demo.py).
+Records are published into the same store, in batches, and queried in SQL. A pipeline files the messages of a topic by
+month. At the end Spark queries the topics directly in the store (examples/spark_demo.py).
 
 python examples/demo.py [--store filesystem|s3] [FOLDER]
 
-Everything it makes is in FOLDER, which must be new (demo-out, made anew, without); the objects too, unless they lie in
-a local S3 server, which is started for them.
+All output is in FOLDER, which must be new (default: demo-out, replaced by each run). This includes the objects, except
+with a local S3 server, which is started for them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ compression.enabled=true
 
 
 def main() -> None:
-    """Run the demo; exits with an error if anything comes back different."""
+    """Run the demo; exit with an error if any data comes back different."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", choices=STORES, default="filesystem", help="where the objects lie")
     parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER")
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def show(folder: Path, store_settings: str) -> None:
-    """All of it, on one store."""
+    """Run all parts on one store."""
     kafka, settings = folder / "kafka", folder / "store.properties"
     for case in CASES:  # a broker's log directory, without the active segments
         shutil.copytree(GOLDEN / case / "original", kafka, dirs_exist_ok=True)
@@ -79,7 +79,7 @@ def show(folder: Path, store_settings: str) -> None:
 
 
 def new_folder(wanted: Path | None) -> Path:
-    """Where the demo works, empty."""
+    """Return an empty working folder."""
     folder = wanted or ROOT / "demo-out"
     if wanted is None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -88,12 +88,12 @@ def new_folder(wanted: Path | None) -> Path:
 
 
 def shown(path: Path) -> str:
-    """``path`` as one would type it in the repository."""
+    """Return ``path`` as typed from the repository."""
     return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 
 
 def tieredstore(*arguments: str, given: str | None = None) -> str:
-    """Run a command as a user would, show it and its output, and return the output; ``given`` is its input."""
+    """Run a command like a user, show it and its output, and return the output; ``given`` is its input."""
     print(f"$ {shlex.join(['tieredstore', *arguments])}", flush=True)
     command = [sys.executable, "-m", "tieredstore.cli", *arguments]
     output = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, input=given, text=True, check=True).stdout
@@ -102,7 +102,7 @@ def tieredstore(*arguments: str, given: str | None = None) -> str:
 
 
 def fetch_and_compare(originals: list[Path], settings: Path, folder: Path) -> None:
-    """Every log, fetched by a command of its own, beside the broker's."""
+    """Fetch every log with a separate command, and compare it with the broker's."""
     for original in originals:
         where = place(original)
         target = folder / f"{'-'.join(map(str, where))}.log"
@@ -113,7 +113,7 @@ def fetch_and_compare(originals: list[Path], settings: Path, folder: Path) -> No
 
 
 def read_back(originals: list[Path], settings: Path) -> float:
-    """Compare all logs and indexes again, read by the library; the MB/s of that."""
+    """Read all logs and indexes with the library, compare them again, and return the MB/s."""
     size, seconds = 0, 0.0
     with ts.open(settings) as bucket:
         stored = {(one.topic, one.partition, one.base_offset): one for one in bucket.each_segment()}
@@ -133,7 +133,7 @@ def read_back(originals: list[Path], settings: Path) -> float:
 
 
 def publish_and_query(settings: Path) -> None:
-    """Records go into a topic of batches in the same store, without a broker, and are asked for in SQL."""
+    """Publish records to a topic of batches in the same store, without a broker, and query them in SQL."""
     tieredstore("pubsub", "topics", "clicks", "--create", "-c", shown(settings))
     lines = "".join(f"page-{number % 3}\n" for number in range(1000))
     tieredstore("pubsub", "produce", "clicks", "-c", shown(settings), given=lines)
@@ -141,9 +141,9 @@ def publish_and_query(settings: Path) -> None:
 
 
 def file_by_month(store_settings: str, settings: Path) -> None:
-    """The messages of a topic as files of Parquet, by the month that a field tells; then these are checked."""
+    """Write a topic's messages as Parquet files, by the month of a field, and verify them."""
     pipeline = settings.with_name("by-month.properties")
-    pipeline.touch(mode=0o600)  # as the store's
+    pipeline.touch(mode=0o600)  # may hold credentials too
     output = "".join(f"output.{line}\n" for line in store_settings.splitlines() if line.startswith("storage."))
     pipeline.write_text(settings.read_text() + output + PIPELINE)
     tieredstore("pipeline", "run", shown(pipeline), "--once")
@@ -156,7 +156,7 @@ def file_by_month(store_settings: str, settings: Path) -> None:
 
 
 def query_with_spark(settings: Path, log: Path) -> None:
-    """Spark's queries, in a process of its own; what Spark logs goes into ``log``. Without Java: one line instead."""
+    """Run Spark's queries in a separate process, with Spark's log in ``log``; without Java, print one line instead."""
     if toolchain.located(toolchain.JAVA) is None:
         print(f"Spark's part is left out: {toolchain.missing(toolchain.JAVA)}")
         return
@@ -169,13 +169,13 @@ def query_with_spark(settings: Path, log: Path) -> None:
 
 
 def place(log: Path) -> tuple[str, int, int]:
-    """Topic, partition and base offset of a broker's file."""
+    """Return topic, partition and base offset of a broker's file."""
     topic, _, partition = log.parent.name.rpartition("-")
     return topic, int(partition), int(log.stem)
 
 
 def indexes_of(log: Path, segment: ts.Segment) -> dict[str, Path]:
-    """The broker's own indexes; the snapshot of producers is named after the offset behind the segment."""
+    """Return the broker's indexes; the producer snapshot is named after the segment's end offset."""
     snapshot = log.with_name(f"{(segment.last_offset or 0) + 1:020}.snapshot")
     named = {"offset": log.with_suffix(".index"), "timestamp": log.with_suffix(".timeindex"),
              "transaction": log.with_suffix(".txnindex"), "producer-snapshot": snapshot}  # fmt: skip

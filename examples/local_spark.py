@@ -1,4 +1,4 @@
-"""Spark on this machine alone, for the examples."""
+"""Local Spark for the examples."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTINGS = {
 
 @contextmanager
 def local_spark(name: str) -> Generator[SparkSession]:
-    """A session with all cores of this machine that knows the format tieredstore, stopped at the end of the block."""
+    """Run a session on all cores of this machine that knows the format tieredstore; stop it at the end of the block."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master("local[*]").appName(name)

@@ -1,8 +1,8 @@
-"""Spark reads topics straight from the bucket: how they are split into tasks, and what SQL says of them.
+"""Spark reads topics directly from the bucket: their splits into tasks, and SQL queries.
 
 python examples/spark_demo.py SETTINGS
 
-SETTINGS is a file with the settings of the store that examples/demo.py has filled, of which this is the last part.
+SETTINGS is a settings file of the store filled by examples/demo.py, which runs this as its last part.
 """
 
 from __future__ import annotations
@@ -45,40 +45,40 @@ def main() -> None:
 
 
 def show_load(options: dict[str, str]) -> None:
-    """What one would type."""
+    """Show the code that loads the records."""
     shown = ", ".join(f'{name}="{Path(text).name if name == "settings" else text}"' for name, text in options.items())
     print(f'>>> spark.read.format("tieredstore").options({shown}).load()')
 
 
 def load(spark: SparkSession, options: dict[str, str], view: str) -> DataFrame:
-    """The records as a view for SQL."""
+    """Register the records as a view for SQL."""
     records = spark.read.format("tieredstore").options(**options).load()
     records.createOrReplaceTempView(view)
     return records
 
 
 def splits_of(options: dict[str, str]) -> list[Any]:
-    """What the plan gives to each task, asked as Spark asks it."""
+    """Return the splits of the plan's tasks, planned like by Spark."""
     source = TieredStoreDataSource(CaseInsensitiveDict(options))
     tasks: Sequence[Any] = source.reader(source.schema()).partitions()
     return [task.split for task in tasks if task.split is not None]
 
 
 def show_splits(splits: list[Any], records: DataFrame) -> None:
-    """A line for each split, and what Spark itself has planned."""
+    """Print a line for each split, and Spark's own number of tasks."""
     print(f"{'topic':<12}{'partition':>9}{'first offset':>14}{'last offset':>13}{'bytes of log':>14}")
     for split in splits:
         where, bounds = split.partition, f"{split.start_offset:>14,}{split.stop_offset - 1:>13,}"
         print(f"{where.topic:<12}{where.partition:>9}{bounds}{split.size_in_bytes:>14,}")
     if any(a.partition == b.partition and a.stop_offset > b.start_offset for a, b in itertools.pairwise(splits)):
-        # An offset index tells the last offset of what lies at a position, so that the first one is not known exactly.
+        # An offset index gives only the last offset of the batch at a position, so the first one is not exact.
         print("(where two splits meet within a segment, the bounds of both take in the batch there; only one reads it)")
     size = sum(split.size_in_bytes for split in splits)
     print(f"{len(splits)} splits, {size:,} bytes; Spark runs {records.rdd.getNumPartitions()} tasks\n")
 
 
 def show_query(spark: SparkSession, query: str) -> None:
-    """A query of SQL and its result."""
+    """Show an SQL query and its result."""
     print(f">>> {query}")
     spark.sql(query).show(truncate=False)
 

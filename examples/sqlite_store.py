@@ -1,4 +1,4 @@
-"""An object store of one's own: objects as rows of a SQLite file.
+"""Custom object store: objects as rows of a SQLite file.
 
 storage.backend.class=sqlite_store:SqliteObjectStore
 storage.sqlite.file=/var/lib/segments.sqlite
@@ -42,18 +42,18 @@ TABLE: Final = "CREATE TABLE IF NOT EXISTS objects (key BLOB PRIMARY KEY, body B
 
 
 class SqliteObjectStore(ObjectStore):
-    """One file. Each call has a connection of its own, so threads and processes share nothing."""
+    """Objects in one file. Each call opens a new connection, so threads and processes share nothing."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         with self._transaction() as rows:
             rows.execute(TABLE)
-            # Etags are never given twice, not even to a key that was deleted in between.
+            # Etags are never reused, even for a key deleted in between.
             rows.execute("CREATE TABLE IF NOT EXISTS etags (etag INTEGER PRIMARY KEY AUTOINCREMENT)")
 
     @classmethod
     def from_settings(cls, settings: Settings) -> SqliteObjectStore:
-        """The file that ``storage.sqlite.file`` names: a store's own settings are in ``storage_options``."""
+        """Open the file named by ``storage.sqlite.file``: a custom store's settings are in ``storage_options``."""
         options = dict(settings.storage_options)
         if "sqlite.file" not in options:
             raise ConfigError("storage.sqlite.file is missing: the SQLite store needs a file")
@@ -61,12 +61,12 @@ class SqliteObjectStore(ObjectStore):
 
     @property
     def identity(self) -> str:
-        """The file."""
+        """Path of the file."""
         return f"sqlite:{self._path}"
 
     @contextlib.contextmanager
     def _transaction(self) -> Generator[sqlite3.Connection, None, None]:
-        """A connection with a write lock; what is written in the block is kept if it ends well. Errors are ours."""
+        """Yield a connection with a write lock; commit if the block succeeds. Errors are converted to ours."""
         try:
             with contextlib.closing(sqlite3.connect(self._path, timeout=60, isolation_level=None)) as rows:
                 rows.execute("BEGIN IMMEDIATE")
@@ -78,7 +78,7 @@ class SqliteObjectStore(ObjectStore):
             raise StoreError(f"{self.identity}: {error}") from error
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """The body is collected first."""
+        """Collect the body, then write it."""
         collected = bytearray()
         with open_body(body) as buffers:
             raw = checked_key(key)
@@ -90,7 +90,7 @@ class SqliteObjectStore(ObjectStore):
             _write(rows, raw, collected)
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """One query for the size, one for the bytes."""
+        """Run one query for the size, one for the bytes."""
         raw = checked_key(key)
         if is_empty_request(start, stop):
             return b""
@@ -98,15 +98,15 @@ class SqliteObjectStore(ObjectStore):
             byte_range = resolved_range(key, self._info(rows, key).size, start, stop)
             query = "SELECT substr(body, ?, ?) FROM objects WHERE key = ?"
             data: bytes | None = rows.execute(query, (byte_range.start + 1, len(byte_range), raw)).fetchone()[0]
-        return data or b""  # of an empty object NULL
+        return data or b""  # NULL for an empty object
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """By a copy."""
+        """Read and copy."""
         with byte_view(buffer) as view:
             view[:] = self.get(key, start, start + len(view))
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """One query for each page; keys are stored as bytes, so SQLite sorts them as the contract wants."""
+        """Run one query per page; keys are stored as bytes, so SQLite sorts them as the contract requires."""
         first, after = prefix.encode(), (start_after or "").encode()
         query = (
             "SELECT key, length(body), etag, modified_ms FROM objects "
@@ -122,8 +122,8 @@ class SqliteObjectStore(ObjectStore):
             after = page[-1][0]
 
     def delete(self, keys: Iterable[str]) -> None:
-        """One query for each key; a key that cannot be does not keep the others."""
-        named = list(keys)  # perhaps a listing of this store, which must not wait for our lock
+        """Run one query per key; a key that fails does not prevent the others."""
+        named = list(keys)  # perhaps a listing of this store, which would wait for our lock
         failures: list[TieredStoreError] = []
         with self._transaction() as rows:
             for key in named:
@@ -134,13 +134,13 @@ class SqliteObjectStore(ObjectStore):
         raise_failures(failures)
 
     def head(self, key: str) -> ObjectInfo:
-        """One query."""
+        """Run one query."""
         checked_key(key)
         with self._transaction() as rows:
             return self._info(rows, key)
 
     def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """Compared and written under one lock."""
+        """Compare and write under one lock."""
         raw = checked_key(key)
         with self._transaction() as rows, byte_view(body) as view:
             if not _found(rows, raw) or self._info(rows, key).etag != etag:

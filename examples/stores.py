@@ -1,4 +1,4 @@
-"""Local object stores for the demo: a folder, or an S3 server that is started for it and gone when it ends."""
+"""Local object stores for the demo: a folder, or an S3 server that runs while it is used."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ key.prefix=kafka/
 
 @contextlib.contextmanager
 def filesystem(folder: Path) -> Generator[str, None, None]:
-    """The settings of an empty folder below ``folder``."""
+    """Yield the settings of an empty folder below ``folder``."""
     (folder / "store").mkdir()
     yield FILESYSTEM
 
 
 @contextlib.contextmanager
 def s3(folder: Path) -> Generator[str, None, None]:
-    """The settings of an empty bucket of a local SeaweedFS, which runs while the block does."""
-    del folder  # the server's files lie in a folder of its own, and go with it
-    # The server of the tests, which only this needs, out of the `servers` extra.
+    """Yield the settings of an empty bucket of a local SeaweedFS, which runs during the block."""
+    del folder  # the server uses a separate temporary folder
+    # The server of the tests; only this function needs it, and the `servers` extra.
     from tests.support.servers.s3_server import REGION  # noqa: PLC0415
     from tests.support.servers.seaweedfs import start_seaweedfs  # noqa: PLC0415
 
@@ -49,4 +49,4 @@ def s3(folder: Path) -> Generator[str, None, None]:
 
 
 STORES = {"filesystem": filesystem, "s3": s3}
-"""By name: what opens a store for the length of a block and tells its settings."""
+"""Context managers by name: each opens a store and yields its settings."""

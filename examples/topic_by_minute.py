@@ -1,9 +1,9 @@
-"""Counts the records of topics over time, straight from the bucket, prints them and saves a plot.
+"""Count the records of topics over time, directly from the bucket, print the counts and save a plot.
 
 python examples/topic_by_minute.py SETTINGS TOPIC... OUTPUT.png
 
-SETTINGS is a file with the settings of the store. What is counted together, a minute or a day, goes by the time that
-the topics span. Needs tieredstore[spark,plot] and Java 17; no broker is asked.
+SETTINGS is a file with the settings of the store. The interval, from a minute to a week, depends on the topics' time
+span. Needs tieredstore[spark,plot] and Java 17, but no broker.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession, functions
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from examples.local_spark import local_spark
 
-# What their type stubs say is partial.
+# The type stubs are incomplete.
 dates: Any = matplotlib.dates
 palettes: Any = color_sequences
 
@@ -40,13 +40,13 @@ BUCKETS = {
     "day": timedelta(days=1),
     "week": timedelta(weeks=1),
 }
-"""What may be counted together, by how it is called."""
-A_MONDAY = 4 * 24 * 60 * 60  # 1970-01-05: weeks begin there, all else wherever
+"""Interval lengths by name."""
+A_MONDAY = 4 * 24 * 60 * 60  # 1970-01-05: weeks begin there; other intervals do not depend on it
 MOST_BUCKETS = 200
 LEAST_BUCKETS_SHOWN = 10
 
 Counts = Mapping[datetime, int]
-"""How many records have a timestamp in the bucket that begins there."""
+"""Number of records with a timestamp in the interval that starts there."""
 
 
 def main() -> None:
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def count_over_time(spark: SparkSession, settings: Path, topics: Sequence[str]) -> tuple[str, dict[str, Counts]]:
-    """Which of ``BUCKETS`` fits the span of the records, and their numbers by topic and bucket."""
+    """Return the entry of ``BUCKETS`` that fits the records' span, and their numbers by topic and bucket."""
     records = (
         spark.read.format("tieredstore")
         .option("settings", str(settings.resolve()))
@@ -80,7 +80,7 @@ def count_over_time(spark: SparkSession, settings: Path, topics: Sequence[str]) 
         .load()
     )
     second = functions.unix_seconds("timestamp")
-    # The bucket is read once: what is asked next is asked of a row a second.
+    # The bucket is read once: later queries use one row per second.
     by_second = records.groupBy("topic", second.alias("second")).count().cache()
     extent: Any = by_second.agg(functions.min("second"), functions.max("second")).collect()[0]
     counts: dict[str, dict[datetime, int]] = {topic: {} for topic in topics}
@@ -97,12 +97,12 @@ def count_over_time(spark: SparkSession, settings: Path, topics: Sequence[str]) 
 
 
 def fitting_bucket(span: timedelta) -> str:
-    """The shortest of ``BUCKETS`` of which the span has no more than can be seen; at the most a week."""
+    """Return the shortest of ``BUCKETS`` that divides the span into few enough intervals; at most a week."""
     return next((name for name, length in BUCKETS.items() if span / length <= MOST_BUCKETS), list(BUCKETS)[-1])
 
 
 def print_counts(bucket: str, counts: Mapping[str, Counts]) -> None:
-    """A line for each bucket with records, a column for each topic."""
+    """Print a line for each bucket with records, and a column for each topic."""
     times = sorted({time for of_topic in counts.values() for time in of_topic})
     layout = "%Y-%m-%d %H:%M:%S" if BUCKETS[bucket] < timedelta(minutes=1) else "%Y-%m-%d %H:%M"
     first = f"{bucket} (UTC)".ljust(19)
@@ -112,7 +112,7 @@ def print_counts(bucket: str, counts: Mapping[str, Counts]) -> None:
 
 
 def plot(bucket: str, counts: Mapping[str, Counts], output: Path) -> None:
-    """Save the counts as steps; what has no records is at zero."""
+    """Save the counts as steps; intervals without records are at zero."""
     figure: Any = Figure(figsize=(10, 4.5), layout="constrained")
     axes = figure.add_subplot()
     colors = itertools.cycle(palettes["tab10"])
@@ -123,7 +123,7 @@ def plot(bucket: str, counts: Mapping[str, Counts], output: Path) -> None:
             continue
         edges, values = steps(of_topic, length)
         shown += edges[0], edges[-1]
-        label = f" {topic}: {sum(of_topic.values()):,}"  # a legend leaves out what begins with an underscore
+        label = f" {topic}: {sum(of_topic.values()):,}"  # a legend omits labels that begin with an underscore
         axes.stairs(values, dates.date2num(edges), fill=len(counts) == 1, color=color, label=label, linewidth=1.5)
     axes.xaxis_date(UTC)
     axes.set_xlim(*shown_times(min(shown), max(shown), length))
@@ -148,15 +148,15 @@ def plot(bucket: str, counts: Mapping[str, Counts], output: Path) -> None:
 
 
 def shown_times(first: datetime, last: datetime, length: timedelta) -> tuple[datetime, datetime]:
-    """From before the first edge to behind the last, so wide that one bucket looks like one."""
+    """Return a range from before the first edge to after the last, wide enough for a single bucket."""
     margin = max((last - first) / 100, (LEAST_BUCKETS_SHOWN * length - (last - first)) / 2)
     return first - margin, last + margin
 
 
 def steps(counts: Counts, length: timedelta) -> tuple[list[datetime], list[int]]:
-    """The edges of the steps and the value between each two, with one step of 0 for all of a gap.
+    """Return the edges of the steps and the values between them, with one step of 0 for each gap.
 
-    At least one count must be given, in order.
+    There must be at least one count, and they must be in order.
     """
     (first, records), *later = counts.items()
     edges, values = [first, first + length], [records]

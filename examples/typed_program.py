@@ -10,12 +10,12 @@ from tieredstore.types import Record, Table, Totals
 
 
 def show(outcome: ts.Outcome) -> None:
-    """Print what became of one segment."""
+    """Print the result for one segment."""
     print(outcome.action, outcome.status, outcome.topic, outcome.base_offset)
 
 
 def main(store: str, log_dir: str, topic: str) -> None:
-    """Upload a topic, look at it, and say what a removal would delete."""
+    """Upload a topic, look at it, and report what a removal would delete."""
     with ts.open(store, chunk_size=1 << 20) as bucket:
         totals: Totals = bucket.upload(log_dir, topic, on_outcome=show)
         segments: Table[ts.Segment] = bucket.segments(topic, 0)

@@ -1,4 +1,4 @@
-"""The user's cache folder: what is slow to build or to fetch is kept there, by its pin, for all clones."""
+"""The user's cache folder: keeps slow builds and downloads, by their pin, for all clones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cache_folder() -> Path:
 
 
 def recipe_key(*ingredients: str | bytes) -> str:
-    """A short name for a recipe on this platform: another one if any ingredient differs."""
+    """Return a short name for a recipe on this platform; it differs if any ingredient differs."""
     digest = hashlib.sha256(f"{sys.platform} {platform.machine()}".encode())
     for ingredient in ingredients:
         data = ingredient.encode() if isinstance(ingredient, str) else ingredient
@@ -29,7 +29,7 @@ def recipe_key(*ingredients: str | bytes) -> str:
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
-    """The cached folder ``name``, which ``make`` fills if it is not there: whole or not at all."""
+    """Return the cached folder ``name``; if missing, fill it by ``make``, completely or not at all."""
     folder = cache_folder() / name
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -37,16 +37,16 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
             half = Path(scratch, "made")
             half.mkdir()
             make(half)
-            # Another clone's may be there by now: it is as good as ours.
+            # Another clone may have created it by now: equally good.
             with suppress(OSError):
                 half.rename(folder)
     return folder
 
 
 def place(source: Path, target: Path) -> None:
-    """``source``, a file or a folder, at ``target``: by hard links where the file system has them, else copied.
+    """Place ``source``, a file or a folder, at ``target``: by hard links if the file system has them, else copied.
 
-    So an emptied cache takes nothing away from a clone.
+    So emptying the cache removes nothing from a clone.
     """
     if target.is_dir() and not target.is_symlink():
         shutil.rmtree(target)

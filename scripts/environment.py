@@ -1,6 +1,6 @@
-"""Create .venv with all that requirements.lock pins, and this project in it: `python3 -m scripts.environment`.
+"""Create .venv with all packages pinned in requirements.lock, and this project: `python3 -m scripts.environment`.
 
-Only the standard library is there when this runs.
+Only the standard library is available when this runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOCK: Final = ROOT / "requirements.lock"
 
 
 def main() -> None:
-    """Create or bring up to date; what is there already is kept."""
+    """Create or update it; keep existing parts."""
     packages = len(re.findall(r"^[\w.-]+==", _LOCK.read_text(), re.MULTILINE))
     create, install, build = numbered(
         (
@@ -32,7 +32,7 @@ def main() -> None:
     )
     pip = (VENV / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "--progress-bar", "off")
     with create:
-        # Another Python's packages would be found no more, but fill the disk.
+        # Another Python could not find the packages, which would waste disk space.
         if _python_of(VENV) not in (None, _version()):
             shutil.rmtree(VENV)
         create.run((sys.executable, "-m", "venv", VENV))
@@ -44,13 +44,13 @@ def main() -> None:
 
 
 class PipProgress:
-    """What pip does, out of the lines that it prints."""
+    """Progress of pip, from the lines that it prints."""
 
     def __init__(self) -> None:
         self._collected = 0
 
     def describe(self, line: str) -> str | None:
-        """A short status; None if the line says nothing new."""
+        """Return a short status; None if the line has no news."""
         words = line.split()
         match words:
             case ["Collecting", requirement, *_]:
@@ -67,7 +67,7 @@ class PipProgress:
 
 
 def _with_compiler() -> dict[str, str]:
-    """Python asks for the compiler that it was built with; where that has another name here, ``cc`` does as well."""
+    """Python requests the compiler it was built with; if that has another name here, ``cc`` works as well."""
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     return {**({} if shutil.which(compiler) else {"CC": "cc"}), **os.environ}
 
@@ -77,7 +77,7 @@ def _version() -> str:
 
 
 def _python_of(venv: Path) -> str | None:
-    """Major and minor version of the Python that made ``venv``; None if there is none."""
+    """Return the major and minor version of the Python that made ``venv``; None if there is none."""
     try:
         text = (venv / "pyvenv.cfg").read_text()
     except OSError:

@@ -1,10 +1,10 @@
-"""The jars of the tests' servers, by locks of coordinates and SHA-256: no Maven is needed to install them.
+"""Jars of the tests' servers, locked by coordinates and SHA-256: no Maven is needed to install them.
 
-    python -m scripts.jars        writes the locks anew out of the poms (this needs Maven)
+    python -m scripts.jars        rewrites the locks from the poms (this needs Maven)
 
-A jar comes out of the cache, else out of Maven's own local repository, else from the network: from the repository that
-the package maven-artifact asks, or from the one that the variable TIEREDSTORE_MAVEN_REPOSITORY names. Wherever it comes
-from, it is taken only if its SHA-256 is the lock's.
+A jar comes from the cache, else from Maven's local repository, else from the network: from the default repository of
+the package maven-artifact, or from the one in the variable TIEREDSTORE_MAVEN_REPOSITORY. From any origin, it is
+accepted only if its SHA-256 matches the lock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from scripts.steps import SetupError, run_main
 
 _SERVERS: Final = ROOT / "tests" / "support" / "servers"
 LOCKS: Final = {name: _SERVERS / f"{name}_jars" / "jars.lock" for name in ("kafka", "zookeeper", "kafka39")}
-"""The lock of each server; its pom lies beside it."""
+"""Lock of each server, next to its pom."""
 
 _HEADER: Final = "# Written by `make lock` out of the pom beside it: group:artifact:version[:classifier] and SHA-256.\n"
 _TIMEOUT_S: Final = 60.0
@@ -45,7 +45,7 @@ class Jar:
 
     @property
     def path(self) -> str:
-        """Where a Maven repository has it, below its root."""
+        """Path below a Maven repository's root."""
         group, artifact, version, *_ = self.coordinates.split(":")
         return f"{group.replace('.', '/')}/{artifact}/{version}/{self.file_name}"
 
@@ -56,7 +56,7 @@ class Jar:
 
 
 def read_lock(text: str) -> list[Jar]:
-    """The jars of a lock; SetupError naming a line that is none."""
+    """Return the jars of a lock; raise SetupError that names an invalid line."""
     jars: list[Jar] = []
     for line in text.splitlines():
         if line and not line.startswith("#"):
@@ -67,7 +67,7 @@ def read_lock(text: str) -> list[Jar]:
 
 
 def install(jars: Sequence[Jar], folder: Path, tell: Callable[[str], None]) -> None:
-    """Put ``jars`` into ``folder``, each checked."""
+    """Check ``jars`` and put them into ``folder``."""
     with ThreadPoolExecutor(max_workers=4) as pool:
         for number, (jar, source) in enumerate(zip(jars, pool.map(_fetched, jars), strict=True), 1):
             place(source, folder / jar.file_name)
@@ -75,7 +75,7 @@ def install(jars: Sequence[Jar], folder: Path, tell: Callable[[str], None]) -> N
 
 
 def check(jar: Jar, sha256: str, origin: str) -> None:
-    """SetupError if the bytes that came from ``origin`` are not the lock's."""
+    """Raise SetupError if the bytes from ``origin`` do not match the lock."""
     if sha256 != jar.sha256:
         raise SetupError(
             f"{jar.coordinates} from {origin} is refused: its SHA-256 is {sha256} where jars.lock has {jar.sha256}; "
@@ -84,7 +84,7 @@ def check(jar: Jar, sha256: str, origin: str) -> None:
 
 
 def _fetched(jar: Jar) -> Path:
-    """The jar in the cache, fetched if it is not there."""
+    """Return the cached jar, fetched if missing."""
     cached = cache_folder() / "jars" / f"{jar.sha256}.jar"
     if cached.exists() and _sha256(cached) == jar.sha256:
         return cached
@@ -92,7 +92,7 @@ def _fetched(jar: Jar) -> Path:
     if local.exists() and _sha256(local) == jar.sha256:
         return local
     cached.parent.mkdir(parents=True, exist_ok=True)
-    # A name that no other process has, and a rename: half a jar is never seen.
+    # A unique name and a rename: other processes never see half a jar.
     with tempfile.NamedTemporaryFile(dir=cached.parent, suffix=".part", delete=False) as file:
         part = Path(file.name)
     try:
@@ -106,10 +106,10 @@ def _fetched(jar: Jar) -> Path:
 
 
 def repository() -> str:
-    """The address of the Maven repository to ask, without a slash at its end."""
+    """Return the address of the Maven repository, without a trailing slash."""
     own = os.environ.get("TIEREDSTORE_MAVEN_REPOSITORY")
     if own is None:
-        # Untyped; and only who downloads needs it.
+        # Untyped, and needed only for downloads.
         downloader = importlib.import_module("maven_artifact.downloader")
         own = str(inspect.signature(downloader.Downloader).parameters["base"].default)
     return own.rstrip("/")
@@ -140,7 +140,7 @@ def _sha256(path: Path) -> str:
 
 
 def main() -> None:
-    """Write the locks: what Maven resolves each pom to."""
+    """Write the locks from Maven's resolution of each pom."""
     for lock in LOCKS.values():
         _write(lock)
 
@@ -160,7 +160,7 @@ def _write(lock: Path) -> None:
 
 
 def _locked(line: str) -> str:
-    """The lock's line for ``group:artifact:jar:[classifier:]version:scope:/path`` as Maven lists it."""
+    """Return the lock's line for ``group:artifact:jar:[classifier:]version:scope:/path`` from Maven's list."""
     words, _, path = re.sub(r"\x1b\[[0-9;]*m", "", line).strip().partition(":/")
     group, artifact, _, *classifier, version, _ = words.split(":")
     return f"{':'.join((group, artifact, version, *classifier))} {_sha256(Path('/' + path.split(' -- ')[0]))}\n"

@@ -1,6 +1,6 @@
-"""Make the pictures of the documents out of real commands: `make pictures`, or `python -m scripts.pictures [FOLDER]`.
+"""Make the documents' pictures from real commands: `make pictures`, or `python -m scripts.pictures [FOLDER]`.
 
-A small bucket is made, the commands are run on a terminal of 120 columns, and what they print becomes an SVG.
+Create a small bucket, run the commands on a 120-column terminal, and render their output as SVG.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _FONTS: Final = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
 class _Log(NamedTuple):
-    """A partition: ``segments`` of it, one in so many hours, and the one of them that is missing."""
+    """Partition with this number of ``segments``, one in so many hours, and the number of the missing one."""
 
     topic: str
     partition: int
@@ -69,7 +69,7 @@ _LOGS: Final = (
 
 
 def main() -> None:
-    """Make them all, in docs/pictures or in a folder of one's own."""
+    """Make all pictures, in docs/pictures or in another folder."""
     folder = Path(sys.argv[1]) if sys.argv[1:] else PICTURES
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def fill_bucket(folder: Path) -> None:
-    """A store of three topics, the same one each time but for the ids of its segments; its settings beside it."""
+    """Create a store of three topics, the same except for segment ids, with its settings next to it."""
     (folder / "store").mkdir()
     (folder / "store.properties").write_text(SETTINGS)
     with RemoteStorageManager(load_settings(folder / "store.properties")) as manager:
@@ -105,17 +105,17 @@ def _copy(manager: RemoteStorageManager, log_dir: Path, log: _Log) -> None:
 
 
 def screen(folder: Path, commands: tuple[str, ...]) -> str:
-    """An SVG of a terminal in which ``commands`` were typed one after the other."""
+    """Return an SVG of a terminal session with these commands."""
     shown = "\n".join(f"$ tieredstore {command}\n{printed_by(folder, command)}" for command in commands)
     with Path(os.devnull).open("w") as nowhere:
         console = Console(record=True, width=COLUMNS, file=nowhere, force_terminal=True)
         console.print(Text.from_ansi(shown.rstrip("\n")))
-        # Without the fonts that it would have a browser fetch: whoever has them by another name sees those.
+        # Without fonts to be downloaded by a browser: local fonts with these names suffice.
         return _FONTS.sub("", console.export_svg(title="tieredstore", unique_id="tieredstore"))
 
 
 def printed_by(folder: Path, command: str) -> str:
-    """What ``tieredstore COMMAND`` prints on a terminal."""
+    """Return the terminal output of ``tieredstore COMMAND``."""
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
     environment = {name: text for name, text in os.environ.items() if not name.startswith("TIEREDSTORE_")}
@@ -127,7 +127,7 @@ def printed_by(folder: Path, command: str) -> str:
     ) as process:
         os.close(theirs)
         printed = b""
-        with suppress(OSError):  # how Linux says that the other side of a terminal is closed
+        with suppress(OSError):  # Linux reports the closed end of a terminal as an error
             while read := os.read(ours, 65536):
                 printed += read
     os.close(ours)

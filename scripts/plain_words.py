@@ -33,13 +33,13 @@ CODE: Final = (
 )
 PAGES: Final = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs")
 LIMITS: Final = {CODE: 37.5, PAGES: 24.0}
-"""Accepted places in 1,000 words: lower them with each room that is rewritten. The goal is 6."""
+"""Accepted places in 1,000 words: lower them with each rewritten subpackage. The goal is 6."""
 
 OPENINGS: Final = re.compile(
     r"(?:What|Whatever|Whether|Who|Whoever|Whose|Whom|Of|That|Where|So|Such|These|Those|All that|None)\b"
     r"(?! (?:is|are|does|do|can|should)\b[^.]*\?)"
 )
-"""First words of a docstring that is no noun phrase and no imperative."""
+"""First words of a docstring that is neither a noun phrase nor an imperative."""
 
 WORDS: Final = re.compile(
     r"""\b(?:
@@ -92,7 +92,7 @@ WORDS: Final = re.compile(
     )\b""",
     re.VERBOSE | re.IGNORECASE,
 )
-"""The left columns of the house's English, as far as words show them."""
+"""Wordings from the left columns of the house's English, as far as words reveal them."""
 
 SUFFIXES: Final = {".py", ".pyx", ".pxd", ".h", ".c", ".md"}
 _C_COMMENT: Final = re.compile(
@@ -111,7 +111,7 @@ class Passage(NamedTuple):
     line: int
     text: str
     opening: bool = False
-    """Whether it is a docstring, whose first words count."""
+    """True for a docstring, whose first words count."""
 
     def places(self) -> list[str]:
         """Return each archaic phrase of the passage."""
@@ -233,7 +233,7 @@ def count(passages: Iterable[Passage]) -> Count:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print what was asked for; return 1 where code or pages are above the limit."""
+    """Print the requested lists; return 1 if code or pages are above the limit."""
     parser = argparse.ArgumentParser(description="Count archaic phrasing.")
     parser.add_argument("paths", nargs="*", help="files and folders; the whole tree unless given")
     parser.add_argument("--count", action="store_true", help="print rates, and no places")

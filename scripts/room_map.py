@@ -1,6 +1,6 @@
 """Write the map of rooms into CONTRIBUTING.md: ``python -m scripts.room_map``.
 
-Layers come from the first contract of import-linter, descriptions from the docstrings of the rooms.
+Layers come from import-linter's first contract, descriptions from the rooms' docstrings.
 """
 
 from __future__ import annotations

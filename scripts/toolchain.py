@@ -1,9 +1,9 @@
-"""Java, Node.js and Go: the machine's own where they fit, else pinned wheels of them in .venv.
+"""Java, Node.js and Go: the machine's own if they fit, else pinned wheels of them in .venv.
 
     python -m scripts.toolchain demo|test
 
-`demo` wants Java for Spark and goes on without it; `test` wants Node.js too, and says what cannot run without Java.
-What a wheel brings has a link in .venv/bin, so an activated environment finds it as well.
+`demo` uses Java for Spark, but works without it; `test` also needs Node.js, and reports the tests that cannot run
+without Java. Wheels' programs are linked in .venv/bin, so an activated environment finds them too.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from scripts.steps import SetupError, Step, run_main
 
 _BIN: Final = VENV / "bin"
 _LOCKS: Final = Path(__file__).resolve().parent / "wheels"
-# Spark's launcher always asks for this module, which only speeds up MLlib's vectors. The wheel's runtime has not got
-# it, and java ends where a module is missing: so this one option is left out. All others are passed on as they are.
+# Spark's launcher always requests this module, which only speeds up MLlib's vectors. The wheel's runtime lacks it, and
+# java exits if a module is missing: so leave out this option, and pass all others on.
 _JAVA_WITHOUT_VECTORS: Final = """\
 #!/bin/sh
 # The Java of the wheel that scripts/toolchain.py installed, without the one module that it lacks.
@@ -41,7 +41,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True)
 class Tool:
-    """A command that a machine may have; ``pattern`` finds its major and minor version in what it prints."""
+    """Command that a machine may have; ``pattern`` finds its major and minor version in its output."""
 
     name: str
     command: str
@@ -49,7 +49,7 @@ class Tool:
     arguments: tuple[str, ...]
     pattern: str
     wheel_program: str
-    """Where the wheel has it, below site-packages."""
+    """Path below site-packages in the wheel."""
     purpose: str
     way_out: str
 
@@ -60,7 +60,7 @@ class Tool:
 
     @property
     def least(self) -> str:
-        """The least version as one writes it."""
+        """The minimum version as text."""
         major, minor = self.minimum
         return f"{major}.{minor}" if minor else str(major)
 
@@ -98,13 +98,13 @@ GO: Final = Tool(
 
 
 def located(tool: Tool) -> Path | None:
-    """The program to run: the wheel's, or the machine's where that is new enough; None if there is neither."""
+    """Return the program: the wheel's, or the machine's if new enough; None if there is neither."""
     candidates = [_BIN / tool.command, *_of_machine(tool)]
     return next((path for path in candidates if (version_of(tool, path) or (0, 0)) >= tool.minimum), None)
 
 
 def version_of(tool: Tool, program: Path) -> tuple[int, int] | None:
-    """Major and minor version that ``program`` tells; None if it cannot be run."""
+    """Return the major and minor version reported by ``program``; None if it cannot be run."""
     try:
         done = subprocess.run(
             [program, *tool.arguments], capture_output=True, text=True, check=False, timeout=60, env=_LOCAL_GO
@@ -116,16 +116,16 @@ def version_of(tool: Tool, program: Path) -> tuple[int, int] | None:
 
 
 def environment() -> dict[str, str]:
-    """The variables for programs that look for these tools themselves, Spark first of all."""
+    """Return the variables for programs that look for these tools themselves, especially Spark."""
     variables = {**os.environ, "PATH": f"{_BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
     if (_BIN / JAVA.command).exists():
-        # The wheel is there because no other Java fits: one that JAVA_HOME names would come first.
+        # The wheel is installed because no other Java fits: one named by JAVA_HOME would take precedence.
         variables.pop("JAVA_HOME", None)
     return variables
 
 
 def provide(tool: Tool) -> Path:
-    """The program, of the wheel if need be; SetupError with the way out if there is no wheel for this machine."""
+    """Return the program, installing the wheel if necessary; raise SetupError with the remedy if there is none."""
     program = located(tool)
     if program is None:
         program = _install_wheel(tool)
@@ -133,7 +133,7 @@ def provide(tool: Tool) -> Path:
 
 
 def missing(tool: Tool) -> str:
-    """One sentence for who lacks it."""
+    """Return one sentence about the missing tool."""
     return f"{_needed(tool)}, and no wheel of it fits this machine; {tool.purpose} ({tool.way_out})"
 
 
@@ -142,12 +142,12 @@ def _needed(tool: Tool) -> str:
 
 
 def _of_machine(tool: Tool) -> list[Path]:
-    """What the machine has. A Java that JAVA_HOME names is the only one that Spark asks."""
+    """Return the machine's programs. If JAVA_HOME names a Java, Spark uses only that."""
     home = os.environ.get("JAVA_HOME")
     if tool is JAVA and home:
         return [Path(home, "bin", "java")]
     if tool is NODE and shutil.which("npm") is None:
-        return []  # some systems part the two; the wheel has both
+        return []  # some systems package the two separately; the wheel has both
     program = shutil.which(tool.command)
     return [Path(program)] if program else []
 
@@ -171,7 +171,7 @@ def _site_packages() -> Path:
 
 
 def _link(name: str) -> Callable[[Path], None]:
-    """What makes .venv/bin/``name`` a link to a program."""
+    """Return a function that makes .venv/bin/``name`` a link to a program."""
 
     def link(program: Path) -> None:
         target = _BIN / name
@@ -189,12 +189,12 @@ def _write_java(program: Path) -> None:
 
 
 LINKS: Final = {JAVA: _write_java, NODE: _link("node"), GO: _link("go")}
-# Asked in a module's folder, Go would fetch the version that the module names, and tell that.
+# Within a module's folder, Go would download and report the module's version.
 _LOCAL_GO: Final = {**os.environ, "GOTOOLCHAIN": "local"}
 
 
 def npm() -> list[str | Path]:
-    """The command that runs npm: the wheel's, by its own Node.js, or the machine's."""
+    """Return npm's command: the wheel's, with its Node.js, or the machine's."""
     program = located(NODE)
     if program is None:
         raise SetupError(missing(NODE))
@@ -216,7 +216,7 @@ def main() -> None:
 
 
 def _say_what_cannot_run() -> None:
-    """Whoever asked for all tests learns it before they run; in CI it is a failure."""
+    """Report missing tools before the tests run; in CI, fail."""
     sentence = "the tests that start Spark or a Kafka broker are skipped"
     if os.environ.get("CI"):
         raise SetupError(f"{sentence} without Java, and CI runs all")
