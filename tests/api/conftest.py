@@ -1,4 +1,4 @@
-"""A bucket of the golden topic ``txn`` in a folder, and the broker's disk that it came from."""
+"""A bucket of the golden topic ``txn`` in a folder, and the broker's disk it was copied from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.paths import GOLDEN
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Path:
-    """A log directory with the five closed segments of ``txn-0``."""
+    """Make a log directory with the five closed segments of ``txn-0``."""
     folder = tmp_path / "disk"
     shutil.copytree(GOLDEN / "07-txn" / "original", folder)
     return folder
@@ -29,7 +29,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bucket(root: Path, disk: Path) -> Iterator[ts.Bucket]:
-    """The segments of that disk, stored."""
+    """Yield a bucket with the segments of that disk."""
     with ts.open(root) as opened:
         opened.upload(disk)
         yield opened

@@ -97,7 +97,7 @@ def test_a_typed_program(tmp_path: Path, disk: Path) -> None:
 
 
 def test_a_notebook(bucket: ts.Bucket, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cell by cell, twice, in one namespace: what a cell ends with is shown as a notebook shows it."""
+    """Run cell by cell, twice, in one namespace: a cell's last value is shown as in a notebook."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "store.properties").write_text(f"storage.backend.class=filesystem\nstorage.root={root}\n")
     notebook: dict[str, Any] = json.loads((REPOSITORY / "examples" / "first_look.ipynb").read_text())
@@ -115,7 +115,7 @@ def test_a_notebook(bucket: ts.Bucket, root: Path, tmp_path: Path, monkeypatch: 
 
 
 def show(cell: str, names: dict[str, Any]) -> str | None:
-    """Run a cell, and return what a notebook shows of the value that it ends with."""
+    """Run a cell, and return its last value as a notebook shows it."""
     *before, last = ast.parse(cell).body
     if not isinstance(last, ast.Expr):
         before, last = [*before, last], ast.Expr(ast.Constant(None))

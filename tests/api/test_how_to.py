@@ -1,4 +1,4 @@
-"""The programs of docs/how-to, as they are written there, each run twice."""
+"""The programs of docs/how-to, unchanged, each run twice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def programs(page: str) -> tuple[list[str], list[str]]:
-    """The programs of a page, and its settings files."""
+    """Return the programs of a page, and its settings files."""
     return blocks(PAGES / page, "python"), blocks(PAGES / page, "properties")
 
 
@@ -69,7 +69,7 @@ def test_the_uploaders_page_has_each_metric() -> None:
 
 @pytest.fixture
 def store(tmp_path: Path, disk: Path) -> Path:
-    """A folder with ``store.properties`` and a bucket that has the five segments of topic txn."""
+    """Make a folder with ``store.properties`` and a bucket that has the five segments of topic txn."""
     (tmp_path / "store").mkdir()
     (tmp_path / "store.properties").write_text("storage.backend.class=filesystem\nstorage.root=store\n")
     with ts.open(tmp_path / "store.properties") as bucket:

@@ -1,4 +1,4 @@
-"""The door: what it costs to open, what it says of itself, what it gives back, and who may have it."""
+"""Opening a bucket: its cost, its description, its return values, and rejected sources."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tieredstore.query.writers import WRITERS
 
 
 class NoStore(ObjectStore):
-    """A store that may not even be opened."""
+    """A store that must not be opened."""
 
     @classmethod
     def from_settings(cls, settings: Settings) -> ObjectStore:

@@ -1,4 +1,4 @@
-"""A plan that is applied touches nothing that is newer than it, outside its bounds, or held by then.
+"""An applied plan touches nothing newer than itself, outside its bounds, or held by then.
 
 Segments are uploaded, held and deleted between making, showing and applying it.
 """
@@ -24,13 +24,13 @@ from tieredstore.ops.garbage.collection import delete_objects
 SIZE: Final = 10
 """Offsets of a segment."""
 PLACES: Final = st.tuples(st.integers(0, 1), st.integers(0, 5))
-"""A partition, and which of its segments."""
+"""A partition, and the number of its segment."""
 
 Place = tuple[int, int]
 
 
 class OfWorld(AgingStore):
-    """The store of the machine that runs."""
+    """The store of the running state machine."""
 
     current: ClassVar[AgingStore]
 
@@ -40,7 +40,7 @@ class OfWorld(AgingStore):
 
 
 class Plans(RuleBasedStateMachine):
-    """A bucket, one plan, and what may go by it."""
+    """A bucket, one plan, and the segments it may touch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class Plans(RuleBasedStateMachine):
             del self.written[place]
 
     def run(self, act: Callable[[Plan], object]) -> bool:
-        """Whether it was done: an offset beyond the end of what is left is refused."""
+        """Return True if it ran: an offset beyond the end of the remaining log is refused."""
         assert self.plan is not None
         try:
             act(self.plan)

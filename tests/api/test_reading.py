@@ -1,4 +1,4 @@
-"""What a read tells beside its records, how many it gives, and what those are that come."""
+"""Reads: their report besides the records, the number of records, and their contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every entry point takes every kind of source, and closes only what it opened."""
+"""Every entry point takes every kind of source, and closes only sources it opened."""
 
 from __future__ import annotations
 
@@ -62,6 +62,6 @@ def stored(bucket: ts.Bucket, root: Path) -> ts.Bucket:
 def test_each_entry_point_takes_each_kind_of_source(entry: Entry, kind: str, stored: ts.Bucket, root: Path) -> None:
     source = KINDS[kind](root, stored)
     assert entry(source) == 2357
-    # What it was given is open as before.
+    # The given source stays open.
     assert stored.manager.fetch_manifest(stored.segments("txn")[0].metadata) is not None  # type: ignore[arg-type]
     assert entry(source) == 2357

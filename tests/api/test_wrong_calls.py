@@ -1,4 +1,4 @@
-"""Wrong calls: each is one sentence that names the argument, before any request is made."""
+"""Wrong calls: each gives one sentence that names the argument, before any request is made."""
 
 from __future__ import annotations
 

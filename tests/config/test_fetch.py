@@ -1,4 +1,4 @@
-"""The settings of the reader: what holds without any, and what needs no cache to be in effect."""
+"""The reader's settings: defaults, and settings that apply without a cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores that installed packages offer by a name: found, refused, and never taken for one of ours."""
+"""Stores that installed packages offer by name: found, refused, and never mistaken for a built-in one."""
 
 from __future__ import annotations
 

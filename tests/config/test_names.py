@@ -1,4 +1,4 @@
-"""Unknown and old names, stores by class, what is said once, a broker's own file, and the reference."""
+"""Unknown and old names, stores by class, one-time messages, a broker's own file, and the reference."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_what_has_no_effect_is_accepted_and_said_once(caplog: pytest.LogCaptureF
 def test_settings_that_are_all_in_effect_say_nothing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     settings_from({**BASE, "compression.enabled": "true", "segment.format": "kafka"})
-    # Not what threads of other tests may say meanwhile.
+    # Exclude messages from threads of other tests.
     assert [one.message for one in caplog.records if one.name.startswith("tieredstore.config")] == []
 
 

@@ -71,7 +71,7 @@ REAL = {
     "storage.service.endpoint.provider.class": "own.Endpoint",
     "metrics.reporter.class": "com.pinterest.kafka.tieredstorage.common.metrics.NoOpMetricsReporter",
 }  # fmt: skip
-"""A file that their uploader was run with, as it is."""
+"""A file used with their uploader, unchanged."""
 README = {
     "bootstrap.servers": "localhost:9092",
     "group.id": "test",
@@ -80,7 +80,7 @@ README = {
     "offset.reset.policy": "EARLIEST",
     "storage.service.endpoint.provider.class": "MockS3StorageServiceEndpointProvider",
 }
-"""What the README of their consumer sets."""
+"""Settings in their consumer's README."""
 
 
 @pytest.mark.parametrize("file", [REAL, README])

@@ -21,7 +21,7 @@ from tieredstore.model import SettingValue
 
 PREFIXED = {f"rsm.config.{name}": value for name, value in BASE.items()}
 
-# what Java can hold in a file: no halves of surrogate pairs
+# text that Java can hold in a file: no halves of surrogate pairs
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
 
@@ -261,5 +261,5 @@ def test_joined_lines_are_what_the_library_reads(text: str) -> None:
 def test_continued_lines_take_a_time_that_grows_with_their_number(tmp_path: Path) -> None:
     path = tmp_path / "long.properties"
     path.write_text("name=" + "x\\\n" * 300_000 + "end\n")
-    # By the square it would be hours.
+    # Quadratic time would take hours.
     assert read_properties(path) == {"name": "x" * 300_000 + "end"}

@@ -1,4 +1,4 @@
-"""What each property allows, the rules between properties, and which names exist."""
+"""Valid values of each property, rules between properties, and existing names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A secret is in no text: not of settings, not of errors, not of logs."""
+"""Secrets appear in no text: not in settings, errors or logs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SECRETS = {
 }
 """Each secret property, and a store that reads it."""
 
-# letters that no message has: a secret, or the half of one, is found for sure
+# letters that no message has, so that a secret, or half of it, is found for sure
 secret = st.text("ΞΨΩЖЩЪ€", min_size=2, max_size=30)
 
 
@@ -47,7 +47,7 @@ def texts_of(error: BaseException) -> str:
 
 
 def all_texts(error: BaseException) -> Iterator[str]:
-    """The texts of an error and of all that it was raised from, shown or not."""
+    """Yield the texts of an error and of all its causes, shown or not."""
     yield texts_of(error)
     for other in (error.__cause__, error.__context__):
         if other is not None:
@@ -55,7 +55,7 @@ def all_texts(error: BaseException) -> Iterator[str]:
 
 
 def hides(properties: dict[str, str], hidden: str) -> None:
-    """The settings, or the error, of ``properties`` do not show ``hidden``."""
+    """Check that the settings, or the error, of ``properties`` do not show ``hidden``."""
     try:
         settings = settings_from(properties)
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Where chunks lie: arithmetic, contradictions, memory."""
+"""Positions of chunks: arithmetic, contradictions, memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fixed(chunk_size: int, file_size: int, overhead: int = 0) -> FixedChunkIndex
 
 
 def spread(chunk_size: int, file_size: int, seed: int) -> VariableChunkIndex:
-    """An index with random stored sizes."""
+    """Return an index with random stored sizes."""
     rng = random.Random(seed)
     sizes = [rng.randint(29, 2 * size + 1024) for size in original_sizes(chunk_size, file_size)]
     return VariableChunkIndex.from_sizes(chunk_size, file_size, sizes)
@@ -196,14 +196,14 @@ def test_text_that_is_not_a_list_of_sizes_is_refused(text: str) -> None:
 
 
 def deep_size(value: object) -> int:
-    """What ``value`` and everything it holds take in memory."""
+    """Return the memory of ``value`` and everything it holds."""
     held = [getattr(value, field.name) for field in fields(value)] if is_dataclass(value) else []
     return sys.getsizeof(value) + sum(deep_size(item) for item in held)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_index_of_2000_chunks_takes_at_most_4_kilobytes(seed: int) -> None:
-    # Neighbouring chunks of one topic compress alike: around 300 KB, a few hundred bytes up or down.
+    # Neighbouring chunks of one topic compress alike: around 300 KB, give or take a few hundred bytes.
     rng = random.Random(seed)
     sizes = [round(rng.gauss(300_000, 1_000)) for _ in range(2_000)]
     index = VariableChunkIndex.from_sizes(MIB, 2_000 * MIB - 5, sizes)

@@ -93,7 +93,7 @@ def test_sizes_that_the_format_cannot_hold_are_refused(sizes: list[int]) -> None
 
 def test_a_list_over_ten_mebibytes_is_refused_before_it_is_written() -> None:
     fits = [0] * ((MAX_BINARY_SIZE - 13) // 3) + [0]
-    fits[0] = 2**24 - 1  # three bytes a size
+    fits[0] = 2**24 - 1  # three bytes per size
     assert len(encode_chunk_sizes(fits)) == MAX_BINARY_SIZE
     assert len(unpack_chunk_sizes(pack_chunk_sizes(fits))) == len(fits)
     with pytest.raises(SegmentTooLargeError, match=r"use a larger chunk\.size"):

@@ -81,7 +81,7 @@ def test_what_a_broker_stored_is_read_and_written_back_alike() -> None:
 
 
 WRONG = [
-    # bytes, what it is, the reason given
+    # bytes, their description, the expected reason
     ("01", "a field announced and none there", "ends where 1 more bytes"),
     ("02 00 01 00", "two fields announced and one there", "ends where 1 more bytes"),
     ("00 00", "a byte after no fields", "1 bytes more than its fields announce"),

@@ -1,4 +1,4 @@
-"""The compiled reader of JSON takes nothing that the standard library's refuses, and reads all of it the same."""
+"""The compiled JSON reader accepts no input that the standard library rejects, and reads all of it the same."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _REFUSED: Final = {
 
 
 def read_plainly(raw: bytes) -> dict[str, Any] | None:
-    """What the standard library reads, with what only Python takes for JSON refused; None if there is no object."""
+    """Return the standard library's result, without its extensions of JSON; None if it is not an object."""
 
     def refuse(name: str) -> NoReturn:
         raise ValueError(name)
@@ -80,7 +80,7 @@ def read_plainly(raw: bytes) -> dict[str, Any] | None:
 
 
 def check(raw: bytes) -> bool:
-    """Compare both readers; return whether they read an object."""
+    """Compare both readers; return True if they read an object."""
     expected = read_plainly(raw)
     if expected is None:
         with pytest.raises(ManifestCorruptError):

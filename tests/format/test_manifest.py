@@ -175,7 +175,7 @@ def document(manifest: SegmentManifest) -> dict[str, Any]:
 
 
 def turned_around(value: Any) -> Any:
-    """The same JSON with the fields of every object in the opposite order."""
+    """Return the same JSON with the fields of every object in the opposite order."""
     return {key: turned_around(value[key]) for key in reversed(value)} if isinstance(value, dict) else value
 
 

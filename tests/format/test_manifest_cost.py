@@ -1,4 +1,4 @@
-"""What a manifest costs its reader is bounded by its bytes, whatever it says: memory and calls, never seconds."""
+"""A reader's cost for a manifest is bounded by its bytes, whatever its contents: memory and calls, never seconds."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ def _set(path: str, value: object) -> bytes:
 
 
 def _repeated(fragment: bytes, size: int, path: str) -> bytes:
-    """A list of as many fragments as fit, in place of a field's value."""
+    """Return a list of as many fragments as fit, in place of a field's value."""
     value = b"[" + (fragment + b",") * (size // (len(fragment) + 1)) + b"0]"
     return _set(path, "@@").replace(b'"@@"', value)
 
 
 def _named(size: int, value: str) -> bytes:
-    """So many leader epochs."""
+    """Return a manifest of this size filled with leader epochs."""
     epochs = ",".join(f'"{number}":{value}' for number in range(size // 16))
     return _set("remoteLogSegmentMetadata.segmentLeaderEpochs", "@@").replace(b'"@@"', f"{{{epochs}}}".encode())
 
 
 def _listed(count: int, width: int, chunk_size: int) -> bytes:
-    """A list of chunks of the last bytes of a file."""
+    """Return a list of chunks of the last bytes of a file."""
     stored = [1 << 8 * (width - 1)] * count or [1]
     stored[0] = 1
     packed = base64.b64encode(pack_chunk_sizes(stored[: (10 << 20) // width - 20])).decode()

@@ -1,7 +1,7 @@
-"""Damaged manifests: every single bit, and random changes. An error of ours, or nothing that matters has changed.
+"""Damaged manifests: every single bit, and random changes. One of our errors, or no relevant change.
 
-A manifest is not authenticated. What a flipped bit may change without being noticed here must be noticed later, by the
-authenticated encryption of what it locates: sizes at the end, the data key, the AAD.
+A manifest is not authenticated. If a flipped bit goes unnoticed here, the authenticated encryption of the data must
+notice it later: sizes at the end, the data key, the AAD.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FLIPPED = list({segment.case: segment for segment in ALL_SEGMENTS if segment.cas
 
 
 def read(raw: bytes | bytearray) -> SegmentManifest | None:
-    """The manifest, or None if it is refused; any other exception fails the test."""
+    """Return the manifest, or None if it is refused; any other exception fails the test."""
     try:
         return SegmentManifest.from_bytes(raw)
     except ManifestCorruptError:
@@ -35,14 +35,14 @@ def read(raw: bytes | bytearray) -> SegmentManifest | None:
 
 
 def noticed_by_decryption(damaged: SegmentManifest, whole: SegmentManifest) -> bool:
-    """Whether all that differs is authenticated where the data is decrypted, or informational."""
+    """Return True if all differences are authenticated when decrypting, or informational."""
     if damaged.encryption is None or damaged.compression != whole.compression:
         return False
     if isinstance(whole.chunk_index, FixedChunkIndex) and damaged.chunk_index != whole.chunk_index:
         return False  # its numbers depend on each other: one of them cannot change alone
     before = [entry for _, entry in whole.segment_indexes.recorded()]
     after = [entry for _, entry in damaged.segment_indexes.recorded()]
-    # Only the size of the last index may be another one: no index follows that would not fit.
+    # Only the size of the last index may differ: no index follows that would not fit.
     return (
         isinstance(damaged.chunk_index, type(whole.chunk_index))
         and before[:-1] == after[:-1]
@@ -99,7 +99,7 @@ odd_values: st.SearchStrategy[Any] = st.recursive(
 
 
 def fields_of(document: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
-    """Every field of every object: the object it stands in, and its name."""
+    """Return every field of every object: the object that contains it, and its name."""
     here = [(document, name) for name in document]
     return here + [place for value in document.values() if isinstance(value, dict) for place in fields_of(value)]
 

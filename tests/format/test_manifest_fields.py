@@ -1,6 +1,6 @@
-"""One wrong or unusual value for each field of the manifest, and what comes of it.
+"""One wrong or unusual value for each field of the manifest, and its effect.
 
-The two tables are the documentation: ``REFUSED`` names the reason that a reader is given, ``READ`` the meaning.
+The two tables are the documentation: ``REFUSED`` gives the reader's reason, ``READ`` the meaning.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INT = "a number within 0..2147483647"
 
 
 def changed(base: str, path: str, value: object) -> bytes:
-    """The manifest ``base`` with one field set, or taken away."""
+    """Return the manifest ``base`` with one field set, or removed."""
     fields = document(BASES[base])
     *parents, name = path.split(".")
     target: dict[str, Any] = fields
@@ -174,7 +174,7 @@ def test_the_reason_is_said_in_our_words(raw: bytes, reason: str) -> None:
 
 
 READ: list[tuple[str, str, object, SegmentManifest]] = [
-    # base, field, value, what it means
+    # base, field, value, its meaning
     ("plain", "version", 1, PLAIN),
     ("plain", "chunkIndex.originalChunkSize", "65536", PLAIN),
     ("plain", "chunkIndex.originalChunkSize", " +65536 ", PLAIN),

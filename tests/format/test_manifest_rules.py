@@ -1,4 +1,4 @@
-"""How many chunks a manifest may declare, and of what size: before any of them is looked at."""
+"""Number and size of chunks that a manifest may declare, checked before any chunk is read."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def known(log_size: int | None) -> KnownSegment:
     ("chunk_size", "file_size", "log_size"),
     [
         (1, MAX_SMALL_CHUNKS, None),
-        (1, MAX_SMALL_CHUNKS, 0),  # a log that is too short is the reader's and `inspect`'s to find
+        (1, MAX_SMALL_CHUNKS, 0),  # a reader or `inspect` finds a log that is too short
         (MIN_CHUNK_SIZE, 2**31 - 1, None),
         (MIN_CHUNK_SIZE, 2**31 - 1, 2**21),
         (2**31 - 1, 2**31 - 1, 1),
@@ -86,7 +86,7 @@ def test_a_list_of_ten_million_chunks_is_refused_before_it_is_unpacked() -> None
     tracemalloc.start()
     try:
         peaks: list[int] = []
-        # Threads that other tests have left may allocate meanwhile, but not each time.
+        # Threads left by other tests may allocate in between, but not each time.
         for _ in range(10):
             before = tracemalloc.get_traced_memory()[0]
             tracemalloc.reset_peak()
@@ -95,7 +95,7 @@ def test_a_list_of_ten_million_chunks_is_refused_before_it_is_unpacked() -> None
                     SegmentManifest.from_bytes(raw, known(log_size))
             peaks.append(tracemalloc.get_traced_memory()[1] - before)
         assert min(peaks) < 100_000
-        # Who sets the floor lower has the list as it is stored, once.
+        # A lower floor costs memory for the stored list, once.
         tracemalloc.reset_peak()
         read = SegmentManifest.from_bytes(raw, known(10_000_000), ManifestRules(min_chunk_size=1))
         assert read.chunk_index.positions()[1000] == 1000

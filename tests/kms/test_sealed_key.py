@@ -1,4 +1,4 @@
-"""The text of a sealed key, with a service in memory: nothing opens but what was sealed, for whom it was sealed."""
+"""The text of a sealed key, with a service in memory: it opens only the sealed key, for its own pair."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PRIVATE = b"\x30\x82 a private key"
 
 
 class MemoryKms(KeySource):
-    """A key in memory; counts what it was asked."""
+    """A key in memory that counts its calls."""
 
     def __init__(self, key: bytes) -> None:
         self._key = AESSIV(key)
@@ -52,7 +52,7 @@ def opened(text: bytes, *, pair: str = "key1", service: str = "memory", source: 
 def test_what_is_sealed_opens_and_neither_key_is_in_the_text() -> None:
     assert opened(TEXT) == PRIVATE
     assert PRIVATE not in TEXT
-    # Each time under a key of its own.
+    # Each text uses its own key.
     assert sealed_key.seal(PRIVATE, pair="key1", service="memory", source=KMS) != TEXT
 
 

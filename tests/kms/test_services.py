@@ -1,4 +1,4 @@
-"""Each service, over HTTP: what it seals it opens, and what it refuses is one sentence of the right class."""
+"""Each service, over HTTP: it opens its own sealed keys, and each refusal is one sentence in the right error class."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ RING = "projects/p/locations/l/keyRings/r/cryptoKeys"
 
 
 def once(call: Callable[[], bytes]) -> bytes:
-    """As all calls are made, tried once."""
+    """Make the call like all others, but without retries."""
     return ask_service("asking", call, RetryPolicy(attempts=1))
 
 
 @dataclass
 class Case:
-    """A service that runs, two keys of it, and what it says when it refuses."""
+    """A running service, two of its keys, and its refusals."""
 
     service: KeyService
     first: Callable[[], KeySource]
@@ -67,7 +67,7 @@ class Case:
 
 
 class StaticToken:
-    """Azure's token, without anybody asked for it."""
+    """Azure's token, without a token request."""
 
     def get_token(self, *scopes: str, **_options: Any) -> AccessToken:
         assert scopes
@@ -76,7 +76,7 @@ class StaticToken:
 
 @contextmanager
 def aws(monkeypatch: pytest.MonkeyPatch) -> Generator[Case]:
-    """moto's server, behind one that can refuse."""
+    """Yield moto's server with a refusing server in front."""
     for name, value in {"ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "s", "DEFAULT_REGION": "eu-central-1"}.items():
         monkeypatch.setenv(f"AWS_{name}", value)
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
@@ -92,7 +92,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Generator[Case]:
             throttled = Answer(400, b'{"__type": "ThrottlingException", "message": "Rate exceeded"}')
 
             def at(key: str) -> Callable[[], KeySource]:
-                # What is planned is answered by the one server, all else by moto's.
+                # The refusing server gives the planned answers, moto's all others.
                 return lambda: key_source("aws", key, refusing.url if refusing.planned else url)
 
             yield Case(refusing, at(keys[0]), at(keys[1]), at(gone), Answer(400, error), throttled)
@@ -172,9 +172,9 @@ def test_what_a_key_seals_it_opens_and_the_secret_is_not_to_be_seen(case: Case) 
 
 def test_another_key_and_damage_are_told_as_that(case: Case) -> None:
     sealed = case.first().seal(SECRET)
-    # Azure's version is that of what was sealed, whatever the settings' key says.
+    # Azure uses the version that sealed, whatever the settings' key.
     if not sealed.startswith(b"one:"):
-        # moto looks at the key's rights before it looks at what is to be opened.
+        # moto checks the key's rights before the ciphertext.
         with pytest.raises((KeyRingError, KeyServiceDeniedError)):
             once(lambda: case.second().open(sealed))
     for damaged in (sealed[:-4] + bytes(byte ^ 1 for byte in sealed[-4:]), sealed[:-30], b"nothing"):
@@ -248,7 +248,7 @@ def test_answers_that_say_nothing_are_errors_of_ours(case: Case) -> None:
                 answered = once(call)
             except (KeyServiceError, KeyRingError):
                 continue
-            # Azure's SDK goes on without the key that it could not get.
+            # Azure's SDK continues without a key that it cannot get.
             assert answered == SECRET or case.first().open(answered) == SECRET
         case.service.planned.clear()
 
@@ -361,7 +361,7 @@ def test_neither_key_nor_token_follows_a_redirection(case: Case, status: int) ->
 def test_an_endpoint_of_credentials_that_drips_ends_by_the_deadline(
     service: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Credentials are looked for where the client is made, before anything is asked of the service."""
+    """Making the client looks for credentials, before any request to the service."""
     for name in list(os.environ):
         if name.startswith(("AWS_", "GOOGLE_", "GCE_")):
             monkeypatch.delenv(name)

@@ -1,4 +1,4 @@
-"""A topic in the bucket and one of its name on the broker: which are read together, and which are not one log."""
+"""Topics of one name in bucket and broker: some are read together, some are not one log."""
 
 from __future__ import annotations
 

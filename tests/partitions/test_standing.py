@@ -1,4 +1,4 @@
-"""Where a reader goes on whose log was changed beneath it, by offsets and leader epochs."""
+"""The position of a reader after its log changed, by offsets and leader epochs."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ CUT = Log(cut=Cut(250, 5, "broker"))
 @pytest.mark.parametrize(
     ("position", "log", "answer", "standing"),
     [
-        # Without epochs only offsets tell.
+        # Without epochs, only offsets matter.
         (Position(600), Log(), None, Standing("stands", 600)),
         (Position(99), Log(), None, Standing("before", 100)),
         (Position(1000), Log(), None, Standing("stands", 1000)),
         (Position(1001), Log(), None, Standing("beyond", 1000)),
-        # The bucket has later epochs: they are the log, whoever the leader is.
+        # The bucket has later epochs: they are the log, whichever broker leads.
         (Position(600, 5), stored((5, 0), (6, 250)), None, Standing("cut", 250)),
         (Position(600, 5), stored((5, 0), (6, 600)), None, Standing("stands", 600)),
         (Position(600, 5), stored((5, 0), (6, 50)), None, Standing("cut", 100)),
@@ -61,16 +61,16 @@ CUT = Log(cut=Cut(250, 5, "broker"))
         (Position(600, 5), Log(), EpochEnd(5, 600), Standing("stands", 600)),
         (Position(600, 5), Log(), EpochEnd(3, 700), Standing("stands", 600)),
         (Position(600, 5), Log(), EpochEnd(3, 120), Standing("cut", 120)),
-        # All of the epoch is deleted, and the answer is where the log begins.
+        # The whole epoch is deleted, and the answer is the start of the log.
         (Position(90, 5), Log(), EpochEnd(5, 100), Standing("before", 100)),
-        # The log left the bucket's: whoever has no epoch has read what was left, for all that is known.
+        # The log diverged from the bucket's: a reader without an epoch may have read the abandoned part.
         (Position(600), CUT, None, Standing("cut", 250)),
         (Position(250), CUT, None, Standing("stands", 250)),
         (Position(600, 5), CUT, None, Standing("cut", 250)),
         (Position(600, 6), CUT, None, Standing("stands", 600)),
         (Position(600, 4), CUT, EpochEnd(4, 700), Standing("stands", 600)),
         (Position(600, 5), CUT, EpochEnd(4, 700), Standing("cut", 250)),
-        # Without a broker the bucket may lag behind the log that was read: what it has there is another leader's.
+        # Without a broker the bucket may lag behind the log that was read: its records there are another leader's.
         (Position(600, 6), replace(stored((5, 0)), live_epoch=None), None, Standing("stale", 600)),
         (Position(600, 5), replace(stored((5, 0)), live_epoch=None), None, Standing("stands", 600)),
         (Position(600), replace(stored((5, 0)), live_epoch=None), None, Standing("stands", 600)),

@@ -1,4 +1,4 @@
-"""A broker's disk, and an uploader beside it that does not wait."""
+"""Fixtures for a broker's disk and for an uploader on it that never sleeps."""
 
 from tests.support.uploader.uploader_disk import disk, soon
 

@@ -1,4 +1,4 @@
-"""Several places keep the contract of all stores: where an object is one of several stores' is nobody's concern."""
+"""Several places together keep the contract of all stores: callers never see which store holds an object."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tieredstore.testing.object_store_tests import ObjectStoreTests
 
 
 class TestRoutedStore(ObjectStoreTests):
-    """Of the suite's keys none is of a topic, so that all lie in the first place."""
+    """The suite's keys belong to no topic, so that all are in the first place."""
 
     picklable = False
 

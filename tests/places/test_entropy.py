@@ -1,4 +1,4 @@
-"""Bits behind the prefix: the vectors, and a store that shows none of them."""
+"""Entropy bits after the prefix: test vectors, and a store that hides them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def partition_of(topic: str, number: int) -> TopicIdPartition:
 
 @pytest.fixture(scope="module")
 def within(tmp_path_factory: pytest.TempPathFactory) -> MemoryObjectStore:
-    """Three partitions, two segments each, stored with five bits."""
+    """Make three partitions, two segments each, stored with five bits."""
     store = MemoryObjectStore()
     folder = tmp_path_factory.mktemp("logs")
     with RemoteStorageManager(entropy_settings(), store=place_store(store, entropy_settings())) as manager:

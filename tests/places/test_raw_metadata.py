@@ -1,4 +1,4 @@
-"""``_metadata`` of the raw layout, held by a file of Pinterest's uploader and a model of its consumer."""
+"""``_metadata`` of the raw layout, checked with a file of Pinterest's uploader and a model of its consumer."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ REAL: Final = Path(__file__).parent / "pinterest_raw"
 """A partition as Pinterest's uploader left it: six segments, 0 to 692."""
 FOLDER: Final = "p/kafkaCluster1/events-0/"
 KEY: Final = f"{FOLDER}_metadata"
-# It has no types.
+# aiokafka has no types.
 _records: Any = importlib.import_module("aiokafka.record.memory_records")
 
 
 class PinterestsReader:
-    """What Pinterest's consumer does with a partition: it reads the named segments whose three files are there."""
+    """A model of Pinterest's consumer: it reads the named segments that have all three files."""
 
     def __init__(self, store: ObjectStore, folder: str = FOLDER) -> None:
         self._store, self._folder = store, folder
 
     @property
     def named(self) -> list[tuple[int, int]]:
-        """Time and base offset, in the order of their index; it falls back to a listing without one."""
+        """Return time and base offset, in the order of their index; without one, fall back to a listing."""
         document = json.loads(self._store.get(f"{self._folder}_metadata"))
         index = document["metadata"]["timeindex"]
         assert index["size"] == len(index["entries"])
@@ -53,7 +53,7 @@ class PinterestsReader:
         return sorted((entry["timestamp"], entry["baseOffset"]) for entry in index["entries"])
 
     def bases(self) -> list[int]:
-        """Those that it reads. Each that is named has to be there: that is what its authors forbid."""
+        """Return the base offsets it reads. Its authors forbid names without a segment."""
         named = [base for _, base in self.named]
         assert named == sorted(set(named)), "one segment comes before an earlier one, or twice"
         names = {info.key.removeprefix(self._folder) for info in self._store.list(self._folder)}
@@ -61,12 +61,14 @@ class PinterestsReader:
         return [base for base in named if {f"{base:020d}.{end}" for end in ("log", "index", "timeindex")} <= names]
 
     def records(self) -> Iterator[tuple[int, int]]:
-        """Offset and timestamp of each record."""
+        """Yield offset and timestamp of each record."""
         for base in self.bases():
             yield from self._of_segment(base)
 
     def offset_for_time(self, moment: int) -> int | None:
-        """From the last segment on whose time lies before, or the first: the first record that is as late."""
+        """Return the first record at or after the time, starting at the last segment whose time is earlier, or the
+        first.
+        """
         before = [base for time, base in self.named if time < moment]
         for base in self.bases():
             if not before or base >= before[-1]:
@@ -86,7 +88,7 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 
 def real_bucket(*, names: Callable[[int], bool] = lambda _: True) -> MemoryObjectStore:
-    """Pinterest's partition, with some of its names alone."""
+    """Return Pinterest's partition, with only some of its names."""
     store = MemoryObjectStore()
     for path in REAL.iterdir():
         store.put(f"{FOLDER}{path.name}", path.read_bytes())
@@ -117,7 +119,7 @@ def remove(store: ObjectStore, before: int) -> None:
 
 
 def is_in_step(store: MemoryObjectStore) -> bool:
-    """Whether all that is whole is named; what is named and not there is an error anywhere."""
+    """Return True if all whole segments are named; fail if a named one is missing."""
     names = {info.key.removeprefix(FOLDER) for info in store.list(FOLDER)}
     logs = sorted(int(name[:20]) for name in names if name.endswith(".log"))
     return not logs if "_metadata" not in names else PinterestsReader(store).bases() == logs
@@ -155,14 +157,14 @@ def test_what_is_damaged_is_none_and_is_made_again(raw: bytes, disk: BrokerDisk)
 
 
 def test_new_entries_stand_between_those_beside_them() -> None:
-    """Whatever their own time is: Pinterest's consumer takes them in the order of their times."""
+    """The time of new entries does not matter: Pinterest's consumer sorts them by time."""
     entries = [NamedSegment(100, 10), NamedSegment(200, 30), NamedSegment(200, 50)]
     whole = {0: 500, 10: 0, 20: 50, 30: 0, 40: 900, 50: 0, 60: 150, 70: 300}
     named = complete_entries(entries, set(whole), whole)
     assert [(entry.base_offset, entry.timestamp_ms) for entry in named] == [
         (0, 100), (10, 100), (20, 100), (30, 200), (40, 200), (50, 200), (60, 200), (70, 300),
     ]  # fmt: skip
-    # One whose log is gone goes; one that is not whole yet stays, and is not added.
+    # An entry without a log is removed; an incomplete one stays, and is not added.
     assert complete_entries(entries, {10, 30, 90}, {10: 1}) == (NamedSegment(100, 10), NamedSegment(200, 30))
 
 
@@ -183,7 +185,7 @@ def test_what_is_shipped_is_named_by_the_times_of_the_brokers_files(disk: Broker
 
 
 def test_a_bucket_that_was_named_in_part_is_completed() -> None:
-    """By the next segment that is stored, wherever names are missing, and with offsets of times that are right."""
+    """The next stored segment adds all missing names, with correct offsets of times."""
     for names in (lambda base: base in {0, 246}, lambda base: base > 300, lambda base: False):
         store = real_bucket(names=names)
         whole = list(PinterestsReader(real_bucket()).records())
@@ -201,7 +203,7 @@ def test_a_bucket_that_was_named_in_part_is_completed() -> None:
 
 
 def test_killed_anywhere_while_segments_are_shipped(disk: BrokerDisk) -> None:
-    """What is named is there at any time, and the next run names all that is."""
+    """Named segments exist at any time, and the next run names all existing ones."""
     was_behind = False
     for number, store, faulty in sweep_of(disk, slice(1, None, 2)).fail(for_good=True):
         run_once(disk, faulty)
@@ -213,7 +215,7 @@ def test_killed_anywhere_while_segments_are_shipped(disk: BrokerDisk) -> None:
 
 
 def test_killed_anywhere_while_segments_are_removed(disk: BrokerDisk) -> None:
-    """By ``rm``: at no time a name without its log."""
+    """By ``rm``: at no time is there a name without its log."""
     store = MemoryObjectStore()
     store_segments(store, disk, 0, 1, 2)
     for _, stopped, faulty in OperationSweep(lambda: _copy(store), lambda inner: remove(inner, 20)).fail(for_good=True):
@@ -254,14 +256,14 @@ def test_retention_takes_the_names_too(disk: BrokerDisk) -> None:
     assert PinterestsReader(store).bases() == [20]
 
 
-# ---- by several at once
+# ---- by several writers at once
 
 
 BEFORE: dict[str, tuple[OperationName, ...]] = {"head": ("head",), "get": ("get",), "write": ("put", "replace")}
 
 
 def interrupted(store: ObjectStore, before: str, happens: Callable[[], object]) -> ObjectStore:
-    """Return a store in which something else happens once, before one request of a kind that is about ``_metadata``."""
+    """Return a store that runs ``happens`` once, before one request of this kind for ``_metadata``."""
     return ScriptedStore(store).on(BEFORE[before], KEY, lambda _: happens(), times=1)
 
 
@@ -296,7 +298,7 @@ def test_a_segment_that_is_stored_while_others_are_removed(disk: BrokerDisk, bef
 
 
 def test_the_object_is_replaced_by_its_etag_alone(disk: BrokerDisk) -> None:
-    """A store that refuses each try is told of, and nothing is deleted behind a name that stays."""
+    """A store that refuses each try is reported, and nothing is deleted while its name remains."""
     store = MemoryObjectStore()
     store_segments(store, disk, 0, 1)
 

@@ -1,4 +1,4 @@
-"""The raw layout, in a folder and on real S3, through every reader: each has what a Java consumer read of the disk."""
+"""The raw layout, in a folder and on real S3, in every reader: the records a Java consumer read from the disk."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def expected(isolation: str) -> list[Row]:
 
 @pytest.fixture(params=["folder", pytest.param("minio", marks=pytest.mark.server)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
-    """Settings of a bucket with all segments of the case."""
+    """Return settings of a bucket with all segments of the case."""
     if request.param == "folder":
         (tmp_path / "bucket").mkdir()
         texts = {"storage.backend.class": "filesystem", "storage.root": str(tmp_path / "bucket")}
@@ -98,7 +98,7 @@ def by_query(settings: Mapping[str, str], isolation: Any) -> Iterator[Row]:
 
 
 def by_spark(settings: Mapping[str, str], isolation: str) -> Iterator[Row]:
-    """Planned and read as Spark's workers do it."""
+    """Plan and read as Spark's workers do."""
     options = {**settings, "subscribe": topic(), "kafka.isolation.level": isolation, "maxSplitBytes": 20_000}
     return ((row["offset"], row["key"], row["value"]) for row in rows_in(options))
 

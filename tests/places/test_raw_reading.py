@@ -1,4 +1,4 @@
-"""Pinterest's raw layout read: files of a real broker's disk, put where Pinterest's uploader puts them."""
+"""Reading Pinterest's raw layout: files of a real broker's disk, stored where Pinterest's uploader stores them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def raw_settings(bits: int = 0, **others: str) -> Settings:
 
 
 def put_raw(store: ObjectStore, log_dir: Path, bits: int = 0) -> None:
-    """All closed segments of a disk as Pinterest's uploader leaves them, with what else it writes."""
+    """Store all closed segments of a disk like Pinterest's uploader, with its other files."""
     for folder in log_dir.iterdir():
         topic, _, number = folder.name.rpartition("-")
         front = entropy_bits("kafkaCluster1", topic, int(number), bits)
@@ -96,7 +96,7 @@ def test_a_manifest_says_what_the_plugins_says() -> None:
 
 
 def events(store: ObjectStore, folder: Path, *segments: tuple[int, int, int]) -> None:
-    """Segments of (base offset, records, leader epoch), one record a batch."""
+    """Store segments of (base offset, records, leader epoch), one record per batch."""
     for base, count, epoch in segments:
         batches = [
             build_batch([Record(b"k", b"%d" % offset, offset)], offset, leader_epoch=epoch)
@@ -171,7 +171,7 @@ def test_a_manifest_is_a_few_small_reads_and_a_partition_one_listing(tmp_path: P
     settings = raw_settings()
     with RemoteStorageManager(settings, store=place_store(counting, settings)) as manager:
         assert len(load_catalog(manager, topic="events").lineage("events", 0).spans) == 1
-    # The layout's record; of the indexes their last entries; of the log its first piece, which has its end too here.
+    # The layout's record; the indexes' last entries; the log's first piece, which here includes its end.
     assert [operation.name for operation in counting.operations].count("list") == 1
     assert [operation.name for operation in counting.operations].count("get") == 1 + 3
 
@@ -193,7 +193,7 @@ def test_an_open_transaction_is_undecided_where_its_segment_ends() -> None:
 
 
 def test_at_a_cut_within_a_segment_what_is_open_there_is_undecided(tmp_path: Path) -> None:
-    """Its end, and so the snapshot that is made of it, are those of a log that was left behind."""
+    """Its end, and so the snapshot made of it, belong to an abandoned log."""
     store, settings = MemoryObjectStore(), raw_settings()
     who = Producer(7, 0, 0, transactional=True)
     batches = [

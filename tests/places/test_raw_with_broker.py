@@ -1,6 +1,6 @@
-"""A bucket of the raw layout beside a broker that tells real topic ids, and whose log begins in the middle.
+"""A bucket of the raw layout together with a broker that has real topic ids, and whose log begins in the middle.
 
-The layout stores no topic ids: those that it derives from names are keys, and contradict nobody's.
+The layout stores no topic ids: it derives them from names as keys, and they never contradict real ones.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 RECORDS: Final = 600
 BEGINS: Final = 200
-"""Where the broker's log begins: what lies before is in the bucket alone."""
+"""Start of the broker's log: earlier records are in the bucket alone."""
 
 DEADLINE_S: Final = 30.0
 
@@ -56,7 +56,7 @@ class Raw(NamedTuple):
     servers: str
     settings: dict[str, str]
     stored: int
-    """Up to where the bucket has the topic."""
+    """End of the topic in the bucket."""
 
     @property
     def client(self) -> dict[str, str]:
@@ -68,7 +68,9 @@ class Raw(NamedTuple):
 
 @pytest.fixture(scope="module")
 def raw(kafka: KafkaServer, tmp_path_factory: pytest.TempPathFactory) -> Raw:
-    """600 records whose values are their offsets; some hundreds are on both sides, and the last on the broker alone."""
+    """Write 600 records whose values are their offsets; some hundreds are on both sides, and the last on the broker
+    alone.
+    """
     return make_raw(kafka, tmp_path_factory.mktemp("raw"), make_topic(kafka, SMALL_SEGMENTS))
 
 
@@ -96,7 +98,7 @@ def make_raw(kafka: KafkaServer, folder: Path, topic: str) -> Raw:
 
 
 def consumed(raw: Raw, mode: str, count: int, *, group: str, start: int | None = None) -> list[int]:
-    """The offsets that a member is given, of which there are to be so many."""
+    """Return the ``count`` offsets that a member receives."""
     given = {
         "bootstrap.servers": raw.servers, "group.id": group, "auto.offset.reset": "earliest",
         "tiered.storage.mode": mode, "tiered.storage.settings": raw.settings, "log_level": 2,
@@ -118,7 +120,7 @@ def consumed(raw: Raw, mode: str, count: int, *, group: str, start: int | None =
 @pytest.mark.parametrize("start", [0, 100])
 @pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred", "remote_only"])
 def test_a_member_reads_the_bucket_in_each_mode(raw: Raw, mode: str, start: int) -> None:
-    """A committed offset that the broker has no more is read on from the bucket, and not reset."""
+    """A committed offset that the broker has deleted is continued from the bucket, not reset."""
     stop = raw.stored if mode == "remote_only" else RECORDS
     group = f"{raw.topic}-{mode}-{start}"
     offsets = consumed(raw, mode, stop - start, group=group, start=start or None)
@@ -184,7 +186,7 @@ def stream(raw: Raw, *, with_broker: bool) -> StreamReader:
 
 
 def test_a_stream_goes_on_when_a_broker_comes_and_goes(raw: Raw) -> None:
-    """Its checkpoint has the derived id first and the real one later, and neither is another topic's."""
+    """Its checkpoint has the derived id first and the real one later, and both mean the same topic."""
     query = Query(stream(raw, with_broker=False))
     query.run()
     assert len(query.rows) == raw.stored
@@ -193,14 +195,14 @@ def test_a_stream_goes_on_when_a_broker_comes_and_goes(raw: Raw) -> None:
     query.run()
     assert query.rows == [b"%d" % offset for offset in range(RECORDS)]
     assert derived != query.start["topicIds"][raw.topic] == str(raw.topic_id)
-    # What the broker alone had is not in the bucket yet: that is a loss, and not another topic.
+    # The broker's own records are not in the bucket yet: that is a loss, not another topic.
     query.reader = stream(raw, with_broker=False)
     with pytest.raises(DataLossError, match=f"ends at offset {raw.stored}, and it was read up to {RECORDS}"):
         query.run()
 
 
 def test_a_pipeline_writes_bucket_and_broker_as_one_log(raw: Raw) -> None:
-    """Begun without a broker, and gone on with one: the commit log keeps the id that it began with."""
+    """Begin without a broker, and continue with one: the commit log keeps its first id."""
     store = MemoryObjectStore()
     for broker, stop in (({}, raw.stored), ({"kafka.bootstrap.servers": raw.servers}, RECORDS)):
         own = pipeline_of(**texts({"secor.kafka.topic_filter": raw.topic, **broker}))
@@ -210,7 +212,7 @@ def test_a_pipeline_writes_bucket_and_broker_as_one_log(raw: Raw) -> None:
 
 
 def test_real_ids_still_contradict_each_other(kafka: KafkaServer, tmp_path: Path) -> None:
-    """A stream that knows the real id hears of it when the topic is created again, whatever the bucket's layout."""
+    """A stream that knows the real id notices when the topic is re-created, whatever the bucket's layout."""
     topic = make_topic(kafka, SMALL_SEGMENTS)
     first = make_raw(kafka, tmp_path, topic)
     query = Query(stream(first, with_broker=True))

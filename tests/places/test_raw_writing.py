@@ -1,4 +1,4 @@
-"""The raw layout written: three files, the log last, each once; what is there already is never written over."""
+"""Writing the raw layout: three files, the log last, each once; existing files are never overwritten."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_each_request_may_fail_and_all_is_stored_once(disk: BrokerDisk, moment: 
 def test_pinterests_watermark_is_moved_behind_each_log_whatever_was_killed_before(
     disk: BrokerDisk, is_forgotten: bool
 ) -> None:
-    """Also of the last segment, behind which no other comes; and where ours was lost and is made again of a listing."""
+    """Also for the last segment, without a successor; and where ours was lost and is rebuilt from a listing."""
     was_behind = False
     for number, store, faulty in sweep_of(disk, slice(int(is_forgotten), None, 2)).fail(for_good=True):
         run_once(disk, faulty)
@@ -183,7 +183,7 @@ def test_what_would_be_encrypted_is_not_stored_raw() -> None:
 
 
 def test_what_lies_on_disk_before_the_first_stored_segment_is_shipped(disk: BrokerDisk) -> None:
-    """Pinterest's uploader was ended while it shipped the first segments of the partition, out of order."""
+    """Pinterest's uploader was stopped while it shipped the partition's first segments, out of order."""
     store, first = MemoryObjectStore(), MemoryObjectStore()
     run_once(disk, first)
     for ending in ("index", "timeindex", "log"):
@@ -203,7 +203,7 @@ def test_what_was_deleted_before_the_first_stored_segment_is_named_no_loss_and_w
     disk.grow()
     for ending in ("index", "timeindex", "log"):
         store.put(f"{FOLDER}{20:020d}.{ending}", first.get(f"{FOLDER}{20:020d}.{ending}"))
-    # 0 to 9 nobody has any more; 10 to 19 are here.
+    # 0 to 9 are lost; 10 to 19 are here.
     for path in disk.files(0):
         path.unlink()
     disk.bases.pop(0)
@@ -230,7 +230,7 @@ def test_a_topic_that_was_created_again_is_named_and_nothing_of_it_is_shipped(di
     for word in (str(again.partition.topic_id), str(disk.partition.topic_id), "created again", "key.prefix"):
         assert word in reason
     assert {info.key: store.get(info.key) for info in store.list()} == before
-    # The old one goes on.
+    # The old one continues.
     disk.grow()
     assert run_once(disk, store) == []
     assert watermark_in(store)["next_offset"] == 40

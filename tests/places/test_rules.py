@@ -1,4 +1,4 @@
-"""Rules that send topics to other places, and a class of the user's own in their stead."""
+"""Rules that send topics to other places, and a user's own class instead of rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands over several places, bits and the raw layout: they walk all of it, or refuse it by name."""
+"""The commands over several places, entropy bits and the raw layout: they cover all of it, or refuse it by name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(*words: str) -> tuple[int, str]:
 
 @pytest.fixture
 def places(tmp_path: Path) -> Path:
-    """A settings file of two places with bits, and a segment in each."""
+    """Make a settings file of two places with bits, and a segment in each."""
     for name in ("all", "private"):
         (tmp_path / name).mkdir()
     file = tmp_path / "store.properties"
@@ -95,7 +95,7 @@ def test_doctor_looks_at_every_place_and_at_what_is_recorded_there(places: Path)
     broken = [check for check in checked(load_settings(places)) if check.outcome is Verdict.BAD]
     assert ["private" in check.detail for check in broken] == [True]
     (places.parent / "elsewhere").rename(places.parent / "private")
-    # Who does not say how the keys are made finds nothing, and is told why.
+    # Settings without the key layout find nothing, and the message explains why.
     lines = places.read_text().splitlines(keepends=True)
     places.write_text("".join(line for line in lines if not line.startswith("endpoint.")))
     (wrong,) = [check for check in checked(load_settings(places)) if check.outcome is Verdict.BAD]

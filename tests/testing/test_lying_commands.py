@@ -1,6 +1,6 @@
-"""The commands on a server that lies: what they write is whole and what they print is right, or one error says why.
+"""Commands on a lying server: complete files and right output, or one error that explains why not.
 
-``make test`` runs a sample of the ways that is drawn anew for each command, ``make soak`` all of them.
+For each command ``make test`` runs a random sample of the ways to lie, ``make soak`` all of them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tieredstore.process.retry import RetryPolicy
 pytestmark = pytest.mark.slow
 
 SAMPLE = 5
-"""How many ways a command meets in ``make test``, and one slow one."""
+"""Number of ways for a command in ``make test``, plus a slow one."""
 LONGEST_S = 60.0
 TIMELESS = {"no dates", "no updates", "no times"}
-"""Ways of listings that do not tell how old anything is: what has no manifest then stays."""
+"""Listings without ages: objects without a manifest then stay."""
 
 
 @pytest.fixture(scope="module", params=list(Cloud), ids=lambda cloud: cloud.value)
@@ -66,12 +66,12 @@ def _check(place: CommandPlace, command: Command, way: Way) -> None:
     assert place.bare_manifests() == [], said
     assert "Traceback" not in done.stderr, said
     assert took_s < LONGEST_S, said
-    if place.server.service.cloud is not Cloud.AZURE:  # whose blocks nobody can take back
+    if place.server.service.cloud is not Cloud.AZURE:  # Azure's blocks cannot be taken back
         assert place.server.service.objects.uploads == {}, said
     if done.code == 0 and command.lacks_manifest and way.name in TIMELESS:
         assert place.objects() == place.before(command), said
     elif done.code == 0:
-        # A lie about what is not there, as of an absent manifest before a copy, may be none.
+        # A lie about an absent object, such as a manifest before a copy, may be harmless.
         assert command.copies or done.stdout == place.honest[command.name].stdout, said
         assert place.objects() == place.left[command.name], said
     else:

@@ -1,4 +1,4 @@
-"""Every verb of every cloud's store, on a server that lies in every way of the table."""
+"""Every method of every cloud's store, on a server that lies in every way of the table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Place:
-    """A server, a store on it, and the steps that each verb takes there while it is honest."""
+    """A server, a store on it, and the steps of each method while the server is honest."""
 
     server: FaultyServer
     store: ObjectStore
@@ -38,7 +38,7 @@ class Place:
         return self.server.service.cloud
 
     def fresh(self) -> None:
-        """A bucket of a few objects, on an honest server."""
+        """Make a bucket of a few objects, on an honest server."""
         self.server.forget()
         for key in KEYS:
             self.server.service.objects.write(key, SMALL, {})
@@ -79,7 +79,7 @@ NO_LISTING = (
 
 @pytest.mark.parametrize("way", [way for way in QUICK_WAYS if way.name.endswith(NO_LISTING)], ids=lambda way: way.name)
 def test_the_time_is_that_of_a_listing_s_answer(place: Place, way: Way) -> None:
-    """What a listing holds is not looked at: its answer has the service's Date."""
+    """The contents of a listing do not matter: its answer has the service's Date."""
     place.fresh()
     assert admin_of(place.store).now_ms() is not None
     place.server.lie(way)
@@ -102,7 +102,7 @@ def test_no_two_ways_have_one_name() -> None:
 
 
 def _outcome(place: Place, way: Way, verb: Verb) -> str | None:
-    """What is wrong with what a verb came to."""
+    """Return the fault in a method's outcome, if any."""
     if not place.steps[verb.name] & frozenset(way.steps):
         return None
     place.fresh()

@@ -33,12 +33,12 @@ BYTES = st.none() | st.binary(max_size=200)
 HEADERS = st.lists(st.tuples(st.text(max_size=5), BYTES), max_size=3).map(tuple)
 RECORDS = st.lists(st.builds(Record, BYTES, BYTES, st.integers(0, 2**42), HEADERS), min_size=1, max_size=8)
 
-# What a restart in the middle of a segment does to the spacing of the index is not in the log.
+# A restart within a segment changes the spacing of the index, and the log does not show it.
 UNINTERRUPTED = [s for s in ALL_SEGMENTS if (s.case, s.base_offset) != ("08-keyring", 1243)]
 
 
 class Cursor:
-    """Reads the records of a batch back: written here again, apart from the code that writes them."""
+    """Reads the records of a batch back, independently of the code that writes them."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -132,7 +132,7 @@ def test_bodies_of_many_blocks_come_back(compression: CompressionType) -> None:
 
 
 def consumed(segment: GoldenSegment) -> dict[int, Record]:
-    """The records that a Java consumer read, by offset."""
+    """Return the Java consumer's records, by offset."""
     with gzip.open(case_path(segment.case) / f"records-{segment.partition}.jsonl.gz", "rt") as lines:
         return {row["offset"]: as_record(row) for row in map(json.loads, lines)}
 

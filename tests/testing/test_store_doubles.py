@@ -21,7 +21,7 @@ from tieredstore.testing.object_store_tests import ObjectStoreTests
 
 
 class TestQuietDoubles(ObjectStoreTests):
-    """A double that disturbs nothing is a store like any other."""
+    """A double without disturbances is a store like any other."""
 
     picklable = False
 

@@ -1,7 +1,7 @@
-"""No schema and no message ends the process that reads it, or takes more than its bytes are worth.
+"""Hostile schemas and messages never kill their reader, and never cost more than their bytes justify.
 
-Each in a process of its own, under a limit of memory and of processor time; tests/cli/records/test_hostile_messages.py
-has the ways by which messages come.
+Each in a separate process, with limits on memory and processor time; tests/cli/records/test_hostile_messages.py has the
+ways in which messages arrive.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def test_what_is_honest_of_such_schemas_is_read() -> None:
     for schema, data, datum in (
         (LINKED, linked(62), 7),
         (tree, written(tree, {"id": 7, "inner": [leaf, {"id": 4, "inner": [leaf]}]}), 7),
-        # Seldom, and with a meaning: many fields of nothing, and data that are far shorter than what they become.
+        # Rare but legal: many fields of null, and data far shorter than their result.
         (record("R", id="long", **{f"f{at}": "null" for at in range(900)}), written("long", 7), 7),
     ):
         assert AvroData(schema).datum(data)["id"] == datum

@@ -1,4 +1,4 @@
-"""JSON into structs of a schema: each message one object, whatever is in it, and no word of it in an error."""
+"""JSON into structs of a schema: each message one object, whatever it contains, and no word of it in an error."""
 
 from __future__ import annotations
 
