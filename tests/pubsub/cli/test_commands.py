@@ -195,13 +195,13 @@ def test_garbage_is_named_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     adopted = tieredstore(*collect, "--adopt")
     assert adopted.text.splitlines()[1:] == [
         "no objects would be deleted",
-        "also: 1 orphans of which readers are told now: this doubles what was sent again after DeliveryFailedError",
+        "also: 1 orphans, now published: repeats records that were sent again after DeliveryFailedError",
         "nothing was deleted: --yes does it",
     ]
     assert tieredstore(*collect, "--min-age", "5m").code == 2
     done = tieredstore(*collect, "--yes")
     assert (done.code, orphan.exists(), batch.exists()) == (0, False, True)
-    assert tieredstore(*collect, "--yes").text == "there is nothing to collect\n"
+    assert tieredstore(*collect, "--yes").text == "nothing to collect\n"
 
 
 def test_memqs_topic_json_names_the_topic_and_where_it_is(tmp_path: Path) -> None:

@@ -208,8 +208,8 @@ def test_the_command_says_it_and_its_exit_code(tmp_path: Path) -> None:
     audit = ("pubsub", "verify", "orders", "--store", tmp_path)
     done = tieredstore(*audit)
     assert done.code == 0
-    seen = "2 Messages of 1 producer in topic orders: each request stands once"
-    assert done.text == f"{seen}; headers of 1 object (224 B) read, and no record (--bodies)\n"
+    seen = "2 Messages of 1 producer in topic orders: each request is stored once"
+    assert done.text == f"{seen}; only headers of 1 object (224 B) read (see --bodies)\n"
     assert tieredstore(*audit, "--bodies").text == f"{seen}; 1 object (224 B) read in full\n"
     store_messages(topics, "orders", sent(A, 3, 5))
     assert (tieredstore(*audit).code, "2 pending" in tieredstore(*audit).text) == (0, True)
@@ -218,7 +218,7 @@ def test_the_command_says_it_and_its_exit_code(tmp_path: Path) -> None:
     assert done.text.splitlines() == [
         f"lost: request 2 of producer {A.hex()}, started 2023-11-14T22:13:20.000Z: request 3 is stored, but not 2",
         f"lost: request 4 of producer {A.hex()}, started 2023-11-14T22:13:20.000Z: request 5 is stored, but not 4",
-        "4 Messages of 1 producer in topic orders: 2 lost; headers of 2 objects (448 B) read, and no record (--bodies)",
+        "4 Messages of 1 producer in topic orders: 2 lost; only headers of 2 objects (448 B) read (see --bodies)",
     ]
     rows = [json.loads(line) for line in tieredstore(*audit, "--settle", "0s", "--json").text.splitlines()]
     assert [row.get("request_id") for row in rows] == [2, 4, None]

@@ -16,4 +16,4 @@ def _pubsub() -> Loaded:
 _EFFECTS: Final[dict[str, Effect]] = {
     "topics": "adds", "produce": "adds", "cat": "reads", "broker": "adds", "gc": "rewrites", "verify": "reads",
 }  # fmt: skip
-COMMANDS: Final = (Entry("pubsub", "Batches of records in a store, in the manner of MemQ.", _EFFECTS, _pubsub),)
+COMMANDS: Final = (Entry("pubsub", "Batches of records in a store, like MemQ.", _EFFECTS, _pubsub),)

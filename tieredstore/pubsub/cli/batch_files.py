@@ -1,6 +1,6 @@
-"""A batch as ``tieredstore show`` shows it: its Messages, or its records.
+"""Batches in ``tieredstore show``: Messages or records.
 
-It lies apart from the table of formats, which imports it when a file may be a batch.
+Kept apart from the table of formats, which imports it when a file may be a batch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def is_batch(asked: Asked) -> bool:
-    """Whether it is called as a batch is, or begins as one does."""
+    """Return True if the name or the first bytes are those of a batch."""
     if parse_batch_key(asked.name, asked.name.rpartition("/")[0]) is not None:
         return asked.path is not None or asked.store.is_given
     if asked.path is None or not asked.path.is_file():
@@ -44,7 +44,7 @@ def is_batch(asked: Asked) -> bool:
 
 @contextlib.contextmanager
 def show_batch(asked: Asked) -> Generator[Shown]:
-    """Open the batch; its Messages are decoded to their last records, and one that is damaged says why."""
+    """Open the batch. Messages are decoded completely, and damaged ones give a reason."""
     with _open(asked) as source:
         index = source.index()
         if asked.view is View.RECORDS:
@@ -101,7 +101,7 @@ def _address(message: InspectedMessage) -> str | None:
         return None
     try:
         return str(ip_address(request.address))
-    except ValueError:  # of another length than an address of IPv4 or IPv6
+    except ValueError:  # neither an IPv4 nor an IPv6 address
         return request.address.hex()
 
 

@@ -1,4 +1,4 @@
-"""The formats of files that ``tieredstore show`` knows by this wing: batches."""
+"""Batches as a format of ``tieredstore show``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Groups of options that commands of batches share.
+"""Option groups shared by the commands of batches.
 
-It lies apart from ``pubsub`` since they open topics, which the commands themselves do not say how to.
+Kept apart from ``pubsub``, since they open topics.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TopicName: TypeAlias = Annotated[str, typer.Argument(metavar="TOPIC", help="The 
 
 @dataclass(frozen=True, slots=True)
 class TopicNames(Group):
-    """Which topics of batches; none is all."""
+    """The selected topics of batches; all by default."""
 
     PANEL: ClassVar[str] = "Topics"
     topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Only these topics, by name or glob.")] = (
@@ -33,21 +33,21 @@ class TopicNames(Group):
 
     @property
     def names(self) -> Sequence[str]:
-        """The topics that were named."""
+        """The given names and globs."""
         return self.topics or ()
 
 
 @dataclass(frozen=True, slots=True)
 class BatchStore(Store):
-    """Which bucket, and a topic of MemQ's in it."""
+    """The bucket, and optionally a topic of MemQ in it."""
 
     topic_config: Annotated[
         Path | None,
-        typer.Option("--topic-config", metavar="FILE", help="The topic as MemQ's JSON has it; its bucket without -c."),
+        typer.Option("--topic-config", metavar="FILE", help="MemQ's JSON of the topic; without -c its bucket."),
     ] = None
 
     def read_settings(self) -> Settings:
-        """Return the settings, with the topic's configuration among them; without a store those of its bucket."""
+        """Return the settings with the topic's configuration; without a store, those of its bucket."""
         if self.topic_config is None:
             return Store.read_settings(self)
         from tieredstore.pubsub.queue.memq_topics import load_topic_config
@@ -60,7 +60,7 @@ class BatchStore(Store):
 
     @contextlib.contextmanager
     def open_topics(self) -> Generator[Topics]:
-        """Yield the topics of the bucket, closed again at the end."""
+        """Open the topics of the bucket for the block."""
         from tieredstore.pubsub.queue.memq_topics import open_topics
 
         with open_topics(self.read_settings()) as topics:

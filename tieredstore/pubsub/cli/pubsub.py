@@ -1,6 +1,6 @@
-"""``tieredstore pubsub``: batches on object storage in the manner of MemQ.
+"""``tieredstore pubsub``: batches on object storage, like MemQ's.
 
-What the commands do lies in modules of their own, which are imported when one of them is asked for.
+Separate modules implement the commands, and are imported on use.
 """
 
 from __future__ import annotations
@@ -31,40 +31,43 @@ from tieredstore.errors import ConfigError
 from tieredstore.model import AtTime
 from tieredstore.pubsub.cli.options import BatchStore, TopicName, TopicNames
 
-_FOLLOWED_MS: Final = 600_000  # what was said before --follow began, so that the other half of a pair is known
+_FOLLOWED_MS: Final = 600_000  # how far --follow reads back, for the other half of pairs
 _NO_STORE: Final = {"storage.backend.class": "memory"}
 
-app: Final = typer.Typer(no_args_is_help=True, help="Batches of records in a store, in the manner of MemQ.")
+app: Final = typer.Typer(no_args_is_help=True, help="Batches of records in a store, like MemQ.")
 
 
 @app.callback()
 def pubsub() -> None:
-    """Batches of records in a store, in the manner of MemQ."""
+    """Batches of records in a store, like MemQ."""
 
 
 @app.command()
 def topics(
     topics: TopicNames,
     store: BatchStore,
-    create: Annotated[bool, typer.Option("--create", help="Create them.")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create the topics.")] = False,
     read_partitions: Annotated[
         int | None,
         typer.Option(
-            "--read-partitions", metavar="N", min=1, help="Read partitions: of a new topic (1), or to have more."
+            "--read-partitions",
+            metavar="N",
+            min=1,
+            help="Read partitions of a new topic (default 1), or a larger number.",
         ),
     ] = None,
     prices: Prices = None,
     *,
     output: Output,
 ) -> None:
-    """Show topics of batches, and groups of those that are named; create topics, or give them more read partitions.
+    """Show topics of batches, and groups of the named ones; create topics, or add read partitions.
 
-    START and END are offsets of a topic's queue, whichever partition has the least and the most. Of groups POSITION is
-    offset/message/record of the next record, END the end of the partition's queue.
+    START and END are the least and the greatest offset of a topic's queue, over all partitions. For groups, POSITION is
+    the next record as offset/message/record, and END the end of the partition's queue.
 
-    With --prices it says what topics cost a month in requests, bytes and money, beside Kafka with replicas across
-    zones. What was published is told by the queue; readers, and another throughput or retention, by the price file. No
-    object is opened.
+    With --prices, show monthly costs of topics (requests, bytes and money) compared with Kafka with replicas across
+    zones. The queue gives the published bytes; the price file gives readers, and another throughput or retention. No
+    object is read.
 
     Example: tieredstore pubsub topics orders --create --read-partitions 4 -c store.properties
     """
@@ -72,7 +75,7 @@ def topics(
 
     is_change = create or read_partitions is not None
     if is_change and not topics.names:
-        raise ConfigError("which topic? --create and --read-partitions need its name")
+        raise ConfigError("--create and --read-partitions need the name of a topic")
     with store.open_topics() as opened:
         for name in topics.names if is_change else ():
             if create:
@@ -92,27 +95,27 @@ def produce(
     store: BatchStore,
     key_separator: Annotated[
         str | None,
-        typer.Option("-K", "--key-separator", metavar="TEXT", help="Each line is a key, this, and a value."),
+        typer.Option("-K", "--key-separator", metavar="TEXT", help="Split each line into key and value at TEXT."),
     ] = None,
     bootstrap: Annotated[
         str | None,
-        typer.Option("--bootstrap", metavar="HOST:PORT,…", help="Write to these brokers, not to the store."),
+        typer.Option("--bootstrap", metavar="HOST:PORT,…", help="Write to these brokers instead of the store."),
     ] = None,
 ) -> None:
-    """Publish the lines of stdin as records, and say when all are stored.
+    """Publish the lines of stdin as records, and report when all are stored.
 
-    With --bootstrap, or pubsub.bootstrap in the settings, it speaks to brokers, and needs no access to the store.
+    With --bootstrap, or pubsub.bootstrap in the settings, write to brokers, without access to the store.
 
     Example: seq 1000 | tieredstore pubsub produce orders -c store.properties
     """
     if bootstrap is not None and store.url is not None:
         raise ConfigError("--bootstrap writes to brokers and --store to a store: give one of them")
     if bootstrap is not None and store.topic_config is not None:
-        raise ConfigError("--bootstrap writes to brokers, which have the topic's configuration: give one of them")
+        raise ConfigError("--bootstrap writes to brokers, which know the topic's configuration: give one of them")
     from tieredstore.pubsub.cli.records import produce_lines
     from tieredstore.pubsub.produce.producer import BatchProducer
 
-    if store.topic_config is not None:  # it is written to the store, whatever pubsub.bootstrap says
+    if store.topic_config is not None:  # write to the store, ignoring pubsub.bootstrap
         with store.open_topics() as opened, BatchProducer(opened, topic) as producer:
             produce_lines(producer, topic, key_separator)
         return
@@ -130,7 +133,7 @@ def cat(
     group: GroupName = None,
     delivery: Annotated[
         Literal["at-least-once", "effectively-once"],
-        typer.Option("--delivery", help="Effectively once leaves out Messages that stand twice."),
+        typer.Option("--delivery", help="effectively-once skips repeated Messages."),
     ] = "at-least-once",
     count: Count = None,
     follow: Follow = False,
@@ -138,8 +141,8 @@ def cat(
 ) -> None:
     """Show a topic's records up to its end: partition/offset/message/record, time, key, value, headers.
 
-    A group goes on where it has committed, and --last says where it begins without that. With --json a line a record:
-    id, key, value and the headers' values in base64, timestamp in ms.
+    A group continues at its commit; without one, --last gives the beginning. With --json, one line per record: id,
+    key, value and headers' values in base64, timestamp in ms.
 
     Example: tieredstore pubsub cat orders -c store.properties --group billing --follow
     """
@@ -156,15 +159,15 @@ def cat(
 def broker(
     file: SettingsFile,
     serve_reads: Annotated[
-        bool, typer.Option("--serve-reads", help="Give out objects of topics too (pubsub.broker.serve.reads).")
+        bool, typer.Option("--serve-reads", help="Also serve reads of topics' objects (pubsub.broker.serve.reads).")
     ] = False,
     *,
     json_logs: JsonLogs = False,
 ) -> None:
-    """Take Messages of producers by MemQ's protocol, and store them in batches, until it is stopped.
+    """Accept Messages of producers by MemQ's protocol, and store them in batches, until stopped.
 
-    Its settings are those of the store, pubsub.* and pubsub.broker.* in the same file (docs/how-to/batch-brokers.md).
-    SIGTERM stores and answers what it holds.
+    The settings file holds the store's settings, pubsub.* and pubsub.broker.* (docs/how-to/batch-brokers.md). After
+    SIGTERM the broker stores and acknowledges its Messages.
 
     Example: tieredstore pubsub broker -c broker.properties
     """
@@ -192,17 +195,18 @@ def gc(
     store: BatchStore,
     min_age: MinAge = "24h",
     adopt: Annotated[
-        bool, typer.Option("--adopt", help="Tell readers of orphans, and delete none: may double what was sent again.")
+        bool, typer.Option("--adopt", help="Publish orphans instead of deleting them: may repeat records.")
     ] = False,
     *,
     apply: Apply,
     output: Json,
 ) -> None:
-    """Delete what retention does not keep, and orphans: objects that no notification refers to.
+    """Delete batches beyond retention, and orphans: objects that no notification refers to.
 
-    Retention (pubsub.retention.ms, pubsub.retention.bytes) frees notifications first; their objects go with a run that
-    is pubsub.delete.delay.ms later. Orphans are left by writers that died between object and notification; --min-age
-    is theirs alone. Without --yes it only says what would go. Killed, run it again; one at a time for a topic.
+    Retention (pubsub.retention.ms, pubsub.retention.bytes) first frees notifications; a run at least
+    pubsub.delete.delay.ms later deletes their objects. Writers that die between object and notification leave orphans;
+    --min-age applies only to them. Without --yes, only print the plan. A killed run can be repeated; run one at a time
+    per topic.
 
     Example: tieredstore pubsub gc orders -c store.properties --yes
     """
@@ -222,46 +226,43 @@ def verify(
         typer.Option(
             "--settle",
             metavar="AGE",
-            help="What is younger may still come; if not given, pubsub.delivery.timeout.ms, and 300s with "
-            "--audit-records.",
+            help="Younger requests may still arrive; default pubsub.delivery.timeout.ms, or 300s with --audit-records.",
         ),
     ] = None,
     late: Annotated[
-        str, typer.Option("--late", metavar="AGE", help="Stored so long after a later one, a request is late.")
+        str, typer.Option("--late", metavar="AGE", help="A request is late if stored this long after a later one.")
     ] = "60s",
-    bodies: Annotated[bool, typer.Option("--bodies", help="Read every object, and look at its checksums.")] = False,
+    bodies: Annotated[bool, typer.Option("--bodies", help="Read every object, and check its checksums.")] = False,
     audit_records: Annotated[
         bool,
-        typer.Option("--audit-records", help="Pair what producers and consumers say in Kafka (pubsub.audit.topic)."),
+        typer.Option("--audit-records", help="Pair audit records of both sides in Kafka (pubsub.audit.topic)."),
     ] = False,
     follow: Follow = False,
     start: From = None,
     *,
     output: Json,
 ) -> None:
-    """Find requests of producers that are lost, doubled, late or altered, by the headers of Messages alone.
+    """Find requests of producers that are lost, doubled, late or altered, by the headers of Messages.
 
-    Each producer counts its requests from 0, so that a hole tells of a loss; what it sent last and lost leaves none.
-    Where retention has freed something it counts from the first that is there. The exit code is 4 if anything is found
-    but what is pending, or lost or empty: MemQ's producers number requests without records, which no broker stores. A
-    broker of ours tells of those it had; else nobody knows what a hole of such a producer is.
+    Each producer numbers its requests from 0, so a hole means a loss; a loss of its last requests leaves none. If
+    retention has freed batches, numbering begins at the first one left. The exit code is 4 for any finding except
+    pending, and lost or empty: MemQ's producers also number requests without records, which no broker stores. This
+    project's brokers record those; otherwise such a hole remains unclear.
 
-    With --audit-records, by MemQ's audit records: what producers say to have sent and consumers to have read, in Kafka,
-    is paired by count and hash of message ids, of what was said since the time --from. --follow does so until it is
-    stopped, from ten minutes ago, into metrics at pubsub.audit.metrics.listen.
+    With --audit-records, pair MemQ's audit records in Kafka since --from: requests sent by producers and read by
+    consumers, by count and hash of message ids. --follow does so until stopped, beginning ten minutes ago, with metrics
+    at pubsub.audit.metrics.listen.
 
     Example: tieredstore pubsub verify orders -c store.properties
     """
     is_of_records = audit_records or follow
     if bodies and is_of_records:
-        raise ConfigError(
-            "--bodies looks at objects, and --audit-records and --follow at what Kafka has: give one of them"
-        )
+        raise ConfigError("--bodies reads objects, but --audit-records and --follow read Kafka: give one of them")
     since = parse_option("--from", start)
     if since is not None and not is_of_records:
-        raise ConfigError("--from is of audit records: give --audit-records or --follow")
+        raise ConfigError("--from applies to audit records: give --audit-records or --follow")
     if isinstance(since, int):
-        raise ConfigError(f"--from {since} is an offset: of audit records give a time, as -1h or @{since}")
+        raise ConfigError(f"--from {since} is an offset: audit records need a time, such as -1h or @{since}")
     settle_ms = None if settle is None else _ms_of("--settle", settle)
     late_ms = _ms_of("--late", late)
     from tieredstore.pubsub.cli.upkeep import follow_audit_log, open_audit_log, pair_audit_records, show_audit

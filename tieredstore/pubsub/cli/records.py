@@ -1,6 +1,6 @@
-"""What ``pubsub produce`` and ``cat`` do, and how ``show`` too shows records of batches.
+"""Implementation of ``pubsub produce`` and ``cat``, and the records of batches in ``show``.
 
-It lies apart from ``pubsub``, which imports it when one of them runs.
+Kept apart from ``pubsub``, which imports it on use.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _GROUP_WAIT_S: Final = 30.0
 
 
 def produce_lines(producer: BatchProducer, topic: str, separator: str | None) -> None:
-    """Send a record of each line of stdin; say at the end how many are stored."""
+    """Send each line of stdin as a record; print the number of stored records at the end."""
     sent: deque[Future[RecordPlace]] = deque()
     count, size = 0, 0
     for line in sys.stdin.buffer:
@@ -55,7 +55,7 @@ def produce_lines(producer: BatchProducer, topic: str, separator: str | None) ->
 def show_records(
     topics: Topics, consumer: BatchConsumer, *, last: int | None, count: int | None, follow: bool, as_json: bool
 ) -> None:
-    """Show records up to the end that the queue has now, or for ever; commit a group's position as they are shown."""
+    """Show records up to the queue's current end, or forever; commit a group's position meanwhile."""
     left = count
     with topics.queue(topics.get(consumer.topic)) as queue, consumer:
         ends = {} if follow else {partition: queue.end(partition) for partition in range(queue.partitions)}
@@ -74,17 +74,17 @@ def show_records(
 
 
 def _join(consumer: BatchConsumer) -> None:
-    """Have partitions of the group: those of a member that was killed are free after a while."""
+    """Wait for partitions of the group: those of a killed member are free after a while."""
     waited_s = 0.0
     while consumer.group is not None and not consumer.assignment() and waited_s < _GROUP_WAIT_S:
         if not waited_s:
-            complain(f"group {consumer.group}: waiting for a partition that another member has")
+            complain(f"group {consumer.group}: waiting for a partition, since other members have all")
         time.sleep(1.0)
         waited_s += 1.0
 
 
 def _is_before(consumer: BatchConsumer, queue: NotificationQueue, ends: dict[int, int]) -> bool:
-    """Whether something lies between what was shown and the ends; offsets are not dense, so that the queue is asked."""
+    """Return True if entries are left before the ends; ask the queue, since offsets are not dense."""
     return any(
         position.offset < ends.get(partition, 0) and bool(queue.read(partition, position.offset))
         for partition, position in consumer.position().items()
@@ -116,7 +116,7 @@ RECORD: Final[Row[ConsumedRecord]] = Row(
     field("headers", lambda record: [[name, _encode(value)] for name, value in record.headers] or None),
     field("timestamp", lambda record: record.timestamp),
 )
-"""A record of a batch, as MemQ's tools name its fields."""
+"""A record of a batch, with MemQ's names of fields."""
 _CONSUMED: Final[Row[ConsumedRecord]] = Row(
     field("partition", lambda record: record.partition),
     field("offset", lambda record: record.offset),

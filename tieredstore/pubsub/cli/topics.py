@@ -1,6 +1,6 @@
-"""What ``pubsub topics`` shows: queues, groups and costs.
+"""Output of ``pubsub topics``: queues, groups and costs.
 
-It lies apart from ``pubsub``, which imports it when the command runs.
+Kept apart from ``pubsub``, which imports it on use.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def show_topics(topics: Topics, chosen: Sequence[Topic], output: Output, *, with_groups: bool) -> None:
-    """Show how far the queues of topics reach, and ``with_groups`` how far groups have read."""
+    """Show the extent of topics' queues, and ``with_groups`` the groups' positions."""
     states = [_QueueState.of(topics, topic) for topic in chosen]
     groups = [row for topic in chosen for row in _groups_of(topics, topic)] if with_groups else []
     as_json = output.as_json
@@ -45,7 +45,7 @@ def show_topics(topics: Topics, chosen: Sequence[Topic], output: Output, *, with
 
 
 def show_costs(topics: Topics, chosen: Sequence[Topic], price_file: Path, output: Output) -> None:
-    """Show what topics cost a month beside Kafka, the dearest first."""
+    """Show monthly costs of topics compared with Kafka, most expensive first."""
     prices, now_ms = read_prices(price_file), time.time_ns() // 1_000_000
     rows: list[tuple[_QueueState, TopicFacts, TopicCost]] = []
     for topic in chosen:
@@ -60,7 +60,7 @@ def show_costs(topics: Topics, chosen: Sequence[Topic], price_file: Path, output
     summary = {"topics": len(rows), "groups": 0, **sources}
     _COSTS.show(rows, as_json=output.as_json, summary=summary, empty=_no_topics(topics), wide=output.wide)
     if rows and not output.as_json:
-        for sentence in (f"a month by {prices.title}", *(f"assumed: {one}" for one in assumed)):
+        for sentence in (f"per month, by {prices.title}", *(f"assumed: {one}" for one in assumed)):
             complain(sentence)
 
 
@@ -70,7 +70,7 @@ def _no_topics(topics: Topics) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _QueueState:
-    """How far a topic's queue reaches, over all of its partitions."""
+    """Extent of a topic's queue, over all of its partitions."""
 
     topic: Topic
     partitions: int
@@ -96,7 +96,7 @@ _TOPIC: Final[Row[_QueueState]] = Row(
 
 @dataclass(frozen=True, slots=True)
 class _GroupState:
-    """How far a group has read one partition of a topic, and where that ends."""
+    """A group's position in one partition of a topic, and the partition's end."""
 
     topic: str
     group: str

@@ -1,6 +1,6 @@
-"""What ``pubsub gc`` and ``verify`` show.
+"""Output of ``pubsub gc`` and ``verify``.
 
-It lies apart from ``pubsub``, which imports it when one of them runs.
+Kept apart from ``pubsub``, which imports it on use.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NO_FAULTS: Final = frozenset({AuditFault.PENDING, AuditFault.LOST_OR_EMPTY, Aud
 
 
 def show_audit(audit: TopicAudit, *, as_json: bool) -> None:
-    """Run the command; typer.Exit with 4 if anything is lost, doubled, late or altered."""
+    """Run ``verify``; raise typer.Exit with 4 if anything is lost, doubled, late or altered."""
     name = audit.topic.name
     for finding in audit.run():
         _show(name, finding, as_json=as_json)
@@ -44,7 +44,7 @@ def show_audit(audit: TopicAudit, *, as_json: bool) -> None:
 
 
 def open_audit_log(topics: Topics, name: str, settle_ms: int | None, late_ms: int, since_ms: int | None) -> AuditLog:
-    """Return the audit records of a topic, to be closed; MemQ's time to settle unless one is given."""
+    """Open a topic's audit records, which the caller closes, by default with MemQ's settling time."""
     from tieredstore.pubsub.upkeep.audit_log import SETTLE_MS, AuditLog, AuditPairs
 
     settle_ms = SETTLE_MS if settle_ms is None else settle_ms
@@ -53,7 +53,7 @@ def open_audit_log(topics: Topics, name: str, settle_ms: int | None, late_ms: in
 
 
 def pair_audit_records(log: AuditLog, *, as_json: bool) -> None:
-    """Run the command with --audit-records; typer.Exit as above."""
+    """Run ``verify --audit-records``; raise typer.Exit as above."""
     from tieredstore.pubsub.upkeep.audit_log import now_ms
 
     for findings in (log.read(now_ms), log.pending()):
@@ -64,13 +64,13 @@ def pair_audit_records(log: AuditLog, *, as_json: bool) -> None:
         _sums(log.requests, producers=producers, messages=counts.produced, records=counts.paired_records)
     else:
         sent = f"{counted(counts.produced, 'Message')} sent to topic {log.topic} by {counted(producers, 'producer')}"
-        said = _faults(log.requests) or "each was read as it was sent"
-        print_lines([f"{sent}: {said}, as audit records say; no batch was read"])
+        said = _faults(log.requests) or "all read as sent"
+        print_lines([f"{sent}: {said}, by audit records alone"])
     _exit_if_faulty(log.requests)
 
 
 def follow_audit_log(topics: Topics, log: AuditLog, *, as_json: bool) -> None:
-    """Run the command with --follow; typer.Exit with the service's code."""
+    """Run ``verify --follow``; raise typer.Exit with the service's code."""
     from tieredstore.pubsub.upkeep.audit_log import audit_service
 
     raise typer.Exit(audit_service(topics, log, lambda finding: _show(log.topic, finding, as_json=as_json)).run())
@@ -131,8 +131,8 @@ def _summary(topic: str, audit: TopicAudit) -> str:
         return f"no Messages in topic {topic}"
     seen = f"{counted(audit.messages, 'Message')} of {counted(audit.producers, 'producer')} in topic {topic}"
     objects = f"{counted(audit.batches, 'object')} ({human_bytes(audit.batch_bytes)})"
-    read = f"{objects} read in full" if audit.bodies else f"headers of {objects} read, and no record (--bodies)"
-    return f"{seen}: {_faults(audit.requests) or 'each request stands once'}; {read}"
+    read = f"{objects} read in full" if audit.bodies else f"only headers of {objects} read (see --bodies)"
+    return f"{seen}: {_faults(audit.requests) or 'each request is stored once'}; {read}"
 
 
 def _faults(requests: Counter[AuditFault]) -> str:
@@ -146,7 +146,7 @@ def _words(fault: AuditFault) -> str:
 def collect_garbage(
     topics: Topics, names: Sequence[str], min_age: timedelta, *, adopt: bool, yes: bool, as_json: bool
 ) -> None:
-    """Run the command."""
+    """Run ``gc``."""
     warnings: list[str] = []
     plan = plan_gc(topics, names, min_age=min_age, adopt=adopt, warn=warnings.append)
     carry_out(plan, _WORDS, yes=yes, as_json=as_json, store=topics.store)
@@ -165,14 +165,14 @@ _WORDS: Final = Words(
     doing="collecting",
     show=_show_object,
     also={
-        "freed": "freed by retention, whose objects go later",
-        "adopted": "orphans of which readers are told now: this doubles what was sent again after DeliveryFailedError",
+        "freed": "freed by retention, deleted later",
+        "adopted": "orphans, now published: repeats records that were sent again after DeliveryFailedError",
     },
     left={
-        "waiting": "freed before, whose objects readers may still fetch",
+        "waiting": "freed before, may still be read",
         "young": "without a notification, too young",
-        "forgotten": "without a notification, older than what the queue remembers",
-        "damaged": "orphans that are no batches",
+        "forgotten": "without a notification, older than the queue's memory",
+        "damaged": "orphans that are not batches",
     },
-    none="there is nothing to collect",
+    none="nothing to collect",
 )
