@@ -78,7 +78,7 @@ def test_a_way_out_that_is_short_ends_nothing(monkeypatch: pytest.MonkeyPatch) -
     end, acts = End(), list[str]()
     with Interruption(end_process=end), pytest.raises(Interrupted), at_sudden_end(lambda: acts.append("act")):
         signal.raise_signal(signal.SIGINT)
-    # Nor will it: the thread that would end the process has ended.
+    # It will not be: the thread that would end the process has ended.
     assert "tieredstore-signals" not in {thread.name for thread in threading.enumerate()}
     assert (end.codes, acts) == ([], [])
 
