@@ -1,4 +1,4 @@
-"""What all tests share: servers, Spark and the golden buckets, there when a test first asks for one."""
+"""Fixtures shared by all tests: servers, Spark and the golden buckets, created on first use."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ pytest_plugins = [
 if (REPOSITORY / "tests" / "support" / "spark").is_dir():  # not in `make core`
     pytest_plugins.append("tests.support.spark.spark_session")
 
-# pytest asks for it when a test, or a worker, first needs a folder.
+# pytest reads it when a test, or a worker, first needs a folder.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder_of(REPOSITORY)))
 
-# A shell starts what runs in its background with interrupts ignored, and so would be the processes of the tests.
+# A shell starts background jobs with interrupts ignored, and the tests' processes would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A busy machine is no failure, neither of an example nor of drawing it; pytest's own time-out ends a test that hangs.
+# Slow examples and slow draws on a busy machine are not failures; pytest's own timeout ends a hanging test.
 _patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("tieredstore", _patient)
 settings.register_profile("soak", _patient, max_examples=1000)

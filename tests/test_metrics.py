@@ -1,4 +1,4 @@
-"""Counting: what a call's time is, what is no error, forks, and the exporter's life."""
+"""Counting: the time of a call, results that are not errors, forks, and the exporter's life."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def sample(name: str, **labels: str) -> float:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The one number is the time now, in seconds."""
+    """Return the current time, in seconds, as a list of one number."""
     now = [0.0]
     monkeypatch.setattr(counting, "perf_counter", lambda: now[0])
     return now
@@ -144,7 +144,7 @@ def test_the_document_names_every_metric_and_no_other() -> None:
     names = {metric.name for metric in metrics.REGISTRY.collect()}
     fetch = {f"tieredstore_fetch_{field.name}" for field in fields(FetchStats)}
     cache = {f"tieredstore_chunk_cache_{field.name}" for field in fields(CacheStats)}
-    # Of consumers, producers and brokers only if one was made in this process.
+    # Present only if this process made a consumer, producer or broker.
     seldom: set[str] = set()
     for beginning in (
         "tieredstore_consumer_",
@@ -167,7 +167,7 @@ def test_the_document_names_every_metric_and_no_other() -> None:
 
 
 def test_a_forked_child_counts_from_zero_and_hangs_on_no_lock_of_its_parent() -> None:
-    # Each lock is held during the fork, as a thread that counts just then would hold it.
+    # Each lock is held during the fork, as by a thread that is just counting.
     output = run_fresh("""
         import contextlib, os, signal, warnings
         from tieredstore import metrics
@@ -259,7 +259,7 @@ def test_what_is_served_is_what_was_counted(served: str) -> None:
 
 
 def test_only_this_machine_is_served_by_default(served: str, port: int) -> None:
-    # Another address of the loopback network: it is answered only where all addresses are bound.
+    # Another address of the loopback network: it answers only if all addresses are bound.
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"http://127.0.0.2:{port}/metrics", timeout=60)
 

@@ -1,4 +1,4 @@
-"""Schemas from a registry: each asked for once, whatever it refers to, and every refusal one sentence."""
+"""Schemas from a registry: each requested once, whatever it refers to, and every refusal one sentence."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_references_are_bounded_in_bytes_and_in_time_together(
         registry.latest("wide")
     assert len(service.requests) < 20
 
-    # Each answer comes well within a try's time, and all of them take an hour.
+    # Each answer arrives well within a try's time, and all of them take an hour.
     now = [0.0]
     policy = replace(schema_registry.RETRY_POLICY, monotonic=lambda: now[0])
     monkeypatch.setattr(schema_registry, "RETRY_POLICY", policy)
@@ -159,7 +159,7 @@ def test_an_id_without_a_schema_is_asked_for_once_a_minute(
             rows: Any = kind.convert(column(*(framed(number, b"\x02") for number in (2, 1, 2, 1) * 50)), place)
             assert rows.null_count == len(rows)
         assert sorted(service.requests) == ["GET /schemas/ids/1", "GET /schemas/ids/2"]
-        # It is registered meanwhile.
+        # Register it in between.
         service.register("n", '"long"')
         now[0] += 61.0
         assert kind.convert(column(framed(2, b"\x02")), place).to_pylist() == [1]
@@ -179,7 +179,7 @@ def test_what_is_wrong_with_a_message_names_it_and_the_registrys_troubles_are_it
             rows: Any = Avro("long", registry, "null").convert(column(wrong, good), place)
             assert rows.to_pylist() == [None, 7]
         service.register("j", "{}", kind="JSON")
-        # A message of another kind is wrong as any other is.
+        # A message of another kind is as wrong as any other.
         with pytest.raises(InvalidValueError, match=r"offset 1 .* the schema 2 of the registry is of JSON"):
             Avro("long", registry).convert(column(good, framed(2, b"{}")), place)
         assert Avro("long", registry, "null").convert(column(framed(2, b"{}"), good), place).to_pylist() == [None, 7]
@@ -208,7 +208,7 @@ def test_refusals_are_sentences(service: RegistryService, answer: Answer, error:
         with pytest.raises(error) as caught:
             registry(1)
         assert (type(caught.value), len(service.requests)) == (error, tries)
-        # It is asked again by the next one, and not before what may pass has been tried again.
+        # The next call asks it again, but only after retrying the transient failures.
         assert registry(1) == '"long"'
         service.planned.append(Answer(503))
         assert registry.latest("n") == '"long"'

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import tieredstore as ts
 from tieredstore.errors import ConfigError, ResourceNotFoundError, SegmentNotFoundError
 
-NAIVE = datetime(2026, 1, 31)  # noqa: DTZ001  what has no zone is what is tried
+NAIVE = datetime(2026, 1, 31)  # noqa: DTZ001  the test needs a time without a zone
 NO_STORE = {"storage.backend.class": "tests.api.test_opening:NoStore"}
 
 Call = Callable[[Any], Any]

@@ -29,7 +29,7 @@ from tieredstore.remote.diskcache import _value_files
 
 
 def main(folder: Path, count: int) -> int:
-    """Returns 0; a bad access ends the process before that, with a report."""
+    """Return 0; a bad access ends the process before that, with a report."""
     for kernel in (
         _kernel,
         _checks,
@@ -67,7 +67,7 @@ def main(folder: Path, count: int) -> int:
     print(f"{count} mutations of requests that write, {survived} of them taken: no bad access")
     laid = sum(laid_records(random.Random(seed)) for seed in range(count // 50))
     print(f"{laid} records laid where they are stored: no bad access")
-    # Each value in a buffer of its own size, behind whose end nothing may be read.
+    # Each value in a buffer of exactly its size: reading past its end is an error.
     answered = sum(json_texts.said([text])[0] is not None for text in json_texts.texts(2, count))
     print(f"{count} texts of JSON, {answered} of them told at once: no bad access")
     print(f"{count} changes of files, {visit_while_they_change(count)} read meanwhile: no bad access")
@@ -76,7 +76,7 @@ def main(folder: Path, count: int) -> int:
 
 
 def values_read(count: int) -> int:
-    """How many values were read, each into memory of its own size, from a file that may have more or less."""
+    """Return the number of values read, each into memory of its size, from a file that may have more or fewer."""
     source = random.Random(2)
     with tempfile.TemporaryFile() as file:
         for _ in range(count):
@@ -92,7 +92,7 @@ def values_read(count: int) -> int:
 
 
 def damaged_writes(seed: int, count: int) -> Iterator[bytes]:
-    """Requests of all versions that carry a Message, with damage."""
+    """Yield damaged requests of all versions that carry a Message."""
     source = random.Random(seed)
     write = WriteRequest("orders", 7, b"a payload of some bytes", False, "a-producer", (("10.0.0.1", 3), ("ü", 0)))
     originals = [request_bytes(Request(version, 42, write)) for version in VERSIONS]
@@ -101,7 +101,7 @@ def damaged_writes(seed: int, count: int) -> Iterator[bytes]:
 
 
 def is_taken(packet: bytes) -> bool:
-    """Whether a broker takes the packet as a request."""
+    """Return True if a broker accepts the packet as a request."""
     try:
         view_request(memoryview(packet))
     except PacketCorruptError:
@@ -110,7 +110,7 @@ def is_taken(packet: bytes) -> bool:
 
 
 def laid_records(source: random.Random) -> int:
-    """How many records came to lie in memory that is as large as they may be."""
+    """Return the number of records laid out in memory of their greatest size."""
     head, most = source.choice((19, 40, 52)), source.randrange(1, 3000)
     body = _writing.BodyWriter(most, memoryview(bytearray(head + most)), head)
     while body.take(*memq_batches.random_record(source)[:4], None, 1 << 40) >= 0:
@@ -120,7 +120,7 @@ def laid_records(source: random.Random) -> int:
 
 
 def visit_while_they_change(count: int) -> int:
-    """How many of the files were read, by a thread that visits them while another one changes them."""
+    """Return the number of files read by a thread that visits them while another one changes them."""
     with tempfile.TemporaryDirectory() as folder:
         files, visited = ChangingFiles(Path(folder), 2), 0
 

@@ -158,7 +158,7 @@ def test_azure_s_account_is_that_of_its_command_line(monkeypatch: pytest.MonkeyP
 
 
 def azure(file: Path | None = None) -> tuple[str | None, ...]:
-    """Account, key, token and connection string."""
+    """Return account, key, token and connection string."""
     options = settings_at("az://logs/kafka", file).azure
     assert options is not None
     assert options.container_name == "logs"

@@ -27,7 +27,7 @@ EVENTS = partition_of()
 
 @pytest.fixture
 def store() -> ObjectStore:
-    """Three segments of ten offsets."""
+    """Return a store with three segments of ten offsets."""
     store = MemoryObjectStore()
     for segment in run_of(3, EVENTS):
         segment.put(store, PREFIX)

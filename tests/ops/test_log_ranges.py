@@ -27,7 +27,7 @@ def manager() -> Iterator[RemoteStorageManager]:
 
 @pytest.fixture(scope="module")
 def segment(manager: RemoteStorageManager, tmp_path_factory: pytest.TempPathFactory) -> StoredSegment:
-    """A log of several chunks of 64 bytes."""
+    """Store a log of several chunks of 64 bytes."""
     (on_disk,) = write_segments(tmp_path_factory.mktemp("ranges"), 1)
     Shipper(CommittedSegments(manager.store), manager).ship(on_disk)
     (objects,) = list_segments(manager.store)
@@ -36,7 +36,7 @@ def segment(manager: RemoteStorageManager, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def whole(manager: RemoteStorageManager, segment: StoredSegment) -> bytes:
-    """The log itself."""
+    """Return the whole log."""
     with manager.open(segment.metadata) as log:
         return log.read()
 

@@ -40,7 +40,7 @@ class Broker:
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    """Has ``orders`` with the offsets 0 to 19."""
+    """Yield a bucket that has ``orders`` with the offsets 0 to 19."""
     orders = Bucket(tmp_path)
     orders.write(20)
     yield orders

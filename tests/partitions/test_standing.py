@@ -70,7 +70,7 @@ CUT = Log(cut=Cut(250, 5, "broker"))
         (Position(600, 6), CUT, None, Standing("stands", 600)),
         (Position(600, 4), CUT, EpochEnd(4, 700), Standing("stands", 600)),
         (Position(600, 5), CUT, EpochEnd(4, 700), Standing("cut", 250)),
-        # Without a broker the bucket may lag behind the log that was read: its records there are another leader's.
+        # Without a broker the bucket may lag the log that was read: its records there are another leader's.
         (Position(600, 6), replace(stored((5, 0)), live_epoch=None), None, Standing("stale", 600)),
         (Position(600, 5), replace(stored((5, 0)), live_epoch=None), None, Standing("stands", 600)),
         (Position(600), replace(stored((5, 0)), live_epoch=None), None, Standing("stands", 600)),

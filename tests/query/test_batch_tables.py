@@ -55,7 +55,7 @@ def store() -> Gets:
 
 @pytest.fixture
 def topics(store: Gets) -> Topics:
-    """``orders``: batch n of one read partition has two records of the second n, ``n.0`` and ``n.1``."""
+    """Fill ``orders``: batch n of one read partition has two records of the second n, ``n.0`` and ``n.1``."""
     topics = topics_on(store)
     topics.create("orders")
     for batch in range(BATCHES):

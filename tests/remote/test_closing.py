@@ -237,7 +237,7 @@ def test_a_read_that_ended_early_logs_nothing_when_the_manager_is_closed(tmp_pat
 
 @pytest.fixture(params=["ends a wait", "lets a wait go on"])
 def interrupted(request: pytest.FixtureRequest) -> Iterator[threading.Event]:
-    """How the system handles a wait that a signal interrupts; a library may continue it (Polars does).
+    """Choose how the system handles a wait that a signal interrupts; a library may continue it (Polars does).
 
     The event is set once the main thread has been interrupted: on a busy machine that is long after the signal.
     """

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.server
 
 @pytest.fixture(params=[*ON_S3, "gcs", "azure"])
 def store(request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
-    """An empty store on a real server."""
+    """Yield an empty store on a real server."""
     with closing(new_store(request.param, request)) as store:
         yield store
 

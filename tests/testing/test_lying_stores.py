@@ -113,7 +113,7 @@ def _outcome(place: Place, way: Way, verb: Verb) -> str | None:
     except TieredStoreError as error:
         if type(error) is not way.must.error:
             return f"{verb.name}: {type(error).__name__}: {error}"
-    except Exception as error:  # noqa: BLE001  what leaks is what this looks for
+    except Exception as error:  # noqa: BLE001  the test looks for leaked errors
         return f"{verb.name}: LEAKED {type(error).__name__}: {error}"
     else:
         if way.must is not Must.RIGHT:

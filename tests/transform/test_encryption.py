@@ -1,4 +1,4 @@
-"""AES-256-GCM units: the plugin's vector, and every bit of a unit counts."""
+"""AES-256-GCM units: the plugin's vector, and sensitivity to every bit of a unit."""
 
 from __future__ import annotations
 

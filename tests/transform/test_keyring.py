@@ -1,4 +1,4 @@
-"""The key ring against PEM files that pyca/cryptography makes, and data keys wrapped by the plugin."""
+"""The key ring with PEM files from pyca/cryptography, and with data keys wrapped by the plugin."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def golden_ring(active: str = "key1") -> KeyRing:
 
 
 def write_pair(private: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey, folder: Path) -> None:
-    """``private`` and ``public`` in ``folder``, in the formats that the plugin reads, by a library that is not ours."""
+    """Write ``private`` and ``public`` to ``folder``, in the formats that the plugin reads, by a foreign library."""
     (folder / "private").write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     public = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     (folder / "public").write_bytes(public)

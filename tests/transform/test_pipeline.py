@@ -1,4 +1,4 @@
-"""The pipeline: in order, in bounded memory, and nothing runs on after it ends."""
+"""The pipeline: in order, in bounded memory, and nothing continues after it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames that the plugin's reader accepts, and nothing else accepted by ours."""
+"""Frames that the plugin's reader accepts; ours accepts no others."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_any_beginning_of_any_frame_is_that_of_its_content(content: bytes, level
 def test_what_lies_behind_the_beginning_is_not_looked_at() -> None:
     content = random.Random(0).randbytes(1 << 20)
     frame = compress(content)
-    # Of what does not compress, so many bytes lie in the first half of the frame.
+    # For incompressible content, the first half of the frame holds that many bytes.
     assert beginning(frame[: len(frame) // 2], len(content), 300_000) == content[:300_000]
 
 

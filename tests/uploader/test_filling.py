@@ -41,7 +41,7 @@ class Follower(Leadership):
 
 
 def replicas(folder: Path, segments: int = 4, *, lead_at: int | None = None) -> tuple[BrokerDisk, BrokerDisk]:
-    """Two disks with the same records."""
+    """Return two disks with the same records."""
     disks = BrokerDisk(folder / "leader"), BrokerDisk(folder / "follower")
     for disk in disks:
         for number in range(segments):

@@ -266,7 +266,7 @@ def test_who_leads_is_asked_anew_before_a_new_leader_asks_for_an_end(
 
 
 def lost_by_the_leader(replica: Replica, store: MemoryObjectStore) -> None:
-    """The leader has skipped 20 to 29; the follower holds them, and its broker has deleted them."""
+    """Have the leader skip 20 to 29; the follower holds them, and its broker has deleted them."""
     replica.look()
     retention(replica.disk, 3)
     hole = Hole(20, 29, "its disk was bad", 0, leader_epochs=((0, 20),))

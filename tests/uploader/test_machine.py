@@ -160,9 +160,7 @@ class UploaderMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.is_led and self.settling.high < self.disk.end)
     @rule()
     def cut(self) -> None:
-        """Another broker has led in between: records that were not replicated are lost, and others written in their
-        place.
-        """
+        """Let another broker lead in between: unreplicated records are lost, and others written in their place."""
         base = max(self.settling.high, self.disk.bases[0])
         if -(-base // RECORDS) * RECORDS != base or base == self.disk.bases[0] or base >= self.disk.end:
             return
@@ -205,7 +203,7 @@ class UploaderMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """The restart loses everything that was only held open."""
+        """Restart the uploader, which loses everything that was only held open."""
         named = {base for base in self.epoch_of if self.disk.files(base)}
         self.unpinned |= {base for base in self.epoch_of if base not in named and base >= self.stored_to}
         self.uploader.close()

@@ -42,7 +42,7 @@ def hold_dir(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def settling() -> SaidSettling:
-    """Nothing is settled yet, as if the store were unavailable."""
+    """Settle nothing yet, as if the store were unavailable."""
     return SaidSettling(high=0)
 
 

@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[int]:
-    """Three blocks and a half."""
+    """Yield a file of three and a half blocks."""
     path = tmp_path / "file"
     path.write_bytes(os.urandom(7 * MIB // 2))
     descriptor = os.open(path, os.O_RDWR)

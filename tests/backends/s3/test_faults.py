@@ -49,7 +49,7 @@ def faulty(minio: S3Server) -> Iterator[Faulty]:
 
 
 def large(parts: int = 3) -> Iterator[bytes]:
-    """A body of ``parts`` parts, the last one short."""
+    """Yield a body of ``parts`` parts, the last one short."""
     for number in range(parts * 5 - 2):
         yield bytes([number]) * MIB
 

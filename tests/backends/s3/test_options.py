@@ -37,7 +37,7 @@ def options_of(**more: str) -> S3Options:
 
 @pytest.fixture
 def no_aws_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The SDK's chain finds nothing: no variables, no files, no instance."""
+    """Hide all credentials from the SDK's chain: no variables, no files, no instance."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))

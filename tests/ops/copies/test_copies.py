@@ -416,7 +416,7 @@ def test_who_is_always_one_object_behind_another_copy_ends_with_what_that_wrote(
     source, target = made(), MemoryObjectStore()
 
     def write(operation: Operation) -> None:
-        """Another copy writes each object just before."""
+        """Let another copy write each object just before."""
         (key,) = operation.keys
         target.put(key, source.get(key), if_absent=True)
 

@@ -145,7 +145,7 @@ def test_what_the_store_refuses_is_a_step_and_the_rest_goes(world: AgingStore) -
 
 def test_a_manifest_that_came_meanwhile_is_seen_before_the_deletion(world: AgingStore) -> None:
     def commit(operation: Operation) -> None:
-        """A writer without a time limit, like the plugin, writes a manifest after the listing."""
+        """Write a manifest after the listing, like a plugin without a time limit."""
         if not operation.keys[0].endswith("holds/"):
             world.put(LEFT.key(), LEFT.manifest())
 

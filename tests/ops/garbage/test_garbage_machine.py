@@ -138,7 +138,7 @@ class Bucket(RuleBasedStateMachine):
     @precondition(lambda self: self._has_room() and not self._at_work([*self.removals, *self.crowded]))
     @rule()
     def copy_from_origin(self) -> None:
-        """Never while another actor removes the same segments, or two collections run (docs/how-to/mirror.md)."""
+        """Copy, unless another actor removes the same segments or two collections run (docs/how-to/mirror.md)."""
         settings = memory_settings(100, prefix={"key.prefix": PREFIX})
         source = StoreBucket(memory_settings(100), self.origin)
 

@@ -43,7 +43,7 @@ NEW_ALONE = KeyRing("key2", {"key2": PAIRS["key2"]})
 
 @pytest.fixture
 def store() -> ObjectStore:
-    """The plugin's objects: some segments under key1, the others under key2."""
+    """Return the plugin's objects: some segments under key1, the others under key2."""
     return golden_store(CASE)
 
 

@@ -53,7 +53,7 @@ class Copied:
     """A segment of 16 chunks in a counted store."""
 
     def __init__(self, settings: Settings, folder: Path, log: bytes = LOG, *, at_once: bool = False) -> None:
-        """``at_once``: request read-ahead before a read returns, so that it can be counted."""
+        """With ``at_once``, request read-ahead before a read returns, so that it can be counted."""
         self.store = CountingStore(MemoryObjectStore())
         self.metadata = new_metadata(len(log))
         folder.mkdir(exist_ok=True)
