@@ -25,7 +25,7 @@ SHOWN_BY = {
             "produce/test_producing::test_whatever_fails_once_each_record_is_there_once_and_no_orphan",
             "queue/test_kafka_queue::test_before_what_may_be_there_is_sent_again_the_tail_is_searched",
         ],
-        "a notification or a Message stands twice": [
+        "a notification or a Message is repeated": [
             "consume/test_seen_messages::test_a_batch_that_is_notified_twice_is_read_once_wherever_one_begins"
         ],
         "a consumer is killed": ["queue/test_groups::test_who_comes_next_goes_on_at_the_commit"],
