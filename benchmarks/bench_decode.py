@@ -148,7 +148,7 @@ class Figures:
 
 
 def measure_jobs(jobs: Mapping[str, Job], sizes: Mapping[str, int], runs: int) -> Figures:
-    """All work is on one thread, and other programs affect processor time less than the wall's."""
+    """Measure on one thread, by processor time, which other programs affect less than the wall's."""
     return Figures(interleaved({name: repeated(job) for name, job in jobs.items()}, runs), sizes)
 
 

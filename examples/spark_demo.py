@@ -58,7 +58,7 @@ def load(spark: SparkSession, options: dict[str, str], view: str) -> DataFrame:
 
 
 def splits_of(options: dict[str, str]) -> list[Any]:
-    """Return the splits of the plan's tasks, planned like by Spark."""
+    """Return the splits of the plan's tasks, planned as Spark does."""
     source = TieredStoreDataSource(CaseInsensitiveDict(options))
     tasks: Sequence[Any] = source.reader(source.schema()).partitions()
     return [task.split for task in tasks if task.split is not None]

@@ -2,7 +2,7 @@
 
 python examples/topic_by_minute.py SETTINGS TOPIC... OUTPUT.png
 
-SETTINGS is a file with the settings of the store. The interval, from a minute to a week, depends on the topics' time
+SETTINGS is a file with the settings of the store. The interval, from a second to a week, depends on the topics' time
 span. Needs tieredstore[spark,plot] and Java 17, but no broker.
 """
 

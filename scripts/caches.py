@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """``$XDG_CACHE_HOME/tieredstore/development``, or the same below ``~/.cache``."""
+    """Return ``$XDG_CACHE_HOME/tieredstore/development``, or the same below ``~/.cache``."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "tieredstore" / "development"
 

@@ -67,7 +67,7 @@ class PipProgress:
 
 
 def _with_compiler() -> dict[str, str]:
-    """Python requests the compiler it was built with; if that has another name here, ``cc`` works as well."""
+    """Return an environment with a compiler: ``cc`` if the one that built Python has another name here."""
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     return {**({} if shutil.which(compiler) else {"CC": "cc"}), **os.environ}
 

@@ -19,7 +19,7 @@ Recorded = Callable[[str | None], None]
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
-    """Has the package installed as pip's ``direct_url.json`` says, or from an index."""
+    """Simulate the package installed as in pip's ``direct_url.json``, or from an index."""
 
     class Distribution:
         def __init__(self, text: str | None) -> None:

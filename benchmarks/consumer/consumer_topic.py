@@ -58,7 +58,7 @@ class TieredLog:
         return sum(self.seams.values())
 
     def places(self) -> list[TopicPartition]:
-        """The starts of all partitions."""
+        """Return the starts of all partitions."""
         return [TopicPartition(self.topic, partition, 0) for partition in self.seams]
 
     def client(self, **own: Any) -> dict[str, Any]:

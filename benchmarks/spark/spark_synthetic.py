@@ -22,7 +22,7 @@ class SyntheticSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return "synthetic"
 
     def schema(self) -> StructType:

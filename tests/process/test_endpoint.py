@@ -144,7 +144,7 @@ def test_the_end_cuts_off_who_is_being_answered(health: Health) -> None:
     served = Endpoint("127.0.0.1", 0, health, request_s=600.0)
     with socket.create_connection((served.host, served.port), timeout=60) as client:
         client.sendall(b"GET /hea")
-        # One of the others was answered, so this one was accepted too.
+        # Another connection was answered, so this one was accepted too.
         assert get(served, "/healthz")[0] == 200
         started = time.monotonic()
         served.close()

@@ -13,8 +13,7 @@ from tieredstore.process.futures import OverdueError, is_done, outcome
 
 
 class Waited(Future[int]):
-    """Notes the timeout of each of its waits, which passes on a clock of its own; the work ends in wait number
-    ``done_in``."""
+    """Records the timeout of each wait, which passes on a fake clock; the work ends in wait number ``done_in``."""
 
     def __init__(self, done_in: int = 0) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ STAGING = "_tieredstore/staging/"
 
 @pytest.fixture
 def small_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of more than a KB leave memory."""
+    """Limit files in memory to a KB."""
     monkeypatch.setattr(file_bodies, "Memory", lambda: SMALL)
 
 

@@ -250,7 +250,7 @@ def test_who_begins_while_another_ends_begins_behind_it(topic: StoredTopic) -> N
         assert ending.step() is None
 
         def end(_: Operation) -> None:
-            """The other driver writes its last entry between the new driver's reading of the log and its entry."""
+            """Write the other driver's last entry between the new driver's reading of the log and its entry."""
             ending.driver.log.append("published", "")
 
         between = ScriptedStore(store).on("put", "*/commits/*", end, times=1)

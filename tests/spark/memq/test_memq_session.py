@@ -20,7 +20,7 @@ ROWS = 40
 
 
 def topics_of(folder: Path, *names: str) -> tuple[Topics, dict[str, str]]:
-    """Topics of two read partitions, and the options of their store."""
+    """Return topics of two read partitions, and the options of their store."""
     folder.mkdir()
     topics = topics_in(folder)
     for name in names:

@@ -1,4 +1,4 @@
-"""The stream of windows driven like by Spark, but without Spark: offsets with the cuts, and tasks that write them."""
+"""The stream of windows driven as by Spark, but without Spark: offsets with the cuts, and tasks that write them."""
 
 from __future__ import annotations
 

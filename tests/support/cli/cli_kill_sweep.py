@@ -1,7 +1,7 @@
 """Run ``upload`` in a process, kill it at each store operation in turn, then run it again.
 
 Forks, so it must stay single-threaded: python -m tests.support.cli.cli_kill_sweep WORK_FOLDER LOG_DIR. Prints one JSON
-line per kill: how the child ended, and what a second and a third run left in the store.
+line per kill: how the child ended, and the store's content after a second and a third run.
 """
 
 from __future__ import annotations

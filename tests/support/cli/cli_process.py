@@ -131,5 +131,5 @@ def store_of(folder: Path, *sources: object, more: Mapping[str, str] | None = No
 
 
 def stored_files(folder: Path, suffix: str = "*") -> list[Path]:
-    """The objects of the store that ``write_settings`` made, in key order."""
+    """Return the objects of ``write_settings``'s store, in key order."""
     return sorted((folder / "store").rglob(f"*.{suffix}"))

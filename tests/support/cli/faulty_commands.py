@@ -1,4 +1,4 @@
-"""Commands on a faulty server: their settings, their honest results, and what a failure must never leave behind."""
+"""Commands on a faulty server: their settings, their honest results, and leftovers that a failure must not cause."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Screen:
 
 
 def all_commands() -> list[str]:
-    """All commands: ``ls``, ``keys list``."""
+    """Return all commands: ``ls``, ``keys list``."""
     return sorted(dict(commands_below(program())))
 
 

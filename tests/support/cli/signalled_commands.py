@@ -33,7 +33,7 @@ _DRIP_S = 0.2
 
 @dataclass(frozen=True)
 class Place:
-    """Where a command waits: for the answers to a step's requests, about keys that contain this text.
+    """Wait of a command: for the answers to a step's requests, about keys that contain this text.
 
     With ``honest_after_s`` the server executes and answers the request after that delay.
     """

@@ -16,7 +16,7 @@ _OFFSET: Final = "0" * 20
 
 
 def _stray(name: str, key: str, codes: Codes = SAME) -> Case:
-    """Return a case with an object under a foreign key: it must neither be listed nor disturb reads."""
+    """Return a case with an object under a foreign key: it must not be listed, and must not disturb reads."""
 
     def change(bucket: HostileBucket) -> None:
         path = bucket.folder / "store" / key
@@ -56,7 +56,7 @@ KEYS: Final = [
 
 
 def _instead(suffix: str, make: Callable[[Path], None]) -> Change:
-    """Return a change that replaces one object by something that is not a file."""
+    """Return a change that replaces one object by a non-file."""
 
     def change(bucket: HostileBucket) -> None:
         path = bucket.path(suffix)

@@ -144,7 +144,7 @@ class PlantedBucket:
         self.patch(Suffix.INDEXES, entry.position + position + (entry.size if position < 0 else 0), content)
 
     def headers(self, number: int = 1) -> list[BatchHeader]:
-        """The batches of a plain segment."""
+        """Return the batches of a plain segment."""
         return list(read_batch_headers(self.get(Suffix.LOG, number)))
 
     def rebatch(self, which: int, change: Callable[[bytearray], object], number: int = 1) -> None:

@@ -39,7 +39,7 @@ class Mutation:
 
 
 def mutations(seed: int, count: int) -> Iterator[Mutation]:
-    """``count`` mutations, the same ones for the same seed."""
+    """Yield ``count`` mutations, the same ones for the same seed."""
     source = random.Random(seed)
     originals = _originals(source)
     for number in range(count):

@@ -148,7 +148,7 @@ def numbers_of(request: Request) -> list[str]:
 
 
 def sub_answer(number: str, status: int, code: str | None = None) -> str:
-    """The answer to one request of a batch."""
+    """Return the answer to one request of a batch."""
     lines = [
         "Content-Type: application/http",
         f"Content-ID: {number}",
@@ -163,13 +163,13 @@ def sub_answer(number: str, status: int, code: str | None = None) -> str:
 
 
 def batch_reply(parts: Iterable[str]) -> Reply:
-    """The answer to a batch."""
+    """Return the answer to a batch."""
     body = "".join(f"--batchresponse\r\n{part}\r\n" for part in parts) + "--batchresponse--\r\n"
     return Reply(202, body.encode(), {"Content-Type": "multipart/mixed; boundary=batchresponse"})
 
 
 def as_xml(content: str) -> Reply:
-    """An answer of status 200."""
+    """Return an XML answer with status 200."""
     return Reply(200, f"{_XML}{content}".encode(), {"Content-Type": "application/xml"})
 
 

@@ -47,7 +47,7 @@ class GcsService(Service):
             return self._answer(self.step(request), request, self._key(request))
 
     def refusal(self, status: int, code: str, message: str = "no") -> Reply:
-        """An ``error`` with one reason."""
+        """Return an ``error`` with one reason."""
         error = {"code": status, "message": message, "errors": [{"reason": code, "message": message}]}
         return as_json({"error": error}).changed(status=status)
 
@@ -144,7 +144,7 @@ class GcsService(Service):
 
 
 def as_json(value: object) -> Reply:
-    """An answer of status 200."""
+    """Return a JSON answer with status 200."""
     return Reply(200, json.dumps(value).encode(), {"Content-Type": "application/json; charset=UTF-8"})
 
 

@@ -26,7 +26,7 @@ def document(name: str, content: str) -> bytes:
 
 
 def elements(**values: object) -> str:
-    """Elements of these names and texts."""
+    """Return elements with these names and texts."""
     return "".join(f"<{name}>{escape(str(value))}</{name}>" for name, value in values.items())
 
 

@@ -63,7 +63,7 @@ class FaultyServer:
         self._listener.close()
 
     def lie(self, *ways: Way) -> None:
-        """From now on, answer each request in the first of ``ways`` that covers its step."""
+        """Answer each further request in the first of ``ways`` that covers its step."""
         with self._lock:
             self._calm.clear()
             self._ways = list(ways)

@@ -61,7 +61,7 @@ def case_path(case: str) -> Path:
 
 @cache
 def segments(case: str) -> list[GoldenSegment]:
-    """The segments of one case, by partition and offset."""
+    """Return the segments of one case, by partition and offset."""
     info = case_info(case)
     manifests = [key.removesuffix(".rsm-manifest") for key in info["objects"] if key.endswith(".rsm-manifest")]
     originals: list[GoldenSegment] = []

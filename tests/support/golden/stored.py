@@ -31,7 +31,7 @@ def manifest_of(segment: GoldenSegment) -> SegmentManifest:
 
 
 def metadata_of(segment: GoldenSegment) -> RemoteLogSegmentMetadata:
-    """The metadata that the plugin recorded."""
+    """Return the metadata that the plugin recorded."""
     recorded = manifest_of(segment).metadata
     assert recorded is not None
     return recorded
@@ -45,7 +45,7 @@ def leader_epochs_of(segment: GoldenSegment) -> bytes:
 
 
 def files_of(segment: GoldenSegment) -> LogSegmentData:
-    """The broker's own files."""
+    """Return the broker's own files."""
     transactions = segment.original("txnindex")
     return LogSegmentData(
         log_segment=segment.original("log"),
@@ -58,7 +58,7 @@ def files_of(segment: GoldenSegment) -> LogSegmentData:
 
 
 def original_indexes(segment: GoldenSegment) -> dict[IndexType, bytes]:
-    """The bytes of every index that the segment has."""
+    """Return the bytes of every index of the segment."""
     indexes = {IndexType.LEADER_EPOCH: leader_epochs_of(segment)}
     for kind, suffix in INDEX_FILES.items():
         path = segment.snapshot_path if kind is IndexType.PRODUCER_SNAPSHOT else segment.original(suffix)

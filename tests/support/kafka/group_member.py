@@ -20,7 +20,7 @@ from tieredstore.consumer import Consumer
 
 
 def main() -> None:
-    """Be a member until SIGTERM."""
+    """Run as a member until SIGTERM."""
     properties = json.loads(Path(sys.argv[1]).read_text())
     topic = properties.pop("topic")
     leaves = threading.Event()

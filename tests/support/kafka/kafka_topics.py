@@ -94,7 +94,7 @@ def delete_records(server: KafkaServer, topic: str, before: int, *, partition: i
 
 
 def allow_to_read(server: KafkaServer, user: str, topic: str) -> None:
-    """On a broker with an authorizer, allow the user to read this topic, and nothing else."""
+    """Allow the user to read only this topic, on a broker with an authorizer."""
     admin, types, resource = admin_of(server), _admin, _admin.ResourceType.TOPIC
     rule = types.AclBinding(
         resource, topic, types.ResourcePatternType.LITERAL, f"User:{user}", "*", types.AclOperation.READ,

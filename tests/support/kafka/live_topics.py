@@ -71,7 +71,7 @@ class TieredTopic:
         return {**self.store, **live, "subscribe": self.topic, "includeHeaders": True, **more}
 
     def rows(self, spark: SparkSession, **more: Any) -> list[Row]:
-        """The rows of a batch query, in the shape of ``consumed``."""
+        """Return the rows of a batch query, in the format of ``consumed``."""
         return plain_rows(read(spark, self.options(**more)))
 
     def close(self) -> None:

@@ -70,7 +70,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 def read(spark: SparkSession, options: Mapping[str, Any]) -> DataFrame:
-    """``spark.read.format("tieredstore")`` with these options."""
+    """Return ``spark.read.format("tieredstore")`` with these options, loaded."""
     return spark.read.format("tieredstore").options(**options).load()
 
 

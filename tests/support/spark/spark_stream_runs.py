@@ -46,7 +46,7 @@ def started(
 
 
 def _wait_for_group(group: int) -> None:
-    """The JVM ends a moment after its driver."""
+    """Wait for the JVM, which ends a moment after its driver."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:

@@ -1,4 +1,4 @@
-"""Stream readers driven like by Spark, but without Spark."""
+"""Stream readers driven as by Spark, but without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries without a JVM: the data source driven like by Spark's Python workers, with objects pickled."""
+"""Queries without a JVM: the data source driven as by Spark's Python workers, with pickled objects."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def pushing_reader(options: Mapping[str, Any], filters: list[Filter]) -> DataSou
 
 
 def tasks_of(reader: DataSourceReader) -> list[InputPartition]:
-    """The tasks of a query."""
+    """Return the tasks of a query."""
     return list(reader.partitions())
 
 
@@ -65,12 +65,12 @@ def rows_of_reader(reader: DataSourceReader) -> list[Row]:
 
 
 def rows_of_task(reader: DataSourceReader, task: InputPartition) -> list[Row]:
-    """The rows of one task."""
+    """Return the rows of one task."""
     return [row for batch in _sent(reader).read(_sent(task)) for row in _rows(cast("pa.RecordBatch", batch))]
 
 
 def rows_in(options: Mapping[str, Any]) -> list[Row]:
-    """The rows of a batch query."""
+    """Return the rows of a batch query."""
     return rows_of_reader(reader_of(options))
 
 

@@ -37,7 +37,7 @@ ATTEMPTS = 3
 
 
 def no_wait(_: float) -> None:
-    """Replacement for sleeping."""
+    """Replace sleeping by doing nothing."""
 
 
 def quick(**changes: Any) -> RetryPolicy:
@@ -78,7 +78,7 @@ class Cloud:
 
 
 def make_s3(url: str, place: str, retries: RetryPolicy | None = None, **options: Any) -> S3ObjectStore:
-    """A store of a bucket of MinIO behind ``url``."""
+    """Return a store of a MinIO bucket at ``url``."""
     keys = AccessKeys(ACCESS_KEY, SECRET_KEY)
     made_of: dict[str, Any] = {
         "region": REGION, "endpoint_url": url, "path_style": True, "credentials": keys, "part_size": MIN_PART_SIZE,
@@ -109,7 +109,7 @@ def s3_cloud(server: S3Server) -> Cloud:
 
 
 def make_gcs(url: str, place: str, retries: RetryPolicy | None = None, **options: Any) -> GcsObjectStore:
-    """A store of a bucket of the emulator behind ``url``."""
+    """Return a store of an emulator's bucket at ``url``."""
     return GcsObjectStore(GcsOptions(place, Anonymous(), url, part_size=PART, **options), retries=retries or quick())
 
 
@@ -136,7 +136,7 @@ def gcs_cloud(server: GcsServer) -> Cloud:
 
 
 def make_azure(url: str, place: str, retries: RetryPolicy | None = None, **options: Any) -> AzureObjectStore:
-    """A store of a container of the emulator behind ``url``."""
+    """Return a store of an emulator's container at ``url``."""
     parts = urlsplit(url)
     # The emulator takes the account from the path, or from a named host.
     account = parts.path.strip("/") or (parts.hostname or "").partition(".")[0]

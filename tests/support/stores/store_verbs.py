@@ -30,7 +30,7 @@ class Verb:
 
 
 def large(cloud: Cloud) -> bytes:
-    """Content of two parts."""
+    """Return content of two parts."""
     return bytes(range(256)) * (PART_SIZES[cloud] // 256 + 1)
 
 

@@ -57,7 +57,7 @@ class Writer:
         self.renew()
 
     def renew(self) -> None:
-        """Replace the producers by new ones that know nothing of the records lost in an unclean election."""
+        """Replace the producers by new ones without knowledge of the records lost in an unclean election."""
         common = {"bootstrap.servers": self._servers, "log_level": 0, "batch.size": "4000", "acks": "all"}
         common |= {"message.timeout.ms": "300000", "enable.idempotence": "true"}
         self._plain = Producer(common)

@@ -1,4 +1,4 @@
-"""The stream reader driven like by Spark, but without Spark: batches, growing topics, restarts, limits and data
+"""The stream reader driven as by Spark, but without Spark: batches, growing topics, restarts, limits and data
 loss.
 """
 
