@@ -98,7 +98,7 @@ def test_what_another_process_deletes_is_noticed_at_that_age(bucket: Bucket) -> 
     assert bucket.finds(first)
     bucket.delete(first)
     bucket.delete(second)
-    assert not bucket.finds(second)  # its manifest is read now, and is deleted
+    assert not bucket.finds(second)  # its manifest is read only now, and no longer exists
     bucket.now_s = AGE_S
     assert not bucket.finds(first)
 

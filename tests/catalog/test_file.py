@@ -32,7 +32,7 @@ ORIGIN = Origin("memory://x", "p/")
 
 
 class Planner:
-    """Plans with the file of this store, or of another one, its requests counted from zero."""
+    """Plans with the store's catalog file, or with another file, counting requests from zero."""
 
     def __init__(self, store: CountingStore, manager: RemoteStorageManager) -> None:
         self.store = store

@@ -157,14 +157,14 @@ def test_what_is_damaged_is_none_and_is_made_again(raw: bytes, disk: BrokerDisk)
 
 
 def test_new_entries_stand_between_those_beside_them() -> None:
-    """The time of new entries does not matter: Pinterest's consumer sorts them by time."""
+    """New entries get times between those of their neighbours: Pinterest's consumer reads entries by time."""
     entries = [NamedSegment(100, 10), NamedSegment(200, 30), NamedSegment(200, 50)]
     whole = {0: 500, 10: 0, 20: 50, 30: 0, 40: 900, 50: 0, 60: 150, 70: 300}
     named = complete_entries(entries, set(whole), whole)
     assert [(entry.base_offset, entry.timestamp_ms) for entry in named] == [
         (0, 100), (10, 100), (20, 100), (30, 200), (40, 200), (50, 200), (60, 200), (70, 300),
     ]  # fmt: skip
-    # An entry without a log is removed; an incomplete one stays, and is not added.
+    # An entry without a log is removed. An incomplete segment keeps its entry, but gets no new one.
     assert complete_entries(entries, {10, 30, 90}, {10: 1}) == (NamedSegment(100, 10), NamedSegment(200, 30))
 
 

@@ -51,7 +51,7 @@ FORMAT: Final = (REPOSITORY / "docs" / "reference" / "format.md").read_text()
 
 
 class Row(NamedTuple):
-    """A place, the possible outcomes of its flips when read by anything except a time, and by a time."""
+    """A place, and the possible outcomes of its flips: for reads other than by time, and for reads by time."""
 
     place: str
     outcomes: frozenset[str]

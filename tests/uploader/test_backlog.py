@@ -82,7 +82,7 @@ def test_a_partition_that_is_shipped_for_the_first_time_is_asked_for_once_and_it
     disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shipping, "_MOVES_S", 1e9)
-    # A broker that leads a partition at the second look, not at the first, asks for it once more.
+    # Make looks rare: a partition that is led only from the second look on is asked for once more.
     monkeypatch.setattr(service, "_LEADERSHIP_S", 20.0)
     store = FaultyStore(MemoryObjectStore())
     with uploader_of(disk.log_dir, store) as uploader, uploader_service(uploader):
@@ -98,7 +98,7 @@ def test_a_partition_that_is_shipped_for_the_first_time_is_asked_for_once_and_it
 def test_after_a_kill_only_what_lies_behind_the_watermark_is_read(disk: BrokerDisk) -> None:
     store = FaultyStore(MemoryObjectStore())
     assert run_once(disk.log_dir, store) == []
-    # The uploader's progress when it was killed; everything it shipped after that is deleted.
+    # Put back an older watermark, as a kill leaves it; the broker has deleted the segments shipped after it.
     behind = watermark_of(store).behind(None, disk.bases[-4], 0, 1, 0)
     store.put(watermark_key("", disk.partition), behind.to_bytes())
     disk.delete(SEGMENTS)

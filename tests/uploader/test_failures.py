@@ -67,7 +67,7 @@ def test_each_operation_of_the_store_may_fail(disk: BrokerDisk, moment: Moment) 
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_the_process_may_die_in_each_operation_of_the_store(disk: BrokerDisk, moment: Moment) -> None:
-    # The last operation looks for holes: no listing remains in which it could die.
+    # Leave out the last operation, a listing of holes: it is empty, so nothing can die in the middle of it.
     for _, inner, store in sweep_of(disk, slice(-1)).die(moment):
         with pytest.raises(Killed):
             run_once(disk.log_dir, store)

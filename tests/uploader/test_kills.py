@@ -65,7 +65,7 @@ def test_an_unclean_election_at_each_operation(tmp_path: Path, dies: bool, momen
     new = BrokerDisk(tmp_path / "new", segments=2)
     new.lead(4)
     new.grow(3)
-    # The last run looks for holes; there are none to list.
+    # Leave out the last operation, an empty listing of holes.
     sweep = OperationSweep(lambda: copied(before), lambda store: run_once(new.log_dir, store), numbers=slice(-1))
     names = {operation.name for operation in sweep.operations}
     assert {"head", "get", "list", "put", "replace"} <= names

@@ -211,7 +211,7 @@ class Reassigned:
         self.uploader.run_once()
         self.old.delete(3)
         look(self.uploader, self.old)
-        # The other broker's log begins at this one's end of that time, and a leader with the next epoch follows.
+        # The other broker's log begins at 30, where this one's began then; it leads with the next epoch from 40 on.
         self.new.epochs, self.new.end = ((0, 30), (1, 40)), 30
         self.new.grow(3)
         Assigned.leads = False

@@ -72,7 +72,7 @@ def test_a_worker_goes_on_with_its_partition_unless_others_are_to_be_looked_at_f
     assert not line.schedule.goes_on(one)
     line.schedule.finish(one, waits=False)
     assert line.take() == 3
-    # No worker continues for work that waits no longer than it.
+    # Only a more urgent partition would interrupt it.
     assert line.schedule.goes_on(urgent)
     line.schedule.finish(other, waits=False)
     urgent.segments.clear()

@@ -232,7 +232,7 @@ def damaged_copy(folder: Path, number: int) -> tuple[str, Path, str]:
     return "-c", settings, own[0].topic
 
 
-# At the end, following skips nothing: with later segments this becomes a hole.
+# Without (-1, True): following skips nothing at the end, which becomes a hole only with later segments.
 @pytest.mark.parametrize(("number", "follow"), [(0, False), (-1, False), (0, True)])
 def test_a_segment_that_cannot_be_read_fails_the_command_or_is_told_of(
     number: int, follow: bool, tmp_path: Path

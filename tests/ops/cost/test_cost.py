@@ -169,7 +169,7 @@ def test_amounts_of_the_bucket() -> None:
 
 def test_amounts_of_brokers() -> None:
     cost = monthly_cost(SUMS, dataclasses.replace(PRICES, kafka=KAFKA, use=Use(2.0, 5.0, 0.0)), NOW_MS)
-    # The newest three days stay there anyway, and disks are half full.
+    # Brokers keep three days' growth anyway, and disks are half full.
     replaced = 40 - 8 / 30 * 3
     assert cost.disks == pytest.approx(replaced * 3 / 0.5)
     # Replicas that are moved, and reads that bypass brokers, two thirds of both to another zone.
