@@ -177,7 +177,7 @@ def _opened(file: Path) -> tuple[LogSnapshot, TopicReader]:
 
 
 def batches_of(file: Path, window: Window) -> Iterator[Any]:
-    """Yield the records of a window, read like in a task."""
+    """Yield the records of a window, read as in a task."""
     snapshot, reader = _opened(file)
     yield from reader.read(log_of(snapshot, window), window.start, window.stop)
 
@@ -206,7 +206,7 @@ def _write(folder: Path, window: Window) -> None:
 
 
 def _encoded(schema: Any) -> list[str]:
-    """Return the columns with dictionaries, like in a pipeline's files, so that the limit does the same work."""
+    """Return the columns with dictionaries, as in a pipeline's files, so that the limit does the same work."""
     file = io.BytesIO()
     pq.write_table(schema.empty_table(), file)
     columns = pq.read_metadata(file).schema

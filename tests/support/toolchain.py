@@ -12,7 +12,7 @@ NEED_JAVA = frozenset({"broker", "spark"})
 
 
 def pytest_configure() -> None:
-    """Set the variables by which Spark finds Java, also in processes that tests start."""
+    """Set the variables that let Spark find Java, also in processes that tests start."""
     variables = environment()
     os.environ["PATH"] = variables["PATH"]
     if "JAVA_HOME" not in variables:

@@ -26,7 +26,7 @@ from tieredstore.process import interruption
 from tieredstore.process.interruption import TAKING_BACK_S
 
 CLOSED: Final = Path("closed")
-"""Path that stands for a closed stdout or stderr."""
+"""Path that means a closed stdout or stderr."""
 
 _NAMES: Final = ("stdin", "stdout", "stderr")
 

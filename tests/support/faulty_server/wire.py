@@ -88,7 +88,7 @@ class Reply:
 
 
 Answer: TypeAlias = Reply | Iterable[Piece]
-"""A whole answer, or pieces to send instead; a generator runs as it is sent."""
+"""A whole answer, or pieces to send instead; a generator runs while its pieces are sent."""
 
 
 def read_request(stream: BufferedReader, proceed: Callable[[bytes], object]) -> Request | None:

@@ -16,7 +16,7 @@ from tests.support.connections import parent_of
 from tieredstore.pipelines.writers import ENVELOPE
 
 DEED: Final = "TIEREDSTORE_TEST_DEED"
-"""Variable of the driver's environment: a file that does not exist yet; its name says which process to kill."""
+"""Variable of the driver's environment: a file that does not exist yet; its name selects the process to kill."""
 
 
 def evens(records: DataFrame) -> DataFrame:

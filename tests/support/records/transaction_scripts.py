@@ -90,7 +90,7 @@ def store(
 ) -> tuple[Partition, list[int]]:
     """Copy a segment for each list of steps; return the partition, and each segment's end.
 
-    ``begins`` has for each segment the first segment of the copying broker's log, which knows nothing earlier.
+    ``begins`` has for each segment the first segment of the copying broker's log, which has no earlier records.
     """
     partition, ends = Partition(), list[int]()
     for number, steps in enumerate(plan):
