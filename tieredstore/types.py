@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tieredstore.api.bucket import By, Which
+    from tieredstore.api.bucket import By
     from tieredstore.api.opening import BrokerLike
     from tieredstore.api.outcomes import OnOutcome, Status, Totals
     from tieredstore.api.positions import GivenPlace as Place
     from tieredstore.api.reading import ReadOptions
     from tieredstore.api.reads import Record
     from tieredstore.api.rows import KeyUse, Partition, Usage
-    from tieredstore.api.scopes import Partitions
+    from tieredstore.api.scopes import Partitions, Which
     from tieredstore.api.tables import Table
     from tieredstore.api.verifying import Finding, Level, Verification
     from tieredstore.consumer.client import Received as Message
@@ -81,7 +81,7 @@ def __getattr__(name: str) -> object:  # noqa: C901  a table
     match name:
         case "Avro" | "Binary" | "Json" | "Text" | "ValueType":
             from tieredstore import values as module  # noqa: PLC0415
-        case "By" | "Which":
+        case "By":
             from tieredstore.api import bucket as module  # noqa: PLC0415
         case "BrokerLike":
             from tieredstore.api import opening as module  # noqa: PLC0415
@@ -97,7 +97,7 @@ def __getattr__(name: str) -> object:  # noqa: C901  a table
             from tieredstore.api import reads as module  # noqa: PLC0415
         case "KeyUse" | "Partition" | "Usage":
             from tieredstore.api import rows as module  # noqa: PLC0415
-        case "Partitions":
+        case "Partitions" | "Which":
             from tieredstore.api import scopes as module  # noqa: PLC0415
         case "Table":
             from tieredstore.api import tables as module  # noqa: PLC0415

@@ -102,6 +102,25 @@ def test_a_store_without_rules_of_its_own_says_so(bucket: ts.Bucket, root: Path)
     assert content(root) == before
 
 
+def test_a_plan_of_a_closed_bucket_deletes_nothing(bucket: ts.Bucket, root: Path) -> None:
+    plans = [bucket.remove("txn"), bucket.gc(), bucket.abort_rule()]
+    bucket.place_hold("case-17")
+    plans.append(bucket.release_hold("case-17"))
+    before = content(root)
+    bucket.close()
+    for plan in plans:
+        for use in (list, ts.Plan.show, ts.Plan.apply):
+            with pytest.raises(ts.errors.AlreadyClosedError, match="the bucket was closed"):
+                use(plan)
+    assert content(root) == before
+
+
+def test_an_outcome_is_a_line_for_a_person(bucket: ts.Bucket) -> None:
+    lines = [str(outcome) for outcome in bucket.remove("txn", partitions=0, stop=700)]
+    assert lines[0].startswith("planned (removed), txn-0, offsets 0…604, ")
+    assert "None" not in "".join(lines)
+
+
 def test_one_segment_is_removed_by_its_offset_or_its_id(bucket: ts.Bucket, root: Path) -> None:
     at_605 = bucket.inspect("txn", 0, 605)
     plan = bucket.remove("txn", partitions=0, segment=605)

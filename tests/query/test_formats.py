@@ -44,6 +44,19 @@ def test_only_a_format_of_text_goes_to_a_terminal_unasked(name: str, monkeypatch
     assert Target.parse(Rows(row_format=name, output=Path("-"))) == Target(None, name)
 
 
+@pytest.mark.parametrize("name", WRITERS)
+def test_rows_that_a_read_can_have_are_written_and_none_too(name: str) -> None:
+    names = pa.array(["orders"]).dictionary_encode()
+    columns = {
+        "topic": names,
+        "partition": pa.array([0]).dictionary_encode(),
+        "value": pa.array(['{"a": 1}'], pa.json_()),
+    }
+    rows = pa.table(columns)
+    assert b"orders" in written(name, rows) or name == "parquet"
+    written(name, rows.slice(0, 0))
+
+
 def test_a_new_row_is_all_that_a_format_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "stdout", Terminal())
     row = replace(WRITERS["parquet"], other_endings=(".zyx",))

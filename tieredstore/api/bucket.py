@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal, Unpack
 
 from tieredstore.api import outcomes as found
 from tieredstore.api.outcomes import OnOutcome, Outcome, Plan, Totals, run
-from tieredstore.api.positions import GivenPlace, duration_of, place_of
+from tieredstore.api.positions import GivenPlace, duration_of, place_of, window_of
 from tieredstore.api.rows import KeyUse, Segment, Topic, Usage, segment_of
-from tieredstore.api.scopes import Partitions, Scopes, TopicIdLike, check_names, is_glob, topic_id_of
+from tieredstore.api.scopes import (
+    Partitions,
+    Scopes,
+    TopicIdLike,
+    Which,
+    check_keywords,
+    check_names,
+    is_glob,
+    scopes_of,
+    topic_id_of,
+)
 from tieredstore.api.tables import Table, told
 from tieredstore.errors import ConfigError
 from tieredstore.model import AtTime, IndexType, RemoteLogSegmentMetadata, Uuid
@@ -50,14 +60,6 @@ _COPIES_AT_ONCE: Final = 4
 
 CLOSE_S: Final = 2.0
 """Most seconds that closing a bucket takes."""
-
-
-class Which(TypedDict, total=False):
-    """Which segments of the topics, and how many in parallel; the same in every method that takes it."""
-
-    partitions: Partitions
-    topic_id: TopicIdLike
-    parallel: int
 
 
 class _Opened:
@@ -113,7 +115,7 @@ class Bucket(Closing):
         """
         from tieredstore.api.topics import sum_up  # noqa: PLC0415
 
-        scopes, first, last = _scopes(topics, which), place_of("start", start), place_of("stop", stop)
+        scopes, (first, last) = scopes_of(self.topics, topics, which), window_of(start, stop)
         moment = place_of("until", until)
         if isinstance(moment, int):
             raise ConfigError(f"until is {moment}, an offset: give a time, as yesterday or 2026-01-31T08:00Z")
@@ -128,7 +130,7 @@ class Bucket(Closing):
         self, *topics: str, start: GivenPlace = None, stop: GivenPlace = None, **which: Unpack[Which]
     ) -> Iterator[Segment]:
         """Yield the segments of several topics one by one, without holding them or their manifests."""
-        scopes, first, last = _scopes(topics, which), place_of("start", start), place_of("stop", stop)
+        scopes, (first, last) = scopes_of(self.each_segment, topics, which), window_of(start, stop)
         return (segment_of(one, self) for one in self._listed(scopes, first, last))
 
     def segments(
@@ -144,7 +146,7 @@ class Bucket(Closing):
 
         Those with records at ``start`` or later, and from before ``stop``. Reads their manifests, and needs no key.
         """
-        scopes, first, last = Scopes((topic,), partitions, topic_id), place_of("start", start), place_of("stop", stop)
+        scopes, (first, last) = Scopes((topic,), partitions, topic_id), window_of(start, stop)
         return Table(segment_of(one, self) for one in self._listed(scopes, first, last))
 
     def read(
@@ -251,7 +253,7 @@ class Bucket(Closing):
             raise ConfigError(f"{what} needs the manifests: leave listing out")
         known = prices_of(UsageBy(by), prices)
         listed = self._listed(
-            _scopes(topics, which), place_of("start", start), place_of("stop", stop), manifests=not listing,
+            scopes_of(self.usage, topics, which), *window_of(start, stop), manifests=not listing,
             ordered=False, parallel=which.get("parallel", READERS),
         )  # fmt: skip
         return add_up(told(listed, self._teller(on_segment)), UsageBy(by), known, self.settings)
@@ -266,7 +268,7 @@ class Bucket(Closing):
         """Return what each key pair encrypts, quarantine included; with ``key_id`` only that pair, empty if unused.
 
         ``on_segment`` is called with each segment examined, ``on_need`` with each thing that needs the pair ``key_id``
-        or may need it: readers too, which cache manifests for a while after a rotation.
+        or may need it: readers too, which cache manifests for a while after a rotation and make no row.
         """
         from tieredstore.api.key_pairs import count_uses  # noqa: PLC0415
 
@@ -295,8 +297,8 @@ class Bucket(Closing):
         """
         from tieredstore.api.verifying import Depth, verify_segments  # noqa: PLC0415
 
-        scopes, file = _scopes(topics, which), None if state is None else Path(state)
-        first, last = place_of("start", start), place_of("stop", stop)
+        scopes, file = scopes_of(self.verify, topics, which), None if state is None else Path(state)
+        first, last = window_of(start, stop)
         depth = Depth(level, sample, first, last, file, recheck_days, which.get("parallel"))
         opened = self._bucket()
         opened.refuse_raw("verify", "it has neither manifests nor the indexes that would be held against each other")
@@ -335,6 +337,7 @@ class Bucket(Closing):
         """
         from tieredstore.api.uploading import find_segments, upload_segments  # noqa: PLC0415
 
+        check_keywords(self.upload, which, Which)
         segments = find_segments(Path(log_dir), topics, which.get("partitions"), which.get("topic_id"))
         if on_found is not None:
             on_found(segments)
@@ -363,7 +366,7 @@ class Bucket(Closing):
         """
         from tieredstore.ops.copies.copying import BucketCopy  # noqa: PLC0415
 
-        source, scopes = self._bucket(), _scopes(topics, which)
+        scopes, source = scopes_of(self.mirror, topics, which), self._bucket()
         source.refuse_raw("mirror", "its objects are the broker's files; upload() stores them from a disk")
 
         def outcomes() -> Generator[Outcome]:
@@ -403,7 +406,7 @@ class Bucket(Closing):
         """
         from tieredstore.api.removing import check_arguments, plan_removal  # noqa: PLC0415
 
-        scopes, place = _scopes(topics, which), place_of("stop", stop)
+        scopes, place = scopes_of(self.remove, topics, which), place_of("stop", stop)
         check_arguments(scopes, place, segment)
         if force and self.broker is None:
             raise ConfigError("force is for what brokers list: open the bucket with broker=")
@@ -423,7 +426,7 @@ class Bucket(Closing):
         """
         from tieredstore.api.removing import plan_gc  # noqa: PLC0415
 
-        scopes, least = _scopes(topics, which), duration_of("min_age", min_age)
+        scopes, least = scopes_of(self.gc, topics, which), duration_of("min_age", min_age)
         if unknown_too and self.broker is None:
             raise ConfigError("unknown_too is for what brokers do not name: open the bucket with broker=")
         self._bucket().refuse_raw(
@@ -438,9 +441,8 @@ class Bucket(Closing):
         """
         from tieredstore.api.key_pairs import rotate_segments  # noqa: PLC0415
 
-        scopes, opened = _scopes(topics, which), self._bucket()
-        parallel = which.get("parallel", READERS)
-        return Plan("rotate_keys", str(scopes), rotate_segments(opened, scopes, parallel))
+        scopes = scopes_of(self.rotate_keys, topics, which)
+        return Plan("rotate_keys", str(scopes), rotate_segments(self, scopes, which.get("parallel", READERS)))
 
     def abort_rule(self, *, days: int = 7) -> Plan:
         """Return a plan to make the store abort multipart uploads that do not complete within this many days.
@@ -454,9 +456,7 @@ class Bucket(Closing):
     # ---- legal holds
 
     def holds(self) -> Table[LegalHold]:
-        """Return the legal holds of the bucket. Raises CorruptDataError for an unreadable one, which holds
-        everything.
-        """
+        """Return the legal holds. Raises CorruptDataError for an unreadable one, which holds everything."""
         from tieredstore.ops.garbage.holds import list_holds  # noqa: PLC0415
 
         opened = self._bucket()
@@ -480,7 +480,7 @@ class Bucket(Closing):
         """
         from tieredstore.ops.garbage.holds import LegalHold, place_hold  # noqa: PLC0415
 
-        scopes, first, end = Scopes(topics, partitions), place_of("start", start), place_of("stop", stop)
+        scopes, (first, end) = Scopes(topics, partitions), window_of(start, stop)
         if len(topics) > 1 or any(map(is_glob, topics)) or len(scopes.partitions or ()) > 1:
             raise ConfigError("a hold is of one topic and one partition at most: place one for each")
         topic, partition = next(iter(topics), None), next(iter(scopes.partitions or ()), None)
@@ -505,10 +505,11 @@ class Bucket(Closing):
         """
         from tieredstore.ops.garbage.holds import LegalHold, find_hold, release_hold  # noqa: PLC0415
 
-        opened = self._bucket()
-        planned = find_hold(opened.store, opened.prefix, name)
+        bucket = self._bucket()
+        planned = find_hold(bucket.store, bucket.prefix, name)
 
         def outcomes(dry_run: bool) -> Generator[Outcome]:
+            opened = self._bucket()
             hold = find_hold(opened.store, opened.prefix, name)
             is_same = hold == planned
             if is_same and not dry_run:
@@ -590,10 +591,6 @@ class Bucket(Closing):
 
     def __reduce__(self) -> tuple[type[Bucket], tuple[object, ...]]:
         return Bucket, (self.settings, self.broker, self.named)
-
-
-def _scopes(topics: Sequence[str], which: Which) -> Scopes:
-    return Scopes(topics, which.get("partitions"), which.get("topic_id"))
 
 
 def _ignore(_: object) -> None:

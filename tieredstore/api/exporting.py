@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tieredstore.api.positions import GivenPlace
 from tieredstore.api.reading import ReadOptions, places_of, query_of, types_of
+from tieredstore.api.scopes import check_keywords
 from tieredstore.errors import ConfigError
 from tieredstore.model import Earliest, Latest
 from tieredstore.query.export import Exported, export_files, plan_export
@@ -42,6 +43,7 @@ def export_records(
     how: ReadOptions,
 ) -> int:
     """Write the records that the folder lacks, and return how many."""
+    check_keywords(bucket.export, how, ReadOptions)
     begin, end = places_of(*window)
     surplus = next((name for name in _OF_FILES if how.get(name)), None)
     if surplus is not None:

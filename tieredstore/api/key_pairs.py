@@ -20,6 +20,7 @@ from tieredstore.ops.listing import ListedSegment, SegmentTotals, list_encrypted
 from tieredstore.remote.key_ring import key_ring_of
 
 if TYPE_CHECKING:
+    from tieredstore.api.bucket import Bucket
     from tieredstore.api.scopes import Scopes
     from tieredstore.ops.bucket import Bucket as OpenBucket
 
@@ -49,13 +50,14 @@ def count_uses(
     return Table([used] if used.segments or may_need else [])
 
 
-def _row(key_id: str | None, sums: SegmentTotals, may_need: int = 0) -> KeyUse:
+def _row(key_id: str | None, sums: SegmentTotals, may_need: int | None = None) -> KeyUse:
     times = time_of(sums.oldest_ms), time_of(sums.newest_ms)
     return KeyUse(key_id, sums.segments, sums.size, sums.stored_size, *times, may_need)
 
 
-def rotate_segments(opened: OpenBucket, scopes: Scopes, parallel: int) -> Callable[[bool], Generator[Outcome]]:
+def rotate_segments(bucket: Bucket, scopes: Scopes, parallel: int) -> Callable[[bool], Generator[Outcome]]:
     """Return the function that rotates the segments in scope, or plans it. Raises ConfigError without encryption."""
+    opened = bucket.opened()
     opened.refuse_raw("keys rotate", "nothing of it is encrypted")
     ring = key_ring_of(opened.settings)
     if ring is None:
@@ -66,7 +68,7 @@ def rotate_segments(opened: OpenBucket, scopes: Scopes, parallel: int) -> Callab
     chosen = list(scopes.of(opened.store, opened.prefix))
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
-        noted: set[str] = set()
+        noted, opened = set[str](), bucket.opened()
         rotation = Rotation(opened.store, ring, rules=opened.manifest_rules, dry_run=dry_run, parallel=parallel)
         for scope in chosen:
             listed = list_encrypted(opened.store, opened.prefix, scope)

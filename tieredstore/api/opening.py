@@ -26,7 +26,7 @@ def open(
     source: StoreLike = None,
     /,
     *,
-    store: str | None = None,
+    store: str | os.PathLike[str] | None = None,
     broker: BrokerLike = None,
     **settings: SettingValue,
 ) -> Bucket:

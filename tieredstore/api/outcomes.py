@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from tieredstore.errors import PartlyDoneError
-from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.model import TopicIdPartition, Uuid, human_bytes
 from tieredstore.ops import steps
 
 if TYPE_CHECKING:
@@ -49,6 +49,15 @@ class Outcome:
     key_id: str | None = None
     reason: str | None = None
     error: Exception | None = None
+
+    def __str__(self) -> str:
+        scope = (
+            None if self.topic is None else self.topic if self.partition is None else f"{self.topic}-{self.partition}"
+        )
+        offsets = None if self.base_offset is None else f"offsets {self.base_offset}…{self.last_offset}"
+        size = None if self.stored_size is None else human_bytes(self.stored_size)
+        known = (f"{self.status} ({self.code})", scope, offsets, self.name, size, self.reason, self.error)
+        return ", ".join(str(one) for one in known if one is not None)
 
     def of(self, where: TopicIdPartition) -> Outcome:
         """Return the same for an item of this partition."""

@@ -52,6 +52,21 @@ def place_of(name: str, given: GivenPlace, *, clock: Clock = _now) -> int | AtTi
     raise ConfigError(f"{name} is of the type {type(given).__name__}; give {kinds}")
 
 
+def ends_before(start: int | AtTime | None, stop: int | AtTime | None) -> bool:
+    """Return True if two offsets, or two times, are in the wrong order."""
+    if isinstance(start, AtTime) and isinstance(stop, AtTime):
+        return start.timestamp_ms > stop.timestamp_ms
+    return isinstance(start, int) and isinstance(stop, int) and start > stop
+
+
+def window_of(start: GivenPlace, stop: GivenPlace) -> tuple[int | AtTime | None, int | AtTime | None]:
+    """Parse where a window starts and stops; raise ConfigError for invalid positions, and for the wrong order."""
+    first, last = place_of("start", start), place_of("stop", stop)
+    if ends_before(first, last):
+        raise ConfigError(f"start {start} is after stop {stop}")
+    return first, last
+
+
 def duration_of(name: str, given: timedelta | str) -> timedelta:
     """Parse a duration such as ``90s``, ``30m``, ``24h``, ``7d``; raise ConfigError naming an invalid one."""
     match given:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypedDic
 
 import pyarrow as pa
 
-from tieredstore.api.positions import GivenPlace, place_of
+from tieredstore.api.positions import GivenPlace, window_of
 from tieredstore.api.reads import Read
-from tieredstore.api.scopes import Partitions, TopicIdLike, partition_set, topic_id_of
+from tieredstore.api.scopes import Partitions, TopicIdLike, check_keywords, partition_set, topic_id_of
 from tieredstore.errors import ConfigError, quoted
 from tieredstore.model import Earliest, Isolation, Last, Latest, Place
 from tieredstore.query.conditions import Condition
@@ -80,6 +80,7 @@ def read_records(
     how: ReadOptions,
 ) -> Read:
     """Return the records of a topic between two positions, or the last ones, of bucket and broker as one log."""
+    check_keywords(bucket.read, how, ReadOptions)
     begin, end = places_of(start, stop, last)
     columns, limit = _columns(how), _limit(how)
     types = types_of(how, "bytes")(topic)
@@ -115,6 +116,7 @@ def query_rows(bucket: Bucket, sql: str, how: ReadOptions, *, sandbox: bool) -> 
     from tieredstore.query.topic_table import TableOptions  # noqa: PLC0415
 
     _check_text(sql)
+    check_keywords(bucket.query, how, ReadOptions)
     types, limit = types_of(how, "text"), _limit(how)
     options = TableOptions(
         isolation=isolation_of(how), on_data_loss=policy_of(how), client=bucket.broker,
@@ -197,10 +199,8 @@ def policy_of(how: Mapping[str, Any]) -> OnDataLoss:
 
 def places_of(start: GivenPlace, stop: GivenPlace, last: int | None) -> tuple[Place | None, Place | None]:
     """Return the start and the end of a read; raise ConfigError for impossible ones."""
-    begin, end = place_of("start", start), place_of("stop", stop)
+    begin, end = window_of(start, stop)
     if last is None:
-        if isinstance(begin, int) and isinstance(end, int) and begin > end:
-            raise ConfigError(f"start {begin} is after stop {end}")
         return begin, end
     if start is not None:
         raise ConfigError("last and start exclude each other")

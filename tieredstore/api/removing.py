@@ -50,17 +50,18 @@ def plan_removal(
     bucket: Bucket, scopes: Scopes, stop: int | AtTime | None, segment: int | Uuid | None, *, force: bool, parallel: int
 ) -> Plan:
     """Return the plan; named segments are looked up now."""
-    opened = bucket.opened()
+    at_first = bucket.opened()
     if segment is None:
-        chosen, only = scopes.of_one_life(opened.store, opened.prefix), None
+        chosen, only = scopes.of_one_life(at_first.store, at_first.prefix), None
     else:
-        only = _find(opened, scopes, segment)
+        only = _find(at_first, scopes, segment)
         where = only.segment_id.topic_id_partition
         chosen = [Scope(where.topic, where.topic_id, where.partition)]
-    as_of_ms = admin_of(opened.store).now_ms()
+    as_of_ms = admin_of(at_first.store).now_ms()
     before = Before(time_ms=stop.timestamp_ms) if isinstance(stop, AtTime) else Before(offset=stop)
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
+        opened = bucket.opened()
         with open_brokers(bucket.broker) as brokers:
             removal = Removal(
                 opened.store,
@@ -94,10 +95,11 @@ def plan_removal(
 
 def plan_gc(bucket: Bucket, scopes: Scopes, min_age: timedelta, *, unknown_too: bool, parallel: int) -> Plan:
     """Return the plan to delete leftovers of at least ``min_age``."""
-    opened = bucket.opened()
-    chosen, as_of_ms = list(scopes.of(opened.store, opened.prefix)), store_time_ms(opened.store)
+    at_first = bucket.opened()
+    chosen, as_of_ms = list(scopes.of(at_first.store, at_first.prefix)), store_time_ms(at_first.store)
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
+        opened = bucket.opened()
         with open_brokers(bucket.broker) as brokers:
             collection = GarbageCollection(
                 opened.store,
@@ -120,9 +122,9 @@ def plan_abort_rule(bucket: Bucket, days: int) -> Plan:
     """Return the plan to add a rule that aborts uploads not completed within this many days."""
     if type(days) is not int or days < 1:
         raise ConfigError(f"days is {days!r:.60}; give how many, as 7")
-    opened = bucket.opened()
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
+        opened = bucket.opened()
         report = add_abort_rule(
             opened.store,
             opened.prefix,

@@ -214,8 +214,8 @@ class Usage:
 class KeyUse:
     """Data encrypted by a key pair; ``key_id`` None is plain data.
 
-    With a requested pair, ``may_need`` counts what may need it besides its segments: damaged manifests, and copies
-    without a manifest or an end, which may still be committed under it.
+    ``may_need`` counts what may need a requested pair besides its segments: damaged manifests, and copies without a
+    manifest or an end, which may still be committed under it. It is None if all pairs were requested.
     """
 
     key_id: str | None
@@ -224,7 +224,7 @@ class KeyUse:
     stored_size: int
     oldest_time: datetime | None
     newest_time: datetime | None
-    may_need: int = 0
+    may_need: int | None = None
 
 
 _KAFKAS_NAMES: Final = {

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
 from tieredstore.catalog.absence import absence
 from tieredstore.catalog.listing import Scope
@@ -21,6 +23,31 @@ Partitions: TypeAlias = "int | Sequence[int] | None"
 
 TopicIdLike: TypeAlias = "Uuid | str | None"
 """Kafka's topic id, for a name that several topics had in turn."""
+
+
+class Which(TypedDict, total=False):
+    """Which segments of the topics, and how many in parallel; the same in every method that takes it."""
+
+    partitions: Partitions
+    topic_id: TopicIdLike
+    parallel: int
+
+
+def check_keywords(method: Callable[..., object], given: Mapping[str, object], accepted: type) -> None:
+    """Raise ConfigError for a keyword that neither ``method`` nor the TypedDict of its ``**`` has."""
+    known = accepted.__annotations__.keys()
+    for name in given.keys() - known:
+        parameters = inspect.signature(method).parameters.values()
+        names = [one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)]
+        near = difflib.get_close_matches(name, [*names, *known], n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join([*names, *known])}"
+        raise ConfigError(f"{method.__name__}() has no argument {name!r:.60}; {hint}")
+
+
+def scopes_of(method: Callable[..., object], topics: Sequence[str], which: Which) -> Scopes:
+    """Return the segments that a call of ``method`` covers; raise ConfigError for wrong arguments."""
+    check_keywords(method, which, Which)
+    return Scopes(topics, which.get("partitions"), which.get("topic_id"))
 
 
 def partition_set(given: Partitions) -> tuple[int, ...] | None:

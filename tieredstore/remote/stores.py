@@ -97,7 +97,7 @@ def settings_of(source: StoreLike, *, store: str | None = None, extra: GivenProp
 
 
 def resolve_store(
-    source: StoreLike, *, store: str | None = None, extra: GivenProperties = _NOTHING
+    source: StoreLike, *, store: str | os.PathLike[str] | None = None, extra: GivenProperties = _NOTHING
 ) -> tuple[Settings, NamedStore | None]:
     """Return the same settings and their origin; that is None for loaded settings."""
     found = find_store(source, store=store, extra=extra)
@@ -105,11 +105,15 @@ def resolve_store(
 
 
 def find_store(
-    source: StoreLike, *, store: str | None = None, extra: GivenProperties = _NOTHING
+    source: StoreLike, *, store: str | os.PathLike[str] | None = None, extra: GivenProperties = _NOTHING
 ) -> NamedStore | Settings:
     """Return the origin that ``source`` names, not loaded; loaded settings are returned unchanged. Raise
     ConfigError.
     """
+    if store is not None:
+        if not isinstance(store, str | os.PathLike):
+            raise ConfigError(f"store is of the type {type(store).__name__}; give a URL or a folder")
+        store = os.fspath(store)
     match source:
         case Settings():
             return _as_they_are(source, store, extra)

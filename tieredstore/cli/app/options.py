@@ -31,7 +31,8 @@ from tieredstore.model import DEFAULT_ISOLATION, Isolation, Uuid
 from tieredstore.query.writers import formats_text
 
 if TYPE_CHECKING:
-    from tieredstore.api.bucket import Bucket, Which
+    from tieredstore.api.bucket import Bucket
+    from tieredstore.api.scopes import Which
     from tieredstore.config import Settings
     from tieredstore.model import AtTime
     from tieredstore.remote.stores import NamedStore
@@ -309,9 +310,10 @@ class FromTo(Group):
 
     def check_order(self) -> None:
         """Raise ConfigError for a range that ends before it begins."""
-        start, stop = self.first, self.end
-        if isinstance(start, int) and isinstance(stop, int) and start > stop:
-            raise ConfigError(f"there are no offsets from {start} up to {stop}: the window ends before it begins")
+        from tieredstore.api.positions import ends_before
+
+        if ends_before(self.first, self.end):
+            raise ConfigError(f"--from {self.start} is after --to {self.stop}: the window ends before it begins")
 
     @property
     def end(self) -> int | AtTime | None:
