@@ -1,4 +1,4 @@
-"""Java, Node.js and Go: the machine's own if suitable; otherwise an error or a download."""
+"""Java, Node.js and Go: the machine's own if suitable; otherwise pinned wheels, and errors without them."""
 
 from __future__ import annotations
 

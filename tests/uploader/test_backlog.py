@@ -119,7 +119,7 @@ def test_a_segment_of_other_borders_that_begins_before_the_watermark_joins_on(tm
     second.grow(4)
     assert run_once(second.log_dir, store) == []
     assert extents(store)[-1] == (25, 34)
-    # Reset to the first one's watermark, in the middle of the second one's segments.
+    # Put back the watermark of the first disk, which is in the middle of a segment of the second.
     store.put(watermark_key("", first.partition), watermark.to_bytes())
     third = BrokerDisk(tmp_path / "3", end=35, segments=2)
     assert run_once(third.log_dir, store) == []

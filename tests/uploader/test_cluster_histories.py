@@ -206,7 +206,9 @@ class Histories:
             until(LONG_S, lambda: self.leader == follower)
 
     def elect_uncleanly(self) -> None:
-        """Replace what only the last leader has shipped; read also while only brokers have the replacement."""
+        """Replace the segments that only the last leader has shipped; read also while only brokers have the
+        replacement.
+        """
         leader, follower = self.leader, self.follower
         self.cluster.brokers[follower].stand_still()
         until(LONG_S, lambda: list(self.state().isrs) == [leader])

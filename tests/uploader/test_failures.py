@@ -295,7 +295,7 @@ def test_a_try_that_takes_too_long_is_given_up(disk: BrokerDisk, store: MemoryOb
 
 
 def test_two_that_both_believe_to_lead_do_no_harm(tmp_path: Path, disk: BrokerDisk) -> None:
-    """The second one ships everything in the middle of the first one's work."""
+    """The second uploader ships everything while the first is still at work."""
     twin = BrokerDisk(tmp_path / "twin", segments=4)
     for _, inner, store in sweep_of(disk).sleep(partial(run_once, twin.log_dir)):
         assert run_once(disk.log_dir, store) == []

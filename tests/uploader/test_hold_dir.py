@@ -340,7 +340,7 @@ def test_a_link_that_is_made_after_the_answer_says_that_it_is_replicated(
 def test_a_full_disk_has_its_bytes_back_when_they_are_let_go(
     disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hard links need no space, but the small file with them does."""
+    """Hard links take no space, but the small file with them does."""
     real, is_full, free = Path.write_bytes, [True], [50.0]
 
     def write_bytes(path: Path, data: bytes) -> int:

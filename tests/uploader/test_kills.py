@@ -80,7 +80,7 @@ def test_an_unclean_election_at_each_operation(tmp_path: Path, dies: bool, momen
 
 
 class Steps:
-    """Counter of changes below a folder that dies in the given one, before or after it."""
+    """Counts changes below a folder, and dies before or after the one with the given number."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.count, self.die_at, self.is_behind = str(folder), 0, -1, False

@@ -145,7 +145,7 @@ class UploaderMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.disk.bases) > 1)
     @rule(count=st.integers(1, 2), are_gone=st.booleans())
     def take_by_retention(self, count: int, are_gone: bool) -> None:
-        # Retention deletes nothing that is not replicated.
+        # Retention deletes only replicated segments.
         old = [base for base in self.disk.bases[:-1] if base + RECORDS <= self.settling.high]
         self.disk.mark_deleted(min(count, len(old)))
         if are_gone:

@@ -145,7 +145,7 @@ class Nobody(Leadership):
 def test_whatever_waits_for_a_store_that_is_silent_ends_the_service(
     disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch, silence: str
 ) -> None:
-    """Only uploads have a time limit of their own."""
+    """Only uploads have a separate time limit."""
     verb, prefix, own = SILENCES[silence]
     for name in ("_FILL_S", "_FOLLOW_S", "_FIRST_EXPIRY_S"):
         monkeypatch.setattr(module, name, 0.05)
@@ -382,7 +382,7 @@ def test_a_partition_that_is_led_since_now_is_held_and_shipped_without_waiting_f
         until(lambda: uploader.held.files == 4)
         settling.high = 10
         until(lambda: extents(store) == [(0, 9)])
-        # Another broker leads: the uploader ships no more of the partition, and keeps holding unshipped segments.
+        # Another broker leads: the uploader stops shipping the partition, and keeps holding unshipped segments.
         settling.high = 0
         disk.grow()
         until(lambda: uploader.held.files == 4)

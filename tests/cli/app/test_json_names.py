@@ -103,7 +103,7 @@ def printing_bucket() -> Generator[Printed]:
     with demo_bucket() as folder:
         _make_it_odd(folder)
         with (folder / "kept.properties").open("a") as kept:
-            kept.write("kafka.new.consumer.topic.list=none\n")  # of the whole messages
+            kept.write("kafka.new.consumer.topic.list=none\n")  # an undamaged topic
         _kept_twice(folder)
         _publish()
         yield {command: _printed_by(command, lines) for command, lines in PRINTING.items()}

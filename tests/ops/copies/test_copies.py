@@ -372,7 +372,7 @@ def test_what_stands_and_is_equal_is_not_sent_again() -> None:
 
 
 def aged(store: ObjectStore, hours: float | None) -> ObjectStore:
-    """Return a store in which everything is that many hours old, or has no time."""
+    """Return a store whose objects are all that many hours old, or have no modification time."""
     modified_ms = None if hours is None else -round(hours * 3_600_000)
     return (
         ScriptedStore(store)

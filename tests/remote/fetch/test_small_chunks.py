@@ -68,7 +68,7 @@ def test_the_whole_log_comes_by_runs_of_a_bounded_number_of_chunks(copied: Copie
 
 @pytest.mark.parametrize("chunk_size", [1, 100, 4096])
 def test_a_cache_in_memory_takes_as_much_as_it_may_however_small_its_chunks(chunk_size: int) -> None:
-    # Keys that only the cache holds, like those of many small segments: the most expensive ones.
+    # Only the cache refers to these keys, as for many small segments: such keys cost the most memory.
     limit, chunks = 1 << 20, 2 * (1 << 20) // (chunk_size + 300)
     tracemalloc.start()
     try:
