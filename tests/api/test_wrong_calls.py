@@ -100,7 +100,7 @@ OF_A_BUCKET: list[tuple[Call, type[Exception], str]] = [
     (lambda b: b.segments("txn", 3), ResourceNotFoundError, "topic 'txn' has no partition 3 in the bucket: it has 0"),
     (lambda b: b.remove("tx*", "ab*"), ResourceNotFoundError, "there is no topic 'ab*' in the bucket"),
     (lambda b: b.inspect("txn", 0, 7), SegmentNotFoundError, "no segment of txn-0 begins at 7; nearest 0, 605"),
-    (lambda b: b.read("txn").write("a.txt"), ConfigError, "'a.txt' says no format: name it .parquet"),
+    (lambda b: b.read("txn").write("a.txt"), ConfigError, "'a.txt' has no known ending: name it .parquet"),
     (lambda b: b.rotate_keys(), ConfigError, "the settings have no key ring to rotate to"),
     (lambda b: b.release_hold("case"), ResourceNotFoundError, ""),
     (lambda b: b.mirror(b), ConfigError, "source and target are the same place"),

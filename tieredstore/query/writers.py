@@ -143,7 +143,7 @@ def writer_for(path: Path) -> Writer:
     """Return the writer of the format that the file's name ends with; raise ConfigError for an unknown one."""
     name = format_of(path)
     if name is None:
-        raise ConfigError(f"{str(path)!r:.120} says no format: name it {endings_text()}")
+        raise ConfigError(f"{str(path)!r:.120} has no known ending: name it {endings_text()}")
     return WRITERS[name].write
 
 

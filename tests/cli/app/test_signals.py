@@ -155,7 +155,7 @@ def test_what_there_was_no_time_to_take_back_is_named(stage: Stage) -> None:
         assert "tieredstore rm events -p 0 --segment=" in copied
         assert copied.endswith("tieredstore: stopped; 0 of 1 copied; run again to go on\n")
     assert deleted.startswith(
-        "tieredstore: stopped; no segments deleted; what is left of the segment goes by: "
+        "tieredstore: stopped; no segments deleted; to delete the rest of the segment: "
         "tieredstore rm txn -p 0 --segment="
     )
 

@@ -80,11 +80,11 @@ def test_a_topic_that_was_created_again_is_told_apart_by_its_id(settings: Path) 
         (f"fetch single 0 {OTHER_TOPIC_ID}", 3, f"no segment of single-0 has the id {OTHER_TOPIC_ID}\n"),
         (f"fetch single 0 0 --topic-id={OTHER_TOPIC_ID}", 3, f"topic 'single' has no id {OTHER_TOPIC_ID}"),
         ("fetch single 0 0 --topic-id=short", 2, "'short' is not a Kafka uuid"),
-        ("fetch single 0 short", 2, "OFFSET|ID is 'short', which is neither an offset nor the id of a segment"),
+        ("fetch single 0 short", 2, "OFFSET|ID is 'short', not an offset or the id of a segment"),
         ("fetch single x 0", 2, ""),
         ("fetch single 0 9999999999999999999", 2, "OFFSET|ID is 9999999999999999999"),
         ("fetch single -1 0", 2, ""),
-        ("fetch single 0 -- -1", 2, "OFFSET|ID is '-1', which is neither an offset nor the id of a segment"),
+        ("fetch single 0 -- -1", 2, "OFFSET|ID is '-1', not an offset or the id of a segment"),
     ],
 )
 def test_what_names_no_segment_is_told_what_there_is(line: str, code: int, words: str, settings: Path) -> None:

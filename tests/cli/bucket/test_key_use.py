@@ -147,7 +147,7 @@ def test_the_active_pair_is_needed_though_nothing_is_encrypted_by_it_yet(root: P
         path.unlink()
     active = tieredstore("keys", "list", "key2", "-c", both, "--json")
     assert active.code == 5
-    assert "key pair 'key2' is the active one of these settings" in active.stderr
+    assert "key pair 'key2' is active in these settings" in active.stderr
     _, summary = active.rows
     assert (summary["active"], summary["needed"], summary["segments"]) == (True, True, 0)
 
@@ -158,7 +158,7 @@ def test_where_nothing_is_listed_no_pair_can_be_retired(root: Path, both: Path) 
         path.unlink()
     for settings in (misspelt, both):
         checked = tieredstore("keys", "list", "key1", "-c", settings)
-        checked.fails(3, "no segments were found, which says nothing of key pair 'key1'")
+        checked.fails(3, "no segments found, so the use of key pair 'key1' is unknown")
         assert "nothing needs" not in checked.stderr
         as_json = tieredstore("keys", "list", "key1", "-c", settings, "--json")
         assert (as_json.code, as_json.rows[1]["needed"]) == (3, None)

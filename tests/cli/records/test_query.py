@@ -92,7 +92,7 @@ def test_rows_go_into_files_that_are_whole_or_not_there(bucket: Bucket, tmp_path
     assert (tmp_path / "o.csv").read_text().startswith("partition,offset,value\n0,0,v0\n")
     assert query(bucket, sql, "-o", tmp_path / "o.jsonl").code == 0
     assert len((tmp_path / "o.jsonl").read_text().splitlines()) == 150
-    failing(query(bucket, sql, "-o", tmp_path / "o.txt"), 2, f"says no format: name it {endings_text()}")
+    failing(query(bucket, sql, "-o", tmp_path / "o.txt"), 2, f"has no known ending: name it {endings_text()}")
     failing(query(bucket, "SELECT value FROM messages", "-o", tmp_path / "bad.csv"), 4, "offset 2 of messages-0")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["o.csv", "o.jsonl", "o.parquet"]
 

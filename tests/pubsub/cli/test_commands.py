@@ -118,7 +118,7 @@ def test_what_is_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_an_old_word_is_answered_with_the_new_one(old: str, new: str) -> None:
     refused = tieredstore("pubsub", old, "orders")
     assert (refused.code, refused.text) == (2, "")
-    assert f"there is no command 'pubsub {old}'; {new} is what does that" in refused.stderr
+    assert f"there is no command 'pubsub {old}'; {new} does that" in refused.stderr
 
 
 def test_an_offset_is_no_time_of_audit_records(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ A first session:
 \b
   tieredstore keys new key1 >> store.properties             a key pair
   tieredstore upload -c store.properties /var/lib/kafka     closed segments up
-  tieredstore ls -c store.properties                        what is stored
+  tieredstore ls -c store.properties                        stored segments
   tieredstore cat -c store.properties TOPIC                 its records
   tieredstore query -c store.properties "SELECT count(*) FROM TOPIC"
   tieredstore fetch -c store.properties TOPIC 0 0 -o 0.log  a segment back
@@ -207,7 +207,7 @@ Exit codes:
   2    wrong usage or settings       129  ended by SIGHUP
   3    not there                     130  ended by Ctrl-C
   4    damaged                       143  ended by SIGTERM
-  5    there already                 141  nobody read on
+  5    there already                 141  output pipe closed
 """
 
 app: Final = typer.Typer(
@@ -330,17 +330,17 @@ def no_such_command(context: Any, name: str) -> ConfigError:
     near = difflib.get_close_matches(name, there, n=1)
     meant = _MEANT.get(name, "") if not near or name in _MEANT else near[0]
     if called in _MOVED:
-        hint = f"{context.find_root().command_path} {_MOVED[called]} is what does that"
+        hint = f"{context.find_root().command_path} {_MOVED[called]} does that"
     elif meant.partition(" ")[0] not in there:
         hint = f"{path} --help lists them"
     else:
-        hint = f"{path} {meant} is what does that" if name in _MEANT else f"did you mean {meant}?"
+        hint = f"{path} {meant} does that" if name in _MEANT else f"did you mean {meant}?"
     return ConfigError(f"there is no command {quoted(called)}; {hint}")
 
 
 def _no_such_option(problem: Any) -> str:
     near: Sequence[str] = problem.possibilities or ()
-    way_out = f"did you mean {' or '.join(near)}?" if near else f"{_path(problem)} --help lists what it has"
+    way_out = f"did you mean {' or '.join(near)}?" if near else f"{_path(problem)} --help lists its options"
     return f"{_command(problem)} has no option {quoted(problem.option_name)[1:-1]}; {way_out}"
 
 

@@ -74,7 +74,9 @@ class SettingsFile(Group):
     def path(self, own: str) -> Path:
         """Return the file; without one raise ConfigError, which names the service's ``own`` settings."""
         if self.settings is None:
-            raise ConfigError(f"no settings are named: give --settings FILE (-c), with {own} beside those of the store")
+            raise ConfigError(
+                f"no settings are named: give --settings FILE (-c), with {own} and the settings of the store"
+            )
         return self.settings
 
 
@@ -257,7 +259,7 @@ _Stop: TypeAlias = Annotated[
     typer.Option(
         "--to",
         metavar="OFFSET|TIME",
-        help="Where to end: this offset, and what is later, stays out.",
+        help="Where to stop (exclusive).",
         autocompletion=complete_offset,
     ),
 ]
@@ -435,18 +437,18 @@ class Apply(Group):
     """
 
     PANEL: ClassVar[str] = "Work"
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it. Without it, only show what would be done.")] = False
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Apply the plan; without it, only show it.")] = False
 
 
 DryRun: TypeAlias = Annotated[
-    bool, typer.Option("--dry-run", rich_help_panel="Work", help="Say what would be done, and do nothing.")
+    bool, typer.Option("--dry-run", rich_help_panel="Work", help="Only show what would be done.")
 ]
 """For commands that only add: they act at once, except with this."""
 
 MinAge: TypeAlias = Annotated[
     str,
     typer.Option(
-        "--min-age", metavar="AGE", rich_help_panel="Work", help="Only what is older, by the store's clock: 24h, 7d."
+        "--min-age", metavar="AGE", rich_help_panel="Work", help="Minimum age, by the store's clock: 24h, 7d."
     ),
 ]
 """For commands that collect garbage."""
@@ -468,7 +470,7 @@ GroupName: TypeAlias = Annotated[
         "--group",
         metavar="GROUP",
         rich_help_panel="Window",
-        help="Join this consumer group: share the topic, resume at its offsets, commit what was written.",
+        help="Join this consumer group: share the topic, resume at its offsets, commit written offsets.",
     ),
 ]
 """A consumer group."""
@@ -551,7 +553,7 @@ def parse_segment(text: str, name: str = "OFFSET|ID") -> int | Uuid:
     try:
         return Uuid.parse(text)
     except ConfigError as error:
-        problem = f"{name} is {excerpt(text)!r}, which is neither an offset nor the id of a segment"
+        problem = f"{name} is {excerpt(text)!r}, not an offset or the id of a segment"
         raise ConfigError(problem) from error
 
 

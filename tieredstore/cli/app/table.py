@@ -120,7 +120,7 @@ _COMMANDS: Final[Mapping[str, tuple[Effect | Mapping[str, Effect], str]]] = {
     ),
     "du": (
         "reads",
-        "Say how many bytes, segments and objects there are, how well they shrank, and with --prices what they cost.",
+        "Show bytes, segments, objects and compression, and with --prices the cost.",
     ),
     "verify": ("reads", "Check the segments of a bucket, and how they follow each other; nothing is changed."),
     "doctor": ("rewrites", "Look at settings, keys, store, clock, rules and caches, one line each."),

@@ -46,12 +46,10 @@ class Sort(enum.StrEnum):
 def du(
     topics: Topics,
     store: Store,
-    by: Annotated[By, typer.Option("--by", help="What a row is of; a day is that of a segment's newest record.")] = (
-        By.TOPIC
-    ),
+    by: Annotated[By, typer.Option("--by", help="Group rows by this; day: of a segment's newest record.")] = (By.TOPIC),
     prices: Prices = None,
     sort: Annotated[
-        Sort | None, typer.Option("--sort", help="What the rows are sorted by; stored bytes, with --prices the cost.")
+        Sort | None, typer.Option("--sort", help="Sort key of the rows: stored bytes, or the cost with --prices.")
     ] = None,
     listing: Annotated[
         bool, typer.Option("--listing", help="Read no manifests: quick, without sizes before compression.")
@@ -62,7 +60,7 @@ def du(
     output: Output,
     plot: PlotFile = None,
 ) -> None:
-    """Say how many bytes, segments and objects there are, how well they shrank, and with --prices what they cost.
+    """Show bytes, segments, objects and compression, and with --prices the cost.
 
     Reads the manifest of every segment unless --listing is given, and needs no key. With --prices it also shows the
     cost of the same log on brokers' disks and between zones. --plot draws the rows; it needs matplotlib.
@@ -89,7 +87,7 @@ def du(
     assumed = [] if known is None else assumptions_of(known, total.undated)
     _show(rows, total, by, known, assumed, stays, output)
     for sentence in stays:
-        complain(f"what is deleted may cost too, and is not counted: {sentence}")
+        complain(f"deleted objects may still cost, and are not counted: {sentence}")
     if total.damaged:
         complain(
             f"{counted(total.damaged, 'segment')} with a damaged manifest, which count as stored alone (see verify)"

@@ -66,11 +66,11 @@ _WORDS: Final = Words(
     show=_line,
     left={
         "young": "too young, or of a copy under way",
-        "referenced": "got a manifest meanwhile",
+        "referenced": "that now have a manifest",
         "unknown": "with a manifest that the brokers' records do not name",
         "held": "under a legal hold",
         "left": "that only the store takes away, in its own time",
-        "gone": "gone meanwhile, or written again",
+        "gone": "already deleted, or written again",
         "refused": "that the store refuses to delete",
     },
     none="there are no leftovers",

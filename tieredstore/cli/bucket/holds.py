@@ -19,7 +19,7 @@ from tieredstore.ops.garbage.removal import topic_ids
 
 app: Final = typer.Typer(no_args_is_help=True, help="Legal holds: what rm and gc leave alone.")
 
-_Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="What the hold is called.")]
+_Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="Name of the hold.")]
 
 
 @app.callback()
@@ -32,7 +32,7 @@ def place(
     name: _Name,
     topics: Topics,
     window: FromTo,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for who meets the hold.")] = "",
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Reason, shown where the hold applies.")] = "",
     *,
     store: Store,
 ) -> None:

@@ -55,8 +55,8 @@ _LEFT: Final = {
     "unknown_key": "that need a pair that is not on the ring",
     "wrong_key": "not opened by the pair of their id",
     "damaged": "with a damaged manifest",
-    "changed": "being changed by somebody else: run it again",
-    "gone": "deleted meanwhile",
+    "changed": "being changed by another process: run it again",
+    "gone": "already deleted",
 }
 _EXIT_CODES: Final = dict.fromkeys(("unknown_key", "wrong_key", "damaged"), UnknownKeyError.exit_code) | {
     "changed": StoreUnavailableError.exit_code
@@ -80,7 +80,7 @@ def keys() -> None:
 
 @app.command()
 def new(
-    key_id: Annotated[str, typer.Argument(metavar="ID", help="The pair's name; segments record it for good.")],
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="Name of the pair; segments record it permanently.")],
     settings_file: SettingsFile,
     directory: Annotated[
         Path | None,
@@ -89,7 +89,7 @@ def new(
             "--directory",
             metavar="DIR",
             help="Where the two files go.",
-            show_default="where the file's other pairs lie, or beside it; without -c here",
+            show_default="the folder of the file's other pairs, or of the file; without -c the working directory",
         ),
     ] = None,
     bits: Annotated[
@@ -285,16 +285,16 @@ def _check(bucket: Bucket, key_id: str, *, as_json: bool) -> None:
     if reasons:
         is_cached_alone = reasons.keys() == {NeedReason.CACHED}
         way_out = (
-            ": ask again when their caches have let these go" if is_cached_alone else "; keys rotate wraps them anew"
+            ": ask again when their caches have let these go" if is_cached_alone else "; keys rotate wraps them again"
         )
         complain(f"key pair {key_id!r} is needed, or may be: {_sum_of(reasons)}{way_out}")
     if is_active:
-        complain(f"key pair {key_id!r} is the active one of these settings: what is copied next is encrypted by it")
+        complain(f"key pair {key_id!r} is active in these settings: new copies are encrypted with it")
     if reasons or is_active:
         raise typer.Exit(PreconditionFailedError.exit_code)
     if not listed:
         raise ResourceNotFoundError(
-            f"no segments were found, which says nothing of key pair {key_id!r}: check the bucket and key.prefix"
+            f"no segments found, so the use of key pair {key_id!r} is unknown: check the bucket and key.prefix"
         )
     complain(f"nothing needs key pair {key_id!r} any more: {counted(listed, 'segment')} checked")
 

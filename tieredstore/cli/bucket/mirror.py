@@ -32,10 +32,10 @@ def mirror(
     topics: Topics,
     store: Store,
     decrypt: Annotated[
-        bool, typer.Option("--decrypt", help="Let the target have plain copies of what is encrypted.")
+        bool, typer.Option("--decrypt", help="Store encrypted segments in the target as plain copies.")
     ] = False,
     no_read_back: Annotated[
-        bool, typer.Option("--no-read-back", help="Believe the target that it holds what was sent.")
+        bool, typer.Option("--no-read-back", help="Do not read copies back to check them.")
     ] = False,
     rate: Annotated[
         str | None, typer.Option("--rate-limit", metavar="BYTES", help="Limit bandwidth, each way: 50MiB.")
@@ -95,7 +95,7 @@ _WORDS: Final = Words(
     left={
         "there": "already there (by their manifests; bytes were not compared)",
         "leftover": "of the source without a manifest, and so not copied",
-        "gone": "deleted from the source meanwhile",
+        "gone": "already deleted from the source",
         "failed": "failed",
     },
     only_adds=True,

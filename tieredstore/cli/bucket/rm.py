@@ -28,7 +28,10 @@ def rm(
         ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="With --bootstrap-server: also what the brokers list, or may list yet.")
+        bool,
+        typer.Option(
+            "--force", help="With --bootstrap-server: also delete segments that the brokers list or may still list."
+        ),
     ] = False,
     *,
     store: Store,
@@ -53,7 +56,7 @@ def rm(
     _check_topics(topics.names)
     is_one_topic = len(topics.names) == 1 and not is_glob(topics.names[0])
     if isinstance(end, int) and not (is_one_topic and partitions):
-        raise ConfigError("--to takes an offset only with one TOPIC and -p: each partition has offsets of its own")
+        raise ConfigError("--to takes an offset only with one TOPIC and -p: offsets differ between partitions")
     if one is not None and end is not None:
         raise ConfigError("--segment and --to exclude each other: name one segment, or where to end")
     if one is not None and not (is_one_topic and len(partitions or ()) == 1):
@@ -65,7 +68,7 @@ def rm(
         words = WORDS
         if one is not None and partitions is not None:
             line = f"rm {topics.names[0]} -p {partitions[0]} --segment={plan.bounds['segment']} --yes"
-            words = replace(words, again=f"what is left of the segment goes by: tieredstore {line}")
+            words = replace(words, again=f"to delete the rest of the segment: tieredstore {line}")
         carry_out(plan, words, yes=apply.yes, as_json=output.as_json, store=bucket.opened().store)
 
 
@@ -75,7 +78,9 @@ def _check_topics(names: Sequence[str]) -> None:
         raise ConfigError("rm needs TOPIC: tieredstore rm TOPIC...")
     number = next((name for name in names[1:] if name.isdecimal()), None)
     if number is not None:
-        raise ConfigError(f"is {number} a partition? then it is -p {number}; a topic of that name goes by itself")
+        raise ConfigError(
+            f"is {number} a partition? then it is -p {number}; remove a topic of that name in a separate call"
+        )
 
 
 def _line(outcome: Outcome, verb: str) -> str:
@@ -90,7 +95,7 @@ WORDS: Final = Words(
     show=_line,
     left={
         "leftover": "without a manifest: gc takes them when they are old",
-        "unknown": "of which nobody knows where they end",
+        "unknown": "with an unknown end offset",
         "held": "under a legal hold",
         "listed": "that the brokers still list",
         "young": "too young to be sure that the brokers do not list them",

@@ -91,7 +91,7 @@ def _draw(picture: Picture, reader: BatchRows) -> None:
         if place is not None and height is not None:
             pairs.append((label(writers.cell_text(place, null="null")) if x == "name" else place, height))
         if len(pairs) > _MOST_POINTS:
-            raise ConfigError(f"--plot draws {_MOST_POINTS} rows at most: GROUP BY what they have in common")
+            raise ConfigError(f"--plot draws {_MOST_POINTS} rows at most: group them (GROUP BY)")
     axes = picture.axes()
     if x == "name":
         if len(pairs) > _MOST_NAMES:

@@ -53,7 +53,7 @@ class Target:
         if named is not None and ending not in (None, named):
             raise ConfigError(f"{path} is a name for {named}, and {ending} is asked for: leave one of them out")
         if named is None and ending is None:
-            raise ConfigError(f"{str(path)!r} says no format: name it {writers.endings_text()}, or give --format")
+            raise ConfigError(f"{str(path)!r} has no known ending: name it {writers.endings_text()}, or give --format")
         return cls(path, ending or named)
 
     @contextlib.contextmanager

@@ -59,6 +59,6 @@ def _explained(path: Path) -> Generator[None]:
     try:
         yield
     except BrokenPipeError as error:
-        raise ReaderGoneError(f"nobody reads {path} any more") from error
+        raise ReaderGoneError(f"the reader of {path} has closed it") from error
     except OSError as error:
         raise OutputFailedError(f"{path} cannot be written: {error.strerror}") from error

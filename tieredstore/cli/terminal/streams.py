@@ -88,7 +88,7 @@ class StandardOutput(_Stream):
         try:
             return _write(self._descriptor, view)
         except BrokenPipeError as error:
-            raise ReaderGoneError("nobody reads standard output any more") from error
+            raise ReaderGoneError("the reader of standard output has closed it") from error
         except OSError as error:
             raise StandardOutputFailedError(f"standard output cannot be written: {error.strerror}") from error
 
