@@ -1,7 +1,7 @@
 """Azure's client of one container, on a session of ours with its timeouts, pool, proxy and credentials.
 
-It uses only the identity that the settings name. Apart from the store, its only user: together they would come to 600
-lines.
+It uses only the identity that the settings name. Kept apart from the store, its only user: together they would come to
+600 lines.
 """
 
 from __future__ import annotations

@@ -74,8 +74,8 @@ IF_ABSENT: Final = Condition(is_absent=True)
 class Stored:
     """The object under a key, as far as the store describes it.
 
-    ``mark`` is that of its write, None on a server that drops metadata. ``digest`` is the cloud's digest of the
-    content, in its own form. ``is_earlier``: an attempt before the last one made it.
+    ``mark`` identifies the write that made the object; None on a server that drops metadata. ``digest`` is the cloud's
+    digest of the content, in its own form. ``is_earlier``: made by an earlier attempt of ours than the last.
     """
 
     etag: str

@@ -1,6 +1,6 @@
 """A file being written, or waiting to be published: invisible before it is complete and durable.
 
-Apart from the store, its only user: it knows files and locks, and no keys.
+Kept apart from the store, its only user: it knows files and locks, and no keys.
 """
 
 from __future__ import annotations

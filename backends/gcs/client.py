@@ -1,7 +1,7 @@
 """Google's client of one bucket, on a session of ours with its timeouts, pool, proxy and credentials.
 
-It uses only the identity that the settings name, and logs it when chosen. Apart from the store, its only user: together
-they would pass 600 lines.
+It uses only the identity that the settings name, and logs it when chosen. Kept apart from the store, its only user:
+together they would pass 600 lines.
 """
 
 from __future__ import annotations

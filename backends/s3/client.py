@@ -4,7 +4,7 @@ parsed.
 Fixed keys, a rotated file of keys, or the SDK's own chain sign the requests; one never replaces another. The SDK
 accepts any XML as any answer, so documents are checked before the SDK reads them.
 
-Apart from the store, its only user: together they would pass 600 lines.
+Kept apart from the store, its only user: together they would pass 600 lines.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _value(properties: Mapping[str, str], name: str) -> str:
 
 
 class FileCredentials(Credentials):
-    """Keys that are looked up in a watched file for each signature."""
+    """Credentials read for each signature from a file that is watched for changes."""
 
     def __init__(self, file: WatchedFile[AccessKeys]) -> None:
         self._file = file

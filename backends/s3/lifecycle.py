@@ -4,7 +4,7 @@ The SDK knows the fields of its release and drops others, and a configuration is
 itself is kept, and one rule is added to its text. S3 has no condition on that: a concurrent change is noticed only if
 the document read back afterwards differs from the one written.
 
-Apart from the store, its only user: together they would pass 600 lines.
+Kept apart from the store, its only user: together they would pass 600 lines.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The writing of one object to S3: by one PUT below a part's size, by a multipart upload above.
 
-Apart from the store, its only user: together they would pass 600 lines.
+Kept apart from the store, its only user: together they would pass 600 lines.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Export of a topic into a folder of files, incrementally.
 
-Apart from the bucket, which imports it on first use, because it needs pyarrow.
+Kept apart from the bucket, which imports it on first use, because it needs pyarrow.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Key pairs: what each encrypts, what needs one, and rotation of segments to another.
 
-Apart from the bucket, which imports it on first use, because it needs the key ring.
+Kept apart from the bucket, which imports it on first use, because it needs the key ring.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Options of a read and a query, and their start.
 
-Apart from the bucket, which imports it on first use, because it needs pyarrow.
+Kept apart from the bucket, which imports it on first use, because it needs pyarrow.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Deletions from a bucket: segments of topics, the oldest or a single one; leftovers; a rule that aborts uploads.
 
-Apart from the bucket, which imports it on first use, because it needs the broker's client and segment checks.
+Kept apart from the bucket, which imports it on first use, because it needs the broker's client and segment checks.
 """
 
 from __future__ import annotations

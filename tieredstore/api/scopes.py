@@ -14,6 +14,7 @@ from tieredstore.catalog.names import partition_numbers, topic_ids, topic_names
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_INT32
 from tieredstore.model import Uuid
+from tieredstore.query.arguments import check_count
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
@@ -42,6 +43,8 @@ def check_keywords(method: Callable[..., object], given: Mapping[str, object], a
         near = difflib.get_close_matches(name, [*names, *known], n=1)
         hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join([*names, *known])}"
         raise ConfigError(f"{method.__name__}() has no argument {name!r:.60}; {hint}")
+    if given.get("parallel") is not None:
+        check_count("parallel", given["parallel"])
 
 
 def scopes_of(method: Callable[..., object], topics: Sequence[str], which: Which) -> Scopes:

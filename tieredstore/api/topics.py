@@ -1,6 +1,6 @@
 """Topics and their partitions, summed up from segments, with the broker's offsets.
 
-Apart from ``bucket`` because its other methods ask no broker.
+Kept apart from ``bucket`` because its other methods ask no broker.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Uploading the closed segments of a broker's disk into a bucket.
 
-Apart from the bucket, which imports it on first use, because it needs the description of segments on disk.
+Kept apart from the bucket, which imports it on first use, because it needs the description of segments on disk.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sums over segments, and their cost per month. Apart from ``bucket`` because its other methods need no prices."""
+"""Sums over segments, and their cost per month. Kept apart from ``bucket`` because its other methods need no prices."""
 
 from __future__ import annotations
 

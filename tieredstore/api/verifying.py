@@ -1,6 +1,6 @@
 """Verification of a bucket: what was read, and the findings.
 
-Apart from the bucket, which imports it on first use, because it needs all the checks.
+Kept apart from the bucket, which imports it on first use, because it needs all the checks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Settings of the clouds' object stores: ``storage.s3.*``, ``storage.gcs.*``, ``storage.azure.*``.
 
-Separate from ``storage`` so that a folder as the store does not build them.
+Kept apart from ``storage`` so that a folder as the store does not build them.
 """
 
 from __future__ import annotations

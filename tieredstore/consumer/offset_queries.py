@@ -1,7 +1,7 @@
 """A user's questions about offsets: the ends of a log, and the offset of a time. Each within the call's timeout.
 
-Apart from the consumer, which passes the calls on: their meaning for bucket and broker together is a subject of its
-own.
+Kept apart from the consumer, which passes the calls on: their meaning for bucket and broker together is a subject of
+its own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The counters for Prometheus: our own registry, and its server.
 
-Apart from ``counting``, because it imports Prometheus's client, and with it an HTTP server.
+Kept apart from ``counting``, because it imports Prometheus's client, and with it an HTTP server.
 """
 
 from __future__ import annotations

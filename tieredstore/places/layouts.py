@@ -1,6 +1,6 @@
 """Assembles the places of settings with other layouts than the plugin's.
 
-Apart from ``opening``, which imports it only for such settings: most commands never load these layouts.
+Kept apart from ``opening``, which imports it only for such settings: most commands never load these layouts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The manifest of a raw segment, made from the ends of its files.
 
-Apart from ``raw_store``: it parses bytes that a function gives it, and needs neither stores nor object keys.
+Kept apart from ``raw_store``: it parses bytes that a function gives it, and needs neither stores nor object keys.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The files of Pinterest's layout, shown as the plugin's objects: a log, its indexes, and a manifest made in memory.
 
-Apart from ``layouts``, which chooses between this store and the one of ``entropy``.
+Kept apart from ``layouts``, which chooses between this store and the one of ``entropy``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Proofs that a filter gives about unread records: partitions, offsets and times that it excludes.
 
-Apart from the scan, its only user: it knows expressions of Arrow, and neither logs nor readers.
+Kept apart from the scan, its only user: it knows expressions of Arrow, and neither logs nor readers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Records of a requested range that ``read_committed`` leaves out, because they are not committed.
 
-Separate from the readers, which do not depend on it: the caller that passes records on notes its progress here.
+Kept apart from the readers, which do not depend on it: the caller that passes records on notes its progress here.
 """
 
 from __future__ import annotations

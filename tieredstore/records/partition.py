@@ -265,7 +265,7 @@ def checked_losses(lineage: Lineage, start: int, stop: int, settings: ReadSettin
 def unreadable_segments(lineage: Lineage, start: int, stop: int) -> tuple[Problem, ...]:
     """Return the unreadable segments that may have records of these offsets, or are adjacent to them.
 
-    If the caller names an offset as a bound, the lineage excludes the problems beside it.
+    If the lineage rules out that a segment next to a named bound has such records, it is left out.
     """
     return lineage.unreadable_between(start, stop, starts_there=False, stops_there=False)
 

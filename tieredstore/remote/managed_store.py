@@ -1,6 +1,6 @@
 """The store that a manager passes on: every call ends when the manager is closed.
 
-Apart from ``manager``, which has Kafka's verbs: this one has a store's.
+Kept apart from ``manager``, which has Kafka's verbs: this one has a store's.
 """
 
 from __future__ import annotations

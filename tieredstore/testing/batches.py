@@ -1,6 +1,6 @@
 """Record batches of magic 2, made from records: for tests, examples and benchmarks.
 
-Apart from ``segments``: tests of all rooms build batches without a log directory around them.
+Kept apart from ``segments``: tests of all rooms build batches without a log directory around them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Writing, deleting and preparing by a store, and remains of a broken write: a part of ``ObjectStoreTests``.
 
-Apart from it because tests of single stores run these against failing servers, without the rest.
+Kept apart from it because tests of single stores run these against failing servers, without the rest.
 """
 
 # ruff: noqa: D102, S311  the names of the tests say what they show; nothing here is secret

@@ -1,6 +1,6 @@
 """Holes of watermarks that this broker can fill, whoever leads: with the same offsets under the same epochs.
 
-Apart from ``uploader``, which assembles the parts: holes are filled for partitions in any role, out of turn.
+Kept apart from ``uploader``, which assembles the parts: holes are filled for partitions in any role, out of turn.
 """
 
 from __future__ import annotations

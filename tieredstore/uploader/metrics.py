@@ -51,7 +51,7 @@ GAUGES: Final[Mapping[str, str]] = {
 
 @dataclass(slots=True)
 class Counts:
-    """Totals of one uploader. Written under Python's lock alone: a rare lost count does no harm.
+    """Totals of one uploader. Updated without a lock of their own: a rare lost count does no harm.
 
     One field for each metric, as ``COUNTERS`` names them.
     """

@@ -1,6 +1,6 @@
 """Files of closed segments, held open or linked: they can be uploaded after the broker's deletion, within limits.
 
-This includes followed partitions, because this broker may lead next. Apart from ``uploader``, which assembles the
+This includes followed partitions, because this broker may lead next. Kept apart from ``uploader``, which assembles the
 parts: open files and disks limit pins, whatever is uploaded.
 """
 

@@ -1,6 +1,6 @@
 """Retention of the store for led partitions, by the age of records or by size.
 
-Apart from the uploader, because it is the only part that deletes.
+Kept apart from the uploader, because it is the only part that deletes.
 """
 
 from __future__ import annotations

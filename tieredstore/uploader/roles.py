@@ -1,6 +1,6 @@
 """Roles of partitions: led, followed or ignored here, and those that have left this broker.
 
-Apart from ``uploader``, which uploads: only answers of the leadership and the cluster change roles.
+Kept apart from ``uploader``, which uploads: only answers of the leadership and the cluster change roles.
 """
 
 from __future__ import annotations

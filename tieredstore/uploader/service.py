@@ -1,6 +1,6 @@
 """The uploader as a service: its threads, and their loops.
 
-Apart from the uploader, whose parts it calls: a single run needs no threads, signals or endpoint.
+Kept apart from the uploader, whose parts it calls: a single run needs no threads, signals or endpoint.
 """
 
 from __future__ import annotations

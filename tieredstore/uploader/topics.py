@@ -1,6 +1,6 @@
 """The selection of topics, and problems of one: refused, or worth a warning.
 
-Apart from ``uploader``, which assembles the parts: it knows settings of topics, and neither disks nor segments.
+Kept apart from ``uploader``, which assembles the parts: it knows settings of topics, and neither disks nor segments.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Bounds on Avro schemas and their data, checked before fastavro sees either.
 
-Apart from `avro`, its only importer: these checks know neither Arrow nor fastavro, and together the files would be too
-long.
+Kept apart from `avro`, its only importer: these checks know neither Arrow nor fastavro, and together the files would be
+too long.
 
 fastavro's decoder is C code that recurses for each level of the data and makes an object of each value before they are
 counted. Data of a recursive schema, or of types that take no bytes, can end the process.

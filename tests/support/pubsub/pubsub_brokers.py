@@ -93,8 +93,8 @@ class RunningBroker:
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
-            # Include connections opened or closed just now, which only the loop knows: a transport reports its end in a
-            # later turn, and a socket left to the garbage collector causes a warning in an unrelated test.
+            # Include connections just opened or closed, which only the event loop knows: a transport reports its close
+            # one iteration later. A socket left to the garbage collector would cause a warning in an unrelated test.
             loop: Any = self.loop
             for transport in list(loop._transports.values()):
                 transport.abort()

@@ -4,7 +4,7 @@ Reading a bucket may take long, and the shell waits. So a forked child reads it 
 user's cache folder; the command waits a moment for a first answer, and offers the file's contents. If the moment was
 too short, the child goes on for some seconds, so that the next attempt has an answer.
 
-Apart from ``options``, which names it: this code forks and opens a bucket.
+Kept apart from ``options``, which names it: this code forks and opens a bucket.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """File formats that ``show`` knows: the core's own, and those that a wing attaches by an entry point.
 
-Apart from ``show`` because wings import it. An entry point of ``tieredstore.files`` names a tuple of :class:`Format`::
+Kept apart from ``show`` because wings import it. An entry point of ``tieredstore.files`` names a tuple of
+:class:`Format`::
 
     [project.entry-points."tieredstore.files"]
     pubsub = "tieredstore.pubsub.cli.files:FILES"

@@ -1,6 +1,6 @@
 """Files of a broker's log directory for ``show``. Uses no store.
 
-Apart from ``show``, which knows the formats of core and wings only by their table.
+Kept apart from ``show``, which knows the formats of core and wings only by their table.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Types of keys and values from ``--key`` and ``--value``, for all topics and for single ones.
 
-Apart from the options, which need no pyarrow.
+Kept apart from the options, which need no pyarrow.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Subcommands of ``tieredstore pipeline`` that act on written files.
 
-Apart from ``pipeline`` so that each command imports its modules only when it runs.
+Kept apart from ``pipeline`` so that each command imports its modules only when it runs.
 """
 
 from __future__ import annotations

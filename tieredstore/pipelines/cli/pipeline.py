@@ -114,13 +114,13 @@ def run(
     work: Work,
     output: Json,
 ) -> None:
-    """Write what is due, batch by batch, on Spark until it is stopped, or with --once in this process without it.
+    """Write what is due, batch by batch: on Spark until stopped, or with --once in this process, without Spark.
 
     A batch is committed before any of its files is visible, so that anyone listing the output sees each record exactly
     once, however often this is killed. SIGTERM lets the current batch finish. Exit code 4 if a batch has too many bad
     messages, 5 if another process runs the pipeline, 75 if store or broker were unavailable for too long.
 
-    With --take-over this generation begins where generation N ends, and N is sealed: a running driver of N ends.
+    With --take-over this generation begins where generation N ends, and N is sealed: a running driver of N stops.
 
     Example: tieredstore pipeline run backup.properties --once
     """

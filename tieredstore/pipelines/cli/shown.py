@@ -1,6 +1,6 @@
 """Files of pipelines for ``show`` with ``-c PIPELINE``: their records and origins.
 
-Apart from the commands because ``show`` imports it by an entry point.
+Kept apart from the commands because ``show`` imports it by an entry point.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Field(Protocol):
         ...
 
     def for_topic(self, topic: str) -> Self:
-        """Return the field in the values of a topic."""
+        """Return the same field, read with the schema of a topic's values."""
         ...
 
     def of(self, payload: bytes) -> object:

@@ -178,7 +178,7 @@ class Finalizer:
                 change_success(self._store, path, None, family.has_said)
 
     def _fresh(self) -> tuple[CommitLog, Family]:
-        """Return a separate log, so that this driver's own log is still fenced."""
+        """Read the log by a second object: reading on in the driver's own would hide that it was fenced."""
         log = self._log.of_generation(self._log.generation)
         log.read()
         return log, Family(log)

@@ -3,7 +3,7 @@
 It is ``diskcache.Cache``, through its public names alone. An unusable table is removed and replaced by an empty one;
 other processes notice that theirs no longer exists.
 
-Apart from ``cache``, which makes the keys of chunks and blobs and raises for folders: here no call raises.
+Kept apart from ``cache``, which makes the keys of chunks and blobs and raises for folders: here no call raises.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _ROOM: Final = "room"  # not a value's key
 _MAX_NOTED: Final = 1024
 _WRITE_EVERY_S: Final = 1.0
 _SWEEP_EVERY_S: Final = 3600.0
-_UNLISTED_AGE_S: Final = 600.0  # a file is listed right after its write, or never
-_PAUSE_S: Final = 2.0  # for running calls; their longest wait is for the table's lock
+_UNLISTED_AGE_S: Final = 600.0  # a file gets its row right after it is written, or never
+_PAUSE_S: Final = 2.0  # lets running calls finish, which wait at most for the table's lock
 
 Result = TypeVar("Result")
 

@@ -9,7 +9,7 @@ A file binds its value to its key; all numbers are big-endian::
         48     4  CRC-32C of the 48 bytes above, continued over the payload
         52     -  payload, to the end of the file
 
-Apart from ``table``: the format outlives a release, and its tests damage files without a table.
+Kept apart from ``table``: the format outlives a release, and its tests damage files without a table.
 """
 
 from __future__ import annotations

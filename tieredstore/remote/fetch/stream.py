@@ -264,7 +264,7 @@ class SegmentStream(io.RawIOBase):
             return
         stop = index.chunk_at(end - 1) + 1
         following = self._scheduled[-1].chunk + 1 if self._scheduled else index.chunk_at(self._position)
-        # By count as well as by bytes: a segment may have chunks of one byte.
+        # Limit the number of chunks too, not only their bytes: a segment may have chunks of one byte.
         while (
             following < stop
             and following * index.original_chunk_size < horizon

@@ -1,6 +1,6 @@
 """Queries that write to a topic of batches: tasks store objects, the driver notifies of each epoch once.
 
-Apart from ``data_source``, which Spark imports in every search for a data source, and which imports it for such
+Kept apart from ``data_source``, which Spark imports in every search for a data source, and which imports it for such
 queries.
 """
 

@@ -338,7 +338,7 @@ def _check_numbers(
         raise ConfigError(f"{one} names {topic}-{partition} and {other} does not: both must name the same partitions")
     for (topic, partition), place in first.items():
         start, end = _number(place), _number(last[topic, partition])
-        # Only the log has the offsets of earliest and latest.
+        # `earliest` and `latest` become offsets only when the log is asked.
         if start is not None and end is not None and end < start:
             raise ConfigError(
                 f"{topic}-{partition} would start at {start} ({start_name}), after its end at {end} ({end_name})"

@@ -1,6 +1,6 @@
 """The stream reader: the state at each trigger, the part to read, and the treatment of data loss.
 
-Apart from ``data_source``, its one importer, because Spark imports that in every search for a data source.
+Kept apart from ``data_source``, its one importer, because Spark imports that in every search for a data source.
 
 A checkpoint has the progress of a stream in JSON, with the topics' ids, to notice a re-created topic, and with the
 leader epochs of the last records, to notice an election that truncated a log below::
