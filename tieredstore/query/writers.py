@@ -26,7 +26,7 @@ _A_SECOND: Final[Mapping[str | None, int]] = {"s": 1, "ms": 1000, "us": 10**6, "
 class BatchRows(Protocol):
     """Rows in batches of one schema, read once: a reader of pyarrow's, or a stream of ours.
 
-    Names of topics are a column of dictionary type, which a format without dictionaries has to cast.
+    Topics and partitions are columns of dictionary type, JSON of an extension type: cast what a format lacks.
     """
 
     @property
