@@ -18,7 +18,7 @@ __all__ = ["BadMessageError", "FieldParser", "Filed", "MessageParser", "OffsetPa
 
 
 _NO_DIRECTORY: Final = "its time is none that a directory can have"
-_STRAY: Final = "its parser files it in what is no directory: a part of the path is empty, . or .., or has a backslash"
+_STRAY: Final = "its parser gives an invalid directory: a part of the path is empty, . or .., or has a backslash"
 
 
 @dataclass(slots=True)

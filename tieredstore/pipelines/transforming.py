@@ -102,7 +102,7 @@ class Transforming:
         if isinstance(known, type) and issubclass(known, Transformer | MessageTransformer):
             return known().transform, issubclass(known, Transformer)
         if isinstance(known, type) or not callable(known):
-            raise ConfigError(f"{_SETTING} is {self.name!r:.120}, which is neither a function nor a transformer")
+            raise ConfigError(f"{_SETTING} is {self.name!r:.120}, not a function or a transformer")
         return known, bool(getattr(known, _OF_BATCHES, False))
 
     def _whole(self, records: pa.RecordBatch, function: Callable[..., Any]) -> Transformed:
@@ -149,7 +149,7 @@ class Transforming:
             if outcome is None:
                 continue
             if not isinstance(outcome, Message) or outcome.offset != offset:
-                raise ConfigError(f"{_SETTING}, {self.name}, gives neither None nor the message with its offset")
+                raise ConfigError(f"{_SETTING}, {self.name}, must return None or the message with its offset")
             kept.append(row)
             # Null headers stay null unless the transformer adds some.
             changed.append(outcome if outcome.headers or headers else replace(outcome, headers=()))

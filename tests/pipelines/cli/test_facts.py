@@ -180,9 +180,7 @@ def test_an_output_of_which_there_is_nothing_is_not_as_it_was_committed(kept: Ke
     for options in ((), ("--json",), ("--sizes-only",)):
         done = tieredstore("pipeline", "verify", file, *options)
         assert (done.code, done.text) == (3, "")
-        assert re.search(
-            r"generation 1 of kept has neither a commit log nor files below out/.*pipeline\.name", done.stderr
-        )
+        assert re.search(r"generation 1 of kept has no commit log and no files below out/.*pipeline\.name", done.stderr)
     assert tieredstore("pipeline", "run", "--once", file).code == 0
     *read, last = tieredstore("pipeline", "verify", file).text.splitlines()
     assert re.fullmatch(r"1 of 1 file read in full \((\S+ \w+) of \1\)", read[0])
@@ -224,7 +222,7 @@ def test_files_without_a_commit_log_are_never_all_that_there_is_to_be(kept: Kept
     assert done.code == 0
     assert done.text.splitlines() == [
         f"1 of 1 file read in full ({len(data)} B of {len(data)} B)",
-        "there is no commit log: nothing tells whether files are missing",
+        "there is no commit log, so missing files cannot be detected",
         "records were not compared with the source (--against)",
         "no problems found",
     ]
@@ -322,7 +320,7 @@ def test_show_has_the_records_of_a_file_and_where_they_came_from(kept: Kept) -> 
     for options in ((), ("--sources",)):
         done = tieredstore("show", "out/orders/none", "-c", file, *options)
         assert (done.code, done.text) == (3, "")
-        assert "has not the name of an output's file" in done.stderr
+        assert "is not named like an output file" in done.stderr
 
 
 def test_status_names_a_loss_for_as_long_as_runs_end_with_it(kept: Kept) -> None:

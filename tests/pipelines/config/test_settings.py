@@ -139,7 +139,7 @@ def test_secors_files_for_production_run_once_what_is_refused_is_gone() -> None:
             "kafka.bootstrap.server is not known; the nearest is kafka.bootstrap.servers",
         ),
         ("schema.registry.ulr", "http://h", "schema.registry.ulr is not known; the nearest is schema.registry.url"),
-        ("secor.message.parser.class", "com.pinterest.secor.parser.AvroMessageParser", "give schema.registry.url, or"),
+        ("secor.message.parser.class", "com.pinterest.secor.parser.AvroMessageParser", "set schema.registry.url, or"),
         ("secor.message.parser.class", "protobuf", "secor.protobuf.message.class.TOPIC"),
         ("secor.protobuf.message.class.*", "events.Event", "protobuf.descriptor.set"),
         ("secor.thrift.message.class.*", "Event", "thrift.idl"),

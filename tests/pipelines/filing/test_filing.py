@@ -336,7 +336,7 @@ def test_a_parser_of_ones_own_may_file_whole_batches(topic: StoredTopic, store: 
     (aside,) = [file.key for file in window.files if file.kind == "quarantine"]
     reasons = {row["offset"]: row["reason"] for row in rows_of(store, aside)}
     assert [offset for offset, reason in reasons.items() if reason != "it is a fifth one"] == [70]
-    assert all(offset % 5 == 4 or "no directory" in reason for offset, reason in reasons.items())
+    assert all(offset % 5 == 4 or "invalid directory" in reason for offset, reason in reasons.items())
     assert list(verify_output(pipeline, store)) == []
 
 
@@ -456,7 +456,7 @@ def test_no_class_of_ones_own_files_elsewhere_than_below_the_topic(names: list[s
     assert sum(file.records for file in window.files) == len(names)
     bad = {number for number, name in enumerate(names) if name in STRAYS}
     assert bad <= reasons.keys()
-    assert all("no directory" in reason for reason in reasons.values())
+    assert all("invalid directory" in reason for reason in reasons.values())
     if "a/b" in names:
         assert f"out/{TOPIC}/a/b/1_0_{names.index('a/b'):020}.parquet" in keys
 

@@ -146,11 +146,11 @@ def test_a_group_that_stands_where_nothing_is_any_more_is_data_loss(kafka: Kafka
     for partition in (0, 1):
         kept.produce(20, partition)
     kept.stand(p0=21, p1=20)
-    with pytest.raises(DataLossError, match=r"stands at offset 21 of .*-0, whose log ends before offset 20"):
+    with pytest.raises(DataLossError, match=r"is at offset 21 of .*-0, whose log ends before offset 20"):
         kept.run()
     kept.stand(p0=5)
     delete_records(kafka, kept.topic, 6)
-    with pytest.raises(DataLossError, match=r"stands at offset 5 of .*-0, whose log begins at 6"):
+    with pytest.raises(DataLossError, match=r"is at offset 5 of .*-0, whose log begins at 6"):
         kept.run()
     kept.stand(p0=6)
     kept.run()

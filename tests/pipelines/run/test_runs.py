@@ -266,7 +266,7 @@ def test_a_new_root_without_a_slash_is_refused_and_one_that_was_begun_so_goes_on
     topic: StoredTopic, store: ObjectStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     own = {"output__key__prefix": "kafka", "secor__max__file__size__bytes": "9000"}
-    with pytest.raises(ConfigError, match=r"'kafka', without a slash.* in kafkaTOPIC/: give kafka/$"):
+    with pytest.raises(ConfigError, match=r"'kafka', without a trailing slash.* in kafkaTOPIC/: give kafka/$"):
         run_once(topic, store, pipeline_of(**own))
     assert list(store.list()) == []
     with monkeypatch.context() as before:
@@ -276,7 +276,7 @@ def test_a_new_root_without_a_slash_is_refused_and_one_that_was_begun_so_goes_on
     run_once(topic, store, pipeline_of(**own))
     run_once(topic, store, pipeline_of(**own, secor__generation="2"))
     warnings = [record.getMessage() for record in caplog.records]
-    assert [text.endswith("without a slash behind it, so that a topic's files lie in kafkaTOPIC/, as those that are "
+    assert [text.endswith("without a trailing slash, so that a topic's files lie in kafkaTOPIC/, as those that are "
             "there do") for text in warnings] == [True, True]  # fmt: skip
     for generation in ("1", "2"):
         assert list(verify_output(pipeline_of(**own, secor__generation=generation), store)) == []

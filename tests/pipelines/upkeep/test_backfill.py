@@ -96,13 +96,13 @@ def test_chosen_offsets_are_written_beside_a_generation_that_goes_on(topic: Stor
     assert backfill(topic, store, Selected(TOPIC, 1, 4)) == []
     assert clean(store, 1, 2)
     for refused in (Selected(TOPIC, 0, 2), Selected(TOPIC, None, 2)):
-        with pytest.raises(ConfigError, match="before it needs another --generation"):
+        with pytest.raises(ConfigError, match="earlier offsets need another --generation"):
             backfill(topic, store, refused)
     backfill(topic, store, Selected(TOPIC, 2, 5))
     assert offsets(store, 2) == [1, 2, 3, 4]
-    with pytest.raises(ConfigError, match="one of a backfill"):
+    with pytest.raises(ConfigError, match="is a backfill, which does not continue"):
         run_once(topic, store, with_generation(RIGHT, 2))
-    with pytest.raises(ConfigError, match="a number of its own"):
+    with pytest.raises(ConfigError, match="give --generation an unused number"):
         backfill(topic, store, generation=1)
 
 
@@ -366,7 +366,7 @@ def test_secors_files_tell_offsets_by_their_keys_and_double_nothing(store: Objec
     with pytest.raises(DataLossError, match="offsets 50 to 99"):
         source.extents(Selected("orders", 50))
     store.put(f"{root}/dt=2/7_0_{120:020}.gz", b"no offsets\n")
-    with pytest.raises(ConfigError, match="does not tell the offsets"):
+    with pytest.raises(ConfigError, match="does not hold the offsets"):
         KeptFiles(kept, store, "orders", 1 << 20)
     with pytest.raises(ResourceNotFoundError):
         KeptFiles(kept, store, "others", 1 << 20)

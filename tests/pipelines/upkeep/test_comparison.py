@@ -116,7 +116,7 @@ def every_other(table: Any) -> Any:
         (sixth_again, {"twice": "offsets 105 in several files"}),
         (other_value, {"changed": "other keys or values at offsets 107"}),
         (other_offset, {"invented": "offsets 777 in files", "lost": "offsets 199 in no file"}),
-        (without_offsets, {"unread": "does not tell the offsets"}),
+        (without_offsets, {"unread": "does not hold the offsets"}),
     ],
     ids=["lost", "twice", "changed", "invented", "unread"],
 )

@@ -146,7 +146,7 @@ def status(
     file: PipelineFile,
     after: Annotated[
         int | None,
-        typer.Option("--after", metavar="N", min=-1, help="What was done to the output behind entry N of its log."),
+        typer.Option("--after", metavar="N", min=-1, help="List changes to the output after entry N of its log."),
     ] = None,
     *,
     output: Output,
@@ -311,7 +311,7 @@ def _read_lines(verification: Verification, is_compared: bool) -> list[str]:
     size = f"{human_bytes(verification.read_size)} of {human_bytes(verification.size)}"
     lines = [f"{verification.read_files} of {counted(verification.files, 'file')} read in full ({size})"]
     if not verification.has_log:
-        lines.append("there is no commit log: nothing tells whether files are missing")
+        lines.append("there is no commit log, so missing files cannot be detected")
     elif not verification.read_files:
         lines.append("names and sizes were compared with the commit log")
     if not is_compared:

@@ -199,7 +199,9 @@ class TableSettings(SettingsGroup):
     """The table that the files belong to."""
 
     hive_prefix: Annotated[
-        str, string("letters, digits and _, behind a database and a dot", matcher(r"(?a)(\w+\.)?\w*")), secor.HONOURED
+        str,
+        string("letters, digits and _, optionally after a database and a dot", matcher(r"(?a)(\w+\.)?\w*")),
+        secor.HONOURED,
     ] = Field(
         default="",
         alias="hive.table.prefix",

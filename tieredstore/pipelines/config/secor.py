@@ -23,17 +23,17 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "kafka.rebalance.": "",
     "kafka.socket.receive.buffer.bytes": "",
     "kafka.useTimestamp": "timestamps are always read",
-    "message.timestamp.type": "the message says itself of which type its time is",
+    "message.timestamp.type": "each message carries the type of its timestamp",
     "monitoring.": "",
     "ostrich.port": "",
-    "parquet.": "row groups end by records and bytes of our own",
+    "parquet.": "row groups end at fixed numbers of records and bytes",
     "qubole.": "",
     "secor.consumer.threads": "windows are written side by side, by as many threads as there are cores",
     "secor.enable.qubole": "",
     "secor.file.reader.Delimiter": "",
     "secor.finalizer.lookback.periods": "all directories that are over are finalized, however old",
     "secor.gs.upload.direct": "",
-    "secor.kafka.group": "progress is in the commit log; startingOffsets=group:NAME goes on where that group stands",
+    "secor.kafka.group": "progress is in the commit log; startingOffsets=group:NAME continues at that group's offsets",
     "secor.local.log.delete.age.hours": "temporary files go with their process",
     "secor.max.message.size.bytes": "",
     "secor.messages.per.second": "",
@@ -75,7 +75,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "secor.s3.bucket": "give output.storage.s3.bucket.name",
     "secor.s3.path": "give output.key.prefix, ended by a slash",
     "secor.topic.message.format.": (
-        "messages of Protocol Buffers are read in their binary form; for topics of JSON give a pipeline of their own, "
+        "messages of Protocol Buffers are read in their binary form; for topics of JSON use a separate pipeline "
         "with the parser json"
     ),
     "secor.azure.": "give output.storage.azure.*",

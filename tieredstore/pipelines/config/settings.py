@@ -269,7 +269,7 @@ def _broken_directories(own: PipelineSettings) -> Iterator[tuple[str, str]]:
             yield name, str(error).removeprefix(f"{name} ")
             return
         if not all(pattern.split("/")):
-            yield name, "has an empty level: no slash stands at its ends, nor beside another"
+            yield name, "has an empty level: remove a leading, trailing or double slash"
     if not naming.alternative_since:
         return
     if not naming.alternative_root:
@@ -343,7 +343,9 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
     schemas = _schemas(rest, settings, base_dir or Path(), source)
     settings = settings.model_copy(update={"schemas": schemas.digest})
     if not output:
-        raise ConfigError(f"{source}: no output is named: give output.storage.backend.class, and what that store needs")
+        raise ConfigError(
+            f"{source}: no output is named: give output.storage.backend.class and the settings of that store"
+        )
     if not stored and _SERVERS not in client:
         raise ConfigError(
             f"{source}: no source is named: give the bucket's storage.backend.class, kafka.bootstrap.servers, or both"
@@ -402,11 +404,11 @@ def _schemas(rest: Mapping[str, str], own: PipelineSettings, base_dir: Path, sou
         time_path=filing.field_path(),
     )
     if "avro" in decoded and not schemas.avro and schemas.registry is None:
-        raise ConfigError(f"{source}: nothing says what Avro is: give schema.registry.url, or {AVRO}TOPIC, a file")
+        raise ConfigError(f"{source}: no Avro schema is given: set schema.registry.url, or {AVRO}TOPIC to a file")
     if "protobuf" in decoded and not schemas.messages:
-        raise ConfigError(f"{source}: nothing says which messages there are: give {PROTOBUF}TOPIC, or {PROTOBUF}*")
+        raise ConfigError(f"{source}: no Protocol Buffers message is given: set {PROTOBUF}TOPIC, or {PROTOBUF}*")
     if own.columns == "json" and not schemas.ddl:
-        raise ConfigError(f"{source}: nothing says which columns JSON has: give {DDL[0]}TOPIC, or {DDL[0]}*")
+        raise ConfigError(f"{source}: no columns of JSON are given: set {DDL[0]}TOPIC, or {DDL[0]}*")
     return schemas
 
 

@@ -365,7 +365,7 @@ def _unpack(chunk: Callable[[bytes, int], bytes], data: bytes, size: int) -> byt
     try:
         piece = chunk(data, size)
     except Exception as error:
-        raise ValueError("what is compressed is damaged") from error
+        raise ValueError("compressed data is corrupt") from error
     if not piece:
         raise ValueError("a compressed chunk holds nothing")
     return piece
@@ -401,7 +401,7 @@ class SequenceFile(BuiltIn):
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:
         """Return a writer of records into ``file`` and the rest into the sidecar."""
         if sidecar is None:
-            raise ConfigError("a SequenceFile needs a file beside it for headers and null values")
+            raise ConfigError("a SequenceFile needs a companion file for headers and null values")
         return _SequenceFile(file, self, Sidecar(sidecar))
 
 

@@ -40,7 +40,7 @@ class Text(BuiltIn):
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:
         """Return a writer of values into ``file`` and the rest into the sidecar."""
         if sidecar is None:
-            raise ConfigError("text needs a file beside it for offsets, keys and headers")
+            raise ConfigError("text needs a companion file for offsets, keys and headers")
         return _TextFile(compress_into(file, self.codec), self.delimiter, sidecar)
 
 

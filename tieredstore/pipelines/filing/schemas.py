@@ -68,7 +68,7 @@ class Schemas:
         schema = of_topic(self.avro, topic)
         if schema is None and self.registry is None:
             raise ConfigError(
-                f"nothing says what the Avro of {topic} is: give {AVRO}{topic}, a file, or schema.registry.url"
+                f"no Avro schema is given for topic {topic}: set {AVRO}{topic} to a file, or schema.registry.url"
             )
         return AvroData(schema, self.registry)
 
@@ -76,14 +76,14 @@ class Schemas:
         """Return the reader of a topic's messages; raise ConfigError if none is configured."""
         message = of_topic(self.messages, topic)
         if message is None:
-            raise ConfigError(f"nothing says which message of Protocol Buffers {topic} has: give {PROTOBUF}{topic}")
+            raise ConfigError(f"no Protocol Buffers message is given for topic {topic}: set {PROTOBUF}{topic}")
         return Protobuf(self.descriptor_set, message)
 
     def ddl_of(self, topic: str) -> pa.Schema:
         """Return the columns of a topic's JSON; raise ConfigError if none are configured."""
         text = of_topic(self.ddl, topic)
         if text is None:
-            raise ConfigError(f"nothing says which columns the JSON of {topic} has: give {DDL[0]}{topic}")
+            raise ConfigError(f"no columns of JSON are given for topic {topic}: set {DDL[0]}{topic}")
         return parse_ddl(text)
 
 

@@ -187,14 +187,16 @@ class LogState:
     def _jump(self, window: WrittenWindow) -> None:
         before = self.positions.get(window.where, Progress(window.topic_id, window.start, -1, 0, 0))
         if before.topic_id != window.topic_id or window.start < before.next_offset:
-            raise CommitLogCorruptError(f"entry {self.number} of the commit log backfills what is written before it")
+            raise CommitLogCorruptError(
+                f"entry {self.number} of the commit log backfills offsets that an earlier entry wrote"
+            )
         self.positions[window.where] = replace(before, next_offset=window.start)
 
     def _advance(self, window: WrittenWindow) -> None:
         before = self.positions.get(window.where, Progress(window.topic_id, window.start, -1, 0, 0))
         if (before.topic_id, before.next_offset) != (window.topic_id, window.start):
             raise CommitLogCorruptError(
-                f"entry {self.number} of the commit log goes on with {window.topic}-{window.partition} at offset "
+                f"entry {self.number} of the commit log continues {window.topic}-{window.partition} at offset "
                 f"{window.start}, and the entries before it end at {before.next_offset}"
             )
         recent_bytes, recent_offsets = before.recent_with(window)
@@ -212,7 +214,9 @@ class LogState:
         """Add or subtract the files and records of a window."""
         before = self.positions.get(window.where)
         if before is None:
-            raise CommitLogCorruptError(f"entry {self.number} of the commit log redrives what no entry before it has")
+            raise CommitLogCorruptError(
+                f"entry {self.number} of the commit log redrives offsets that no earlier entry has"
+            )
         files, records = before.files + sign * len(window.data_files), before.records + sign * window.records
         self.positions[window.where] = replace(before, files=files, records=records)
         for file in window.data_files:

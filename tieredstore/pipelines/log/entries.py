@@ -254,8 +254,7 @@ def read_json(kind: type[Value], data: bytes, key: str) -> Value:
         fault = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, fault["loc"]))
         raise CommitLogCorruptError(
-            f"{key} is not what this version writes there: {where and f'{where}: '}{fault['msg']}; did a later version "
-            "write it?"
+            f"{key} has an unknown form: {where and f'{where}: '}{fault['msg']}; did a later version write it?"
         ) from None
     except StoreError as error:
         raise CommitLogCorruptError(f"{key}: {error}") from error

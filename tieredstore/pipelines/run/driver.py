@@ -221,7 +221,7 @@ class Driver:
             self.store.publish(file.prepared)
         except PreconditionFailedError as error:
             raise PreconditionFailedError(
-                f"{file.key} is committed and cannot be published: somebody else has written an object of that name; "
+                f"{file.key} is committed and cannot be published: another program has written an object of that name; "
                 "move it away, and start again"
             ) from error
 

@@ -108,7 +108,7 @@ class Generation:
         root = self.naming.root
         if not root or root.endswith("/"):
             return
-        said = f"output.key.prefix is {root!r}, without a slash behind it, so that a topic's files lie in {root}TOPIC/"
+        said = f"output.key.prefix is {root!r}, without a trailing slash, so that a topic's files lie in {root}TOPIC/"
         is_new = self.log.state.life is Life.FREE
         if is_new and next(iter(self.store.list(f"{root}{OWN_FOLDER}/")), None) is None:
             raise ConfigError(f"{said}: give {root}/")
@@ -123,8 +123,8 @@ class Generation:
             if match is not None and match.generation == self.number:
                 self.log.check_alone()
                 raise ConfigError(
-                    f"{info.key} is a file of generation {self.number}, and there is no commit log that says "
-                    "so: give this pipeline another secor.generation"
+                    f"{info.key} is a file of generation {self.number}, and there is no commit log "
+                    "for it: give this pipeline another secor.generation"
                 )
 
 

@@ -200,9 +200,9 @@ class IcebergTable:
         missing = sorted(paths - files.keys())
         if missing:
             raise ConfigError(
-                f"the table {self._name} does not have {missing[0]} and {len(missing) - 1} other files any more that "
-                "were added to it, though rows of theirs may be in files that somebody wrote since: drop the table "
-                "in its catalog, and start again; it is made anew from the commit log"
+                f"the table {self._name} has lost {missing[0]} and {len(missing) - 1} other files that were "
+                "added to it, though files that another writer added since may hold their rows: drop the table "
+                "in its catalog, and start again; the pipeline re-creates it from the commit log"
             )
         return [files[path] for path in sorted(paths)]
 
@@ -243,7 +243,7 @@ class IcebergTable:
             catalog.create_table(self._name, schema)
         table = self._load(catalog)
         if table is None:
-            raise StoreUnavailableError(f"the table {self._name} was made, and is gone again")
+            raise StoreUnavailableError(f"the table {self._name} was created, and has disappeared")
         return table
 
     def _do(self, step: Callable[[Catalog], object]) -> None:
@@ -295,7 +295,7 @@ class IcebergTable:
         if kinds & _AWAY and not kinds & _PERMANENT:
             return StoreUnavailableError(f"the catalog or a store of the table {self._name} is away: {says}")
         return StoreError(
-            f"the table {self._name} does not take what the pipeline writes: {says}; mend the table or "
+            f"the table {self._name} rejects the pipeline's files: {says}; fix the table or "
             "table.iceberg.*, or leave table=iceberg out"
         )
 

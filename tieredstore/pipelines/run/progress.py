@@ -31,7 +31,7 @@ _COUNTERS: Final = {
     "records": "Records that were filed.",
     "bytes": "Bytes of all files that were published.",
     "bad_messages": "Messages that were put aside.",
-    "finalized": "Directories that were said to be complete.",
+    "finalized": "Directories marked complete.",
     "late": "Times that a complete directory got late records.",
     "outages": "Times that a store or a broker was away.",
 }
@@ -175,7 +175,7 @@ class GroupProgress:
                     self._changed.wait_for(lambda: self._is_closing, self._again_s)
             else:
                 if warned:
-                    _logger.warning("commit.to.group: the group %s is told again", self._group)
+                    _logger.warning("commit.to.group: the group %s is updated again", self._group)
                 warned = ""
                 self._told.update(rest)
 

@@ -135,8 +135,8 @@ class Runner:
         """Raise ConfigError for a generation of chosen offsets, which does not continue."""
         if self.driver.log.read().backfill >= 0:
             raise ConfigError(
-                f"generation {self._own.generation} is one of a backfill, which does not go on: run the one that does, "
-                "or go on behind this one by --take-over"
+                f"generation {self._own.generation} is a backfill, which does not continue: run the generation that "
+                "does, or continue after this one with --take-over"
             )
 
     def _refuse_frame(self) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 PAST_A_LOSS: Final = (
-    "leave the topic out by secor.kafka.topic_blacklist, or begin another secor.generation behind the loss by "
+    "leave the topic out by secor.kafka.topic_blacklist, or begin another secor.generation after the loss by "
     "startingOffsets,"
 )
 """The advice of errors: records after a loss are never taken for the next ones."""

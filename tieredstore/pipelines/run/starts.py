@@ -57,9 +57,9 @@ class Starts:
                 begins[log.where] = self._by_rule(log)
             elif at < log.earliest:
                 raise DataLossError(
-                    f"the group {self._groups.starting_group} stands at offset {at} of {log.topic}-{log.partition}, "
-                    f"whose log begins at {log.earliest}: offsets {at} to {log.earliest - 1} are in neither bucket nor "
-                    "broker any more; to go on behind them, move the group there"
+                    f"the group {self._groups.starting_group} is at offset {at} of {log.topic}-{log.partition}, "
+                    f"whose log begins at {log.earliest}: offsets {at} to {log.earliest - 1} are no longer in bucket "
+                    "or broker; to skip them, move the group there"
                 )
             elif at > log.end:
                 beyond.append(log)
@@ -86,7 +86,7 @@ class Starts:
             at = standing[log.where]
             if at > ends.get(log.where, at):
                 raise DataLossError(
-                    f"the group {self._groups.starting_group} stands at offset {at} of {log.topic}-{log.partition}, "
+                    f"the group {self._groups.starting_group} is at offset {at} of {log.topic}-{log.partition}, "
                     f"whose log ends before offset {ends[log.where]}: records were lost in Kafka, or the topic was "
                     "created again; move the group, or leave startingOffsets out"
                 )

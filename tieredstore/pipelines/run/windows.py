@@ -181,8 +181,8 @@ def unwritten(windows: Sequence[Window], positions: Mapping[TopicPartition, Prog
         start = reached.get(where, window.start)
         if window.start > start:
             raise DataLossError(
-                f"offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} are to be written, "
-                f"and the commit log ends before offset {start}: was the log, or a part of it, deleted?"
+                f"offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} cannot be written, "
+                f"since the commit log ends before offset {start}: was the log, or a part of it, deleted?"
             )
         if window.stop > start or (progress is None and window.start == window.stop == start):
             rest.append(replace(window, start=start))
@@ -192,8 +192,8 @@ def unwritten(windows: Sequence[Window], positions: Mapping[TopicPartition, Prog
 
 def _other_life(topic: str) -> ConfigError:
     return ConfigError(
-        f"the topic {topic} was created again since it was written: its files would have the names of the old "
-        "one's; give the pipeline another secor.generation"
+        f"the topic {topic} was created again since it was written: its files would reuse names of the old "
+        "topic's files; give the pipeline another secor.generation"
     )
 
 

@@ -101,8 +101,8 @@ class Backfill:
         state = self.driver.log.read()
         if state.backfill < 0 and state.positions:
             raise ConfigError(
-                f"generation {self._pipeline.own.generation} of {self._pipeline.own.name} goes on with the topics: "
-                "give --generation a number of its own"
+                f"generation {self._pipeline.own.generation} of {self._pipeline.own.name} is the live one, not a "
+                "backfill: give --generation an unused number"
             )
         extents = self._source.extents(selected)
         return extents, None if state.is_filled else self._find_unfinished(selected)
@@ -113,8 +113,8 @@ class Backfill:
         if (topics, entry.other) != ({selected.topic}, self._replaces):
             behind = f" with --replace {entry.other}" if entry.other >= 0 else ""
             raise ConfigError(
-                f"generation {self._pipeline.own.generation} is to be filled with {', '.join(sorted(topics))}{behind}, "
-                "and that is not done: complete it first, by the same command"
+                f"generation {self._pipeline.own.generation} has an unfinished backfill of "
+                f"{', '.join(sorted(topics))}{behind}, so complete it first, by the same command"
             )
         if entry.fingerprint != self.driver.generation.fingerprint:
             raise ConfigError(
@@ -137,7 +137,7 @@ class Backfill:
                 if reached < window.start:
                     raise ConfigError(
                         f"generation {self._pipeline.own.generation} has {one.topic}-{one.partition} from offset "
-                        f"{window.start} on, and what lies before it needs another --generation"
+                        f"{window.start} on; earlier offsets need another --generation"
                     )
                 reached = window.stop
             if reached < one.stop:
@@ -185,7 +185,7 @@ class Backfill:
     def aside(self, window: Window, key: str, generation: Generation) -> Written:  # noqa: ARG002  a driver's writer
         """Refuse: without the pipeline's own source nothing was redriven here."""
         raise ConfigError(
-            f"{key} has messages that were redriven, and what they became is not wholly published: run tieredstore "
+            f"{key} has messages that were redriven, and their results are not fully published: run tieredstore "
             f"pipeline backfill --bad-messages --yes for generation {generation.number}, which completes it"
         )
 

@@ -142,7 +142,7 @@ class Against:
             )
         lost = sorted(there.keys() - seen.keys())
         if len(lost) > window.filtered:
-            left_out = f", of which {window.filtered} were left out on purpose" if window.filtered else ""
+            left_out = f" ({window.filtered} were left out on purpose)" if window.filtered else ""
             yield OutputProblem("lost", where, f"has {_describe(lost)} in no file{left_out}")
         if not self._has_contents:
             return

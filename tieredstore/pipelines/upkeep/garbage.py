@@ -32,7 +32,7 @@ def collect_garbage(
     files. Raises ConfigError for an age below an hour, or a store that does not report its time.
     """
     if min_age_ms < LEAST_AGE_MS:
-        raise ConfigError("a least age below an hour is not safe: what is younger may be of a task at work")
+        raise ConfigError("a minimum age below an hour is not safe: younger files may belong to a running task")
     now_ms = store_time_ms(store)
     naming = naming_of(pipeline)
     waiting = set[str]().union(*(_waiting(store, root) for root in naming.places.roots))

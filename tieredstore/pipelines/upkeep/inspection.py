@@ -171,7 +171,7 @@ def check_written(pipeline: Pipeline, store: ObjectStore) -> None:
         generation.is_claimed()
         if not find_topics(pipeline, store):
             raise ResourceNotFoundError(
-                f"generation {own.generation} of {own.name} has neither a commit log nor files below "
+                f"generation {own.generation} of {own.name} has no commit log and no files below "
                 f"{root or store.identity}: check pipeline.name, secor.generation and output.key.prefix"
             )
 
@@ -279,14 +279,12 @@ def _success_problems(generation: Generation, successes: set[str]) -> Iterator[O
         key, (files, records) = f"{path}/{SUCCESS}", held[path]
         if not said:
             if path in expected and files and not family.has_dropped:
-                yield OutputProblem(
-                    "missing", key, "is committed, and is not there, or says nothing of this generation"
-                )
+                yield OutputProblem("missing", key, "is committed, but is missing or does not list this generation")
         elif path in family.withheld or path not in family.finalized:
-            yield OutputProblem("stranger", key, "says that a directory is complete of which no entry says so")
+            yield OutputProblem("stranger", key, "marks a directory complete that no entry of the log completes")
         elif (said[0].files, said[0].records) != (files, records):
             yield OutputProblem(
-                "content", key, f"tells of {said[0].files} files with {said[0].records} records, and "
+                "content", key, f"lists {said[0].files} files with {said[0].records} records, and "
                 f"{files} with {records} are committed",
             )  # fmt: skip
 

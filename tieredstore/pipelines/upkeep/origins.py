@@ -105,7 +105,7 @@ def place_of(places: Places, key: str) -> tuple[str, int]:
     topic = inner.rpartition("/quarantine/")[2].partition("/")[0]
     if name is None or not topic or "/" not in inner:
         raise ObjectNotFoundError(
-            f"{key} has not the name of an output's file, as Secor's have: "
+            f"{key} is not named like an output file of Secor: "
             "<root><topic>/<partitions>/<generation>_<partition>_<offset>"
         )
     return topic, name.partition

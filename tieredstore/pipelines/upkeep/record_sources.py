@@ -96,7 +96,7 @@ class LogSource(RecordSource):
         if isinstance(selected.start, int) and 0 < selected.start < log.earliest:
             raise gone(
                 Window(log.topic, "", log.partition, selected.start, log.earliest),
-                "in neither bucket nor broker any more",
+                "no longer in bucket or broker",
             )
         return start, max(start, min(self._offset(log, selected.stop, log.end), log.end))
 
@@ -323,7 +323,7 @@ class KeptFiles(RecordSource):
         """Return records in the form in which a log yields them."""
         if batch.column("offset").null_count:
             raise ConfigError(
-                f"{key} does not tell the offsets of its records, so that they cannot be filed again by them: "
+                f"{key} does not hold the offsets of its records, so they cannot be filed again: "
                 "backfill from bucket or broker, or from files that do (Parquet, ORC, Avro, JSON, SequenceFiles)"
             )
         columns = {name: batch.column(name) for name in COLUMNS}
