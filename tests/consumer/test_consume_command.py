@@ -74,7 +74,7 @@ def test_as_many_as_are_wanted_in_any_form(stored: Path) -> None:
         (("orders", "--group", "g"), 2, "no broker is named"),
         (("orders", "--group", "g", "--last", "3", "--from", "3"), 2, "--last and --from exclude each other"),
         (("orders", "--group", "g", "--json", "--format", "csv"), 2, "exclude each other"),
-        (("orders", "--group", "g", "--from", "latest"), 2, "neither an offset nor a time"),
+        (("orders", "--group", "g", "--from", "latest"), 2, "not an offset or a time"),
         (("absent",), 3, "there is no topic 'absent' in the bucket"),
     ],
 )

@@ -285,7 +285,7 @@ def test_a_folder_that_cannot_be_one_is_refused(
         "the same": disk.log_dir,
         "by a link": hold_dir / "link",
     }[kind]
-    with pytest.raises(ConfigError, match=r"hold\.dir is .*(is not there|lies in the log directory)"):
+    with pytest.raises(ConfigError, match=r"hold\.dir is .*(is not there|inside the log directory)"):
         uploader_of(disk.log_dir, store, hold_dir=str(folder))
 
 

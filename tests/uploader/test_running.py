@@ -330,7 +330,7 @@ def test_what_does_not_go_together_is_refused(
     ("more", "sentence"),
     [
         ({"leadership": "auto"}, "no broker is known that could be asked"),
-        ({"leadership": "no.such.Class"}, "nor a class that can be imported"),
+        ({"leadership": "no.such.Class"}, "or an importable class"),
         ({"leadership": "pathlib.Path"}, "no subclass of Leadership"),
         ({"log_dirs": "absent"}, "the log directory"),
         ({"topics_include": "("}, "no regular expression"),

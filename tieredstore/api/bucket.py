@@ -301,7 +301,7 @@ class Bucket(Closing):
         first, last = window_of(start, stop)
         depth = Depth(level, sample, first, last, file, recheck_days, which.get("parallel"))
         opened = self._bucket()
-        opened.refuse_raw("verify", "it has neither manifests nor the indexes that would be held against each other")
+        opened.refuse_raw("verify", "it has no manifests or indexes to compare")
         return verify_segments(opened, scopes, depth, client=self.broker, on_finding=on_finding, on_segment=on_segment)
 
     def doctor(self, *, write: bool = False, on_check: Callable[[Check], object] | None = None) -> Table[Check]:
@@ -488,7 +488,9 @@ class Bucket(Closing):
             raise ConfigError("stop of a hold is a time; give an offset, or leave it out to hold all that follows")
         if isinstance(first, AtTime):
             if topic is None or partition is None:
-                raise ConfigError("start is a time, which needs a topic and a partition: each has offsets of its own")
+                raise ConfigError(
+                    "start is a time, which needs a topic and a partition: offsets differ between partitions"
+                )
             segments = self.segments(topic, partition, start=first)
             if not segments:
                 raise ConfigError(f"no segment of {topic}-{partition} has records since {start}; leave start out")

@@ -89,7 +89,7 @@ def parse_place(name: str, text: str, *, clock: Clock = _now) -> int | AtTime:
         raise ConfigError(_no_negative(name, word))
     moment = _moment(word, clock)
     if moment is None:
-        raise ConfigError(f"{name} is {excerpt(text)!r}, which is neither an offset nor a time: write {_EXAMPLES}")
+        raise ConfigError(f"{name} is {excerpt(text)!r}, not an offset or a time: write {_EXAMPLES}")
     return AtTime.of(moment)
 
 

@@ -139,7 +139,7 @@ def types_of(how: Mapping[str, Any], default: Literal["bytes", "text"]) -> Calla
     given: Callable[[str], ColumnTypes] | None = how.get("types")
     if given is not None:
         if {"key", "value", "registry"} & how.keys():
-            raise ConfigError("types says what keys and values are: leave key, value and registry out")
+            raise ConfigError("types already describes keys and values: leave key, value and registry out")
         return given
     registry = None if "registry" not in how else registry_of(how["registry"])
     key, value = (_kind(name, how.get(name, default), registry) for name in ("key", "value"))

@@ -35,7 +35,7 @@ def check_arguments(scopes: Scopes, stop: int | AtTime | None, segment: object) 
     if not scopes.topics:
         raise ConfigError("name at least one topic")
     if isinstance(stop, int) and (scopes.partitions is None or not names_one_topic):
-        raise ConfigError("stop is an offset, which needs one topic and partitions=: each has offsets of its own")
+        raise ConfigError("stop is an offset, which needs one topic and partitions=: offsets differ between partitions")
     if segment is None:
         return
     if stop is not None:

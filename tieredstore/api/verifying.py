@@ -121,7 +121,7 @@ class Depth:
         if type(sample) not in (int, float) or not 0 < sample <= 1:
             raise ConfigError(f"sample is {sample!r:.60}; give a part, as 0.05")
         if sample != 1 and level == "listing":
-            raise ConfigError("a sample thins what the levels index and data read: choose one of these")
+            raise ConfigError("a sample applies to the levels index and data: choose one of these")
         if isinstance(self.start, int) and isinstance(self.stop, int) and self.start > self.stop:
             raise ConfigError(f"start {self.start} is after stop {self.stop}")
 

@@ -149,8 +149,8 @@ class BrokersView(Closing):
             self._segments.take(value)
         except CorruptDataError as error:
             raise CorruptDataError(
-                f"the brokers' record at offset {offset} of {METADATA_TOPIC}-{partition} cannot be read, so nobody "
-                f"knows which segments they list ({error})"
+                f"the brokers' record at offset {offset} of {METADATA_TOPIC}-{partition} cannot be read, so the "
+                f"segments they list are unknown ({error})"
             ) from error
 
 

@@ -107,6 +107,6 @@ def require_conditional_writes(store: ObjectStore, tool: str) -> None:
     """Raise ConfigError, naming store and tool, unless the store's conditional writes are atomic."""
     if not store.conditional_writes:
         raise ConfigError(
-            f"{tool} needs a store that replaces an object only if nobody else has changed it, and {store.identity} "
+            f"{tool} needs a store that replaces an object only if it is unchanged, and {store.identity} "
             "cannot promise that; use one that can (S3, GCS, Azure Blob Storage or a folder)"
         )

@@ -205,7 +205,7 @@ class Disk:
         known.identity = known.identity or identity
         if known.identity != identity:
             raise OSError(
-                errno.ESTALE, "another folder is there than at the start; start the uploader anew if that is right"
+                errno.ESTALE, "the folder is not the one found at startup; if that is intended, restart the uploader"
             )
 
     def _find_wanted(self, log_dir: Path, name: str) -> Path | None:
@@ -365,7 +365,7 @@ class FolderWatch:
     def _give_up(self, reason: str) -> None:
         self._is_broken = True
         _logger.warning(
-            "folders are only looked at each uploader.scan.interval.ms, since the system does not tell of changes: %s",
+            "the system reports no file changes, so folders are scanned every uploader.scan.interval.ms: %s",
             reason,
         )
         self.close()

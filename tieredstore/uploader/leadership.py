@@ -137,7 +137,7 @@ def leadership_of(name: str, environment: BrokerEnvironment, broker: BrokerState
         return ZooKeeperLeadership(environment)
     own_class: type[Leadership] = named_class(
         "uploader.leadership", name, Leadership,
-        "which is none of auto, zookeeper and static, nor a class that can be imported",
+        "not auto, zookeeper, static or an importable class",
     )  # fmt: skip
     return own_class(environment)
 
@@ -212,7 +212,7 @@ class ZooKeeperLeadership(Leadership):
                 ids[topic] = None
             except Exception as error:
                 raise BrokerUnavailableError(
-                    f"ZooKeeper at {self.environment.zookeeper} does not tell of {path}: {error!r}"
+                    f"ZooKeeper at {self.environment.zookeeper} gave no answer for {path}: {error!r}"
                 ) from error
             else:
                 ids[topic] = _topic_id_of(raw)
@@ -278,7 +278,7 @@ class ZooKeeperLeadership(Leadership):
                 ) from error
             except Exception as error:
                 raise BrokerUnavailableError(
-                    f"ZooKeeper at {self.environment.zookeeper} does not tell of {_state_path(where)}: {error!r}"
+                    f"ZooKeeper at {self.environment.zookeeper} gave no answer for {_state_path(where)}: {error!r}"
                 ) from error
             self._note(where, _leader_of(raw, where), is_stale=False)
 

@@ -124,7 +124,7 @@ class Links:
                 )
         for folder in self._by_device.values():
             try:
-                otherwise = f"another uploader holds files in {folder}: give each a folder of its own"
+                otherwise = f"another uploader holds files in {folder}: give each uploader a separate folder"
                 self._locks.append(lock_folder(folder, otherwise))
             except BaseException:
                 self.close()
@@ -263,8 +263,8 @@ def _usable(folder: Path, log_dirs: Sequence[Path]) -> Path:
     for log_dir in log_dirs:
         if real.is_relative_to(log_dir.resolve()):
             raise ConfigError(
-                f"uploader.hold.dir is {folder}, which lies in the log directory {log_dir}: a broker does not start "
-                "with a folder there that is not its own; choose one beside it"
+                f"uploader.hold.dir is {folder}, inside the log directory {log_dir}: a broker does not start "
+                "with a foreign folder there; choose one outside it"
             )
     return real
 

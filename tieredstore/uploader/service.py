@@ -156,14 +156,14 @@ class _Threads:
                     if stop.is_asked:
                         break
             except TieredStoreError as error:
-                _logger.warning("retention of what is stored ends early, and begins anew later: %s", error)
+                _logger.warning("retention of stored segments stopped early; it is retried later: %s", error)
 
     def watch_time(self, stop: Stop) -> None:
         """End the process for a thread stuck in a store: threads cannot be killed, and the next process continues."""
         while not stop.wait(1.0):
             lost = self._uploader.tries.find_lost()
             if lost is not None:
-                raise StoreUnavailableError(f"{lost}: the process ends, so that it is started anew")
+                raise StoreUnavailableError(f"{lost}: the process ends, so that its supervisor restarts it")
         self._uploader.schedule.wake()
 
     def ship(self, number: int, stop: Stop) -> None:

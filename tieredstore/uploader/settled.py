@@ -220,7 +220,7 @@ class Inquiries:
         except TieredStoreError as error:
             self._answers.take({}, names)
             if not self._answers.are_any:
-                self._health.fails("broker", f"nobody says how far partitions are settled: {error}")
+                self._health.fails("broker", f"the settled offsets of partitions are unknown: {error}")
             return False
         self._answers.take(answers, names)
         self._health.holds("broker")

@@ -55,7 +55,7 @@ PASSING: Final = frozenset(
 _MOVES_S: Final = 1.0
 _DISK_TRIES: Final = 5
 _DELETED: Final = "its files were deleted before they could be read"
-_TAKEN_BACK: Final = "a later leader has taken it back meanwhile: what is written in its place is shipped"
+_TAKEN_BACK: Final = "a later leader has truncated it: its replacement is shipped"
 _Monotonic: TypeAlias = Callable[[], float]
 
 
@@ -272,8 +272,8 @@ class _Work:
         if partition.epochs and partition.epochs[-1][0] < value.leader_epoch:
             partition.progress.forget()
             raise DeposedError(
-                f"{partition.where}: the watermark was moved by a leader of epoch {value.leader_epoch}, and the log "
-                f"here knows of epoch {partition.epochs[-1][0]}"
+                f"{partition.where}: the watermark was moved by a leader of epoch {value.leader_epoch}, but the log "
+                f"here only reaches epoch {partition.epochs[-1][0]}"
             )
 
     def _move_back(self, value: Watermark) -> Watermark:
@@ -285,8 +285,8 @@ class _Work:
         epoch = partition.epochs[-1][0]
         back = value.back(began, epoch, uploads.broker_id, uploads.now_ms())
         _logger.error(
-            "%s: leader epoch %d began at offset %d, before the watermark %d (an unclean election): what was "
-            "shipped behind it is no part of the log any more, and the new epoch's records are shipped",
+            "%s: leader epoch %d began at offset %d, before the watermark %d (an unclean election): records "
+            "shipped after it are no longer part of the log; the new epoch's records are shipped",
             partition.where, epoch, began, value.next_offset,
         )  # fmt: skip
         self._save(back)
@@ -336,9 +336,9 @@ class _Work:
     def _obstacle(self, segment: Segment) -> str | None:
         settled, is_doomed = self.standing.settled, segment.place.is_deleted
         if self.standing.only_deleted and not is_doomed:
-            return "nobody knows who leads"
+            return "its leader is unknown"
         if settled is None:
-            return "nobody has said yet how far it is settled"
+            return "its settled offset is not known yet"
         return settled.obstacle(segment.next_offset - 1, self.partition.epochs, is_deleted=is_doomed)
 
     def _ship(self, segment: Segment) -> Step:
@@ -479,7 +479,7 @@ class _Work:
         _logger.error(
             "%s: offsets %d to %d are not shipped: %s%s",
             partition.where, hole.first_offset, hole.last_offset, hole.reason,
-            f"; what there is of them lies under {hole.quarantine}" if hole.quarantine else "",
+            f"; the rest of their data is under {hole.quarantine}" if hole.quarantine else "",
         )  # fmt: skip
         return Step.HOLE
 

@@ -53,7 +53,7 @@ class Target:
             manager = opened.enter_context(RemoteStorageManager(settings, store=store))
             if not manager.store.conditional_writes:
                 raise ConfigError(
-                    f"the store {manager.store.identity} has no conditional writes, by which watermarks are moved: "
+                    f"the store {manager.store.identity} has no conditional writes, which watermarks need: "
                     "choose another one"
                 )
             pool = ThreadPool(_READERS, "tieredstore-watermarks")

@@ -80,7 +80,7 @@ def warnings(settings: Mapping[str, str], upload_timeout_ms: int, *, has_links: 
             "at once, and there are only the milliseconds of file.delete.delay.ms to ship it"
         )
     if settings.get("unclean.leader.election.enable") == "true":
-        yield "unclean.leader.election.enable is true: what was shipped may be no part of the log any more"
+        yield "unclean.leader.election.enable is true: shipped records may be lost from the log"
 
 
 class TopicAdvice:
@@ -114,14 +114,14 @@ class TopicAdvice:
         except TieredStoreError as error:
             if error.retryable:
                 raise
-            _logger.warning("the settings of topics are not told, so all are shipped that are selected: %s", error)
+            _logger.warning("the settings of topics are unavailable, so all selected topics are shipped: %s", error)
             answers = dict.fromkeys(wanted, _NOT_TOLD)
         for topic in wanted:
             if topic not in answers and self._in_vain[topic] < _TRIES:
                 self._in_vain[topic] += 1
                 continue
             if topic not in answers:
-                _logger.warning("the settings of topic %s are not told, so it is shipped", topic)
+                _logger.warning("the settings of topic %s are unavailable, so it is shipped", topic)
             self._asked.add(topic)
             self._take(topic, answers.get(topic, _NOT_TOLD))
         for sentence in self.sentences(wanted):

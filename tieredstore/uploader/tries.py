@@ -83,7 +83,7 @@ class Tries:
         try:
             while not is_done(future, _LOOK_S):
                 if (lost := self.find_lost()) is not None:
-                    raise StoreUnavailableError(f"{lost}: begin again, which goes on where this has stood")
+                    raise StoreUnavailableError(f"{lost}: restart to continue from this point")
             return outcome(future)
         finally:
             pool.shutdown(wait=False)

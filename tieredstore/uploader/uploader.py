@@ -165,7 +165,7 @@ class Uploader(Closing):
             self.leadership.refresh()
         except TieredStoreError as error:
             if not self.leadership.is_known:
-                self.health.fails("leadership", f"nobody says who leads: {error}")
+                self.health.fails("leadership", f"leadership is unknown: {error}")
             return False
         self.health.holds("leadership")
         has_new = self.roles.assign()
@@ -253,7 +253,7 @@ class Uploader(Closing):
                     break
         except Exception as error:
             if not isinstance(error, TieredStoreError | OSError):
-                _logger.exception("%s: a try to ship ended by an error of its own", partition.where)
+                _logger.exception("%s: shipping failed with an unexpected error", partition.where)
             self.schedule.fail(partition, error)
             self.health.fails("store", f"{partition.where}: {error}")
             return None
@@ -465,7 +465,7 @@ def _left(partition: Partition) -> Outcome:
 
 def _expired(expired: Expired) -> Outcome:
     """Describe what retention would delete of a partition."""
-    stays = f"; one stays, and all behind it: {expired.left_alone}" if expired.left_alone else ""
+    stays = f"; one stays, and all later ones: {expired.left_alone}" if expired.left_alone else ""
     return Outcome(
         action="remove", status="planned" if expired.segments else "kept", code="expired", stored_size=expired.size,
         reason=f"segments past uploader.retention: {expired.segments}{stays}",
@@ -474,7 +474,7 @@ def _expired(expired: Expired) -> Outcome:
 
 def _health() -> Health:
     health = Health(
-        {"folders": "the log directories were not looked at yet", "leadership": "nobody was asked who leads yet"}
+        {"folders": "the log directories were not looked at yet", "leadership": "leadership was not queried yet"}
     )
     for condition in ("broker", "topics", "store", "holes"):
         health.fails(condition, "")

@@ -199,7 +199,7 @@ class WatermarkStore:
             if self._store.get_small(key, MAX_BYTES) == written.to_bytes():
                 return etag
         except ObjectNotFoundError as error:
-            raise PreconditionFailedError(f"the watermark of {written.where} is gone") from error
+            raise PreconditionFailedError(f"the watermark of {written.where} was deleted") from error
         raise PreconditionFailedError(f"the watermark of {written.where} was moved by another uploader")
 
 

@@ -27,7 +27,7 @@ LINES = [
     ("keys rotate t -p x --store .", "-p is 'x': it must be as 3, as 0,2 or as 4-7"),
     ("verify --level all", "--level is 'all': it must be one of listing, index, data"),
     ("verify --sample some --store .", "--sample is 'some': give a percentage, as 5%"),
-    ("verify --from soon --store .", "--from is 'soon', which is neither an offset nor a time"),
+    ("verify --from soon --store .", "--from is 'soon', not an offset or a time"),
     ("verify --parallel 300", "--parallel is '300': it must be at most 256"),
     ("doctor --yes --store .", "--yes is for --fix: give that too"),
     (

@@ -64,7 +64,7 @@ def test_gc_takes_the_greatest_age_of_the_settings(root: Path, tmp_path: Path) -
         f"storage.root={root}\nchunk.size=4194304\nupload.max.age.ms=86400000\n"
     )
     tieredstore("gc", "-c", settings, "--min-age", "47h").fails(
-        2, "a least age of 47 h is not safe: copies may take 24 h (upload.max.age.ms)"
+        2, "a minimum age of 47 h is not safe: copies may take 24 h (upload.max.age.ms)"
     )
     assert tieredstore("gc", "-c", settings, "--min-age", "48h").code == 0
 
@@ -83,7 +83,7 @@ def test_gc_for_scripts_has_an_object_a_line_and_a_summary(root: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "code", "words"),
     [
-        ("gc --min-age 23h --yes", 2, "a least age of 23 h is not safe"),
+        ("gc --min-age 23h --yes", 2, "a minimum age of 23 h is not safe"),
         ("gc --min-age soon --yes", 2, "--min-age"),
         ("gc --yes --dry-run", 2, "gc has no option --dry-run"),
         ("rm events -p 0 --to 1795428000000", 2, "a time in milliseconds since 1970 is written @1795428000000"),
@@ -93,7 +93,7 @@ def test_gc_for_scripts_has_an_object_a_line_and_a_summary(root: Path) -> None:
             "is beyond the end of events-0 (40); a time in seconds since 1970 is written @1795428000000",
         ),
         ("rm events -p 0 --to 41 --yes", 2, "offset 41 is beyond the end of events-0 (40); a time is written"),
-        ("rm events -p 0 --to tomorrow --yes", 2, "neither an offset nor a time"),
+        ("rm events -p 0 --to tomorrow --yes", 2, "not an offset or a time"),
         ("rm events --to 25 --yes", 2, "only with one TOPIC and -p"),
         ("rm evnts --yes", 3, "evnts"),
         ("du --listing --by day", 2, "--by day needs the manifests"),

@@ -161,7 +161,7 @@ def test_an_undecided_transaction_is_told_of_on_stderr(tmp_path: Path) -> None:
         ("ls txm", 3, "tieredstore: there is no topic 'txm' in the bucket; did you mean 'txn'?\n"),
         ("ls txm --json", 3, "there is no topic 'txm' in the bucket; did you mean 'txn'?"),
         ("ls txn -p 7", 3, "tieredstore: topic 'txn' has no partition 7 in the bucket: it has 0\n"),
-        ("cat txn --from tomorrow", 2, "--from is 'tomorrow', which is neither an offset nor a time"),
+        ("cat txn --from tomorrow", 2, "--from is 'tomorrow', not an offset or a time"),
         ("cat txn --from 9 --to 3", 2, "ends before it begins"),
         ("cat txn --isolation serializable", 2, "serializable"),
         ("cat txn --topic-id x", 2, "uuid"),

@@ -212,7 +212,7 @@ def test_what_is_rotated_in_the_target_is_there() -> None:
     assert outcomes(run(source, both)) == {Outcome.THERE: len(segments(KEYRING))}
     old = bucket(target, golden_texts(KEYRING, alone="key1"))
     (error, *_) = errors(run(source, old))
-    assert "under a key pair that is not on its ring" in error
+    assert "by a key pair that is not on its ring" in error
 
 
 def test_damaged_segments_are_named_and_leftovers_passed_over() -> None:
@@ -233,7 +233,7 @@ def test_other_bytes_under_the_same_ids_are_left_alone() -> None:
     for suffix, error in (
         (Suffix.LOG, "with other bytes"),
         (Suffix.INDEXES, "with other bytes"),
-        (Suffix.MANIFEST, "is another one"),
+        (Suffix.MANIFEST, "differs from the source"),
     ):
         target = MemoryObjectStore()
         target.put(MADE[0].key(suffix), b"x" * len(made().get(MADE[0].key(suffix))))

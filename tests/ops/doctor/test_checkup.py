@@ -70,7 +70,7 @@ def test_nothing_is_written_unless_asked_for(settings: Path, tmp_path: Path, mon
 def test_keys_that_fit_and_keys_that_others_may_read(settings: Path, tmp_path: Path) -> None:
     settings.write_text(settings.read_text() + tieredstore("keys", "new", "k", "-d", tmp_path, "--bits", 2048).text)
     (good,) = of(settings)["keys"]
-    assert (good.outcome, good.detail) == (Verdict.GOOD, "1 key pair, k active: it opens what it wraps")
+    assert (good.outcome, good.detail) == (Verdict.GOOD, "1 key pair, k active: wrapping and unwrapping work")
     (tmp_path / "k.private.pem").chmod(0o644)
     _, open_to_all = of(settings)["keys"]
     assert open_to_all.outcome is Verdict.WARN

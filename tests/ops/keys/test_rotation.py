@@ -177,7 +177,7 @@ def test_a_manifest_that_changes_is_looked_at_once_more(store: ObjectStore) -> N
 def test_a_manifest_that_changes_again_and_again_is_reported(store: ObjectStore) -> None:
     steps = run(meddling(store, _touched, 99))
     assert outcomes(steps)[Outcome.CHANGED] == len(OLD)
-    assert "changed by somebody else" in str(next(step.reason for step in steps if step.reason))
+    assert "changed by another process" in str(next(step.reason for step in steps if step.reason))
     assert keys_in_use(store)["key1"] == len(OLD)
 
 

@@ -156,7 +156,7 @@ def test_a_sample_of_nothing_or_of_more_than_all_is_refused(part: float) -> None
 
 
 def test_a_sample_of_the_listing_is_refused() -> None:
-    with pytest.raises(ConfigError, match="thins what the levels index and data read"):
+    with pytest.raises(ConfigError, match="applies to the levels index and data"):
         Selection(Level.LISTING, Sample(0.1))
 
 

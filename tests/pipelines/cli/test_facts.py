@@ -282,8 +282,11 @@ def test_a_replacement_shows_its_plan_and_status_who_holds_what_gave_way(kept: K
         (["--bad-messages", "orders"], "--bad-messages parses all that the pipeline put aside"),
         (["--bad-messages", "--generation", 2], "--bad-messages parses all that the pipeline put aside"),
         (["--bad-messages", "--from", 0], "--bad-messages parses all that the pipeline put aside"),
-        (["orders", "--generation", 2, "--from", 5, "--to", 3], "there are no offsets from 5 up to 3"),
-        (["orders", "--generation", 2, "--from", "soon"], "--from is 'soon', which is neither an offset nor a time"),
+        (
+            ["orders", "--generation", 2, "--from", 5, "--to", 3],
+            "--from 5 is after --to 3: the window ends before it begins",
+        ),
+        (["orders", "--generation", 2, "--from", "soon"], "--from is 'soon', not an offset or a time"),
         (["orders", "--generation", 2, "-p", "x"], "-p is 'x': it must be as 3, as 0,2 or as 4-7"),
     ],
 )

@@ -172,16 +172,14 @@ class VerbatimCopies:
             # Under a manifest they were compared before that was written.
             if info.size != segment.sizes[suffix] or not (is_committed or self._is_equal(segment, suffix)):
                 raise SegmentAlreadyExistsError(
-                    f"{self._shown(segment, suffix)} stands in the target with other bytes than the source has; "
+                    f"{self._shown(segment, suffix)} exists in the target with other bytes than in the source; "
                     "remove it if it is not wanted"
                 )
         return before_s
 
     def _leftover_age_s(self, info: ObjectInfo) -> float:
         if self._began_ms is None or info.modified_ms is None:
-            raise LeftAloneError(
-                f"{self._route.target.shown(info.key)} has no manifest, and nobody knows how old it is"
-            )
+            raise LeftAloneError(f"{self._route.target.shown(info.key)} has no manifest, and its age is unknown")
         now_ms = self._began_ms + (self._route.clock() - self._began_s) * 1000
         age_s = max(0.0, (now_ms - info.modified_ms) / 1000)
         if age_s >= self._max_age_s:
@@ -204,13 +202,13 @@ class VerbatimCopies:
         if raw == segment.raw and segment.way is CopyWay.VERBATIM:
             return
         if not same_but_for_data_key(raw, segment.raw):
-            raise SegmentAlreadyExistsError(f"{name} stands in the target and is another one than the source's")
+            raise SegmentAlreadyExistsError(f"{name} in the target differs from the source's")
         wrapped = SegmentManifest.from_bytes(raw).encryption
         if wrapped is None:
             return
         if self._route.recoding.changes_encryption and not self._route.recoding.opens(wrapped):
             raise SegmentAlreadyExistsError(
-                f"{name} stands in the target under a key pair that is not on its ring; `tieredstore keys rotate` "
+                f"{name} in the target is wrapped by a key pair that is not on its ring; `tieredstore keys rotate` "
                 "puts it under another one"
             )
 
@@ -241,7 +239,7 @@ class VerbatimCopies:
         try:
             return all(ours == theirs for ours, theirs in zip(self._body(segment, suffix), stored, strict=True))
         except (ObjectNotFoundError, RangeNotSatisfiableError) as error:
-            raise PreconditionFailedError(f"{self._shown(segment, suffix)} is gone again") from error
+            raise PreconditionFailedError(f"{self._shown(segment, suffix)} has disappeared") from error
 
     def _require(self, segment: VerbatimSegment, suffix: Suffix) -> None:
         """Raise LeftAloneError if a written or existing object is gone."""

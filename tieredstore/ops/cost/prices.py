@@ -61,7 +61,7 @@ class KafkaPrices(PriceGroup):
     """``[kafka]``: the cost of the same log on brokers."""
 
     disk_gib_month: float = number("a GiB of a broker's disk for a month")
-    disk_fill: float = number("how full disks are kept, 0 to 1: what is free is paid too", least=0.01, most=1.0)
+    disk_fill: float = number("how full disks are kept, 0 to 1: free space is paid too", least=0.01, most=1.0)
     replication_factor: float = number("replicas of each partition", least=1, most=100)
     zones: float = number("zones that the brokers are in", least=1, most=100)
     cross_zone_gib: float = number("a GiB from one zone to another, both sides of the bill")

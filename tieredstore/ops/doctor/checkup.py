@@ -161,11 +161,11 @@ def _of_keys(settings: Settings) -> Iterator[Check]:
     assert ring is not None
     probe = os.urandom(32)
     if ring.unwrap(ring.active_id, ring.wrap(probe)) != probe:
-        yield Check("keys", Verdict.BAD, f"the pair {ring.active_id} opens something else than it wraps", exit_code=4)
+        yield Check("keys", Verdict.BAD, f"the pair {ring.active_id} unwraps other bytes than it wrapped", exit_code=4)
         return
     ms = _ms_since(started)
     pairs = f"{len(ring.ids)} key pair{'s' if len(ring.ids) > 1 else ''}, {ring.active_id} active"
-    yield Check("keys", Verdict.GOOD, f"{pairs}: it opens what it wraps", {"pairs": len(ring.ids), "load_ms": ms})
+    yield Check("keys", Verdict.GOOD, f"{pairs}: wrapping and unwrapping work", {"pairs": len(ring.ids), "load_ms": ms})
     for pair in encryption.key_pairs:
         if pair.private_key_file is None or pair.kms is not None:
             continue
@@ -195,7 +195,7 @@ def _of_place(place: Place, *, write: bool) -> Iterator[Check]:
     infos = list(islice(store.list(prefix), _MOST_LOOKED_AT))
     ms = _ms_since(started)
     # The credentials have been accepted by now.
-    yield Check("caller", Verdict.GOOD, admin_of(store).caller() or "the store does not tell who asks")
+    yield Check("caller", Verdict.GOOD, admin_of(store).caller() or "the store does not report the caller")
     here = f"under {prefix!r} of {store.identity}" if prefix else f"in {store.identity}"
     many = f"{_MOST_LOOKED_AT} objects or more" if len(infos) == _MOST_LOOKED_AT else f"{len(infos)} objects"
     odd = "" if infos else "; if there should be some, look at storage.root, bucket and key.prefix"
@@ -218,7 +218,7 @@ def _of_place(place: Place, *, write: bool) -> Iterator[Check]:
 def _of_layout(store: ObjectStore, prefix: str) -> Iterator[Check]:
     other = other_layout(store, prefix)
     if other is not None:
-        sentence = f"what lies here was written with {other}, which the settings do not say: it is not found"
+        sentence = f"objects here were written with {other}; the settings lack it, so readers do not find them"
         yield Check("layout", Verdict.BAD, sentence, exit_code=2)
 
 
@@ -240,7 +240,7 @@ def _of_clock(store: ObjectStore) -> Iterator[Check]:
     theirs_ms = admin_of(store).now_ms()
     after_ms = time.time() * 1000
     if theirs_ms is None:
-        yield Check("clock", Verdict.WARN, "the store does not tell its time: gc cannot know what is old there")
+        yield Check("clock", Verdict.WARN, "the store does not report its time, so gc cannot tell the age of objects")
         return
     # A time in whole seconds, between request and answer.
     skew_ms = max(theirs_ms - after_ms, before_ms - theirs_ms - 1000, 0.0)
@@ -284,7 +284,7 @@ def _of_unfinished(store: ObjectStore, prefix: str) -> Iterator[Check]:
     except (StoreError, ObjectNotFoundError) as error:
         if error.retryable:
             raise
-        yield Check("rules", Verdict.SKIPPED, f"whether a rule aborts unfinished uploads was not told: {error}")
+        yield Check("rules", Verdict.SKIPPED, f"the lifecycle rules could not be read: {error}")
         return
     for each in state.rules:
         under = ", ".join(each.prefixes) or "everything"
@@ -305,7 +305,7 @@ def _of_writing(store: ObjectStore, place: str) -> Iterator[Check]:
     with _removed_again(store, place):
         put_ms = statistics.median(_timed(partial(store.put, f"{place}/{n}", body)) for n in range(_TRIES))
         if store.get(f"{place}/0") != body:
-            yield Check("write", Verdict.BAD, "what was written is not what is read", exit_code=4)
+            yield Check("write", Verdict.BAD, "read other bytes than were written", exit_code=4)
             return
         yield Check(
             "write", Verdict.GOOD, f"{human_bytes(_PROBE_BYTES)} written in {put_ms:.0f} ms", {"put_ms": put_ms}
@@ -315,9 +315,9 @@ def _of_writing(store: ObjectStore, place: str) -> Iterator[Check]:
         try:
             store.head(f"{place}/0")
         except ObjectNotFoundError:
-            yield Check("delete", Verdict.GOOD, "what was deleted is gone")
+            yield Check("delete", Verdict.GOOD, "a deleted object is gone")
         else:
-            yield Check("delete", Verdict.BAD, "what was deleted is still there", exit_code=6)
+            yield Check("delete", Verdict.BAD, "a deleted object is still there", exit_code=6)
 
 
 def _of_conditions(store: ObjectStore, place: str) -> Iterator[Check]:
@@ -325,7 +325,7 @@ def _of_conditions(store: ObjectStore, place: str) -> Iterator[Check]:
     if not faults:
         yield Check("conditions", Verdict.GOOD, "conditional writes hold: of racing writers one wins")
     elif not store.conditional_writes:
-        yield Check("conditions", Verdict.WARN, f"the store keeps no conditions, and says so: {faults[0]}")
+        yield Check("conditions", Verdict.WARN, f"the store declares no conditional writes: {faults[0]}")
     for fault in faults if store.conditional_writes else ():
         yield Check(
             "conditions", Verdict.BAD, f"{fault}: processes that share this bucket may undo each other", exit_code=6

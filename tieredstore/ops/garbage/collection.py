@@ -123,9 +123,9 @@ class GarbageCollection:
         """
         if self.min_age_ms < least_age_ms(self.upload_max_age_ms):
             raise ConfigError(
-                f"a least age of {_hours(self.min_age_ms)} is not safe: copies may take "
-                f"{_hours(self.upload_max_age_ms)} (upload.max.age.ms), and what is younger than {AGES_APART} times "
-                "that may be one under way"
+                f"a minimum age of {_hours(self.min_age_ms)} is not safe: copies may take "
+                f"{_hours(self.upload_max_age_ms)} (upload.max.age.ms), and objects younger than {AGES_APART} times "
+                "that may belong to a running copy"
             )
         now_ms = store_time_ms(self.store) if self.as_of_ms is None else self.as_of_ms
         older_than_ms, holds = now_ms - self.min_age_ms, Holds(self.store, self.prefix)
@@ -163,7 +163,7 @@ class GarbageCollection:
             return Step(garbage, Outcome.LEFT, "only the store can take it away, in its own time")
         if self.dry_run or self.store.discard(garbage.what):
             return Step(garbage, Outcome.DELETED)
-        return Step(garbage, Outcome.GONE, "somebody else took it away, or is at work on it")
+        return Step(garbage, Outcome.GONE, "another process deleted it, or is working on it")
 
     def _objects_removed(self, objects: SegmentObjects) -> Outcome:
         # Hours may have passed since the listing.

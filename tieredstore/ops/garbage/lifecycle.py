@@ -112,12 +112,12 @@ def _prove(store: ObjectStore, before: LifecycleState, after: LifecycleState, pr
     if lost:
         error = StoreError(
             f"{store.identity} has lost the rules {', '.join(rule.name for rule in lost)} while one was added, or "
-            "somebody else changed them: look at them now (tieredstore doctor)"
+            "another user changed them: look at them now (tieredstore doctor)"
         )
         error.add_note(f"the rules were: {before.text}")
         raise error
     if not ours:
         raise StoreError(
-            f"{store.identity} took a rule that aborts unfinished uploads, and does not have it: it does not know such "
-            "rules; all others are as they were, and gc removes unfinished uploads too"
+            f"{store.identity} accepted a rule that aborts unfinished uploads, but does not list it: it does not "
+            "support such rules; all others are unchanged, and gc removes unfinished uploads too"
         )

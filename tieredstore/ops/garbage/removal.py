@@ -112,7 +112,7 @@ class Removal:
                 yield Step(segment, Outcome.UNKNOWN, str(segment.loaded))
             elif (lies_before := before.has(segment.loaded)) is None:
                 ended = segment.partition
-                yield Step(segment, Outcome.UNKNOWN, "its manifest does not tell where it ends")
+                yield Step(segment, Outcome.UNKNOWN, "its manifest lacks its end offset")
             elif lies_before:
                 yield (step := _held(segment, holds) or self._judge(segment, older_than_ms))
                 # Deleting segments after one that stays would leave a hole.
@@ -133,7 +133,7 @@ class Removal:
             if state is None and (time_ms is None or time_ms > older_than_ms):
                 outcome, reason = Outcome.YOUNG, "no record of the brokers names it yet"
             elif state not in {None, SegmentState.DELETE_SEGMENT_FINISHED}:
-                outcome, reason = Outcome.LISTED, "the brokers list it, and will fail their readers once it is gone"
+                outcome, reason = Outcome.LISTED, "the brokers list it, and their readers fail once it is deleted"
         return Step(segment, Outcome.REMOVED if self.force else outcome, reason)
 
     def _remove(self, holds: Holds, planned: Step[ListedSegment]) -> Step[ListedSegment]:

@@ -91,7 +91,7 @@ class Rotation:
                 return RotationStep(objects, Outcome.GONE)
             except PreconditionFailedError:
                 etag = None  # the listing is out of date
-        return RotationStep(objects, Outcome.CHANGED, reason=f"{name} is being changed by somebody else")
+        return RotationStep(objects, Outcome.CHANGED, reason=f"{name} is being changed by another process")
 
     def _rotate_once(self, objects: SegmentObjects, name: str, etag: str | None) -> RotationStep:
         key = manifest_info(objects).key
@@ -128,7 +128,7 @@ class Rotation:
 
     def _replace(self, key: str, changed: bytes, etag: str | None) -> None:
         if etag is None:
-            raise PreconditionFailedError(f"the store does not tell the etag of {key!r}, so it was not replaced")
+            raise PreconditionFailedError(f"the store returned no etag of {key!r}, so it was not replaced")
         self.store.replace(key, changed, etag)
 
 

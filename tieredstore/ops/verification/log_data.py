@@ -234,9 +234,9 @@ class BatchChecks:
         """Note that the next batch does not follow the one before it."""
         before, end = self._pending, self._metadata.end_offset
         if before is not None and 0 <= end < before.last_offset:
-            self._misplaced(before, f"behind the segment's last offset, {end}")
+            self._misplaced(before, f"beyond the segment's last offset, {end}")
         elif not self._is_damaged:
-            self._misplaced(header, f"not behind offset {self.last_offset} of the batch before it")
+            self._misplaced(header, f"not after offset {self.last_offset} of the previous batch")
 
     def lost(self) -> None:
         """Note that batches were skipped."""
@@ -354,7 +354,7 @@ class BatchChecks:
                 self._txn_finding(f"it lacks {what} aborts")
         # Other producers' offsets between the two ends, or compacted ones, change nothing for readers.
         elif first is not None and first < entry.first_offset:
-            self._txn_finding(f"it has {what} aborts begin at {entry.first_offset}, behind its records at {first}")
+            self._txn_finding(f"it has {what} aborts begin at {entry.first_offset}, after its records at {first}")
         elif before is not None and entry.first_offset <= before:
             self._txn_finding(f"it has {what} aborts begin at {entry.first_offset}, before the one that {before} ends")
 

@@ -130,7 +130,7 @@ class VerifyState(Closing):
         except sqlite3.Error as error:
             raise ConfigError(
                 f"{self._path} cannot be used as a state file ({error}): is another run using it? Else name another "
-                "file, or remove it, and everything is checked anew"
+                "file, or remove it to check everything again"
             ) from error
 
 

@@ -160,7 +160,7 @@ class _Files:
 
     def take(self, key: str, batch: Any) -> None:
         if batch.column("offset").null_count:
-            raise CorruptDataError(f"{key} does not tell the offsets of its records")
+            raise CorruptDataError(f"{key} does not hold the offsets of its records")
         self.counts.update(batch.column("offset").to_pylist())
         self.contents |= self._contents(batch)
 

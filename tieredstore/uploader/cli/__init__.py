@@ -16,7 +16,7 @@ def _uploader() -> Loaded:
 COMMANDS: Final = (
     Entry(
         "uploader",
-        "Ship the closed segments of the broker beside it, in order, as long as it runs, and lose none.",
+        "Continuously upload the closed segments of the local broker, in order and without loss.",
         "adds",
         _uploader,
     ),

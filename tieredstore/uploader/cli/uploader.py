@@ -40,7 +40,7 @@ def uploader(
     json_logs: JsonLogs = False,
     output: Output,
 ) -> None:
-    """Ship the closed segments of the broker beside it, in order, as long as it runs, and lose none.
+    """Continuously upload the closed segments of the local broker, in order and without loss.
 
     Its settings are those of the store and uploader.* in the same file (docs/how-to/uploader.md). SIGTERM finishes the
     segments in progress, SIGHUP reads the settings again. Without --once or --dry-run it runs until it is stopped.
@@ -95,7 +95,7 @@ def _tell_of_run(shipping: Uploader, left: Sequence[Outcome], output: Output) ->
             [f"{counts.segments} segments shipped ({human_bytes(counts.bytes)} as {human_bytes(counts.stored_bytes)})"]
         )
     if counts.holes:
-        complain(f"{counts.lost_offsets} offsets could not be shipped; the watermarks say which, and why")
+        complain(f"{counts.lost_offsets} offsets could not be shipped; the watermarks record which, and why")
         raise typer.Exit(DataLossError.exit_code)
     failed = [one for one in left if one.status == "failed"]
     if failed:
