@@ -32,7 +32,7 @@ class ProcessTree:
         now = {(pid, process.started): process for pid in tree if (process := processes.get(pid)) is not None}
         gone = [process for key, process in self._seen.items() if key not in now]
         if gone:
-            # Time that the parents have waited for since then belongs to the ended processes.
+            # CPU time of children that parents have reaped since the last sample belongs to the ended processes.
             before = sum(process.waited_for for key, process in self._seen.items() if key in now)
             waited_for = sum(process.waited_for for process in now.values()) - before
             self._lost += max(0.0, sum(process.total for process in gone) - waited_for)

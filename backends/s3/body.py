@@ -106,7 +106,7 @@ class PartBody(io.RawIOBase):
         return len(self._data)
 
     def read(self, size: int | None = -1, /) -> Any:
-        """Return the next bytes as a view: more than requested, if that is little."""
+        """Return the next bytes as a view; a small request may get more than it asked for."""
         # A request for more means that the previous pieces were sent.
         note_sent(self._position)
         check_deadline(self._what)

@@ -119,9 +119,7 @@ class TimeIndex(_Entries[TimeIndexEntry]):
         return TimeIndexEntry(first, self.base_offset + second)
 
     def offset_for_timestamp(self, timestamp: int) -> int:
-        """Return an offset that no record of ``timestamp`` or later precedes: begin there and read on to the first
-        such.
-        """
+        """Return an offset at or before the first record with ``timestamp`` or later: read on from there to find it."""
         # The entry of exactly `timestamp` names the offset that first reached it.
         return self.base_offset + self._second_at_or_before(timestamp)
 

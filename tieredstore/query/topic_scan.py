@@ -156,7 +156,7 @@ def begin_read(
     topic = reader.query.topic
     schema = topic_schema(plan.columns, plan.types)
     condition = None if plan.filter is None else Condition(plan.filter, topic_schema(types=plan.types))
-    # The filter's columns are decoded for it too, and not returned.
+    # Columns that only the filter uses are decoded too, but not returned.
     columns = tuple(dict.fromkeys((*plan.columns, *(() if condition is None else condition.columns))))
     numbers = sorted(number for _, number in snapshot.logs)
     starts, stops = _places(topic, plan.start, Earliest()), _places(topic, plan.stop, Latest())

@@ -266,7 +266,7 @@ class Disk:
             return
         checkpoint, listed = (folder / LEADER_EPOCH_CHECKPOINT).read_bytes(), discover_deleted(folder)
         for _ in range(_MOST_LISTINGS):
-            # The checkpoint also after the listing: it names the leaders of each closed segment.
+            # Read the checkpoint after the listing too, so that it names the leaders of every listed segment.
             before, checkpoint = checkpoint, (folder / LEADER_EPOCH_CHECKPOINT).read_bytes()
             if checkpoint == before:
                 break

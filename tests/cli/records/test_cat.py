@@ -60,7 +60,7 @@ def shown(data: bytes | None) -> str | None:
 
 def aborted_in(case: str) -> str:
     """Return cat's last line for a whole topic."""
-    # Each has an entry of 34 bytes in the broker's own index.
+    # Each aborted transaction has an entry of 34 bytes in the broker's transaction index.
     size = sum(path.stat().st_size for path in (case_path(case) / "original").rglob("*.txnindex"))
     return ABORTED.format(size // 34) if size else ""
 

@@ -126,7 +126,7 @@ def test_nothing_is_drawn_of_nothing(tmp_path: Path) -> None:
 def test_segments_of_no_time_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings, picture = two_topics(tmp_path), tmp_path / "stored.png"
     plots = importlib.import_module("tieredstore.cli.bucket.ls")
-    # A time with a seven-digit year, as from a producer that counts nanoseconds.
+    # A time far in the future, as from a producer that counts nanoseconds.
     monkeypatch.setattr(plots, "iso_utc", lambda time: None if time > 1_767_225_610_000 else "2026")
     done = tieredstore("ls", "-c", settings, "--plot", picture)
     assert "segments are not in the picture: their manifests tell no time" in done.stderr

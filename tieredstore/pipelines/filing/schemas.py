@@ -59,7 +59,7 @@ class Schemas:
 
     @property
     def digest(self) -> str:
-        """Digest; empty without schemas. A registry's address is not part: it does not change the schemas."""
+        """Digest of the schemas; empty without any. A registry's address is left out, since it does not change them."""
         parts = self.avro, self.descriptor_set, self.messages, self.thrift, self.ddl
         return hashlib.sha256(repr(parts).encode()).hexdigest() if any(parts) else ""
 

@@ -283,7 +283,7 @@ class Runner:
 
 
 def _source_name(pipeline: Pipeline, parts: Parts) -> str:
-    """Return the name of bucket, broker or both, for messages."""
+    """Return the name of bucket, broker or both, for error sentences."""
     brokers = dict(pipeline.client).get("bootstrap.servers")
     bucket = [f"the bucket {parts.source.store.identity}"] if pipeline.source is not None else []
     return " or ".join([*([f"the broker {brokers}"] if brokers else []), *bucket])
