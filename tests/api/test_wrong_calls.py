@@ -37,6 +37,9 @@ BEFORE_ANY_REQUEST: list[tuple[Call, str]] = [
         lambda b: b.remove("txn", before="2026-01-03"),
         "remove() has no argument 'before'; did you mean force?",
     ),
+    (lambda b: b.upload(5), "log_dir is of the type int; it must be a path"),
+    (lambda b: b.export("txn", 5), "folder is of the type int; it must be a path"),
+    (lambda b: b.verify(state=5), "state is of the type int; it must be a path"),
     (lambda b: b.verify(parallel=0), "parallel is 0; it must be at least 1"),
     (lambda b: b.upload(".", parallel="2"), "parallel is of the type str; it must be a whole number"),
     (lambda b: b.read("txn", parallel=0), "parallel is 0; it must be at least 1"),
@@ -99,6 +102,7 @@ BEFORE_ANY_REQUEST: list[tuple[Call, str]] = [
 ]
 
 OF_A_BUCKET: list[tuple[Call, type[Exception], str]] = [
+    (lambda b: b.remove("txn").apply(on_outcome="print"), ConfigError, "on_outcome is of the type str; it must be a"),
     (lambda b: b.read("tnx"), ResourceNotFoundError, "there is no topic 'tnx' in the bucket; did you mean 'txn'?"),
     (lambda b: b.segments("txn", 3), ResourceNotFoundError, "topic 'txn' has no partition 3 in the bucket: it has 0"),
     (lambda b: b.remove("tx*", "ab*"), ResourceNotFoundError, "there is no topic 'ab*' in the bucket"),

@@ -46,13 +46,13 @@ def test_only_a_format_of_text_goes_to_a_terminal_unasked(name: str, monkeypatch
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_rows_that_a_read_can_have_are_written_and_none_too(name: str) -> None:
-    names = pa.array(["orders"]).dictionary_encode()
+    arrow: Any = pa
     columns = {
-        "topic": names,
-        "partition": pa.array([0]).dictionary_encode(),
-        "value": pa.array(['{"a": 1}'], pa.json_()),
+        "topic": arrow.array(["orders"]).dictionary_encode(),
+        "partition": arrow.array([0]).dictionary_encode(),
+        "value": arrow.array(['{"a": 1}'], arrow.json_()),
     }
-    rows = pa.table(columns)
+    rows = arrow.table(columns)
     assert b"orders" in written(name, rows) or name == "parquet"
     written(name, rows.slice(0, 0))
 

@@ -31,6 +31,7 @@ from tieredstore.process.closing import Closer, Closing
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.process.parallel import READERS
 from tieredstore.process.per_process import PerProcess
+from tieredstore.query.arguments import path_of
 from tieredstore.redaction import redacted
 from tieredstore.remote.stores import NamedStore, target_settings, url_of
 
@@ -204,8 +205,8 @@ class Bucket(Closing):
         self._life.check()
         check_names([topic])
         return export_records(
-            self, topic, Path(folder), partitions, (start, stop, last), file_format=file_format, on_file=on_file,
-            how=how,
+            self, topic, path_of("folder", folder), partitions, (start, stop, last),
+            file_format=file_format, on_file=on_file, how=how,
         )  # fmt: skip
 
     def inspect(self, topic: str, partition: int, segment: int | Uuid, *, topic_id: TopicIdLike = None) -> Segment:
@@ -297,7 +298,7 @@ class Bucket(Closing):
         """
         from tieredstore.api.verifying import Depth, verify_segments  # noqa: PLC0415
 
-        scopes, file = scopes_of(self.verify, topics, which), None if state is None else Path(state)
+        scopes, file = scopes_of(self.verify, topics, which), None if state is None else path_of("state", state)
         first, last = window_of(start, stop)
         depth = Depth(level, sample, first, last, file, recheck_days, which.get("parallel"))
         opened = self._bucket()
@@ -338,7 +339,7 @@ class Bucket(Closing):
         from tieredstore.api.uploading import find_segments, upload_segments  # noqa: PLC0415
 
         check_keywords(self.upload, which, Which)
-        segments = find_segments(Path(log_dir), topics, which.get("partitions"), which.get("topic_id"))
+        segments = find_segments(path_of("log_dir", log_dir), topics, which.get("partitions"), which.get("topic_id"))
         if on_found is not None:
             on_found(segments)
         outcomes = upload_segments(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from tieredstore.errors import PartlyDoneError
 from tieredstore.model import TopicIdPartition, Uuid, human_bytes
 from tieredstore.ops import steps
+from tieredstore.query.arguments import check_callback
 
 if TYPE_CHECKING:
     from tieredstore.ops.bucket import Bucket as OpenBucket
@@ -82,6 +83,7 @@ class Totals:
 
 def run(outcomes: Iterable[Outcome], on_outcome: OnOutcome = None) -> Totals:
     """Carry out everything. Raises PartlyDoneError at the end if items failed; the others are then done."""
+    check_callback("on_outcome", on_outcome)
     counts: dict[Status, int] = {"planned": 0, "done": 0, "kept": 0, "failed": 0}
     stored_size = 0
     failures: list[Outcome] = []

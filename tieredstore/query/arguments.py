@@ -5,7 +5,9 @@ No message shows the value, which may contain a password.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from tieredstore.errors import ConfigError
@@ -16,6 +18,19 @@ _A_MANAGER: Final = "a RemoteStorageManager that is open"
 def wrong_kind(name: str, given: object, wanted: str) -> ConfigError:
     """Return the error for an argument of a wrong kind."""
     return ConfigError(f"{name} is of the type {type(given).__name__}; it must be {wanted}")
+
+
+def path_of(name: str, given: object) -> Path:
+    """Return the path; raise ConfigError for anything else."""
+    if not isinstance(given, str | os.PathLike):
+        raise wrong_kind(name, given, "a path")
+    return Path(given)
+
+
+def check_callback(name: str, given: object) -> None:
+    """Raise ConfigError unless it can be called, or is left out."""
+    if given is not None and not callable(given):
+        raise wrong_kind(name, given, "a function")
 
 
 def check_topic(topic: object) -> None:
