@@ -315,7 +315,7 @@ def _check_status(status: int, url: str, what: str) -> None:
         case 408 | 429 | 500 | 502 | 503 | 504:
             raise RegistryUnavailableError(f"the schema registry at {url} cannot give {what} now (status {status})")
         case _:
-            raise RegistryError(f"what is at {url} is no schema registry: it answers with status {status}")
+            raise RegistryError(f"{url} is not a schema registry: it answers with status {status}")
 
 
 def _parsed(body: bytes, url: str) -> _Answer:
@@ -324,7 +324,7 @@ def _parsed(body: bytes, url: str) -> _Answer:
     except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
-        raise RegistryError(f"what is at {url} is no schema registry: its answer is no object of JSON")
+        raise RegistryError(f"{url} is not a schema registry: its answer is not a JSON object")
     return cast("_Answer", answer)
 
 

@@ -154,7 +154,7 @@ def test_what_is_not_there_is_named(bucket: ts.Bucket, call: Call, kind: type[Ex
 
 
 def test_a_disk_without_segments_is_no_log_directory(bucket: ts.Bucket, tmp_path: Path) -> None:
-    with pytest.raises(ts.TieredStoreError, match=r"absent is neither a directory nor a \.log file"):
+    with pytest.raises(ts.TieredStoreError, match=r"absent is not a directory or a \.log file"):
         bucket.upload(tmp_path / "absent")
 
 

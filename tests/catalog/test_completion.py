@@ -138,7 +138,7 @@ def test_a_control_batch_at_the_end_counts(store: CountingStore, tmp_path: Path)
 
 def test_a_log_without_any_batch_is_a_problem(store: CountingStore, tmp_path: Path) -> None:
     copied(store, tmp_path, [])
-    assert "no batch tells where" in problem_of(store)
+    assert "neither a batch nor the manifest gives the end offset" in problem_of(store)
 
 
 def indexes_of(store: CountingStore) -> tuple[str, bytearray]:

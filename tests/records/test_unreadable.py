@@ -138,7 +138,7 @@ def test_a_snapshot_is_judged_by_the_same_rule(topic: StoredTopic, damaged: int)
 
 def test_a_topic_of_which_nothing_can_be_read_is_lost_and_not_absent(topic: StoredTopic) -> None:
     four_segments(topic, 0, 1, 2, 3)
-    with pytest.raises(DataLossError, match=r"none that can be read: segment .* of events-0"):
+    with pytest.raises(DataLossError, match=r"no stored segment can be read: segment .* of events-0"):
         RecordReader(topic.manager, topic.catalog(), REPORT).read("events", 0)
     with pytest.raises(ResourceNotFoundError) as raised:
         RecordReader(topic.manager, topic.catalog(), REPORT).read("others", 0)

@@ -69,7 +69,7 @@ def test_what_is_added_takes_the_place_of_what_a_file_says(file: Path, root: Pat
         ("absent.properties", {}, "absent.properties: there is no such settings file"),
         ("s3:/logs", {}, "'s3:/logs' is not a URL; did you mean s3://logs?"),
         ("https://u:hush@host/x", {}, "the URL of a store starts with one of file://, s3://, gs://, az://"),
-        (42, {}, "source is of the type int; give a path, a URL, a mapping of settings, Settings, or what was opened"),
+        (42, {}, "source is of the type int; give a path, a URL, a mapping of settings, Settings, or an object opened"),
         (b"prod", {}, "source is of the type bytes; give a path"),
         (None, {}, "no store is named: give a path"),
         ("s3://logs", {"store": "gs://logs"}, "two stores are named"),
@@ -95,7 +95,7 @@ def test_what_names_no_store_is_told_in_one_sentence(
 def test_settings_that_were_read_are_not_changed_in_passing(settings: Settings) -> None:
     ways: list[dict[str, Any]] = [{"store": "s3://logs"}, {"extra": {"chunk.size": 1}}]
     for how in ways:
-        with pytest.raises(ConfigError, match="settings that were read stay as they are"):
+        with pytest.raises(ConfigError, match="loaded settings cannot be changed"):
             settings_of(settings, **how)
 
 

@@ -142,15 +142,15 @@ def test_a_pair_that_we_protect_is_opened_by_openssl_and_by_us(tmp_path: Path, m
     ("private", "sentence"),
     [
         ({}, r"private\.key\.file is missing; expected is a path"),
-        ({"file": "a", "env": "B"}, r"private\.key\.env stands beside private\.key\.file"),
-        ({"file": "a", "fd": "3"}, r"private\.key\.fd stands beside private\.key\.file"),
+        ({"file": "a", "env": "B"}, r"private\.key\.env excludes private\.key\.file"),
+        ({"file": "a", "fd": "3"}, r"private\.key\.fd excludes private\.key\.file"),
         ({"fd": "-1"}, r"private\.key\.fd is '-1'"),
         ({"env": " "}, r"private\.key\.env is '\s*'; expected is string: the name of an environment variable"),
-        ({"file": "a", "passphrase_env": "B", "passphrase_file": "c"}, "one is enough"),
+        ({"file": "a", "passphrase_env": "B", "passphrase_file": "c"}, "give one of them"),
         ({"file": "a", "kms": "aws"}, r"private\.key\.kms\.key is missing"),
         ({"file": "a", "kms_key": "b"}, r"private\.key\.kms\.key needs private\.key\.kms"),
         ({"file": "a", "kms_endpoint_url": "http://b"}, r"private\.key\.kms\.endpoint\.url needs private\.key\.kms"),
-        ({"file": "a", "kms": "aws", "kms_key": "b", "passphrase_env": "C"}, "what a service has sealed needs none"),
+        ({"file": "a", "kms": "aws", "kms_key": "b", "passphrase_env": "C"}, "a key sealed by a service needs none"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(private: dict[str, str], sentence: str) -> None:

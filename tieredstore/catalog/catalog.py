@@ -158,7 +158,7 @@ class Catalog:
     def _expect_readable(self, is_wanted: Callable[[TopicIdPartition], bool]) -> None:
         for problem in self.problems:
             if problem.is_loss and is_wanted(problem.segment_id.topic_id_partition):
-                raise DataLossError(f"there are segments, and none that can be read: {problem}")
+                raise DataLossError(f"no stored segment can be read: {problem}")
 
 
 def _with_problems(

@@ -63,7 +63,7 @@ class CatalogFile:
         rows = decode_rows(raw, origin)
         if rows is None:
             _logger.warning(
-                "the catalog file %s is damaged, or not of this version or store: it is made anew", _name(self.key)
+                "the catalog file %s is damaged, or not of this version or store: it is re-created", _name(self.key)
             )
         return LoadedRows(rows or StoredRows(), info.etag)
 
@@ -86,7 +86,7 @@ class CatalogFile:
                 loaded = self.load(origin)
             else:
                 return True
-        _logger.warning("the catalog file %s was replaced again and again: it is left as it is", _name(self.key))
+        _logger.warning("the catalog file %s was replaced repeatedly: it is not updated", _name(self.key))
         return False
 
 

@@ -88,7 +88,7 @@ def _complete(source: SegmentSource, known: RemoteLogSegmentMetadata) -> RemoteL
         for header in batches.headers():
             end_offset, max_timestamp = header.last_offset, max(max_timestamp, header.max_timestamp)
     if end_offset < known.start_offset:
-        raise SegmentCorruptError(f"no batch tells where {known} ends, and its manifest does not either")
+        raise SegmentCorruptError(f"neither a batch nor the manifest gives the end offset of {known}")
     epochs = _parse_epochs(known, indexes[IndexType.LEADER_EPOCH])
     return dataclasses.replace(
         known,

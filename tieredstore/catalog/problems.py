@@ -17,8 +17,8 @@ class ProblemKind(enum.Enum):
     INCOMPLETE = "not all of its objects are there"
     UNFINISHED = "its copy was not finished"
     BEING_DELETED = "it is being deleted"
-    DAMAGED = "what tells of it is damaged"
-    UNREADABLE = "what tells of it cannot be decrypted"
+    DAMAGED = "its description is damaged"
+    UNREADABLE = "its description cannot be decrypted"
 
 
 _HOLD_RECORDS: Final = (ProblemKind.DAMAGED, ProblemKind.UNREADABLE)

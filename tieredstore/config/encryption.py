@@ -116,7 +116,7 @@ class KeyPairSettings(SettingsGroup):
         alias="private.key.passphrase.file",
         description="File whose first line is the passphrase of the private key. Not of the plugin.",
     )
-    kms: Annotated[str | None, string("aws, gcp, azure, vault, or an installed one's name", _some_name)] = Field(
+    kms: Annotated[str | None, string("aws, gcp, azure, vault, or an installed service", _some_name)] = Field(
         default=None,
         alias="private.key.kms",
         description="The private key is sealed (`tieredstore keys seal`), and this key management service opens it. "
@@ -131,7 +131,7 @@ class KeyPairSettings(SettingsGroup):
     kms_endpoint_url: Annotated[str | None, URL] = Field(
         default=None,
         alias="private.key.kms.endpoint.url",
-        description="URL of the service, if not the default of its own tools. Not of the plugin.",
+        description="URL of the service, unless the default of its tools applies. Not of the plugin.",
     )
 
     @model_validator(mode="after")
@@ -148,9 +148,9 @@ class KeyPairSettings(SettingsGroup):
         if not given:
             raise self._broken("private.key.file", "is missing; expected is a path")
         if len(given) > 1:
-            raise self._broken(given[1], f"stands beside {given[0]}; a private key comes from one place")
+            raise self._broken(given[1], f"excludes {given[0]}; give one source of the private key")
         if self.passphrase_env is not None and self.passphrase_file is not None:
-            raise self._broken("private.key.passphrase.file", "stands beside private.key.passphrase.env; one is enough")
+            raise self._broken("private.key.passphrase.file", "excludes private.key.passphrase.env; give one of them")
         return self
 
     @model_validator(mode="after")
@@ -163,7 +163,7 @@ class KeyPairSettings(SettingsGroup):
         if self.kms_key is None:
             raise self._broken("private.key.kms.key", "is missing; private.key.kms needs the service's key")
         if self.passphrase_env is not None or self.passphrase_file is not None:
-            raise self._broken("private.key.kms", "stands beside a passphrase; what a service has sealed needs none")
+            raise self._broken("private.key.kms", "excludes a passphrase; a key sealed by a service needs none")
         return self
 
     def _broken(self, name: str, why: str) -> PydanticCustomError:

@@ -94,13 +94,13 @@ TABLE: Final = (
     _honoured(f"{_UPLOADER}kafka.topics.include", "uploader.topics.include"),
     _honoured(f"{_UPLOADER}kafka.topics.exclude", "uploader.topics.exclude"),
     _honoured(f"{_UPLOADER}offset.reset.strategy", "uploader.start", "in lower case", _lower),
-    _honoured(f"{_UPLOADER}upload.thread.count", "uploader.concurrent.uploads", "here it bounds what is under way"),
+    _honoured(f"{_UPLOADER}upload.thread.count", "uploader.concurrent.uploads", "here it bounds running uploads"),
     _honoured(f"{_UPLOADER}upload.timeout.ms", "uploader.upload.timeout.ms"),
     _honoured(f"{_UPLOADER}leadership.watcher.class", "uploader.leadership", f"`{_ZOOKEEPER}` alone", _leadership),
     _honoured(f"{_UPLOADER}s3.prefix.entropy.bits", "endpoint.prefix.entropy.bits", "-1 is 0", _bits),
     _honoured(f"{_ENDPOINT}s3.prefix.entropy.num.bits", "endpoint.prefix.entropy.bits", "-1 is 0", _bits),
     _honoured(f"{_ENDPOINT}s3.bucket", "storage.s3.bucket.name"),
-    _honoured(f"{_ENDPOINT}s3.prefix", "key.prefix", "with a `/` behind it", _prefix),
+    _honoured(f"{_ENDPOINT}s3.prefix", "key.prefix", "with a trailing `/`", _prefix),
     _honoured(_CLUSTER, "endpoint.cluster"),
     _idle(f"{_UPLOADER}upload.max.retries", "what may pass is repeated without end"),
     _idle(f"{_UPLOADER}leadership.watcher.poll.interval.seconds", "leaders are asked for each second, or watched"),
@@ -148,7 +148,7 @@ def translate(properties: Properties, source: str) -> Properties:
     for name, text in _without_idle_retention(properties).items():
         row = next((row for row in TABLE if row.is_of(name)), None)
         if row is None and name in foreign:
-            raise ConfigError(f"{source}: {name} is not known, neither here nor to Pinterest's uploader")
+            raise ConfigError(f"{source}: {name} is unknown, here and to Pinterest's uploader")
         if row is None:
             kept[name] = text
         elif (topic := row.topic_of(name)) is not None:

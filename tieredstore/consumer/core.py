@@ -300,7 +300,7 @@ class Core:
                 if self.policy.loses(partition, position, stop):
                     self._go_on(partition, stop, lineage)
             case Unreadable(problem):
-                error = CorruptDataError(f"what comes next cannot be read: {problem}")
+                error = CorruptDataError(f"the next records cannot be read: {problem}")
                 if self.policy.accepts_damage(partition, error):
                     self._wait(partition)
 

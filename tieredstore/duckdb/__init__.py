@@ -139,7 +139,7 @@ def attach(
         of_batches = _batch_topics(manager, topics)
         named = topic_names(manager.store, manager.layout.prefix) if topics is None else topics
         names = tuple(dict.fromkeys((*named, *of_batches)))
-        check_distinct(names, "attach one of them (topics), each to a connection of its own")
+        check_distinct(names, "attach one of them (topics), each to a separate connection")
         _check_named(types or {}, names)
         _check_free(connection, names)
         tables: dict[str, _Table] = {}
@@ -199,7 +199,9 @@ def _check_free(connection: Any, names: Sequence[str]) -> None:
             )
         # A closed table that could not be removed may be replaced.
         if not table.is_closed:
-            raise ConfigError(f"a topic {name} is attached to the connection already: close what was attached first")
+            raise ConfigError(
+                f"a topic {name} is attached to the connection already: close the earlier attachment first"
+            )
 
 
 def _batch_topics(

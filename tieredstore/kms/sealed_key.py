@@ -64,7 +64,7 @@ def open_sealed(text: bytes, *, name: str, pair: str, service: str, source: KeyS
     try:
         return AESGCM(key).decrypt(nonce, sealed, _context(service, pair))
     except InvalidTag as error:
-        raise KeyRingError(f"{name} is damaged: what is sealed in it does not fit its key") from error
+        raise KeyRingError(f"{name} is damaged: its sealed content does not match its key") from error
 
 
 def is_sealed(text: bytes) -> bool:

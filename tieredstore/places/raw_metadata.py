@@ -185,7 +185,7 @@ class MetadataKeeper:
                 continue
             added = {entry.base_offset for entry in wanted} - {entry.base_offset for entry in entries or ()}
             return added, etag is not None
-        raise StoreUnavailableError(f"{key!r} was changed by others {_TRIES} times while it was to be changed")
+        raise StoreUnavailableError(f"{key!r} was changed by other writers {_TRIES} times during this change")
 
     def _read(self, key: str) -> tuple[tuple[NamedSegment, ...] | None, str | None]:
         """Return the entries (None if absent or damaged) and the etag (None without an object)."""

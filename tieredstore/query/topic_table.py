@@ -142,7 +142,7 @@ class TopicTable:
 
     def _look(self) -> tuple[TopicReader, LogSnapshot]:
         if self.is_closed:
-            raise AlreadyClosedError(f"the table of {self.topic} was closed; attach the topic anew")
+            raise AlreadyClosedError(f"the table of {self.topic} was closed; attach the topic again")
         if self._kept is not None:
             return self._kept
         options = self._options

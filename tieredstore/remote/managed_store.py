@@ -92,11 +92,11 @@ class ManagerCalls:
         def check() -> None:
             self.life.check()
             if is_interrupted.is_set():
-                raise AlreadyClosedError("whoever asked for this was interrupted")
+                raise AlreadyClosedError("the caller was interrupted")
 
         def work() -> _Result:
             if not ended.set_running_or_notify_cancel():
-                raise AlreadyClosedError("whoever asked for this was interrupted before it began")
+                raise AlreadyClosedError("the caller was interrupted before this began")
             try:
                 return write(check)
             finally:

@@ -44,7 +44,7 @@ SETTINGS_VARIABLE: Final = "TIEREDSTORE_SETTINGS"
 
 _NOTHING: Final[GivenProperties] = MappingProxyType({})
 _ALMOST_A_URL: Final = re.compile(r"([a-z][a-z0-9+.-]+):/*(.*)", re.DOTALL)
-_KINDS: Final = "a path, a URL, a mapping of settings, Settings, or what was opened from them"
+_KINDS: Final = "a path, a URL, a mapping of settings, Settings, or an object opened from them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ def url_of(settings: Settings) -> str:
 
 def _as_they_are(settings: Settings, store: str | None, extra: GivenProperties) -> Settings:
     if store is not None or extra:
-        raise ConfigError("settings that were read stay as they are: give their file, URL or mapping to change them")
+        raise ConfigError("loaded settings cannot be changed: give their file, URL or mapping instead")
     return settings
 
 

@@ -74,7 +74,9 @@ class Attempt:
         except RangeNotSatisfiableError:
             whole = False
         if not whole:
-            raise StoreError(f"{shown} has not the {size} bytes that were written; {self._metadata} is not committed")
+            raise StoreError(
+                f"{shown} does not have the {size} bytes that were written; {self._metadata} is not committed"
+            )
 
     def put(self, suffix: Suffix, body: Body) -> None:
         """Write one object; raise SegmentAlreadyExistsError if its key is taken."""

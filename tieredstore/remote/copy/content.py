@@ -66,7 +66,7 @@ class InOrder:
         with self._turn:
             is_due = self._turn.wait_for(lambda: self._has_failed or self._position == position, _TURN_S)
             if self._has_failed or not is_due:
-                raise AlreadyClosedError(f"{self._name}: what comes before byte {position} was not read")
+                raise AlreadyClosedError(f"{self._name}: the bytes before byte {position} were not read")
             self._has_failed = True  # unless it succeeds
             filled = 0
             try:

@@ -131,11 +131,11 @@ class RawSegmentWriter:
             except PreconditionFailedError:
                 continue
             return
-        raise StoreUnavailableError(f"{key!r} was moved by others {_TRIES} times while it was to be moved")
+        raise StoreUnavailableError(f"{key!r} was moved by other writers {_TRIES} times during this move")
 
     @staticmethod
     def _conflict(metadata: RemoteLogSegmentMetadata, ending: str) -> SegmentConflictError:
-        return SegmentConflictError(f"{metadata}: there is another .{ending} under its name, which stays as it is")
+        return SegmentConflictError(f"{metadata}: another .{ending} has its name, and is left unchanged")
 
 
 def _offset_of(standing: bytes | None) -> int:

@@ -261,7 +261,7 @@ class DiskTable:
                 (self._folder / name).unlink(missing_ok=True)
             for path in filter(is_own, self._folder.glob("??/*.val")):
                 path.unlink(missing_ok=True)
-            self._report("database", "its database cannot be used and is made anew")
+            self._report("database", "its database is unusable and is re-created")
 
     def _write_uses(self, cache: _PayloadCache) -> None:
         with self._lock:

@@ -105,8 +105,8 @@ class Load:
             return outcome(decoded, None if until is None else max(0.0, until - monotonic()))
         except OverdueError as error:
             raise StoreUnavailableError(
-                f"chunk {number} did not come within {timeout_s:g} s (fetch.chunk.cache.get.timeout.ms); it goes on "
-                "loading"
+                f"chunk {number} did not come within {timeout_s:g} s (fetch.chunk.cache.get.timeout.ms); loading "
+                "continues"
             ) from error
 
     def stored_bytes(self, number: int, positions: Sequence[int]) -> memoryview:
