@@ -148,7 +148,7 @@ def translate(properties: Properties, source: str) -> Properties:
     for name, text in _without_idle_retention(properties).items():
         row = next((row for row in TABLE if row.is_of(name)), None)
         if row is None and name in foreign:
-            raise ConfigError(f"{source}: {name} is unknown, here and to Pinterest's uploader")
+            raise ConfigError(f"{source}: {name} is not known, here or to Pinterest's uploader")
         if row is None:
             kept[name] = text
         elif (topic := row.topic_of(name)) is not None:
