@@ -154,6 +154,6 @@ def _parse(name: str, raw: bytes | None) -> LegalHold:
     except ConfigError as error:
         fault = str(error)
     raise CorruptDataError(
-        f"the legal hold {name!r:.120} cannot be read, so nothing is deleted: mend it, or release it by "
+        f"the legal hold {name!r:.120} cannot be read, so nothing is deleted: fix it, or release it by "
         f"`tieredstore holds release` ({fault})"
     )

@@ -213,7 +213,7 @@ class Driver:
             shown = "; ".join(f"{topic}-{number} at {offset}: {why}" for topic, number, offset, why in bad[:_SHOWN])
             raise InvalidValueError(
                 f"{count} messages of a batch are bad, and secor.consumer.max_bad_messages is {most}, so nothing of it "
-                f"is written ({shown}); mend the parser's settings, or allow more"
+                f"is written ({shown}); fix the parser's settings, or raise the limit"
             )
 
     def _publish_one(self, file: OutputFile) -> None:

@@ -215,7 +215,7 @@ class IcebergTable:
             return int(text)
         except ValueError:
             name = self._property(log, kind)
-            raise ConfigError(f"the property {name} of the table {self._name} is no number: mend it") from None
+            raise ConfigError(f"the property {name} of the table {self._name} is not a number: fix it") from None
 
     def _load(self, catalog: Catalog) -> Table | None:
         errors: Any = importlib.import_module("pyiceberg.exceptions")

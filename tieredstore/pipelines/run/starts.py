@@ -141,6 +141,6 @@ def _offset(raw: bytes, path: str) -> int:
     text = raw.decode("ascii", "replace").strip()
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
         raise CorruptDataError(
-            f"ZooKeeper has {excerpt(text)!r} at {path}, which is no offset: mend it, or delete the node"
+            f"ZooKeeper has {excerpt(text)!r} at {path}, which is no offset: fix it, or delete the node"
         )
     return int(text)
