@@ -186,6 +186,17 @@ def test_no_source_ends_in_a_traceback(source: object) -> None:
         ts.open(source)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("store", [5, [], object()])
+def test_a_store_of_another_type_is_told(store: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^store is of the type \w+; give a URL or a folder$"):
+        ts.open({}, store=store)
+
+
+def test_a_store_may_be_a_path(tmp_path: Path) -> None:
+    with ts.open({"chunk.size": 5}, store=tmp_path) as bucket:
+        assert bucket.url == f"file://{tmp_path}/"
+
+
 def test_an_empty_text_is_not_this_folder() -> None:
     with pytest.raises(ConfigError, match=r"^'' names no store: give a path, a URL"):
         ts.open("")

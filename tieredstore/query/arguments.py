@@ -20,11 +20,12 @@ def wrong_kind(name: str, given: object, wanted: str) -> ConfigError:
     return ConfigError(f"{name} is of the type {type(given).__name__}; it must be {wanted}")
 
 
-def path_of(name: str, given: object) -> Path:
+def path_of(name: str, given: Any) -> Path:
     """Return the path; raise ConfigError for anything else."""
-    if not isinstance(given, str | os.PathLike):
-        raise wrong_kind(name, given, "a path")
-    return Path(given)
+    try:
+        return Path(os.fsdecode(given))
+    except TypeError:
+        raise wrong_kind(name, given, "a path") from None
 
 
 def check_callback(name: str, given: object) -> None:

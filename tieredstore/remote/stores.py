@@ -111,9 +111,10 @@ def find_store(
     ConfigError.
     """
     if store is not None:
-        if not isinstance(store, str | os.PathLike):
-            raise ConfigError(f"store is of the type {type(store).__name__}; give a URL or a folder")
-        store = os.fspath(store)
+        try:
+            store = os.fsdecode(store)
+        except TypeError:
+            raise ConfigError(f"store is of the type {type(store).__name__}; give a URL or a folder") from None
     match source:
         case Settings():
             return _as_they_are(source, store, extra)
