@@ -259,7 +259,7 @@ def test_many_threads_share_a_partitions_one_listing(bucket: Bucket) -> None:
 
     def ask(segment: MadeSegment) -> None:
         start.wait()
-        # The first of a partition, so that no thread lists from an earlier key.
+        # Ask for the partition's first segment first, so that no thread has to list again from an earlier key.
         first = MadeSegment(segment.where, 0, 9)
         answers.append(bucket.finds(first) and bucket.finds(segment))
 
@@ -281,7 +281,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_an_answer_was_true_at_an_instant_no_longer_ago_than_the_age(steps: list[tuple[str, int]]) -> None:
-    """Other processes commit and delete at will; a path that was just tried gets its current state."""
+    """Other processes commit and delete at will; after ``changed``, the answer is the segment's current state."""
     bucket = Bucket(max_segments=6)
     segments = [*run_of(2, EVENTS), *run_of(2, partition_of(partition=1))]
     history = [[(0.0, False)] for _ in segments]

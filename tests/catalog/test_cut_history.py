@@ -172,7 +172,7 @@ def test_where_none_reaches_over_the_cut_only_the_earliest_are_asked(disk: Broke
     store.reset()
     lineage_of(store)
     asked = {parse_key("", key) for operation in store.operations for key in operation.keys if key.endswith(".indexes")}
-    # The ruler's and three more, and then that of the previous last one.
+    # The index of the ruler (150), of the earliest three of its leader (30, 40, 50), and of the last one before (20).
     assert sorted(key.start_offset for key in asked if key is not None) == [20, 30, 40, 50, 150]
 
 

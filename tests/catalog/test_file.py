@@ -49,7 +49,7 @@ class Planner:
 
     @property
     def paths(self) -> list[str]:
-        """Return the segments in the file."""
+        """Return the paths of the segments in the file."""
         return list(self.file.load(Origin(self.store.identity, "")).rows.paths())
 
 

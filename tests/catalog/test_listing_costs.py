@@ -35,7 +35,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> FilesystemObjectStore:
 
 
 def how_many(answer: object) -> int:
-    """Return the number of items in the answer."""
+    """Return how many of the requested items the answer has."""
     answers = cast("list[object]", answer) if isinstance(answer, list) else [answer]
     return sum(one is not None for one in answers)
 

@@ -58,7 +58,7 @@ def manifests_read(store: FaultyStore) -> int:
 def test_moves_that_fail_cost_no_reading_of_all_that_is_stored(
     disk: BrokerDisk, moment: Moment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a store that fails now and then, one request of a hundred succeeds, but a hundred in a row do not."""
+    """With a store that fails now and then, a single request soon succeeds, but a hundred in a row do not."""
     monkeypatch.setattr(shipping, "_MOVES_S", -1.0)
     moves = 0
 
@@ -169,7 +169,7 @@ def test_who_notices_rests_longer_than_it_works(disk: BrokerDisk, monkeypatch: p
 
 
 class HalfDead(SaidSettling):
-    """One leader's broker does not answer, and delays all answers of the same request."""
+    """One leader's broker does not answer; a request without any other partition raises."""
 
     def __init__(self, dead: TopicPartition) -> None:
         super().__init__()

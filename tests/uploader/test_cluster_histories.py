@@ -77,6 +77,7 @@ class UploaderBeside:
         until(LONG_S, lambda: self._node.log_dir in [file.resolve() for file in opened.iterdir()])
 
     def kill(self) -> None:
+        """Kill the process with SIGKILL."""
         self._stack.close()
 
     def check_runs(self) -> None:
@@ -298,7 +299,7 @@ class Histories:
         self.writer.renew()
 
     def check(self) -> None:
-        """Check every reader, and the bucket's records of each life."""
+        """Check every reader, and each life's shipped records in the bucket alone."""
         self.readers.check_with_broker(self.life.rows())
         shipped = {life.where.topic_id: life.rows(self.watermark(life).next_offset) for life in self.lives}
         self.readers.check_bucket(shipped, self.life.where.topic_id)

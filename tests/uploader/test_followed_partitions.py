@@ -76,7 +76,7 @@ def always(_: object) -> bool:
 
 @pytest.fixture
 def replica(tmp_path: Path, store: MemoryObjectStore) -> Iterator[Replica]:
-    """Follow a leader that has shipped 0 to 19 and has three closed segments, up to 29."""
+    """Yield a follower with three closed segments, up to 29, whose leader has shipped 0 to 19."""
     leader = BrokerDisk(tmp_path / "leader", segments=3)
     run_once(leader.log_dir, store)
     replica = Replica(tmp_path / "replica", store)

@@ -84,7 +84,7 @@ class Life:
         if self.links is not None:
             self.look()
         elif self.has_moved:
-            # Segments marked deleted on disk before are held by the process alone.
+            # Only the process still holds segments that were marked deleted before the move.
             self.ship()
         self.uploader.close()
         if self.links is not None:

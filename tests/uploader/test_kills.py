@@ -114,7 +114,7 @@ def test_dying_at_each_change_of_a_held_file(
     tmp_path: Path, is_deleted: bool, is_behind: bool, every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that dies while it makes links leaves nothing that looks like a segment. If it dies holding the only
-    links, because the broker has deleted the rest, the next process finds them.
+    links, because the broker has deleted the rest, the next process finds them. In the end no file is left.
     """
     steps = Steps(tmp_path / "0" / "held", monkeypatch)
     for number in range(0, 1000, every):

@@ -257,8 +257,8 @@ class UploaderMachine(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
     def _heal(self) -> None:
-        """Finally let every operation succeed once: then everything is in the store, or was not this broker's to
-        keep.
+        """Finally let every operation succeed: then everything is in the store, except segments that nothing kept
+        (``unpinned``).
         """
         self.settling.high = MAX_INT64
         for _ in range(3):
@@ -268,7 +268,7 @@ class UploaderMachine(RuleBasedStateMachine):
             self.ship(None, answer_is_lost=False)
             self.uploader.sweep()
         active = self.disk.bases[-1]
-        # A log without closed segments has nothing to ship.
+        # A log with no closed segments left has nothing to ship.
         assert self.stored_to in (0, active)
         self.what_the_watermark_has_passed_is_stored_or_a_hole()
         kept = {base for base in self.epoch_of if base < active} - self.unpinned

@@ -363,7 +363,7 @@ def test_a_listing_of_a_folder_on_its_way_elsewhere_takes_nothing_away(
 def test_a_topic_made_again_while_its_folder_is_listed_is_another_one(
     uploader: Uploader, disk: BrokerDisk, store: MemoryObjectStore, settling: SaidSettling
 ) -> None:
-    """Listing the folder of a known partition includes a check of its owner."""
+    """Listing the folder of a known partition also checks which topic owns it."""
     shutil.rmtree(disk.folder)
     again = BrokerDisk(disk.log_dir, TopicIdPartition(Uuid.random(), *NAME), ((0, 0),), 0, segments=6)
     uploader.disk.relist(only(uploader))

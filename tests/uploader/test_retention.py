@@ -34,7 +34,7 @@ def disk(tmp_path: Path) -> BrokerDisk:
 
 @pytest.fixture
 def store(disk: BrokerDisk) -> MemoryObjectStore:
-    """Return a store with all of them."""
+    """Return a store that holds all four segments."""
     store = MemoryObjectStore()
     run_once(disk.log_dir, store)
     assert extents(store) == ALL

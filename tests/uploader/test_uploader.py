@@ -97,7 +97,7 @@ def test_epochs_that_retention_has_cut_are_those_that_were_there(tmp_path: Path,
     other = MemoryObjectStore()
     disk.grow(2)
     disk.mark_deleted(2)
-    # Seen for the first time after they were marked: only the batches show it.
+    # Seen for the first time after they were marked: only the batches show their epochs.
     run_once(tmp_path, other)
     assert [segment.metadata.segment_leader_epochs for segment in stored(other)] == [((5, 30),), ((5, 40),)]
 
@@ -196,7 +196,7 @@ def test_a_broker_that_was_away_while_another_led_does_not_take_its_records_for_
         second.lead(1)
         second.grow(5)
         assert run_once(second.log_dir, store) == []
-        # Leading again: by now the leader's log begins after the end of its own.
+        # The first broker leads again: by now the leader's log begins after the end of the first broker's old one.
         shutil.rmtree(first.folder)
         first.bases, first.end, first.epochs = [], 60, ((1, 60),)
         first.grow(2)

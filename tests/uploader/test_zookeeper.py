@@ -212,7 +212,7 @@ def test_what_is_no_list_of_hosts_is_a_wrong_setting() -> None:
 
 @contextmanager
 def by_tls(folder: Path, port: int, to_port: int) -> Generator[None]:
-    """Run TLS in front of a port; it requests the client's certificate too."""
+    """Run TLS in front of a port; it requires the client's certificate too."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "server.pem")
     context.load_verify_locations(folder / "authority.pem")
@@ -311,7 +311,7 @@ def test_tls_that_cannot_be_done_as_the_broker_does_it_is_refused_by_name(tmp_pa
     ):
         with pytest.raises(ConfigError, match=reason):
             environment_of(**refused)
-    # Where TLS is not available at all, an address without it is.
+    # If the broker's TLS cannot be used at all, an explicit address without TLS still can.
     own["uploader.zookeeper.connect"] = "c:3"
     plain = environment_of(keystore_location=f"{tmp_path}/a.jks")
     assert (plain.zookeeper, plain.zookeeper_tls) == ("c:3", None)

@@ -160,7 +160,7 @@ def test_a_log_that_shrinks_while_it_is_copied_is_an_error(store: MemoryObjectSt
 
 
 class DiscardingStore(MemoryObjectStore):
-    """Keeps small objects only; counts all bytes."""
+    """Keeps small objects only; reads streams to their end and discards them."""
 
     def put(self, key: str, body: Buffer | object, *, if_absent: bool = False) -> None:
         if isinstance(body, bytes):

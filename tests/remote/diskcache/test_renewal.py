@@ -156,7 +156,9 @@ def test_a_header_that_is_damaged_while_it_is_used_is_made_anew(tmp_path: Path, 
 
 
 def spoil_and_use(path: Path, seed: int) -> tuple[int, int]:
-    """Use the cache and occasionally spoil its database; count how often a put entry was found at once."""
+    """Use the cache and occasionally spoil its database; return how often a put entry was found at once, and the
+    tries.
+    """
     rand = random.Random(seed)
     kept = tries = 0
     with opened(path, 100_000) as cache:

@@ -103,7 +103,7 @@ class Damaged:
         self.segment = segment
         self.metadata = metadata_of(segment)
         self.store = store_of(segment)
-        # The last manifest is kept, since each costs an RSA operation: see :meth:`outcome`.
+        # Only the last manifest is cached, since each costs an RSA operation: see :meth:`outcome`.
         last_manifest = {"fetch.manifest.cache.size": "1", "fetch.indexes.cache.size": "0"}
         self.manager = RemoteStorageManager(settings_of(segment.case, last_manifest), store=self.store)
         other_key = self.manager.layout.key(OTHER_METADATA, Suffix.MANIFEST)

@@ -142,7 +142,7 @@ def test_who_waits_for_one_chunk_decodes_it(stored: Stored, monkeypatch: pytest.
     with stored.manager.fetch_log_segment(stored.metadata, start, start + 899) as stream:
         assert stream.read() == stored.log[start : start + 900]
     assert threads == {threading.get_ident()}
-    # The pool decodes everything for several at once, and for those read ahead.
+    # Several chunks at once, and chunks read ahead, are all decoded by the pool.
     threads.clear()
     with stored.manager.open(stored.metadata) as stream:
         while stream.read(1_000):
