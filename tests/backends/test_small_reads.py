@@ -1,4 +1,6 @@
-"""``get_small``: a whole object up to a limit, and no byte of a larger one; manifests are read so."""
+"""``get_small``: a whole object up to a limit, and None for a larger one, whose body is not read; manifests are read
+so.
+"""
 
 from __future__ import annotations
 

@@ -135,7 +135,9 @@ def test_a_pipeline_that_has_written_it_is_told(bucket: Bucket) -> None:
 
 
 def read_elsewhere(bucket: Bucket) -> int:
-    """Simulate a reader of a broker whose later leader's records, from 25 on, are not uploaded yet."""
+    """Upload the later leader's records from 25 on, which the readers have had from a broker so far; return their
+    end.
+    """
     bucket.ends["orders", 0, FIRST_ID] = CUT
     bucket.write(75, epochs=(*EPOCHS, (6, CUT)))
     return 100

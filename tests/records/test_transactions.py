@@ -133,11 +133,8 @@ def test_following_transaction_indexes_are_read_until_the_last_stable_offset_pas
     assert rows_of(reader.read("events", 0, 0, 4)) == []
     asked = {key.rpartition("/")[2][:20] for key in topic.store.keys_of("get") if key.endswith(".indexes")}
     starts = [f"{segment.start_offset:020}" for segment in topic.copied]
-    assert asked == {
-        starts[0],
-        starts[2],
-        starts[3],
-    }  # without the segment that has no aborts, and without those after the outcome
+    # Neither the index of the segment without aborts, nor those after the outcome.
+    assert asked == {starts[0], starts[2], starts[3]}
 
 
 def test_committed_transactions_cost_one_look_at_the_last_segment(topic: StoredTopic) -> None:

@@ -24,7 +24,9 @@ FAIL = ReadSettings(columns=["offset"])
 
 
 def four_segments(topic: StoredTopic, *damaged: int) -> None:
-    """Store offsets 0 to 399 with equal timestamps; the ``damaged`` ones of the four have invalid manifests."""
+    """Store offsets 0 to 399, each also the record's timestamp; the ``damaged`` ones of the four segments have
+    invalid manifests.
+    """
     for base in (0, 100, 200, 300):
         topic.copy_plain(base, 100, size=10)
     manifests = topic.keys(".rsm-manifest")

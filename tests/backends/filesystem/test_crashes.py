@@ -38,7 +38,7 @@ def store(tmp_path: Path) -> FilesystemObjectStore:
 
 
 def remove_abandoned(store: FilesystemObjectStore) -> int:
-    """Remove abandoned writes; return how many there were."""
+    """Remove abandoned writes; return how many were removed."""
     return sum([store.discard(write) for write in list(store.abandoned_writes())])
 
 

@@ -38,7 +38,7 @@ def one_by_one(planted: PlantedBucket) -> list[Finding]:
 
 
 def plain_bucket() -> PlantedBucket:
-    """Return a bucket with the segment that is damaged in one chunk, so that no chunk boundary ends a run."""
+    """Return a bucket whose segment to be damaged is a single chunk, so that no chunk boundary ends a run."""
     planted = PlantedBucket.of("plain")
     size = len(planted.get(Suffix.LOG))
     fields = dict.fromkeys(("originalChunkSize", "transformedChunkSize", "finalTransformedChunkSize"), size)

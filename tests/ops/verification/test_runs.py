@@ -52,7 +52,7 @@ def test_a_segment_that_is_deleted_meanwhile_is_no_finding_and_leaves_no_gap(
 
 
 def list_while_committing(infos: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
-    """Yield a listing during a copy's commit: it has the copy's manifest but not yet its other objects."""
+    """Yield a listing during a copy's commit: it has the manifest, but only half of the log and no indexes yet."""
     offset = f"/{OFFSETS:020}-"
     for info in infos:
         if offset in info.key and info.key.endswith(".log"):

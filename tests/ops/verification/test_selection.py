@@ -1,4 +1,4 @@
-"""Selection of a run: samples, new segments and those of earlier runs; and the result of a stopped run."""
+"""Selection of a run: samples, new segments, and results of earlier runs; and what becomes of a stopped run."""
 
 from __future__ import annotations
 
