@@ -51,7 +51,7 @@ class Running:
                 self.came.notify_all()
 
     def line(self, expression: str, times: int = 1) -> str:
-        """Return the matching line, as soon as there are ``times`` matches."""
+        """Return the first matching line, as soon as there are ``times`` matches."""
 
         def matching() -> list[str]:
             return [line for line in self.lines if re.search(expression, line)]

@@ -169,9 +169,8 @@ def become(request: Mapping[str, Any]) -> None:
     if request["terminal"] is not None:
         os.environ.pop("COLUMNS", None)  # it would override the terminal's width
         os.setsid()
-        controlling = os.open(
-            request["terminal"], os.O_RDWR
-        )  # the first terminal opened becomes the session's controlling terminal
+        # The first terminal opened becomes the session's controlling terminal.
+        controlling = os.open(request["terminal"], os.O_RDWR)
         fcntl.ioctl(controlling, termios.TIOCSCTTY, 0)
         os.close(controlling)
     for descriptor, path in ((0, request["terminal"] or os.devnull), (1, request["stdout"]), (2, request["stderr"])):

@@ -1,4 +1,4 @@
-"""Key management service in an installed package; it derives the wrapping key from its name."""
+"""Key management service in an installed package; it derives the wrapping key from the key's name."""
 
 from __future__ import annotations
 

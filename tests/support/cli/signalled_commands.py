@@ -56,7 +56,7 @@ class Place:
         return Way(f"{self} drips", frozenset(Cloud), frozenset({self.step}), Must.UNAVAILABLE, answer)
 
     def is_reached(self, server: FaultyServer) -> bool:
-        """Return True if a request has arrived there; if the server drips, wait for it."""
+        """Return True if a request has arrived there; its command now waits, if the server drips."""
         return any(asked.step is self.step and self.part_of_key in asked.request.target for asked in list(server.asked))
 
 

@@ -47,7 +47,7 @@ class Terminal:
             self._read(0.1)
 
     def read_all(self) -> bytes:
-        """Return all output, once every writer has closed the terminal."""
+        """Return all output, once no more arrives within 50 ms."""
         while self._read(0.05):
             pass
         return self.shown

@@ -56,7 +56,7 @@ KEYS: Final = [
 
 
 def _instead(suffix: str, make: Callable[[Path], None]) -> Change:
-    """Return a change that replaces one object by a non-file."""
+    """Return a change that replaces one object by what ``make`` puts there."""
 
     def change(bucket: HostileBucket) -> None:
         path = bucket.path(suffix)

@@ -64,7 +64,7 @@ OBJECTS: Final = [
 
 
 def _index(name: str, raw: bytes) -> Change:
-    """Return a case whose index is filled with ``raw``, repeated or cut."""
+    """Return a change that fills one index with ``raw``, repeated or cut to the index's size."""
 
     def change(bucket: HostileBucket) -> None:
         entry = bucket.manifest()["segmentIndexes"][name]

@@ -44,7 +44,7 @@ def _spaces_then_error(_: Exchange) -> Answer:
 
 
 def _swapped(reply: Reply) -> Reply:
-    """Swap the first two entries."""
+    """Reverse the order of the entries."""
     head, *entries = reply.body.split(b"<Contents>")
     if len(entries) < 2:
         return reply

@@ -24,7 +24,7 @@ def managers_are_closed() -> Iterator[None]:
 
 @cache
 def opened(case: str) -> tuple[RemoteStorageManager, Catalog]:
-    """Yield a case's manager, closed after the module's tests, and its catalog."""
+    """Return a case's manager, closed after the module's tests, and its catalog."""
     manager = RemoteStorageManager(settings_of(case))
     _managers.append(manager)
     return manager, load_catalog(manager)

@@ -16,7 +16,7 @@ _KINDS: Final = ("CreateTime", "LogAppendTime")
 """Words that begin a record's line; the log goes to the same stream."""
 _TIMEOUT_S: Final = 120
 _IDLE_MS: Final = 10_000
-"""Wait for further records before it ends."""
+"""Time that it waits for further records before it ends."""
 
 
 def console_lines(server: KafkaServer, topic: str, folder: Path, *, isolation: Isolation) -> list[str]:

@@ -138,7 +138,7 @@ def produce(
     """Write records without a transaction."""
     if server.process is None:
         producer = _kept_producer(server.bootstrap_servers, codec)
-    else:  # a producer that the test owns and may close
+    else:  # the test's own server, which may end
         producer = producer_of(server, **{"compression.type": codec})
     send(producer, topic, records, partition=partition)
 
@@ -167,7 +167,9 @@ class Transaction:
         send(self._producer, topic, records, partition=partition)
 
     def end(self, outcome: Literal["commit", "abort"]) -> None:
-        """Write the marker, which takes an offset in each partition, shortly after the broker's answer."""
+        """End the transaction; wait for its markers, one offset per partition, which the broker writes after its
+        answer.
+        """
         ends = {"commit": self._producer.commit_transaction, "abort": self._producer.abort_transaction}
         before = {place: end_offset(self._server, place[0], partition=place[1]) for place in self._places}
         ends[outcome](TIMEOUT_S)

@@ -83,7 +83,7 @@ class PartitionHistory:
         self.logs[replica] = list(self.logs[self.leader])
 
     def elect(self, replica: int, by: int) -> None:
-        """Elect a leader; if its log is shorter, the election is unclean and loses the rest."""
+        """Elect a leader; if its log lacks records, the election is unclean and loses them."""
         self.leader = replica
         self.epoch += by
         self.log_start = min(self.log_start, len(self.logs[replica]))

@@ -1,4 +1,4 @@
-"""Several brokers with separate controllers; each can be killed and restarted with its data."""
+"""Several brokers with their own controller, or with ZooKeeper; each can be killed and restarted with its data."""
 
 from __future__ import annotations
 

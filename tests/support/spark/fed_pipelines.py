@@ -48,13 +48,13 @@ class Fed:
         produce_transaction(kafka, self.topic.topic, [message(number) for number in range(50)], "abort")
 
     def committed(self) -> int:
-        """Sum of the committed offsets of all partitions."""
+        """Return the sum of the committed offsets of all partitions."""
         return sum(
             one.next_offset for one in commit_log_of(load_pipeline(self.file), self.store).read().positions.values()
         )
 
     def end(self) -> int:
-        """Sum of the end offsets of all partitions."""
+        """Return the sum of the end offsets of all partitions."""
         return sum(end_offset(self.kafka, self.topic.topic, partition=partition) for partition in range(PARTITIONS))
 
     def check_end(self) -> None:

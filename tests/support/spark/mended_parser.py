@@ -93,7 +93,7 @@ class Mended:
             list(runner.run_once())
 
     def committed(self, file: Path) -> int:
-        """Return the committed offset, the same for each partition."""
+        """Return the offset up to which every partition is committed."""
         positions = commit_log_of(load_pipeline(file), self.store).read().positions
         return min(one.next_offset for one in positions.values()) if len(positions) == PARTITIONS else 0
 

@@ -35,7 +35,7 @@ class HereContext:
         self.groups.append(group)
 
     def cancelJobGroup(self, group: str) -> None:  # noqa: N802  Spark's name
-        if group in self.groups:  # otherwise Spark forgets the group
+        if group in self.groups:  # Spark forgets the cancellation of an unknown group
             self.cancelled.set()
 
 
@@ -97,7 +97,7 @@ class Driven:
         self.sink.begin()
 
     def batch(self, plan: tuple[WindowTask, ...] | None = None) -> Any:
-        """Process a batch of everything unwritten, or of this plan."""
+        """Return a batch of everything unwritten, or of this plan."""
         reader = WindowReader(self._file, None if plan is None else give_plan(plan))
         reader.prepareForTriggerAvailableNow()
         start = reader.initialOffset()

@@ -13,7 +13,7 @@ from tieredstore.backends.values import ObjectInfo
 
 _SIZES = (0, 1, 3, 4_095, 4_096, 65_535, 65_536, 65_537)
 _ODD = "caf\u00e9 \n"
-"""A name with non-ASCII characters: such a file is examined, and read by others."""
+"""A name with non-ASCII characters: a visit examines such a file, but leaves reading it to others."""
 
 _NAMES = ("0", "1", "2", "3", _ODD, "x" * 255)
 _TOO_LONG = "y" * 256

@@ -38,7 +38,7 @@ def impatient_store(options: S3Options) -> S3ObjectStore:
 
 
 def replace_part(server: S3Server, bucket: str, key: str, upload_id: str) -> None:
-    """Replace the first part of an uncompleted upload on the server."""
+    """Replace the first part of an uncompleted upload, so that the server no longer has the store's own part."""
     body = b"another part"
     checksum = base64.b64encode(crc32c(body).to_bytes(4, "big")).decode()
     server.plain.upload_part(

@@ -129,7 +129,7 @@ class BrokerDisk:
         self.folder.rename(self.folder.with_name(f"{self.folder.name}.0123456789abcdef0123456789abcdef-delete"))
 
     def cut(self, base: int) -> None:
-        """Truncate the log: rewrite what begins at ``base`` or later."""
+        """Truncate the log: delete the segments that begin at ``base`` or later; ``grow`` writes them anew."""
         for path in [path for at in self.bases if at >= base for path in self.files(at)]:
             path.unlink()
         self.bases = [at for at in self.bases if at < base]
@@ -217,7 +217,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> BrokerDisk:
-    """Return three closed segments, of 0 to 29, and an active one."""
+    """Return a disk with three closed segments, of 0 to 29, and an active one."""
     return BrokerDisk(tmp_path / "logs", segments=4)
 
 
