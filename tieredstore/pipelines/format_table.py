@@ -137,7 +137,7 @@ def read_output(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a file in any format that pipelines write; ``name`` is for messages.
 
-    ``sidecar`` accompanies text: without it there are only values, and without a delimiter only one, the whole file.
+    Without its ``sidecar`` a text file gives only values; if the delimiter is empty too, a single one, the whole file.
     Raises CorruptDataError for a truncated or unrecognizable file.
     """
     start = file.read(4)

@@ -23,7 +23,9 @@ _STRAY: Final = "its parser gives an invalid directory: a part of the path is em
 
 @dataclass(slots=True)
 class Filed:
-    """The directories of a batch's rows: ``directories`` indexed by ``codes`` (-1: none), and the reasons for none."""
+    """The directories of a batch's rows: ``directories`` indexed by ``codes`` (-1: none), and why bad rows have
+    none.
+    """
 
     directories: list[str] = field(default_factory=list[str])
     codes: list[int] = field(default_factory=list[int])
@@ -77,7 +79,8 @@ class Parser(ABC):
         """Return the directories of the records, relative to the topic's."""
 
     def period(self, directory: str) -> tuple[str, int] | None:  # noqa: ARG002  for those that file by time
-        """Return the directory of a time that contains this one, and the end of that time (ms since the epoch).
+        """Return the directory of the whole period of time, this one or one above it, and the period's end (ms since
+        the epoch).
 
         None for a directory without a time, which is never finalized.
         """
@@ -194,7 +197,7 @@ class TimeParser(Parser):
         return None if ends_ms is None else (path, ends_ms)
 
     def for_topic(self, topic: str) -> TimeParser:
-        """With the schemas of the topic."""
+        """Return the parser with the schemas of the topic."""
         return self if self.time_of is None else replace(self, time_of=self.time_of.for_topic(topic))
 
     def _times(self, records: pa.RecordBatch) -> list[int | str]:
@@ -236,7 +239,7 @@ class FieldParser(Parser):
         return None if ends_ms is None else (directory, ends_ms)
 
     def for_topic(self, topic: str) -> FieldParser:
-        """With the schemas of the topic."""
+        """Return the parser with the schemas of the topic."""
         return replace(self, field=self.field.for_topic(topic), time_of=self.time_of.for_topic(topic))
 
     def _second(self, payload: bytes) -> int:

@@ -110,7 +110,9 @@ class Format(ABC):
         return None, self.faults(records)
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:  # noqa: ARG002  not all can
-        """Return a writer of rows with another schema than the envelope; raise ConfigError if the format has none."""
+        """Return a writer of rows with another schema than the envelope; raise ConfigError if the format cannot hold
+        columns.
+        """
         raise ConfigError(f"files of {self.name} do not hold columns: give parquet, orc, avro or json")
 
 
@@ -163,7 +165,7 @@ class GroupedFile(FileWriter):
         self.end()
 
     def abandon(self) -> None:
-        """Write the file's end without the last group, which nothing reads."""
+        """Write the file's end without the last group: nothing reads the file."""
         self.end()
 
 

@@ -59,11 +59,11 @@ _PIECES: Final = Words(
 
 
 def finalize(files: PipelineFiles, *, apply: Apply, output: Json) -> None:
-    """Say of directories whose time is over that they are complete: they get _SUCCESS, the oldest first.
+    """Mark directories complete whose time is over: they get _SUCCESS, oldest first.
 
-    A directory's time is over partitioner.finalizer.delay.seconds before the time up to which all partitions of the
-    topic are written. Without --yes it only shows the oldest of them. A running driver of the pipeline ends with exit
-    code 5; with pipeline.finalize=true it finalizes by itself.
+    A directory's time is over once all partitions of its topic are written up to partitioner.finalizer.delay.seconds
+    after its end. Without --yes it only shows the oldest of them. A running driver of the pipeline ends with exit code
+    5; with pipeline.finalize=true it finalizes by itself.
 
     Example: tieredstore pipeline finalize events.properties --yes
     """
@@ -86,7 +86,7 @@ def _finalize(files: list[Path], dry_run: bool) -> Generator[Outcome]:
 
 
 def gc(file: PipelineFile, min_age: MinAge = "24h", *, apply: Apply, output: Json) -> None:
-    """Delete what killed runs prepared and nobody will publish; no listing of a topic shows it.
+    """Delete files that killed runs prepared and no run will publish; no listing of a topic shows them.
 
     Without --yes it only shows the plan.
 
@@ -111,7 +111,7 @@ def _collect(settings: Pipeline, parts: Parts, min_age_ms: int, dry_run: bool) -
 
 
 def rm(file: PipelineFile, *, apply: Apply, output: Json) -> None:
-    """Delete all files of the pipeline's generation, and end it for good: an entry of its log says so before.
+    """Delete all files of the pipeline's generation, and end it for good; its log records that first.
 
     Without --yes it only shows the plan. A running driver of the generation ends with exit code 5. The number cannot be
     used again, and the log stays.
@@ -155,13 +155,13 @@ def backfill(
     apply: Apply,
     output: Json,
 ) -> None:
-    """Write chosen offsets of a topic once more by the settings of now, as a generation that does not go on.
+    """Write chosen offsets of a topic again with the current settings, as a generation that does not continue.
 
     Without --yes it only shows the plan. It may run beside the pipeline of this file. After a kill, the same command
     completes it, under the same settings. --replace deletes the files of generation M for the same offsets, in whole
     windows; before that their directories lose _SUCCESS, and get it again at the end. A running driver of generation M
-    ends with exit code 5, twice, and may be restarted at once. With --backup the records come from that pipeline's
-    files.
+    ends with exit code 5 before the writing and again before the deletion, and may be restarted at once. With --backup
+    the records come from that pipeline's files.
 
     With --bad-messages the quarantined messages of the pipeline are parsed again. Those that are good now are filed
     below the existing files, each once; the rest stays quarantined, with its reason, which is shown. A running driver
@@ -250,7 +250,7 @@ def _parse_again(file: Path, threads: int | None, dry_run: bool) -> Generator[Ou
 
 
 def _of_redriven(one: Redriven) -> WindowOutcome:
-    """If no message is good now, nothing was written and the file stays as it is."""
+    """Return the outcome for a file. If no message is good now, nothing was written and the file stays as it is."""
     told = {"kind": "bad_messages", "quarantine_key": one.key, "reasons": one.reasons}
     if one.entry is not None:
         return of_written("backfill", one.window, code="parsed", **told)

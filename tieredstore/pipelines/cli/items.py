@@ -181,7 +181,7 @@ class WindowTeller(Teller):
 
 
 _REASONS: Final = 5
-"""Reasons shown per file to a person."""
+"""Reasons shown per file without ``--json``."""
 
 
 class BadMessagesTeller(WindowTeller):
@@ -225,7 +225,7 @@ def open_pipeline(file: Path) -> Generator[tuple[Pipeline, Parts]]:
 
 @contextmanager
 def open_runner(file: Path, *, threads: int | None = None, take_over: int | None = None) -> Generator[Runner]:
-    """Open the pipeline of a file for this process, with as many threads as cores."""
+    """Open the pipeline of a file for this process, by default with as many threads as cores."""
     with open_pipeline(file) as (pipeline, parts):
         from tieredstore.pipelines.run.runner import Runner
         from tieredstore.query.topic_scan import default_parallelism

@@ -1,6 +1,6 @@
 """``tieredstore pipeline``: topics kept as files, each record exactly once.
 
-What the commands do lies in modules that are imported when one of them is asked for.
+Each command imports its modules only when it runs.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class OnSpark(Group):
     ] = None
 
     def run(self, files: list[Path], threads: int | None, take_over: int | None, *, json_logs: bool) -> int:
-        """Run pipelines until they are stopped; the exit code."""
+        """Run the pipelines until they are stopped; return the exit code."""
         try:
             address = None if self.listen is None else host_and_port(self.listen)
         except ValueError:
@@ -155,7 +155,7 @@ def status(
 
     SEC is the age of the latest written record, by its own time, if some are unwritten. A named topic that does not
     exist has a row without numbers; exit code 3 if there is nothing else. Lost offsets are named on stderr as long as
-    the next run ends with them; offsets whose files were replaced are named below the table.
+    the next run would fail on them; offsets whose files were replaced are named below the table.
 
     With --after it shows instead the changes of the output, entry by entry, to follow it without listing it. Pass the
     number of the last line to the next call's --after; -1 shows all.
@@ -262,7 +262,7 @@ def verify(
     *,
     output: Json,
 ) -> None:
-    """Check that the output is what the commit log says: each file there, whole, and no other.
+    """Check the output against the commit log: each file exists and is intact, and there is no other.
 
     With --against each window is read again, and compared with its files: offsets, keys and values. The report tells
     how many files were read, and what was not checked: without a commit log, as for Secor's output, whether any file is

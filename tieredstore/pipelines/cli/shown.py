@@ -46,7 +46,9 @@ def _show(asked: Asked) -> Generator[Shown]:
 
 
 def _sources_of(asked: Asked, file: Path, stack: ExitStack) -> Rows[Origin]:
-    """By the commit log; files outside it, such as Secor's, by the names of their partition's files."""
+    """Return origins by the commit log; for files outside it, such as Secor's, by the names of their partition's
+    files.
+    """
     settings, parts = stack.enter_context(open_pipeline(file))
     from tieredstore.pipelines.run.selection import query_of
     from tieredstore.pipelines.upkeep.origins import Backup, origins_of

@@ -127,7 +127,7 @@ def _node(text: str) -> str:
 
 
 class GroupSettings(SettingsGroup):
-    """The groups that are read and written."""
+    """Consumer groups: the one to start from, and the one that gets the published offsets."""
 
     starting_group: Annotated[str, string("group:NAME", _start)] = Field(
         default="",

@@ -157,7 +157,7 @@ def read_properties(properties: Mapping[str, str]) -> dict[str, str]:
                 given[ours] = text
     if CODEC in properties and CODEC not in given:
         given[CODEC] = "none"
-    # A blank is a valid delimiter; one of Secor's two text formats always uses a new line.
+    # A blank is a valid delimiter. One of Secor's two text formats ignores the setting and uses a new line.
     delimiter = properties.get(DELIMITER, "\n")
     if delimiter.strip() or (delimiter != "\n" and (delimiter or _parts_by_setting(given))):
         given[DELIMITER] = _delimiter_text(delimiter)

@@ -1,4 +1,4 @@
-"""Settings of a pipeline: one file per group, with the bucket to read and the store to write."""
+"""Settings of a pipeline: one file, with the bucket to read and the store to write."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ _CODEC_NAMES: Final = {codec: codec for kind in FORMATS.values() for codec in ki
 
 
 class PipelineSettings(SettingsGroup):
-    """The records that a group reads and the files that it writes; further settings are in chapters."""
+    """The records that a pipeline reads and the files that it writes; further settings are in chapters."""
 
     filing: FilingSettings = FilingSettings()
     groups: GroupSettings = GroupSettings()
@@ -257,8 +257,8 @@ def _broken_files(own: PipelineSettings) -> Iterator[tuple[str, str]]:
 
 
 def _broken_directories(own: PipelineSettings) -> Iterator[tuple[str, str]]:
-    """Check directories of times, and of another root from a given day: without a time Secor fails at the first
-    file.
+    """Yield faults of the directories of times, and of the other root from a given day: without days Secor fails at
+    the first file.
     """
     naming = own.naming
     for level in ("date", "hour", "minute"):
@@ -287,7 +287,7 @@ def _broken_directories(own: PipelineSettings) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """One group: its own settings, the bucket to read (None: only the broker), the Kafka client, and the output."""
+    """One pipeline: its own settings, the bucket to read (None: only the broker), the Kafka client, and the output."""
 
     own: PipelineSettings
     output: Settings

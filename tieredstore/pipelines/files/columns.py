@@ -66,7 +66,7 @@ class OfOneSchema(Decoder):
     rest: UnmappedFields | None = None
 
     def for_window(self, topic: str) -> OfOneSchema:
-        """With the schema of the topic."""
+        """Return the decoder with the schema of the topic."""
         match self.kind:
             case "json":
                 schema = self.schemas.ddl_of(topic)
@@ -258,7 +258,7 @@ class _UnitedFile(FileWriter):
         self._rows.write_batch(rows)
 
     def close(self) -> None:
-        """Decode every value by the schema that reads it."""
+        """Decode all values with the union of their schemas, and write the rows."""
         self._rows.close()
         try:
             self._write_out()
@@ -303,7 +303,7 @@ class _OfAnother(Format):
 
     @property
     def writes_forward(self) -> bool:
-        """As the inner format."""
+        """True if the inner format writes forward."""
         return self.inner.writes_forward
 
 
@@ -316,7 +316,7 @@ class Columns(_OfAnother):
     name: ClassVar[str] = "columns"
 
     def for_window(self, topic: str) -> Columns:
-        """With the topic's schema."""
+        """Return the format with the topic's schema."""
         return replace(self, decoder=self.decoder.for_window(topic))
 
     def decode(self, records: pa.RecordBatch) -> tuple[Any, dict[int, str]]:
@@ -356,7 +356,9 @@ def as_records(rows: pa.RecordBatch) -> Any:
 
 
 def check_columns(schema: Any) -> None:
-    """Raise InvalidValueError if a Kafka column is missing, repeated or of another type."""
+    """Raise InvalidValueError if a Kafka column is missing, any column is repeated or named ``kafka``, or topic,
+    partition or offset has another type.
+    """
     absent = next((name for name in ENVELOPE.names if name not in schema.names), None)
     if absent is not None:
         raise InvalidValueError(f"the rows of frame have no column {absent}: keep all of {', '.join(ENVELOPE.names)}")

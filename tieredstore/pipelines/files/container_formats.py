@@ -82,7 +82,7 @@ class Orc(BuiltIn):
         return _OrcFile(file, ENVELOPE, _ORC_CODECS[self.codec])
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
-        """As for the envelope."""
+        """Return a writer of columns, as ``open`` does for the envelope."""
         return _OrcFile(file, schema, _ORC_CODECS[self.codec])
 
 
@@ -93,7 +93,7 @@ class _OrcFile(GroupedFile):
         self._writer = orc.ORCWriter(file, compression=codec)
 
     def put(self, table: pa.Table) -> None:
-        # The ORC writer restarts its row count with each chunk.
+        # The ORC writer cuts rows by its own count, which restarts with each chunk.
         self._writer.write(table.combine_chunks())
 
     def end(self) -> None:
@@ -190,7 +190,7 @@ class Parquet(BuiltIn):
         return ParquetFile(file, ENVELOPE, self.codec)
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
-        """As for the envelope."""
+        """Return a writer of columns, as ``open`` does for the envelope."""
         return ParquetFile(file, schema, self.codec, beside=KAFKA)
 
 
@@ -269,5 +269,5 @@ class Sidecar:
         self._file.write(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 
     def close(self) -> None:
-        """Finish it; it stays open for reading."""
+        """Finish the sidecar; its file stays open for reading."""
         self._file.close()

@@ -73,7 +73,9 @@ class FileBody(ABC):
 
     @abstractmethod
     def leftover(self, *, waits: bool) -> Prepared | None:
-        """Return the object that the store holds of an abandoned body, as far as known without waiting."""
+        """Return the object that the store holds of an abandoned body, if any. Unless it ``waits`` for the store,
+        return only what is known now.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -323,7 +325,7 @@ class _Stream:
         self._full.put(None)
 
     def is_over(self) -> bool:
-        """Return True if another stream may begin: waits for this one if it has ended, and takes back its buffers."""
+        """Return True if another stream may begin: waits for this one if it has ended, and releases its buffers."""
         if not self._has_ended:
             return False
         is_done(self._future)

@@ -42,7 +42,7 @@ RECORDS: Final[Any] = pa.schema(
         pa.field("headers", ENVELOPE.field("headers").type),
     ]
 )
-"""Schema of read records; null if the file lacks the field."""
+"""Schema of read records; fields that the file lacks are null."""
 
 Row = dict[str, Any]
 

@@ -103,7 +103,7 @@ def _bytes_of(column: Any) -> int:
 
 
 def running_sizes(records: pa.RecordBatch) -> Sequence[int]:
-    """Return the running total of bytes of key and value, each record included."""
+    """Return for each record the total bytes of keys and values up to and including it."""
     if not records.num_rows:
         return ()
     keys, values = (

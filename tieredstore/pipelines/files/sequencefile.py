@@ -440,8 +440,8 @@ def _messagepack_key(offset: int, key: bytes | None, time: int) -> bytes:
 
 
 def sequence_rows(reader: SequenceFileReader) -> Any:
-    """Yield offset, key, timestamp and value of each record; fields absent from the file are None. ValueError for
-    others.
+    """Yield offset, key, timestamp and value of each record; fields absent from the file are None. Raise ValueError
+    if Secor did not write the file.
     """
     if reader.value_class != BYTES or reader.key_class not in {LONG, BYTES}:
         raise ValueError(f"a SequenceFile of {reader.key_class!r:.80} and {reader.value_class!r:.80}, not of Secor's")

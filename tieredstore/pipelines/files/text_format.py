@@ -30,7 +30,7 @@ class Text(BuiltIn):
         if not self.delimiter:
             return {}
         values = records.column("value")
-        # A value's end may complete the delimiter early ("|" before "||"), so search both together.
+        # A value's end and the delimiter may form an earlier delimiter ("|" before "||"), so search both together.
         ended = pc.binary_join_element_wise(values, self.delimiter, b"")
         first = pc.find_substring(ended, self.delimiter)
         inside = pc.fill_null(pc.less(first, pc.binary_length(values)), False)

@@ -49,7 +49,7 @@ class Naming:
     generation: int
     extension: str
     redriven: int = 0
-    """How often the bad messages in such a file were parsed again."""
+    """How often the messages in these files were parsed again after their quarantine."""
     by_window: bool = False
     """True if the first file of a window in a directory is named by the window's first offset, as Secor's are."""
 
@@ -61,13 +61,13 @@ class Naming:
     def offset_in_name(self, first_offset: int, window_start: int, *, is_first: bool) -> int:
         """Return the offset in a file's name; the first file of a window in its directory may use the window's start.
 
-        Later files use the offset of their first record, which no other file has. So do quarantined messages, since a
-        file of good ones already has the name of the window's start.
+        Later files use the offset of their first record, which no other file has. So do redriven messages, since a file
+        of good ones may already have the name of the window's start.
         """
         return window_start if self.by_window and is_first and not self.redriven else first_offset
 
     def data_key(self, topic: str, directory: str, partition: int, offset: int) -> str:
-        """Return the key of a file of records, by its :meth:`named_offset`.
+        """Return the key of a file of records, by its :meth:`offset_in_name`.
 
         Raises ConfigError for a topic whose directory is reserved for pipelines.
         """
@@ -130,7 +130,9 @@ class ByDate:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """``<root><topic>/<directory>``; ``hashed`` adds four digits of its MD5 first, to spread the store's load."""
+    """``<root><topic>/<directory>``; ``hashed`` puts four digits of the MD5 of ``<topic>/<directory>`` first, to
+    spread the store's load.
+    """
 
     root: str
     hashed: bool = False

@@ -68,7 +68,9 @@ class Time(ABC):
         """Return the time in ms since the epoch; raise BadMessageError without one."""
 
     def quick(self, values: Any) -> Any:  # noqa: ARG002  for those that know a quick way
-        """Fast path: return the times of a column of values, null where a call must decide; None if it must for all."""
+        """Fast path: return the times of a column of values, null where a call must decide; None if a call must
+        decide for all.
+        """
         return None
 
 
@@ -139,7 +141,7 @@ class EpochTime(_TimeInField):
         return json_times(values, self.field.path) if isinstance(self.field, JsonField) else None
 
     def __call__(self, payload: bytes) -> int:
-        """In ms."""
+        """Return the time in ms."""
         content = self.field.of(payload)
         # An unset Timestamp is 0.
         if isinstance(content, Millis) and content:
@@ -170,7 +172,7 @@ class MessagePackTime(Time):
     name: str
 
     def __call__(self, payload: bytes) -> int:
-        """In ms."""
+        """Return the time in ms."""
         try:
             content = unpack(payload)
         except (ValueError, RecursionError):
@@ -189,7 +191,7 @@ class Iso8601Time(_TimeInField):
     """True if only dates of XML Schema are accepted."""
 
     def __call__(self, payload: bytes) -> int:
-        """In ms."""
+        """Return the time in ms."""
         content = _text_of(self.field, payload).strip(" \t\r\n")
         try:
             if (parts := _XML_DATE.fullmatch(content)) is not None:
@@ -235,7 +237,7 @@ class DateTime(_TimeInField):
     zone: str = "UTC"
 
     def __call__(self, payload: bytes) -> int:
-        """In ms."""
+        """Return the time in ms."""
         content = self.field.of(payload)
         if isinstance(content, int) and not isinstance(content, bool):
             content = str(content)
@@ -269,12 +271,12 @@ def _full_year(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RegexTime(Time):
-    """A time since the epoch in the first group of an expression that the value matches."""
+    """A time since the epoch in the first group of an expression, found anywhere in the value."""
 
     pattern: str
 
     def __call__(self, payload: bytes) -> int:
-        """In ms."""
+        """Return the time in ms."""
         match = re.search(self.pattern.encode(), payload)
         digits = match[1] if match is not None else None
         number = (

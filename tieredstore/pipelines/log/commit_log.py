@@ -129,7 +129,7 @@ class LogState:
     backfill: int = -1
     """Number of the latest backfill entry; -1: none."""
     is_filled: bool = True
-    """True if the backfill is complete."""
+    """True if that backfill is complete, or there is none."""
 
     @property
     def life(self) -> Life:
@@ -144,7 +144,7 @@ class LogState:
 
     @property
     def unpublished(self) -> int:
-        """The entry whose files may not all be visible yet; -1: none."""
+        """Number of the entry whose files may not all be visible yet; -1: none."""
         return -1 if self.is_published else self.written
 
     def apply(self, entry: Entry) -> None:
@@ -309,7 +309,7 @@ class CommitLog:
         return f"{self.folder}staging/"
 
     def read(self) -> LogState:
-        """Read the latest snapshot and the entries after it."""
+        """Read everything committed by now: the latest snapshot, if nothing is read yet, and the entries after it."""
         if self.state.number < 0:
             self.state = self._snapshot()
         for entry in self.entries(self.state.number + 1):
@@ -369,7 +369,9 @@ class CommitLog:
         return entry
 
     def catch_up(self) -> None:
-        """Apply what this writer has committed, acknowledged or not; raise FencedError if another writer has."""
+        """Apply what this writer has committed, acknowledged or not; raise FencedError if another writer has
+        committed an entry.
+        """
         for info in self.store.list(f"{self.folder}commits/", self._key(self.state.number)):
             entry = self.entry(_number_of(info.key))
             if entry.writer != self.writer:

@@ -179,7 +179,7 @@ class Effects:
     writes: Sequence[WrittenWindow] = ()
     """Written windows: their partitions continue after them."""
     redrives: Sequence[WrittenWindow] = ()
-    """Windows whose bad messages were parsed again: their files add to the generations' own."""
+    """Windows whose bad messages were parsed again: their files are added to those of the generations."""
     jumps: Sequence[WrittenWindow] = ()
     """Windows still to write: their partitions continue at their starts."""
     gives: Sequence[WrittenWindow] = ()
@@ -187,7 +187,7 @@ class Effects:
     publishes: bool = False
     """True if its files become visible, and its directories complete, before another entry follows."""
     settles: bool = False
-    """True if it records that all of that was done, a backfill included."""
+    """True if it records that all earlier entries are published, and a backfill is complete."""
     withholds: Sequence[str] | None = None
     """Directories without ``_SUCCESS`` while the generation ``other`` replaces files; None: no replacement."""
     releases: Sequence[str] | None = None
@@ -204,7 +204,7 @@ class Effects:
 
 
 def effects(entry: Entry) -> Effects:  # noqa: C901  a row for each kind
-    """Return the effects of an entry; of any kind, ``removed`` keys are deleted once its files are published.
+    """Return the effects of an entry. Whatever its kind, its ``removed`` keys are deleted once its files are published.
 
     | kind | when |
     |---|---|

@@ -22,7 +22,7 @@ _NOTHING: Final = Prepared("", 0, "", "")
 
 @dataclass(slots=True)
 class CommittedFile:
-    """A file, its window, and the number of the entry."""
+    """A file, its window, and the number of the entry that committed it."""
 
     file: OutputFile
     window: WrittenWindow
@@ -205,7 +205,7 @@ class Family:
 
     @property
     def finalized(self) -> set[str]:
-        """Directories that one of them has finalized."""
+        """Directories that any of these generations has finalized."""
         return set[str]().union(*(state.finalized for state in self.states()))
 
     @property
@@ -227,7 +227,8 @@ class Family:
     def find_redriven(self) -> list[Entry]:
         """Return the entries by which later generations filed bad messages, in order.
 
-        Their offsets tell whether these were the own generation's; files of dropped generations are gone.
+        Their offsets tell which of the messages were the own generation's. Entries of dropped generations have no
+        windows: their files are gone.
         """
         entries: list[Entry] = []
         seen, log = {self._log.generation}, self._log

@@ -37,7 +37,9 @@ class WindowWriter(Protocol):
 
 
 Listener = Callable[["Entry | None", "LogState"], None]
-"""Called with each entry once it is carried out, or with None once the rest of the last entry is."""
+"""Called with each entry once it is carried out, or with None once ``begin`` or ``resume`` has finished the last
+one.
+"""
 
 
 class Driver:
@@ -55,7 +57,7 @@ class Driver:
 
     | window | means | what leads out of it |
     |---|---|---|
-    | prepared | a task has uploaded its files, in no listing | ``commit``: committed; FencedError: discarded |
+    | prepared | uploaded by a task, unlisted | ``commit``: committed; FencedError, InvalidValueError: discarded |
     | committed | the log names its files | published; files that the store dropped are rewritten first |
     | published | its files are listed | none here: ``upkeep`` replaces them |
     """
@@ -87,14 +89,14 @@ class Driver:
         if state.number < 0:
             generation.refuse_strangers(topics)
         if generation.table is not None:
-            # Each retry while waiting for the catalog would append an entry.
+            # Check first: otherwise each retry while waiting for the catalog would append an entry.
             with nothing_under_way():
                 generation.table.check()
         self._append_begin(starts)
         self._finish_last()
 
     def _append_begin(self, starts: Sequence[Window]) -> None:
-        """Append the entry; another driver may append "end" concurrently, so retry after it."""
+        """Append the entry. Another driver that is ending may append one concurrently, so retry after it."""
         for attempt in range(_BEGINS + 1):
             known = self.log.state.positions
             new = [window for window, _ in mark_windows(starts) if window.where not in known]
@@ -162,7 +164,7 @@ class Driver:
             self.is_complete = False
             entry = self.log.append("finalize", self.generation.fingerprint, directories=[one.path for one in due])
             self._complete(entry)
-            # It may be another entry, which had been given up.
+            # The log may return an earlier entry that this driver had given up.
             finished += [one for one in due if not entry.windows and one.path in entry.directories]
         return finished
 
@@ -261,7 +263,7 @@ class Driver:
                 f"{min(missing)} is committed under other settings of parser and files than these, and the store "
                 "has dropped it before it was published: start once more with the settings that wrote it"
             )
-        # An entry of redriven messages lists as many files to delete, in the same order.
+        # A ``redrive`` entry lists one file to delete per window, in the same order.
         asides = dict(zip(entry.windows, entry.removed, strict=False))
         windows: list[WrittenWindow] = []
         renewed: list[OutputFile] = []
@@ -320,7 +322,7 @@ def take_over(driver: Driver, number: int, topics: Sequence[str]) -> None:
 
 
 def _seal(driver: Driver, number: int, topics: Sequence[str]) -> LogState:
-    """Return the final state of the previous generation."""
+    """Seal the previous generation unless that is done; return its final state."""
     before = driver.of_generation(number)
     log, own = before.generation.log, driver.generation
 

@@ -59,10 +59,11 @@ def watermarks(
 
 
 def _time_ms(log: PartitionLog | None, progress: Progress | None, now_ms: int, delay_ms: int, starting: str) -> int:
-    """Return the latest time that a partition has committed; now, if it is idle that long and completely read.
+    """Return the latest time that a partition has committed; now, if it has been idle for ``delay_ms`` and is
+    completely read.
 
-    Only a broker can tell that it is completely read: a bucket may lack records not yet copied. A time in the future is
-    a producer's mistake, and does not finalize directories that have not begun.
+    Only a broker can tell that it is completely read: a bucket may lack records not yet copied. A time in the future
+    is a producer's mistake, and does not finalize directories that have not begun.
     """
     latest_ms = -1 if progress is None else min(progress.max_timestamp, now_ms)
     if progress is None and starting != "earliest":
@@ -166,9 +167,10 @@ class Finalizer:
             raise
 
     def _unsay(self, paths: Sequence[str]) -> None:
-        """Delete a ``_SUCCESS`` that this process wrote in a delayed request, after another process dropped the files.
+        """Delete each ``_SUCCESS`` that a delayed request of this process wrote after another process dropped or began
+        to replace the files.
 
-        A create's only condition is that no object exists.
+        A create cannot be fenced: its only condition is that no object exists.
         """
         log, family = self._fresh()
         for path in paths:

@@ -47,7 +47,7 @@ class Generation:
 
     @cached_property
     def table(self) -> IcebergTable | None:
-        """The table with everything published; None without one."""
+        """The Iceberg table of the published files; None if the settings have none."""
         return table_of(self.pipeline)
 
     def with_number(self, number: int) -> Generation:
@@ -59,7 +59,7 @@ class Generation:
         return (statement.pipeline, statement.generation) == (self.own.name, self.number)
 
     def refuse_ended(self) -> None:
-        """Raise ConfigError if the log has ended."""
+        """Raise ConfigError if the log, as last read, has ended."""
         state = self.log.state
         if state.life is Life.DROPPED:
             raise ConfigError(f"generation {self.number} was dropped: give the pipeline another secor.generation")
@@ -70,7 +70,7 @@ class Generation:
 
     @property
     def claim_keys(self) -> list[str]:
-        """Keys of the claim, below each root."""
+        """Keys of the claim, one below each root."""
         return [f"{root}{OWN_FOLDER}/generations/{self.number}.json" for root in self.naming.places.roots]
 
     def claim(self) -> None:

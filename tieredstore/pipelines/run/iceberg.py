@@ -115,7 +115,7 @@ class IcebergTable:
         self._do(lambda catalog: self._going(self._load(catalog), log, keys))
 
     def replace(self, old: CommitLog, new: CommitLog) -> None:
-        """In one snapshot remove the files that ``old`` replaced, and add all that ``new`` has published."""
+        """In one snapshot remove the files that the log ``old`` gave up, and add all that ``new`` has published."""
         gone = [entry for entry in old.entries() if effects(entry).gives]
         keys = {key for entry in gone for key in _keys(entry.windows)}
         number = max((entry.number for entry in gone), default=-1)
@@ -188,7 +188,9 @@ class IcebergTable:
                     snapshot.delete_data_file(file)
 
     def _going(self, table: Table | None, log: CommitLog, keys: Iterable[str] | None) -> list[Any]:
-        """Return the table's data files of these keys; raise ConfigError if it no longer has all of them."""
+        """Return the table's data files of these keys (None: all of the log's), as far as they were added to it.
+        Raise ConfigError if it has lost any.
+        """
         number = self._number(table, log)
         if table is None or number < 0:
             return []
@@ -227,7 +229,7 @@ class IcebergTable:
             raise ConfigError(
                 f"the table {self._name} is partitioned, and files of pipelines are not cut by that: name another one"
             )
-        # Only here: a retry inside pyiceberg would not check the number again.
+        # Changed in memory only: a retry inside pyiceberg would not check the number again.
         properties = {**table.metadata.properties, "commit.retry.num-retries": "0"}
         table.metadata = table.metadata.model_copy(update={"properties": properties})
         return table
@@ -313,8 +315,8 @@ def table_of(pipeline: Pipeline) -> IcebergTable | None:
 
 
 def _last(log: CommitLog) -> int:
-    """Return the last entry that the table may include completely: replacement files come with the replacement's
-    end.
+    """Return the last entry that the table may include now. Files of an unfinished replacement enter only when it
+    ends.
     """
     state = log.state
     if state.is_filled or log.entry(state.backfill).other < 0:
@@ -323,7 +325,7 @@ def _last(log: CommitLog) -> int:
 
 
 def _logs_before(log: CommitLog) -> list[CommitLog]:
-    """Return the logs that the log took over, first one first."""
+    """Return the logs that the log took over, oldest first."""
     logs: list[CommitLog] = []
     while log.state.number >= 0:
         before = effects(log.entry(0)).neighbour
@@ -368,7 +370,9 @@ def _keys(windows: Sequence[WrittenWindow]) -> list[str]:
 
 
 def _first_piece(pending: Sequence[tuple[int, list[str]]]) -> Sequence[tuple[int, list[str]]]:
-    """Return one entry, or as many of a backlog as have this many files together."""
+    """Return one entry; of a backlog of more than ``_FILES_AT_ONCE`` entries, as many as have at most that many
+    files.
+    """
     count, files = 1, len(pending[0][1])
     while count < len(pending) and len(pending) > _FILES_AT_ONCE and files + len(pending[count][1]) <= _FILES_AT_ONCE:
         files += len(pending[count][1])

@@ -26,7 +26,7 @@ class Outage:
         self.reason = ""
         """The last failure."""
         self.count = 0
-        """Number of failures."""
+        """Number of outages so far."""
 
     @property
     def is_on(self) -> bool:
@@ -40,9 +40,10 @@ class Outage:
         return 0.0 if since_s is None else self._clock() - since_s
 
     def note_failure(self, error: TieredStoreError) -> float:
-        """Return the wait before the next attempt; raise the error if waiting does not help or has lasted too long.
+        """Return the seconds to wait before the next attempt; raise the error if waiting does not help or has lasted
+        too long.
 
-        The first failure is logged as a warning, later ones are not.
+        The first failure of an outage is logged as a warning, later ones are not.
         """
         now = self._clock()
         if not error.retryable:

@@ -141,7 +141,7 @@ class GroupProgress:
         return None if cluster is None else cls(pipeline.own.groups.commit_group, cluster)
 
     def note(self, positions: Mapping[TopicPartition, Progress]) -> None:
-        """Called with each partition's progress after publication; returns at once."""
+        """Take each partition's published progress; return at once."""
         with self._changed:
             self._wanted = {where: progress.next_offset for where, progress in positions.items()}
             if self._thread is None:

@@ -32,10 +32,12 @@ _NOT_OF_FILES: Final = frozenset(
         "finalize", "finalizer_delay_s", "descriptor_set", "thrift_idl",
     }
 )  # fmt: skip
-"""Settings that affect neither names nor bytes of a window's files; for schema files their content does."""
+"""Settings that affect neither names nor bytes of a window's files. Schema files count by their contents
+(``schemas``) instead.
+"""
 
 _DECISIVE: Final = ("filing", "naming", "limits")
-"""Chapters of settings that do."""
+"""Chapters whose settings affect the names or bytes of a window's files."""
 
 
 def _check_names(pipeline: Pipeline) -> None:
@@ -89,7 +91,7 @@ def recipe_of(pipeline: Pipeline) -> Recipe:
     """Return everything that determines the files of its windows."""
     _check_names(pipeline)
     own, naming, ends = pipeline.own, naming_of(pipeline), pipeline.own.limits
-    # Secor then ignores the size, and these two otherwise.
+    # As in Secor: with deterministic uploads the file size is ignored, without them these two limits.
     limits = InputLimits(ends.max_payload_bytes, ends.max_range_ms) if ends.is_deterministic else None
     file_bytes = MAX_INT64 if ends.is_deterministic else ends.max_file_bytes
     return Recipe(

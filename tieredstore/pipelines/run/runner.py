@@ -160,7 +160,9 @@ class Runner:
         return next(iter([*entries]), None)
 
     def check_topics(self, snapshot: LogSnapshot) -> None:
-        """Raise ResourceNotFoundError if the settings select topics that neither exist nor were written, once begun."""
+        """Raise ResourceNotFoundError if the settings select topics that neither exist nor were written. Call
+        ``begin`` first.
+        """
         written = {topic for topic, _ in self.driver.log.state.positions}
         check_topics(self._planner.query, snapshot, self._parts.source, written)
 
@@ -191,7 +193,9 @@ class Runner:
         return self._asides()
 
     def _asides(self) -> list[Aside]:
-        """Return those of this generation and of all that it took over; raise ConfigError during a replacement."""
+        """Return the files of bad messages of this generation and of all that it took over; raise ConfigError while
+        any of these is being replaced.
+        """
         family = self.driver.generation.family
         family.refresh()
         logs = {**family.read_predecessors(), self._own.generation: self.driver.log}

@@ -22,7 +22,7 @@ PAST_A_LOSS: Final = (
     "leave the topic out by secor.kafka.topic_blacklist, or begin another secor.generation after the loss by "
     "startingOffsets,"
 )
-"""The advice of errors: records after a loss are never taken for the next ones."""
+"""Advice in errors about lost records: a pipeline never continues silently after a loss."""
 _WORDS: Final = QueryWords(accept_loss=PAST_A_LOSS)
 
 

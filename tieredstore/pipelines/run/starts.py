@@ -39,7 +39,7 @@ class Starts:
         """Return the starts by partition, without those whose group is ahead of what is readable now: they wait.
 
         With ``is_new``, for a generation without any commits, a group without a position is a ConfigError. Raises
-        DataLossError if the group is before a log's first offset, or beyond its end.
+        DataLossError if the group is before a log's first offset, or beyond its end on the broker.
         """
         if not self._groups.starting_group:
             return {log.where: self._by_rule(log) for log in logs}
@@ -119,7 +119,7 @@ def mark(log: PartitionLog, offset: int) -> Window:
 
 
 def _in_zookeeper(groups: GroupSettings, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the next offsets, in digits, from the nodes of Secor and Kafka's old consumers."""
+    """Return the next offsets from the nodes of Secor and Kafka's old consumers, which hold them in digits."""
     # Needs the extras `kafka`, like that whole subpackage, and `zookeeper`.
     from tieredstore.live.zookeeper_session import ZooKeeperSession  # noqa: PLC0415
 

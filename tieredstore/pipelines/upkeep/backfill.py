@@ -183,7 +183,7 @@ class Backfill:
         return self._write(window, generation)
 
     def aside(self, window: Window, key: str, generation: Generation) -> Written:  # noqa: ARG002  a driver's writer
-        """Refuse: without the pipeline's own source nothing was redriven here."""
+        """Refuse: a backfill redrives nothing, and completing another run's ``redrive`` takes the pipeline itself."""
         raise ConfigError(
             f"{key} has messages that were redriven, and their results are not fully published: run tieredstore "
             f"pipeline backfill --bad-messages --yes for generation {generation.number}, which completes it"
@@ -229,7 +229,8 @@ class Replacement:
         """Return the same offsets as far as the generation holds them, widened to its windows, which are replaced
         whole.
 
-        Narrowed instead if everything was selected. Raises ConfigError for offsets that another generation holds.
+        At an end that the selection leaves open they are narrowed to whole windows instead. Raises ConfigError for
+        offsets that another generation holds, and for a topic that was created again.
         """
         holdings = Holdings.of(self._log)
         for one in extents:
@@ -260,7 +261,7 @@ class Replacement:
         return whole
 
     def _refuse_held(self, window: Window) -> None:
-        """Raise ConfigError for offsets that a third generation holds."""
+        """Raise ConfigError for offsets that a third generation holds, or whose bad messages a later one filed."""
         for entry in self._family.find_redriven():
             for its in entry.windows:
                 if (
@@ -288,13 +289,14 @@ class Replacement:
         log = self._log
         if log.state.giving_to != self._number:
             if self._count_announced() >= self._count_wanted(backfill):
-                # It is over, except for the new generation's own statements.
+                # The replacement is over; only the new generation's own statements may be missing.
                 return
             if self._table is not None:
                 going = [file.key for window in self._going(backfill) for file in window.data_files]
                 self._table.refuse_rewritten(log, going)
             self._take_over()
-            # Another backfill may have been faster; from here on the next entry is refused if so.
+            # Another backfill may have been faster, so check again. From here on the log refuses the entry below if
+            # another one comes first.
             self._family.refresh()
             for window in backfill.windows:
                 self._refuse_held(window.window)

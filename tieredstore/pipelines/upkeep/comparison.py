@@ -87,7 +87,7 @@ class Against:
         self._has_keys = False
         windows: list[tuple[WrittenWindow, list[str]]] = []
         for one in uploads_of(self._pipeline, self._store, sorted(find_topics(self._pipeline, self._store))):
-            # Only the newest file itself tells where it ends.
+            # Where the newest upload ends, only the contents of its files tell.
             stop = self._end(one) if one.stop is None else one.stop
             windows.append((Window(one.topic, "", one.partition, one.start, stop).without_records(), list(one.keys)))
         return windows

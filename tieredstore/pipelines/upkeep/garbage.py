@@ -26,10 +26,11 @@ LEAST_AGE_MS: Final = 3_600_000
 def collect_garbage(
     pipeline: Pipeline, store: ObjectStore, *, min_age_ms: int, dry_run: bool = True
 ) -> Iterator[Step[ObjectInfo | AbandonedWrite]]:
-    """Yield prepared files of the pipeline's generation that will not be published; deleted unless it is a dry run.
+    """Yield each prepared file of the pipeline's generation with its outcome; delete those that will not be published,
+    unless it is a dry run.
 
-    In a folder, hidden files do not name a generation, so this covers every generation of the root, but never committed
-    files. Raises ConfigError for an age below an hour, or a store that does not report its time.
+    In a folder, hidden files do not name a generation, so this covers every generation of the root, but never
+    committed files. Raises ConfigError for an age below an hour, or a store that does not report its time.
     """
     if min_age_ms < LEAST_AGE_MS:
         raise ConfigError("a minimum age below an hour is not safe: younger files may belong to a running task")
@@ -70,7 +71,9 @@ def _discard(store: ObjectStore, write: AbandonedWrite, *, dry_run: bool) -> Out
 
 
 def _waiting(store: ObjectStore, root: str) -> set[str]:
-    """Return keys, staged keys and names of hidden files in the last entry of every generation of the root."""
+    """Return keys, staged keys and names of hidden files in the last, unpublished entry of every generation of the
+    root.
+    """
     waiting: set[str] = set()
     for info in store.list(f"{root}{OWN_FOLDER}/generations/"):
         owner = read_json(Claim, store.get(info.key), info.key)

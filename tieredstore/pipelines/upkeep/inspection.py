@@ -65,9 +65,7 @@ class PartitionStatus:
         return None if self.end_offset is None else max(0, self.end_offset - self.next_offset)
 
     def lag_s(self, now_ms: int) -> float | None:
-        """Return the age of the latest written record in seconds if some are unwritten; None without a written
-        record.
-        """
+        """Return the age in seconds of the latest written record; 0 if none are unwritten, None if unknown."""
         if not self.lag:
             return None if self.lag is None else 0.0
         return None if self.max_timestamp < 0 else max(0, now_ms - self.max_timestamp) / 1000
@@ -123,8 +121,8 @@ def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnap
 
 
 def _find_replaced(generation: Generation) -> dict[TopicPartition, list[Replaced]]:
-    """Return replaced offsets by partition and the generation that holds them now; for a dropped one, its
-    replacement.
+    """Return replaced offsets by partition, with the generation that holds them now; if that was dropped, the one
+    that replaced them.
     """
     replaced: dict[TopicPartition, list[Replaced]] = {}
     for where, holdings in Holdings.of(generation.log).windows.items():
@@ -267,7 +265,7 @@ def _success_problems(generation: Generation, successes: set[str]) -> Iterator[O
     if log.state.life is Life.DROPPED:
         yield from _late_successes(generation, successes)
         return
-    # The last entry may not be carried out yet, and dropping another generation deletes its mark.
+    # The last entry may not be carried out yet. Below: dropping another generation may have deleted a ``_SUCCESS``.
     last = set(log.entry(log.state.unpublished).directories) if log.state.unpublished >= 0 else set[str]()
     expected = log.state.finalized - family.withheld - last
     inside = {above for path in log.state.directories for above in with_those_above(path)}

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """Files that Secor uploaded together, named by its first offset. ``stop`` is the next upload's start; None:
-    none.
+    """Files that Secor uploaded together, named by its first offset. ``stop`` is the next upload's start, None if
+    there is none.
     """
 
     topic: str
@@ -79,7 +79,8 @@ def offsets_in(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[lis
 
 
 def find_faults(pipeline: Pipeline, store: ObjectStore, uploads: Iterable[Upload]) -> Iterator[tuple[str, str, str]]:
-    """Yield kind, key and description of faults: offsets outside a file's name or in two files, and corruption.
+    """Yield kind, key and description of faults: offsets outside the range that names give, offsets in two files, and
+    corruption.
 
     Names cannot show whether anything is missing.
     """

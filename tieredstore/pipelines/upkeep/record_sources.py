@@ -45,7 +45,9 @@ class Selected:
         return topic == self.topic and (self.partitions is None or partition in self.partitions)
 
     def check_reached(self, ends: Mapping[int, int]) -> None:
-        """Refuse an offset beyond the ends of all selected partitions, by number: a time may have been meant."""
+        """Refuse an offset that is given as a number beyond the ends of all selected partitions: a time may have
+        been meant.
+        """
         named = {f"{self.topic}-{number}": end for number, end in ends.items() if self.has(self.topic, number)}
         for place in (self.start, self.stop):
             if isinstance(place, int):
@@ -83,7 +85,7 @@ class LogSource(RecordSource):
         self._snapshot.check_selected(self._planner.query, source)
 
     def extents(self, selected: Selected) -> list[Window]:
-        """As of the start."""
+        """Return the selected offsets that the log had at the start."""
         selected.check_reached({log.partition: log.end for _, log in sorted(self._snapshot.logs.items())})
         return [
             Window(log.topic, str(log.topic_id), log.partition, *self._extent(log, selected))
@@ -116,7 +118,7 @@ class LogSource(RecordSource):
         return [window for window in capped if window.start < window.stop]
 
     def records(self, window: Window) -> Generator[pa.RecordBatch]:
-        """From the bucket, then from the broker."""
+        """Yield the records from the bucket, then from the broker."""
         return self._reader.read(log_of(self._snapshot, window), window.start, window.stop)
 
     def close(self) -> None:
@@ -166,7 +168,9 @@ class KeptFiles(RecordSource):
             )
 
     def extents(self, selected: Selected) -> list[Window]:
-        """Whole files if a time is given; ConfigError for offsets whose files another generation replaced."""
+        """Return the selected offsets, in whole files if a time is given. Raise ConfigError for offsets whose files
+        another generation replaced.
+        """
         selected.check_reached({number: max(one.stop for one in its) for number, its in sorted(self._pieces.items())})
         windows = [
             Window(selected.topic, self._topic_ids.get(number, ""), number, *self._extent(number, selected))
@@ -197,7 +201,7 @@ class KeptFiles(RecordSource):
         )
 
     def due(self, rest: Sequence[Window]) -> list[Window]:
-        """Cut at the ends of files."""
+        """Return the next windows, cut at the ends of files."""
         windows: list[Window] = []
         for one in rest:
             start = one.start
@@ -210,7 +214,7 @@ class KeptFiles(RecordSource):
         return windows
 
     def records(self, window: Window) -> Generator[pa.RecordBatch]:
-        """Piece by piece; a record that Secor wrote twice is yielded once."""
+        """Yield the records piece by piece; a record that Secor wrote twice is yielded once."""
         for piece in self._over(window):
             reading = self._stream if piece.ordered else self._sort
             for batch in reading(piece):
@@ -270,7 +274,7 @@ class KeptFiles(RecordSource):
             raise gone(replace(window, start=reached), self._here)
 
     def _find_committed(self, topic: str) -> dict[int, list[_Piece]]:
-        """Find pieces by the commit log, quarantined messages included."""
+        """Find pieces by the commit log. They include quarantined messages, whose files hold them unchanged."""
         pieces: dict[int, list[_Piece]] = {}
         redriven = Family(self._log).find_redriven()
         for (its_topic, number), holdings in Holdings.of(self._log, redriven).windows.items():
