@@ -59,7 +59,7 @@ class ZooKeeperTls:
 class BrokerEnvironment:
     """The broker's log directories and id (-1 if unknown), and a client's access to it.
 
-    ``client`` is empty without a reachable broker. Its text may contain secrets, so it is not shown. ``zookeeper`` is
+    ``client`` is empty if no broker can be asked. Its text may contain secrets, so it is not shown. ``zookeeper`` is
     the connection string of the cluster's ZooKeeper, empty without one, by TLS if ``zookeeper_tls`` is set.
     """
 

@@ -39,7 +39,7 @@ _RACY_NS: Final = 2_000_000_000
 """A folder that changed this shortly before its listing may change again within the same tick of its clock."""
 
 _MOST_LISTINGS: Final = 3
-"""The most listings of a folder whose epochs change during each."""
+"""The most repeat listings of a folder whose epochs change during each listing."""
 
 
 @dataclass(slots=True)

@@ -146,7 +146,9 @@ class _Filling:
                 yield described
 
     def _candidates(self, gaps: Sequence[Hole]) -> list[Segment]:
-        """Return the pinned segments, and those in the folder: most of these are uploaded and no longer known."""
+        """Return the pinned segments that the broker has deleted, and the closed ones in its folder: most of these
+        are uploaded and no longer known.
+        """
         partition, folder = self.partition, self.partition.folder
         extents = [(gap.first_offset, gap.last_offset) for gap in gaps]
         known = {segment.base_offset: segment for segment in partition.pending() if segment.may_fill(extents)}

@@ -26,12 +26,14 @@ _MAYBE_CUT: Final = (
 class Role(enum.Enum):
     """The uploader's task for a partition. Only the leadership's answers change it, and the disk for *leaving*.
 
-    ========  ================================================================================= role      next ========
-    ================================================================================= ignored   led here: led; led
-    elsewhere: followed; its folder is gone: leaving followed  led here: led; the topic is refused: ignored; its folder
-    is gone: leaving led       led elsewhere: followed; the topic is refused: ignored; its folder is gone: leaving
-    leaving   a folder appears: led, followed or ignored; else it is forgotten ========
-    =================================================================================
+    ========  =================================================================================
+    role      next
+    ========  =================================================================================
+    ignored   led here: led; led elsewhere: followed; its folder is gone: leaving
+    followed  led here: led; the topic is refused: ignored; its folder is gone: leaving
+    led       led elsewhere: followed; the topic is refused: ignored; its folder is gone: leaving
+    leaving   a folder appears: led, followed or ignored; else it is forgotten
+    ========  =================================================================================
     """
 
     IGNORED = "ignored"
@@ -61,14 +63,14 @@ class ProgressState(enum.Enum):
 class Progress:
     """The progress of a partition (``value``), and the store's object that records it, as last seen.
 
-    ==========  ======================  ========================================================================= state
-    derived from            next ==========  ======================
-    ========================================================================= in doubt    ``attempt``             load
-    and advance: the attempt succeeded, failed, or others moved it: saved unknown     ``stored`` is None      load:
-    saved, or ahead if the object is damaged or was never made ahead       ``unsaved_since_s``     save: saved, or in
-    doubt; distrust: in doubt saved       else                    ship: ahead; distrust: unknown; a later leader moved
-    it: unknown ==========  ======================
-    =========================================================================
+    ==========  ======================  =========================================================================
+    state       derived from            next
+    ==========  ======================  =========================================================================
+    in doubt    ``attempt``             load and advance: the attempt succeeded, failed, or others moved it: saved
+    unknown     ``stored`` is None      load: saved, or ahead if the object is damaged or was never made
+    ahead       ``unsaved_since_s``     save: saved, or in doubt; distrust: in doubt
+    saved       else                    ship: ahead; distrust: unknown; a later leader moved it: unknown
+    ==========  ======================  =========================================================================
 
     The first matching row is the state. ``attempt`` is the object seen before, with everything uploaded since, and its
     intended successor. ``must_reload``: others may have moved the object; the next step distrusts the known state.

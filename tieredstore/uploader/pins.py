@@ -141,8 +141,8 @@ class Pins:
                 segment.close()
 
     def _make_room(self, newest_first: Iterator[_Entry]) -> int:
-        """Close the newest segment that is not being deleted; return its files. Segments being deleted are never
-        closed for another.
+        """Close the newest segment that is not being deleted; return the number of its files. Segments being deleted
+        are never closed for another.
         """
         for partition, segment in newest_first:
             with partition.lock:
@@ -173,7 +173,7 @@ class Pins:
 
 
 def free_percent(folder: Path) -> float:
-    """Return the free share of the folder's disk for users other than root; 100 if unknown."""
+    """Return the percentage of the folder's disk that is free for users other than root; 100 if unknown."""
     try:
         disk = os.statvfs(folder)
     except OSError:

@@ -51,7 +51,7 @@ class RemoteRetention:
     dry_run: bool
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     topics_ms: Mapping[str, int] = field(default_factory=dict[str, int])
-    """The time of topics with their own, in place of ``retention_ms``."""
+    """Retention times of single topics, in place of ``retention_ms``."""
 
     @classmethod
     def of(cls, settings: UploaderSettings) -> RemoteRetention:
@@ -67,7 +67,8 @@ class RemoteRetention:
         return max(self.retention_ms, self.retention_bytes, *self.topics_ms.values()) >= 0
 
     def apply(self, target: Target, partitions: Iterable[TopicIdPartition], counts: Counts) -> Iterator[Expired]:
-        """Yield the deleted part of each partition with any, or the plan in a dry run.
+        """Yield what was deleted of each partition, or would be in a dry run; nothing for partitions without expired
+        segments.
 
         One listing of each partition, and the manifests of old segments. Errors of the store pass through.
         """
@@ -95,8 +96,8 @@ class RemoteRetention:
         for before in self._bounds(where.topic, listed):
             left = [objects for objects in listed if objects not in gone]
             store, prefix, rules = target.store, target.settings.key_prefix, target.manager.manifest_rules
-            # One deletion after the other: of two in parallel the later one may succeed and the earlier one fail, which
-            # is a hole.
+            # Removal only plans here, because it deletes in parallel: a later deletion that succeeds and an earlier one
+            # that fails would leave a hole.
             for step in Removal(store, prefix, rules=rules, parallel=_READERS).run(left, before):
                 if step.outcome is Outcome.REMOVED and not self.dry_run:
                     try:

@@ -193,7 +193,9 @@ class WorkerLimit:
         monotonic: Callable[[], float] = time.monotonic,
         processor_time: Callable[[], float] = time.process_time,
     ) -> None:
-        """Admit up to the number of ``processors``, by default the machine's."""
+        """Admit two workers more than ``processors`` (by default the machine's) from the start, and never more than
+        ``workers``.
+        """
         self._workers = workers
         self._least = min(workers, (processors or os.cpu_count() or 1) + _SPARE)
         self._allowed = self._least

@@ -3,14 +3,16 @@
 The state of a segment (``Segment.state``) is derived: the broker's folder names it, with ``.deleted`` or without, and
 it is pinned or not.
 
-========== ======= ======== ====== ============================================================================= state
-named   deleted  pinned next ========== ======= ======== ======
-============================================================================= seen       yes     no       no     pinned:
-held; renamed: doomed; file gone: doomed; truncated: forgotten held       yes     no       yes    renamed: doomed; file
-gone: only ours; ignored: seen; too many files: seen doomed     yes     yes      any    file gone: only ours if pinned,
-else gone only ours  no      -        yes    disk nearly full: lost; ignored: doomed, and gone gone       no      -
-no     (two listings agree) a hole lost       any     any      any    a missing file arrives: seen; else quarantine and
-a hole ========== ======= ======== ====== =============================================================================
+========== ======= ======== ====== =============================================================================
+state      named   deleted  pinned next
+========== ======= ======== ====== =============================================================================
+seen       yes     no       no     pinned: held; renamed: doomed; file gone: doomed; truncated: forgotten
+held       yes     no       yes    renamed: doomed; file gone: only ours; ignored: seen; too many files: seen
+doomed     yes     yes      any    file gone: only ours if pinned, else gone
+only ours  no      -        yes    disk nearly full: lost; ignored: doomed, and gone
+gone       no      -        no     (two listings agree) a hole
+lost       any     any      any    a missing file arrives: seen; else quarantine and a hole
+========== ======= ======== ====== =============================================================================
 
 From each state a segment is forgotten once it is uploaded or passed over, or if it is truncated, which other files
 under its names, or a later epoch, show. From each it is lost if others have led the log since, retention has passed it,
@@ -110,8 +112,8 @@ class Segment:
         return SegmentState.HELD if self.is_pinned else SegmentState.SEEN
 
     def may_be_cut(self, now: LeaderEpochs) -> bool:
-        """Return True if the log may have been truncated before the segment's end: it restarts there with a later
-        leader.
+        """Return True if the log may have been truncated before the segment's end: it now begins with a later
+        leader's epoch.
         """
         return not self.is_replicated and bool(self.epochs and now) and now[0][0] > self.epochs[-1][0]
 
@@ -169,7 +171,9 @@ class Segment:
         return 0
 
     def age_s(self, now_s: float) -> float:
-        """Return the time since it was closed, by the snapshot written then; if that is absent, since it is known."""
+        """Return the seconds since it was closed, by the pinned snapshot written then; without a pin, since it was
+        noticed.
+        """
         held, link = self.held, self.link
         with contextlib.suppress(OSError):
             if held is not None:

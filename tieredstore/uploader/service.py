@@ -146,7 +146,7 @@ class _Threads:
             self._uploader.fill_holes()
 
     def expire(self, stop: Stop) -> None:
-        """Apply retention, if there is one; first when the leaders are known."""
+        """Apply retention at each interval, if there is one; first after a minute, when the leaders should be known."""
         uploader = self._uploader
         pause_s = _FIRST_EXPIRY_S
         while uploader.retention.is_on and not stop.wait(pause_s):

@@ -42,7 +42,8 @@ class Settled:
     leader_epoch: int | None
 
     def obstacle(self, end_offset: int, epochs: LeaderEpochs, *, is_deleted: bool) -> str | None:
-        """Return the reason to wait with a segment that ends at ``end_offset`` (inclusive); None if it may be uploaded.
+        """Return the reason to wait with the segment that ends at ``end_offset`` (inclusive); None if it may be
+        uploaded.
 
         Segments that the broker is about to delete do not wait for transactions, because retention does not either.
         """
@@ -57,7 +58,10 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The knowledge about a partition at a step: its settled part, and a flag that it is certainly led."""
+    """The knowledge about a partition at a step: its settled part, None if unknown.
+
+    ``only_deleted``: its leader is unknown, so only segments that the broker is deleting may be uploaded.
+    """
 
     settled: Settled | None
     only_deleted: bool = False
@@ -91,7 +95,7 @@ class BrokerSettling:
 
 
 class DiskSettling:
-    """Reads the broker's disk without a reachable broker: a checkpoint that is at most five seconds old.
+    """Reads the broker's disk if no broker can be asked: a checkpoint that is at most five seconds old.
 
     Without that file every closed segment is settled: it is a copy of a disk, or the broker is stopped.
     """

@@ -343,7 +343,7 @@ class _Work:
 
     def _ship(self, segment: Segment) -> Step:
         partition, held = self.partition, None
-        # If a later epoch appears while it is read, a check shows if that began before.
+        # The epoch before the read: if a later one appears in between, the next step checks where it began.
         epoch = partition.epochs[-1][0] if partition.epochs else None
         try:
             held = self._open(segment)

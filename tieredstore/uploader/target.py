@@ -104,7 +104,7 @@ class Target:
         return prefix
 
     def close_later(self, is_used: Callable[[], bool], within_s: float) -> None:
-        """Close it as soon as it is unused, at the latest then; return at once."""
+        """Close it as soon as it is unused, at the latest after ``within_s``; return at once."""
 
         def wait() -> None:
             end_s = time.monotonic() + within_s

@@ -101,7 +101,7 @@ class TopicAdvice:
         """True if there are new answers since it was reset."""
 
     def knows(self, topic: str) -> bool:
-        """Return True if it is known if the topic is refused; always without a broker."""
+        """Return True if it is known whether the topic is refused; always without a broker."""
         return self._broker is None or topic in self.advice
 
     def ask(self, topics: Iterable[str]) -> None:

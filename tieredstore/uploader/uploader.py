@@ -218,7 +218,8 @@ class Uploader(Closing):
         self.roles.let_leave(self.counts, self.target.made_topic_id)
 
     def expire(self, *, dry_run: bool = False) -> Iterator[Expired]:
-        """Delete stored segments of led partitions beyond the limits of uploader.retention, and yield each.
+        """Delete stored segments of led partitions beyond the limits of uploader.retention; yield each partition's
+        result.
 
         Never of topics that the broker tiers, or may tier: those have their own retention.
         """
