@@ -40,9 +40,9 @@ class Makers:
     reassign_s: float = 1.0
     """The minimum time between two full assignments: each drops the client's read-ahead."""
     silent_s: float = 10.0
-    """The longest silence of a partition since it was assigned."""
+    """The longest permitted silence of a partition after its assignment."""
     held_bytes: int = 8 * 1024 * 1024
-    """The limit of the messages taken from the client for later use in columns: it bounds only its own queue."""
+    """Most bytes of messages taken from the client and held for columns: the client bounds only its own queue."""
     closing_s: float = 8.0
     """The time to wait for threads in a call of the store or the broker; then they are abandoned."""
 

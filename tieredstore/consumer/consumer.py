@@ -250,7 +250,7 @@ class Consumer(confluent_kafka.Consumer):
         return [KafkaPartition(*where) for where in sorted(parts.core.partitions)]
 
     def pause(self, partitions: list[KafkaPartition]) -> None:
-        """Return nothing of these until they are resumed, in later assignments too."""
+        """Stop returning records of these until they are resumed, in later assignments too."""
         if self._parts is None:
             _base.pause(self, partitions)
             return
@@ -354,7 +354,9 @@ class Consumer(confluent_kafka.Consumer):
             self._parts.cluster.set_sasl_credentials(username, password)
 
     def tiered_stats(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """Return the state of each assigned partition. Makes no request."""
+        """Return the state of each assigned partition; ``docs/how-to/consumer.md`` lists the fields. Makes no
+        request.
+        """
         return {} if self._parts is None else self._parts.statistics()
 
     def close(self) -> None:

@@ -108,8 +108,8 @@ class Delivery:
         return PartitionBatch(*partition.where, first, partition.position, chosen)
 
     def judge(self, messages: list[Received], asked: int) -> list[Received]:
-        """Return the client's messages to pass on, of ``asked``: not those of partitions that no longer come from
-        it.
+        """Return the client's messages to pass on: not those of partitions that must no longer come from it.
+        ``asked`` is the number requested.
         """
         live = self._core.live
         if len(messages) < asked:
@@ -148,7 +148,7 @@ class Delivery:
             self._core.move(self._core.partitions[where], position)
 
     def hold_on(self, partition: Partition) -> None:
-        """Return a partition's held messages again, as after a pause."""
+        """Queue a partition's held messages again, as after a pause."""
         if partition.held and partition not in self._held:
             self._held.append(partition)
 

@@ -41,7 +41,7 @@ class Group:
 
     def __init__(self, consumer: Any, client: MemberClient, parts: Parts) -> None:
         self._ended: set[TopicPartition] = set()
-        """Partitions whose assignment has changed since the last question."""
+        """Partitions whose assignment has ended since the last :meth:`take_ended`."""
         self._own_consumer = weakref.ref(consumer)
         self._client = client
         self._parts = parts
@@ -116,7 +116,7 @@ class Group:
         self._parts.commits.commit_auto()
 
     def pause(self, places: Sequence[KafkaPartition]) -> None:
-        """Return nothing of these, in this assignment and in later ones; the client pauses its own."""
+        """Stop returning records of these, in this assignment and in later ones; the client pauses its own."""
         core = self._parts.core
         for where in _wheres(places):
             partition = core.partitions.get(where)

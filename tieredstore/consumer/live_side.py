@@ -185,7 +185,7 @@ class LiveSide:
         librdkafka has been seen to fetch nothing of a partition for minutes after its broker was away: it waited for
         an answer about the leader epoch that would never come. An assignment ends that.
 
-        Reported once for a position and an end: only markers may follow the last record, and they are never
+        Reported once for a position and an end: perhaps only markers follow the last record, which are never
         returned.
         """
         position, now = partition.position, self._clock()

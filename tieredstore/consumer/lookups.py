@@ -294,7 +294,7 @@ class BrokerInquiry:
         self._add_spans(looks)
 
     def _resolve_commits(self, looks: Iterable[Look]) -> None:
-        """Replace commits by offsets."""
+        """Replace the start ``committed`` by the group's offset; without a commit by the reset."""
         asked = [look for look in looks if look.start == "committed"]
         commits: Mapping[TopicPartition, Committed] = {}
         if asked:

@@ -85,7 +85,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The next record does not exist yet; it is looked up again at ``until``."""
+    """The next record is not available yet; it is looked up again at ``until``."""
 
     word: ClassVar[str] = "waiting"
     until: float
@@ -124,7 +124,7 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Idle because it is paused."""
+    """Nothing runs, because it is paused."""
 
     word: ClassVar[str] = "looking"
 

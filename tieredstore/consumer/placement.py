@@ -31,7 +31,7 @@ class InBucket:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """The next record does not exist yet: not written, not uploaded, or not decided."""
+    """The next record is not available yet: not written, not uploaded, or not decided."""
 
 
 @dataclass(frozen=True, slots=True)

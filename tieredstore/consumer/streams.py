@@ -245,7 +245,7 @@ class StoredStreams:
 
 
 def _skipped_span(skipped: SkippedInSegment) -> Gap:
-    """Return a damaged batch that was left out, as far as its own base offset is credible."""
+    """Return the offset of a damaged batch that was left out: its own base offset, kept within the segment."""
     segment = skipped.segment
     first = min(max(segment.start_offset, skipped.batch.base_offset), segment.end_offset)
     return Gap(segment.topic_id_partition, first, first + 1)
