@@ -171,7 +171,9 @@ class KeyPairSettings(SettingsGroup):
 
 
 class EncryptionSettings(SettingsGroup):
-    """The key ring: all its pairs, the id that wraps new data keys, and whether every segment needs one."""
+    """The key ring: all its pairs, the id of the one that wraps new data keys, and whether every segment must be
+    encrypted.
+    """
 
     key_pair_id: str
     key_pairs: tuple[KeyPairSettings, ...]

@@ -132,7 +132,8 @@ TABLE: Final = (
 
 
 def translate(properties: Properties, source: str) -> Properties:
-    """Return ``properties`` with Pinterest's names translated to ours; our own win where both are set.
+    """Return ``properties`` with Pinterest's names translated to ours; our own win where both are set. Without any of
+    them it is the same mapping.
 
     Raises ConfigError for refused properties, and for names that Pinterest's uploader does not know either.
     """

@@ -147,7 +147,7 @@ def choice(*allowed: str) -> Kind:
 
 
 def choices(*allowed: str) -> Kind:
-    """Return a list of words out of a few, in exactly this case; repeated words count once."""
+    """Return the kind of a list of words out of a few, in exactly this case; repeated words count once."""
 
     def parse(text: str) -> tuple[str, ...]:
         words = _split(text)
@@ -159,7 +159,7 @@ def choices(*allowed: str) -> Kind:
 
 
 def words(valid: str, check: Callable[[str], object]) -> Kind:
-    """Return a list separated by commas, of words that ``check`` accepts; repeated words count once."""
+    """Return the kind of a comma-separated list of words that ``check`` accepts; repeated words count once."""
 
     def parse(text: str) -> tuple[str, ...]:
         split = _split(text)
@@ -184,7 +184,7 @@ def string(valid: str = "", parse: Callable[[str], object] = str) -> Kind:
 
 
 def java_class(valid: str, parse: Callable[[str], object]) -> Kind:
-    """Return a property that holds the name of a Java class; ``parse`` maps it."""
+    """Return the kind of a Java class's name, which ``parse`` maps to its value."""
     return Kind("class", valid, parse)
 
 
