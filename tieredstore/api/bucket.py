@@ -212,8 +212,8 @@ class Bucket(Closing):
     def inspect(self, topic: str, partition: int, segment: int | Uuid, *, topic_id: TopicIdLike = None) -> Segment:
         """Return one segment, by its base offset or by its id: one listing of its partition, and one request.
 
-        Complete segments precede one that lost an object. SegmentNotFoundError names the nearest ones, ConfigError all
-        of several; CorruptDataError reports a damaged manifest.
+        Complete segments precede one that lost an object. Raises SegmentNotFoundError, which names the nearest ones,
+        ConfigError, which names all if several match, or CorruptDataError for a damaged manifest.
         """
         from tieredstore.ops.addresses import SegmentAddress, find_segment  # noqa: PLC0415
         from tieredstore.ops.listing import ListedSegment  # noqa: PLC0415
@@ -290,11 +290,11 @@ class Bucket(Closing):
     ) -> Verification:
         """Check the segments and their continuity; changes nothing.
 
-        ``level`` is the depth; levels below listing need the private keys. ``sample`` is the share of segments that the
-        levels index and data examine. With ``start`` and ``stop``: those that may have records in between. Segments
-        that the file ``state`` knows to be sound are skipped for ``recheck_days``. A broker's metadata topic is
-        compared in both directions. ``on_finding`` receives findings as they come; they are then not kept.
-        ``on_segment`` is called with the sums so far. Raises ResourceNotFoundError if there is nothing to verify.
+        ``level`` is the depth; the levels index and data need the private keys. ``sample`` is the share of segments
+        that these two examine. With ``start`` and ``stop``: those that may have records in between. Segments that the
+        file ``state`` knows to be sound are skipped for ``recheck_days``. A broker's metadata topic is compared in both
+        directions. ``on_finding`` receives findings as they come; they are then not kept. ``on_segment`` is called with
+        the sums so far. Raises ResourceNotFoundError if there is nothing to verify.
         """
         from tieredstore.api.verifying import Depth, verify_segments  # noqa: PLC0415
 
@@ -402,8 +402,8 @@ class Bucket(Closing):
 
         ``stop`` is an offset (within one topic's ``partitions``) or a time. Like Kafka's retention it deletes the
         oldest segments up to the first one to keep. ``segment`` is a single one, by base offset or id; by id it
-        includes the remains of an unfinished copy or deletion. Segments under a legal hold, written after the plan was
-        made, or, beside a broker, listed there, are kept, unless ``force``.
+        includes the remains of an unfinished copy or deletion. Segments under a legal hold, or written after the plan
+        was made, are kept; beside a broker also those that it lists or may still list, unless ``force``.
         """
         from tieredstore.api.removing import check_arguments, plan_removal  # noqa: PLC0415
 

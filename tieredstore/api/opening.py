@@ -35,8 +35,8 @@ def open(
 
     ``source`` is a URL (``s3://logs/prod/``), a folder, a settings file (a broker's ``server.properties`` too), a
     mapping of settings, or an already opened bucket; without one, the file in ``TIEREDSTORE_SETTINGS``. ``store`` is
-    a URL that replaces the source's store, ``broker`` the cluster whose records follow the bucket's. Keywords are
-    settings with ``_`` for ``.``, as ``chunk_size=1 << 20``. Close it, or use it as a context manager.
+    a URL or a folder that replaces the source's store, ``broker`` the cluster whose records follow the bucket's.
+    Keywords are settings with ``_`` for ``.``, as ``chunk_size=1 << 20``. Close it, or use it as a context manager.
 
     Raises ConfigError, which names the faulty argument or setting.
 

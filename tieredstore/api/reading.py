@@ -50,8 +50,8 @@ _WORDS: Final = QueryWords(accept_loss="use on_loss='report'", topic_ids="topic_
 class ReadOptions(TypedDict, total=False):
     """Options of reads and queries. ``key`` and ``value`` default to bytes, in SQL to text.
 
-    ``registry`` has the schemas of Avro. ``types`` returns all of these for a topic's name, ``limit`` is the most
-    records or rows, and ``words`` names the options in errors.
+    ``registry`` has the schemas of Avro. ``types`` replaces these three by a function of the topic's name, ``limit`` is
+    the most records or rows, and ``words`` names the options in errors.
     """
 
     columns: Sequence[str]

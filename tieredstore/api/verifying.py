@@ -189,7 +189,7 @@ class _NoBrokers:
     """Stands for no broker: there is nothing to compare."""
 
     def read_on(self) -> Iterator[Found]:
-        """Read new records of the metadata topic."""
+        """Read new records of the metadata topic; yield their findings."""
         return iter(())
 
     def compare(self, checked: CheckedSegment) -> Iterator[Found]:  # noqa: ARG002
