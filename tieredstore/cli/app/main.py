@@ -149,7 +149,7 @@ def _say_more(_context: object, _parameter: object, verbose: bool) -> None:
 
 @contextlib.contextmanager
 def _of_context(context: Any) -> Generator[None]:
-    """Yield the parser does not always name the command of an error."""
+    """Name the command in usage errors of the block: the parser does not always do so."""
     try:
         yield
     except UsageProblem as problem:

@@ -150,7 +150,7 @@ class Cluster(Group):
     def client(self) -> Mapping[str, str] | None:
         """Return the client's properties: the file's, overridden by ``-X``; None without any broker option.
 
-        Raises ConfigError for unknown properties, and for properties without a broker's address.
+        Raises ConfigError for a ``-X`` that is not NAME=VALUE, and for properties without a broker's address.
         """
         if self.bootstrap_server is None and self.kafka_config is None and not self.kafka_property:
             return None

@@ -33,7 +33,7 @@ class By(enum.StrEnum):
 
 
 class Sort(enum.StrEnum):
-    """Sort order of rows: sizes descending, names and days ascending."""
+    """Sort order of rows: amounts descending, names and days ascending."""
 
     STORED = "stored"
     SIZE = "size"
@@ -215,7 +215,7 @@ _LOG: Final[Sequence[_Part]] = (("log before compression", lambda row: row.size,
 
 
 def _by_label(rows: Sequence[Usage]) -> dict[str, Usage]:
-    """Return the label of each row in the picture; ids distinguish lives of a re-created topic."""
+    """Return the rows by their labels in the picture; ids distinguish the lives of a re-created topic."""
     times = Counter((row.topic, row.partition, row.day) for row in rows)
     return {_label(row, with_id=times[row.topic, row.partition, row.day] > 1): row for row in rows}
 

@@ -480,7 +480,7 @@ def _heights(stored: Stored, times: Iterable[int]) -> list[int]:
 _BUCKET, _BROKER = COLORS[:2]
 _THICK: Final = 0.38
 _TALLEST: Final = 30.0
-"""Inches, shared by however many partitions there are."""
+"""The greatest height in inches; however many partitions share it."""
 
 
 def draw_offsets(picture: Picture, partitions: Mapping[_Life, Partition], *, broker: bool) -> None:

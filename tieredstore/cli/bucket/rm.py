@@ -46,8 +46,8 @@ def rm(
     visible. Brokers do not notice, and readers of a segment that one still lists fail. With --bootstrap-server the
     brokers are asked: segments that they list are kept, and segments unknown to them until those are twice as old as
     the longest copy (upload.max.age.ms). Segments under a legal hold are kept. With --to it stops, in each partition,
-    at the first segment that is newer, is listed, or has no time. An id also deletes the remains of an unfinished copy
-    or delete (make sure that no copy of it is still running).
+    at the first segment that is newer, is kept, or does not record its end. An id also deletes the remains of an
+    unfinished copy or delete (make sure that no copy of it is still running).
 
     Example: tieredstore rm -c store.properties orders -p 0 --to 2026-01-31
     """

@@ -187,7 +187,7 @@ class _Sink:
 
     @classmethod
     def parse(cls, topic: str, output: Rows) -> _Sink:
-        """Raise ConfigError for options that exclude each other."""
+        """Make the sink of these options; raise ConfigError for options that exclude each other."""
         text = output.row_format
         if text is None or "%" not in text or output.as_json:
             return cls(topic, Target.parse(output, takes_folder=True), None)

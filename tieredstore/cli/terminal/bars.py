@@ -75,7 +75,7 @@ def counter(what: str, unit: str) -> Generator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def bar(what: str, total_bytes: int) -> Generator[BarParts]:
-    """Yield a bar that counts to ``total_bytes``."""
+    """Draw a bar that counts to ``total_bytes``; yield the functions that advance it and print above it."""
     console = _console()
     columns = (BarColumn(), _Done(_ONE_LINE), _Speed(_ONE_LINE), TimeRemainingColumn(table_column=_ONE_LINE))
     with _progress(console, *columns) as drawn:

@@ -106,11 +106,11 @@ class Row(Generic[T]):
         return [each.column for each in self._fields if each.column is not None]
 
     def json(self, item: T) -> dict[str, JsonValue]:
-        """Return a value for scripts."""
+        """Return one value as a JSON object."""
         return {each.name: each.value(item) for each in self._fields if each.name is not None}
 
     def cells(self, item: T) -> list[str]:
-        """Return a value for a person."""
+        """Return one value as the cells of a table."""
         return [each.cell(item) for each in self._fields if each.column is not None]
 
     def of(self, part: Callable[[PartT], T]) -> Row[PartT]:
