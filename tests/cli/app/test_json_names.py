@@ -119,7 +119,9 @@ def _printed_by(command: str, lines: list[str]) -> dict[str, set[str]]:
 
 
 def _kept_twice(folder: Path) -> None:
-    """Write other generations, with bad first messages and some from 1970, and leftovers of a killed run."""
+    """Write other generations: one whose messages are bad for its first parser, one of times in 1970, and one that a
+    backfill replaces; and a file left by a killed run.
+    """
     mended = (folder / "kept.properties").read_text() + "secor.generation=2\n"
     (folder / "mended.properties").write_text(mended)
     bad = "secor.message.parser.class=json\nsecor.consumer.max_bad_messages=-1\n"

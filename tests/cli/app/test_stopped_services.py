@@ -63,7 +63,7 @@ def started(folder: Path, properties: Mapping[str, str], *arguments: str) -> Gen
 
 
 def check_end(process: subprocess.Popen[bytes], signum: signal.Signals) -> None:
-    """Stop the process, and check that it ends silently and with 0."""
+    """Stop the process; check that it ends with 0 and reports nothing that did not end."""
     process.send_signal(signum)
     said = process.communicate(timeout=SOON_S)[1].decode()
     assert process.returncode == 0, said

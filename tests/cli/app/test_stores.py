@@ -73,7 +73,7 @@ def test_a_wrong_store_is_one_sentence_and_exits_2(url: str | None, said: str) -
 
 
 def round_trip(store: tuple[object, ...], environment: Mapping[str, str]) -> None:
-    """Upload, upload again, list, fetch, delete; ``store`` are the options that name it."""
+    """Upload, upload again without effect, list, fetch, delete; ``store`` are the options that name it."""
 
     def clean(done: Result) -> Result:
         assert (done.code, done.stderr) == (0, "")

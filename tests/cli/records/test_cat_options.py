@@ -323,7 +323,7 @@ def test_follow_ends_when_it_has_shown_enough(bucket: Bucket, monkeypatch: pytes
     later = [10]
 
     class Followed(LogTail):
-        """More arrives after each answer."""
+        """Writes ten more records after the first answer."""
 
         def poll(self, timeout_s: float) -> TailRecords | None:
             records = super().poll(timeout_s)

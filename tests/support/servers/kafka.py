@@ -29,7 +29,7 @@ CLUSTER_ID = "dGllcmVkc3RvcmVUZXN0cw"
 _LISTENERS = {"PLAINTEXT": "PLAINTEXT", "SASL": "SASL_PLAINTEXT", "TLS": "SSL", "SASLTLS": "SASL_SSL"}
 # A small heap and only the fast compiler: a test broker lives for seconds.
 _JVM = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
-# One process group for both, so that ending it ends all. "$@" is java and its options.
+# One shell for both, which becomes the broker, so that ending it ends all. "$@" is java and its options.
 _SCRIPT = """
 "$@" kafka.tools.StorageTool format --cluster-id "$CLUSTER_ID" --config server.properties --add-scram "$SCRAM" \
     --ignore-formatted &&
