@@ -117,7 +117,7 @@ def test_a_second_run_sends_nothing() -> None:
     counted = CountingStore(target)
     steps = run(bucket(source), bucket(counted))
     assert outcomes(steps) == {Outcome.THERE: len(MADE)}
-    # The head finds out how keys are made there.
+    # The head looks for the record of the key layout.
     assert dict(counted.requests) == {"now_ms": 1, "list": 1, "get": len(MADE), "head": 1}
     assert sum(step.sent for step in steps) == 0
 

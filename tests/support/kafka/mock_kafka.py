@@ -40,7 +40,7 @@ class MockKafka:
         assert code == KafkaError.NO_ERROR
 
     def set_topic_error(self, topic: str, code: int) -> None:
-        """Return this error in the topic's metadata from now on; ``NO_ERROR`` ends it."""
+        """Answer with this error in the topic's metadata from now on; ``NO_ERROR`` ends it."""
         self._library.rd_kafka_mock_topic_set_error(self._cluster, topic.encode(), code)
 
     def set_leader(self, topic: str, partition: int, broker: int) -> None:
