@@ -79,8 +79,8 @@ class Parser(ABC):
         """Return the directories of the records, relative to the topic's."""
 
     def period(self, directory: str) -> tuple[str, int] | None:  # noqa: ARG002  for those that file by time
-        """Return the directory of the whole period of time, this one or one above it, and the period's end (ms since
-        the epoch).
+        """Return the directory to finalize as a whole, this one or one above it, and the end of its time (ms since the
+        epoch).
 
         None for a directory without a time, which is never finalized.
         """

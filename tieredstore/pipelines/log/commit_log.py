@@ -119,7 +119,7 @@ class LogState:
     directories: dict[str, Contents] = field(default_factory=dict[str, Contents])
     """Directories with files of records, by path."""
     finalized: set[str] = field(default_factory=set[str])
-    """Paths with a ``_SUCCESS``; files are in these or below."""
+    """Paths to which a ``_SUCCESS`` was written; files are in these or below."""
     linked: set[int] = field(default_factory=set[int])
     """Generations that entries name: their files in a directory count together with this one's."""
     giving_to: int = -1
@@ -296,7 +296,7 @@ class CommitLog:
         self.root, self.pipeline, self.generation = root, pipeline, generation
         self.folder: str = own_folder(root, pipeline, generation)
         self.writer: str = uuid.uuid4().hex
-        """Id of this writer, new in each process that opens the log."""
+        """Id of this writer, new for each object."""
         self.state = LogState()
 
     def of_generation(self, generation: int) -> CommitLog:
