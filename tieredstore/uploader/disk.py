@@ -44,7 +44,9 @@ _MOST_LISTINGS: Final = 3
 
 @dataclass(slots=True)
 class _Folder:
-    """A folder's partition, its time of change at the last check, and a flag to check again anyway."""
+    """A folder's partition, and its time of change at the last check; while ``is_settled``, only a new time needs a
+    check.
+    """
 
     where: TopicIdPartition | None = None
     looked_mtime_ns: int = -1
@@ -65,7 +67,7 @@ class Disk:
     """The partitions on the disks. ``sweep`` is for one thread; the rest is thread-safe.
 
     A partition is its topic id and number, and a folder is its attribute. While a broker moves one to another log
-    directory both have a folder: the partition stays in the first until that is gone.
+    directory, both directories have a folder of it: the partition stays in the first until that is gone.
     """
 
     def __init__(

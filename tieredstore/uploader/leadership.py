@@ -43,10 +43,10 @@ class Leadership(ABC):
         """Note the local partitions, after each look at the folders; only these will be asked about."""
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None] | None:
-        """Return the topics' present ids in the cluster; None for an absent topic, a zero id without one, no entry if
-        unknown. None for all without a source.
+        """Return the topics' present ids in the cluster; None if there is no source to ask.
 
-        Called when a partition's folder is gone. Raise a TieredStoreError if they are unknown now.
+        The value is None for a topic that does not exist, and a zero id for one that has no id; a topic of unknown
+        state is left out. Called when a partition's folder is gone. Raise a TieredStoreError if nothing is known now.
         """
         del topics
         return None
