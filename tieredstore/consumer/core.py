@@ -108,7 +108,7 @@ class Core:
     def move(self, partition: Partition, start: Position | Start) -> None:
         """Continue at another place, which clears the error at this one."""
         if isinstance(partition.phase, Failed):
-            # Any present incarnation of the topic: a change was reported before.
+            # Accept whichever incarnation of the topic exists now: a re-creation has been reported already.
             partition.log = replace(partition.log, topic_id=None)
         self._leave(partition)
         partition.at, partition.retry, partition.eof_at = start, Retry(), -1

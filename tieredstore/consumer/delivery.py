@@ -32,7 +32,7 @@ _OVERTAKEN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class PartitionBatch:
-    """Records of one partition with offsets from ``start_offset`` on; all before ``next_offset`` are included."""
+    """Records of one partition with offsets from ``start_offset`` on; the next batch continues at ``next_offset``."""
 
     topic: str
     partition: int
@@ -55,8 +55,8 @@ class _OpenBatch:
 class Delivery:
     """Returns the core's records. For the polling thread.
 
-    Each returned record advances its partition's position; :meth:`put_back` reverts that for messages that a call could
-    not return.
+    Taking records advances their partition's position; :meth:`put_back` reverts that for messages that a call could not
+    return.
     """
 
     def __init__(self, core: Core, measures: Measures, held_bytes: int) -> None:
@@ -153,7 +153,7 @@ class Delivery:
             self._held.append(partition)
 
     def forget(self, wheres: Sequence[TopicPartition]) -> None:
-        """Drop open batches of these."""
+        """Drop the open batches of these, and take them out of the queue of held messages."""
         for where in wheres:
             opened = self._opened.pop(where, None)
             if opened is not None:

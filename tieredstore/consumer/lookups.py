@@ -492,7 +492,7 @@ class BucketInquiry:
             return Cut(at)
         stored = None if lineage is None else lineage.epoch_at(position)
         if lineage is not None and stored is not None and look.epoch is not None and stored < look.epoch:
-            # The log being read left the bucket's part behind; its own part has yet to come.
+            # The log being read has left the bucket's records here behind; its own are not uploaded yet.
             lineage = lineage.until(position)
         stop = run_stop(lineage, position)
         decided = None if lineage is None or stop is None else self._find_decided(lineage, position, stop)
