@@ -138,7 +138,7 @@ def _read(path: Path) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class OwnProperties:
-    """The store's properties of one source, under their names without the prefix, in the source's order.
+    """This package's properties of one source, under their names without the prefix, in the source's order.
 
     ``texts`` are as given; ``values`` are trimmed and without quotes. ``prefix`` is what was removed from the names.
     ``others`` are the remaining properties, which belong to the broker. Its repr shows no value.
