@@ -114,9 +114,9 @@ def new(
     """Make an RSA key pair, and let it join those of the settings file; without -c, print the settings that use it.
 
     Writes ID.private.pem (PKCS#8, readable only by its owner) and ID.public.pem (X.509); existing files are kept. The
-    active pair in the settings file stays active, unless there is none: first give every reader and writer both pairs,
-    then make the new one active. All other lines stay unchanged. Run it again after a kill to complete it. If you lose
-    the private key, you lose the data.
+    active pair in the settings file stays active, unless there is none or --activate is given: first give every reader
+    and writer both pairs, then make the new one active. All other lines stay unchanged. Run it again after a kill to
+    complete it. If you lose the private key, you lose the data.
 
     Example: tieredstore keys new key2 -c store.properties
     """

@@ -6,9 +6,9 @@ A column is made by what it holds::
 
 ``number`` and ``word`` (an id, a fixed word) are never cut; ``text`` (foreign names and texts) is cut with ``…`` where
 the terminal is too narrow. If that is not enough, columns with a rank are dropped, the greatest rank first, those of
-the same rank from the right; ``--wide`` shows all of them. Before a column of a rank up to ``WANTED``, one that users
-look for first, is dropped, columns with a shorter form take it: a ``moment`` becomes a day. A name alone means
-``text``, and ``>NAME`` means ``number``.
+the same rank from the right; ``--wide`` shows all of them. Users look first for columns of a rank up to ``WANTED``:
+before one of these is dropped, cells with a shorter form take it, as a ``moment`` that becomes a day. A name alone
+means ``text``, and ``>NAME`` means ``number``.
 """
 
 from __future__ import annotations
