@@ -1,4 +1,4 @@
-"""Reading back an output's files of any format, recognized by their first bytes."""
+"""Readers that turn an output's files of each format back into records."""
 
 from __future__ import annotations
 

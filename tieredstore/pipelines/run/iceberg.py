@@ -111,7 +111,7 @@ class IcebergTable:
             self._do(partial(self._enter, log=log))
 
     def refuse_rewritten(self, log: CommitLog, keys: Iterable[str] | None = None) -> None:
-        """Raise ConfigError if rows of files (all of the log's, without ``keys``) have moved to other files."""
+        """Raise ConfigError if rows of these files (all of the log's if ``keys`` is None) have moved to others."""
         self._do(lambda catalog: self._going(self._load(catalog), log, keys))
 
     def replace(self, old: CommitLog, new: CommitLog) -> None:

@@ -187,7 +187,7 @@ class Verification:
     """
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, *, contents: bool = True) -> None:
-        """With ``contents`` each file is read; without a log always."""
+        """With ``contents`` each file is read; without a commit log each is read anyway."""
         self._pipeline, self._store, self._contents = pipeline, store, contents
         self._generation = Generation(pipeline, store)
         self.files = self.size = self.read_files = self.read_size = 0
