@@ -305,7 +305,7 @@ class Core:
                     self._wait(partition)
 
     def _take_review(self, partition: Partition, live: Live, answer: Found | Unanswered) -> None:
-        """Apply the answer to a partition that continues by the client."""
+        """Apply the answer about a partition that the client reads."""
         live.review = None
         if isinstance(answer, Unanswered):
             return
@@ -410,7 +410,7 @@ class Core:
         self._due_at = min([phase.until for _, phase in resting if phase.until > now] + [self._review_at])
 
     def _ask_reviews(self) -> None:
-        """Ask if partitions read by the client should stay there."""
+        """Ask whether partitions that the client reads should stay with it."""
         self.live.locate()
         looks: list[Look] = []
         for partition, live in self.live:
