@@ -81,7 +81,7 @@ class ClusterLeadership(Leadership):
 
 
 class LeadershipView:
-    """The last answer while it is valid. Thread-safe."""
+    """The last answer, and whether it is still valid. Thread-safe."""
 
     def __init__(self, leadership: Leadership, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._leadership = leadership

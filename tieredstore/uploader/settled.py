@@ -239,7 +239,8 @@ class Inquiries:
         """Return the knowledge about a partition for a step."""
         if self._leadership.is_known:
             return Standing(self._answers.of(partition.name))
-        # Without a source, segments being deleted are uploaded as far as the broker's own checkpoint allows.
+        # While the leaders are unknown, only segments being deleted are uploaded, as far as the broker's own checkpoint
+        # allows.
         folder = partition.folder
         high = 0 if folder is None else (high_watermarks(folder.parent) or {}).get(partition.name, 0)
         return Standing(Settled(high, high, None), only_deleted=True)

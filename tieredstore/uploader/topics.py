@@ -105,7 +105,9 @@ class TopicAdvice:
         return self._broker is None or topic in self.advice
 
     def ask(self, topics: Iterable[str]) -> None:
-        """Ask about topics not asked since :meth:`forget`; retry errors."""
+        """Ask about topics not asked since :meth:`forget`. Raise an error that is worth a retry; any other counts as
+        an answer without settings.
+        """
         wanted = sorted(set(topics) - self._asked)
         if self._broker is None or not wanted:
             return

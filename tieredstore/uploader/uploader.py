@@ -306,7 +306,8 @@ class Uploader(Closing):
         self.replace_target(new)
 
     def run_once(self, *, tries: int = 5) -> Table[Outcome]:
-        """Upload everything closed and settled by now; return the partitions with leftovers, and the reasons.
+        """Upload everything closed and settled by now; return the partitions that still have segments to upload, and
+        the reasons.
 
         Failures are tried ``tries`` times. Errors that prevent the start are raised, and StoreUnavailableError if a
         thread does not return from the store.
