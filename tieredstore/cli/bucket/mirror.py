@@ -32,7 +32,7 @@ def mirror(
     topics: Topics,
     store: Store,
     decrypt: Annotated[
-        bool, typer.Option("--decrypt", help="Store encrypted segments in the target as plain copies.")
+        bool, typer.Option("--decrypt", help="Allow plain copies of encrypted segments in an unencrypted target.")
     ] = False,
     no_read_back: Annotated[
         bool, typer.Option("--no-read-back", help="Do not read copies back to check them.")

@@ -41,7 +41,7 @@ _TOPIC: Final = Option[tuple[str, ...] | None]("topic", topics, None, "the one t
 _START_OFFSETS: Final = Option[Places | None](
     "startingOffsets", at_offsets, None,
     "`earliest` (a batch's default), `latest` (a stream's), or "
-    '`{"orders":{"0":512,"1":-2}}`, all read partitions (-2 the earliest, -1 the end)',
+    '`{"orders":{"0":512,"1":-2}}`, naming every read partition (-2 the earliest, -1 the end)',
 )  # fmt: skip
 _START_TIME: Final = Option[Places | None](
     "startingTimestamp", at_time, None, "ms: start at the first batch notified then or later"
