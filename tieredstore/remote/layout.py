@@ -24,7 +24,7 @@ class KeyLayout:
 
     @property
     def tells_transactions(self) -> bool:
-        """True if a manifest without a transaction index proves that there are no transactions."""
+        """True if a manifest without a transaction index proves that the segment aborts no transaction."""
         return self.raw_cluster is None
 
     def derived_id(self, topic: str) -> Uuid | None:

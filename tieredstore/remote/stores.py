@@ -1,4 +1,4 @@
-"""The store that somebody names, in any of the ways that people have it: every entry point takes them all."""
+"""The store that a caller names: every entry point accepts all of the forms of ``StoreLike``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class OfSettings(Protocol):
-    """What was made from settings, as a bucket and a manager are."""
+    """An object made from settings, such as a bucket or a manager."""
 
     @property
     def settings(self) -> Settings:
@@ -99,7 +99,9 @@ def settings_of(source: StoreLike, *, store: str | None = None, extra: GivenProp
 def resolve_store(
     source: StoreLike, *, store: str | os.PathLike[str] | None = None, extra: GivenProperties = _NOTHING
 ) -> tuple[Settings, NamedStore | None]:
-    """Return the same settings and their origin; that is None for loaded settings."""
+    """Load settings as :func:`settings_of` does, and return them with their origin; that is None for loaded
+    settings.
+    """
     found = find_store(source, store=store, extra=extra)
     return (found, named_store_of(source)) if isinstance(found, Settings) else (found.load(), found)
 
@@ -131,9 +133,9 @@ def find_store(
 
 
 def target_settings(target: StoreLike, source: NamedStore | None) -> Settings:
-    """Return the settings of a mirror: of a URL or a folder those of its source, for that store.
+    """Return the settings of a mirror. A URL or a folder takes the settings of its source, for that store.
 
-    Settings files, mappings and what was opened say it all themselves. Raise ConfigError if nothing names the source.
+    Settings files, mappings and opened objects are complete themselves. Raise ConfigError if nothing names the source.
     """
     text = os.fspath(target) if isinstance(target, str | os.PathLike) else None
     if text is None or _is_settings_file(text):

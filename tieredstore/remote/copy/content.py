@@ -19,7 +19,7 @@ from tieredstore.transform.pipeline import ReadInto
 _logger: Final = logging.getLogger(__name__)
 
 _TURN_S: Final = 600.0
-"""Seconds that a read waits for the one before it: longer than a store's silence."""
+"""Seconds that a read waits for the one before it: longer than a store stays silent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class SegmentContent:
     """A segment to be copied, from any source.
 
     ``name`` is that of the log in messages, ``size`` its bytes. Several threads call ``read_into``. ``is_uncompressed``
-    is True if the first batch has uncompressed records. ``indexes`` are the plain ones in their stored order; the
-    optional transaction index is the last.
+    returns True if the first batch has uncompressed records. ``indexes`` returns the plain ones in their stored order;
+    the optional transaction index is the last.
     """
 
     name: str

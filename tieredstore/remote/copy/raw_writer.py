@@ -65,8 +65,8 @@ class RawSegmentWriter:
         return StoredSizes(log_size, sizes, 0)
 
     def reach(self, segment_id: RemoteLogSegmentId, base_offset: int, modified_ms: int | None = None) -> None:
-        """Move ``offset.wm`` to a stored segment at least, and name all: an earlier attempt may have ended in
-        between.
+        """Move ``offset.wm`` at least to a stored segment, and name all: an earlier attempt may have stopped before
+        that.
         """
         folder = f"{self._layout.prefix}{main_path(segment_id, base_offset)}".rpartition("/")[0]
         self._move_watermark(f"{folder}/{WATERMARK}", base_offset)

@@ -161,7 +161,7 @@ class SegmentWriter:
         return StoredSizes(sum(chunks.stored_sizes), sum(map(len, blobs)), len(manifest))
 
     def _decide(self, metadata: RemoteLogSegmentMetadata, content: SegmentContent) -> bool:
-        """Decide if to compress; refuse, before any write, a segment that could not be read back."""
+        """Decide whether to compress; refuse, before any write, a segment that could not be read back."""
         size = content.size
         if size != metadata.segment_size_in_bytes:
             raise InvalidSegmentError(
@@ -278,7 +278,7 @@ def _count_chunks(
     on_progress: Callable[[int], None] | None,
     check: Callable[[], None],
 ) -> Iterator[Buffer]:
-    """Yield the chunks; stop where the stored size passes the format's limit."""
+    """Yield the chunks; raise SegmentTooLargeError once the stored size passes the format's limit."""
     total = 0
     with contextlib.closing(iter(chunks)) as stored_chunks:
         for stored in stored_chunks:

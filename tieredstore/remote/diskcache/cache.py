@@ -72,7 +72,7 @@ class DiskChunkCache(ChunkCache):
         return is_hit
 
     def put(self, key: ChunkKey, data: Buffer) -> None:
-        """See the base class; written in place, without a copy, and not forced to the disk."""
+        """See the base class; written straight from ``data``, without a copy, and not forced to the disk."""
         if len(data):
             self._table.keep(self._digest(key), data)
 
@@ -95,7 +95,7 @@ class DiskChunkCache(ChunkCache):
 
 
 class BlobCache:
-    """Small entries beside the chunks, under the user's names: atomic, checked, bounded and evicted like them."""
+    """Small entries beside the chunks, under the caller's names: atomic, checked, bounded and evicted like them."""
 
     def __init__(self, table: DiskTable) -> None:
         self._table = table

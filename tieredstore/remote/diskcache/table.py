@@ -74,7 +74,11 @@ class DiskTable:
         pause_during_fork(self)
 
     def begin_again(self) -> None:
-        """Reset to no connection and no thread, with fresh locks and counters: for a forked child."""
+        """Reset to no connection and no thread, with fresh locks and counters; close it for good if a connection was
+        open.
+
+        For a forked child.
+        """
         self.is_closed = self.is_closed or self._cache is not None
         self._identity: tuple[int, int] | None = None
         self._gate = Gate()

@@ -42,7 +42,7 @@ class BufferPool:
         return fresh_memory(-(-size // _ROUNDED) * _ROUNDED if size > _ROUNDED else size)[:size]
 
     def give(self, view: memoryview) -> None:
-        """Return memory from ``take`` that is no longer referenced."""
+        """Take back memory from ``take`` that is no longer referenced."""
         if self._reuse:
             with self._lock:
                 self._free.append(memoryview(view.obj))

@@ -213,8 +213,9 @@ class ChunkLoader:
         """Arrange for chunk ``first``, and for those before ``limit`` that the same request brings.
 
         Chunks inside ``destination`` are decoded into it. With ``end``, bytes of the log after it may be left out (see
-        :meth:`whole`). The reader decodes a single chunk itself, because waking another thread would cost more; with
-        ``by_reader`` it decodes each chunk. With a cache none of this applies: it shares its loads.
+        :meth:`whole`). A reader that waits for a single chunk (``is_awaited``) decodes it itself, because waking
+        another thread would cost more; with ``by_reader`` it decodes each chunk. With a cache none of this applies: it
+        shares its loads.
         """
         # Without a cache nothing is shared: the load is this reader's own, and its memory is reused.
         if self.cache is None:
