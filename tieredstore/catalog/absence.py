@@ -53,7 +53,8 @@ def absence(
         elif not partitions:
             sentences.append(f"topic {_quote(topic)} has objects {where}, and no segment that counts")
         else:
-            # Another incarnation of the topic may have it: then it is not among the existing ones.
+            # A requested partition may have objects here that do not count, or are of another incarnation: do not list
+            # it.
             sentences.append(_absent_partitions(topic, partitions, there - set(partitions), where))
     if absent:
         known = {*topic_names(store, prefix, until=until), *(live or ())}
@@ -85,7 +86,7 @@ def _absent_topics(absent: Sequence[str], known: Iterable[str], where: str) -> s
 
 
 def _like(topic: str, known: Iterable[str]) -> list[str]:
-    """Return the most similar names; a difference in case alone comes first."""
+    """Return the most similar names; if one differs in case alone, only that one."""
     by_folded: dict[str, str] = {name.casefold(): name for name in known}
     near = difflib.get_close_matches(topic.casefold(), by_folded, n=_LIKE)
     return [by_folded[name] for name in near][: 1 if topic.casefold() in by_folded else _LIKE]

@@ -183,7 +183,9 @@ class _Partition:
         self._warned_of: set[Uuid] = set()
 
     def answers_for(self, base_offset: int, not_before: float) -> bool:
-        """Return True if the listing reaches down to this offset and is new enough."""
+        """Return True if the listing reaches down to this offset and is new enough, and its segment has not changed
+        since.
+        """
         fresh = self._listed_at is not None and self._listed_at > not_before
         return fresh and base_offset >= self._first_offset and base_offset not in self.changed_offsets
 

@@ -255,8 +255,8 @@ def last_before(
     """Return the segment that ruled before ``history`` begins, with its own epochs there; or None.
 
     For a beginning that no copy spans: a leader began exactly with a segment, or the records there were deleted before
-    they were copied. No later leader removes committed records, so the last segment before it counts. So it does after
-    an unclean election that no copy shows.
+    they were copied. No later leader removes committed records, so the last segment before it counts. The same holds
+    after an unclean election that no copy shows.
     """
     epoch, start = history[0]
     named = [

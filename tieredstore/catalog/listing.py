@@ -22,8 +22,8 @@ _SUFFIXES: Final = {suffix.value: suffix for suffix in Suffix}
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The limits of a listing; None means any. ``topics`` are several, in place of ``topic`` and the fields below
-    it.
+    """The limits of a listing; None means any. ``topics`` are several, in place of ``topic``, ``topic_id`` and
+    ``partition``.
     """
 
     topic: str | None = None
@@ -115,7 +115,7 @@ def _list(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[ObjectInfo]
 
 
 def _list_together(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[ObjectInfo]:
-    """Yield keys with one of ``prefixes`` in order, and less than a page at a time of the keys between them.
+    """Yield the keys with one of ``prefixes``, in order; read over less than a page of other keys between two of them.
 
     By prefixes alone: for a listing that starts after a key, some services still read all pages before it.
     """

@@ -94,7 +94,8 @@ class LogSection:
     def check_first(self, base_offset: int) -> None:
         """Raise IndexesCorruptError unless the first batch fits the section's start.
 
-        A read that begins too late lacks records, and nothing later would show it.
+        A read that begins too late lacks records, and nothing later would show it. Raise BatchCorruptError if the batch
+        begins before the segment does.
         """
         if base_offset < self.segment.start_offset:
             raise BatchCorruptError(f"the record batch at byte {self.begin.position} begins at offset {base_offset}")
@@ -206,8 +207,8 @@ class SectionBytes:
         left = self._stop - self._position
         if not left:
             if self._ends_log:
-                # Only so does the source learn that its last buffer was read to its end: otherwise it would drop its
-                # read-ahead of the next segment. This fetches nothing.
+                # Tells the source that its last buffer was read to its end: otherwise it would drop its read-ahead of
+                # the next segment. This fetches nothing.
                 next(self._source, None)
             raise StopIteration
         buffer = next(self._source)

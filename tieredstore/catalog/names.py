@@ -48,7 +48,7 @@ def base_offsets(
 ) -> list[int]:
     """Return the base offsets of a partition's segments, ascending, of all ids of the topic.
 
-    At most ``most`` offsets, and no request after ``until``.
+    At most ``most`` of them, of those listed before ``until``, a time of ``time.monotonic``.
     """
     offsets: set[int] = set()
     for topic_id in partition_numbers(store, prefix, topic, until=until):

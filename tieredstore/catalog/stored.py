@@ -35,7 +35,7 @@ _FIRST_BATCH: Final = 32
 """Segments in the first batches, if the store prefers larger ones."""
 
 _AHEAD: Final = 4
-"""Batches submitted per reader: one is being read, the others are done or queued, so that readers need not wait."""
+"""Requests that callers allow per reader: one runs, the others are done or queued. One batch per reader is enough."""
 
 _Result = TypeVar("_Result")
 _Manifest: TypeAlias = bytes | TieredStoreError | None

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _INDEXES_OF_AN_EPOCH: Final = 3
-"""If the earliest copies of an epoch do not span its beginning, later ones were truncated no less."""
+"""How many indexes to try per epoch: if its earliest copies do not span its beginning, later ones do not either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,12 +230,12 @@ class _Tracing:
 
 
 def _explain(ruler: RemoteLogSegmentMetadata, error: TieredStoreError) -> TieredStoreError:
-    """Return the same error with the facts that stay unknown without the index."""
+    """Return the same error, with what stays unknown without the index."""
     return type(error)(f"which segments make up {ruler.topic_id_partition} cannot be told: {error}")
 
 
 def find_overlapping(segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[RemoteLogSegmentMetadata]:
-    """Yield the segments that claim to overlap another one; none where several claim the same offsets."""
+    """Yield the segments that claim to reach into a following one; copies of the same offsets do not count as such."""
     ordered = sorted(segments, key=attrgetter("start_offset"))
     if all(one.end_offset < following.start_offset for one, following in itertools.pairwise(ordered)):
         return  # the usual case

@@ -65,8 +65,9 @@ def end_markers(
 
 
 def steps_of(source: SegmentSource, segment: RemoteLogSegmentMetadata, position: int = 0) -> Generator[TransactionStep]:
-    """Yield the beginnings and ends of transactions in a log from a batch border on; raise SegmentCorruptError
-    otherwise.
+    """Yield the beginnings and ends of transactions in a log from the batch border at ``position`` on.
+
+    Raise SegmentCorruptError for an invalid batch.
     """
     size = segment.segment_size_in_bytes
     if position >= size:

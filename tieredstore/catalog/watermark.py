@@ -76,7 +76,9 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class MoveBack:
-    """The watermark was at ``from_offset`` when a newer leader epoch turned out to begin at ``to_offset`` before."""
+    """The watermark was at ``from_offset`` when a newer leader epoch turned out to begin at ``to_offset``, before
+    it.
+    """
 
     from_offset: _Offset
     to_offset: _Offset
@@ -95,8 +97,8 @@ class ShippedSegment:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """All offsets before ``next_offset`` are uploaded, except the holes. ``leader_epoch`` is its last writer's, or
-    -1.
+    """All offsets before ``next_offset`` are uploaded, except the holes. ``leader_epoch`` is the greatest of its
+    writers, or -1.
     """
 
     where: TopicIdPartition
@@ -149,7 +151,7 @@ class Watermark:
         return dataclasses.replace(
             self.behind(None, to_offset, epoch, broker_id, at_ms),
             moved_back=(*self.moved_back, move),
-            # Later holes will be written again.
+            # The newer epoch's uploads decide again about the offsets of later holes.
             holes=tuple(hole for hole in self.holes if hole.first_offset < to_offset),
         )
 
