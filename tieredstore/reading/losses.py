@@ -343,7 +343,7 @@ class Losses:
             self.accept(Unreadable(tuple(hidden)))
 
     def _without_log(self, snapshot: LogSnapshot) -> Iterator[Problem]:
-        """Yield the problems of selected partitions without any readable segment."""
+        """Yield the problems of selected partitions that have no log in the snapshot."""
         for problem in snapshot.unreadable:
             partition = problem.segment_id.topic_id_partition
             where = partition.topic, partition.partition

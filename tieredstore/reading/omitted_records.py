@@ -46,7 +46,7 @@ class LeftOut:
             self._aborted[partition].update(aborted)
 
     def note_given(self, partition: int, next_offset: int) -> None:
-        """Note that all records of a partition before an offset are finished, and all earlier partitions."""
+        """Note that all records of a partition before an offset were passed on, and those of all earlier partitions."""
         for number, (_, stop) in self._windows.items():
             if number < partition:
                 self._reached[number] = stop

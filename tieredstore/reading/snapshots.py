@@ -82,8 +82,7 @@ class LogSnapshots:
         return self.last
 
     def epoch_ends(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, EpochEnd]:
-        """Return the broker's ends of the epochs that positions in the last snapshot's logs have and the broker has
-        left.
+        """Return where the epochs of positions end on the broker, if its leader in the last snapshot has a later epoch.
 
         Each is requested once while the broker's leader stays the same: the end of an earlier epoch does not change.
         """
@@ -118,14 +117,14 @@ class LogSnapshots:
         return time_offset(self._open_source(), self.cluster(), log, timestamp_ms)
 
     def close(self) -> None:
-        """Close the connection to the broker, and drop cached state; the next snapshot opens it again."""
+        """Close the connection to the broker, and drop the last snapshot; the next one connects again."""
         self.last = None
         cluster, self._cluster = self._cluster, None
         if cluster is not None:
             cluster.close()
 
     def cluster(self) -> LiveCluster | None:
-        """Return the broker, over one connection while this is open; None for the bucket alone."""
+        """Return the broker, over one connection until ``close``; None for the bucket alone."""
         if self._cluster is None:
             self._cluster = self._query.open_cluster()
         return self._cluster

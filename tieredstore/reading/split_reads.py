@@ -46,10 +46,11 @@ def stored_runs(lineage: Lineage, start: int, stop: int) -> Iterator[OffsetWindo
 
 @dataclass(frozen=True, slots=True)
 class LiveSplit:
-    """The offsets ``start`` up to ``stop`` (half-open) of a partition at planning on the broker. Small, and picklable.
+    """The offsets ``start`` up to ``stop`` (half-open) of a partition, as the broker had them at planning. Small, and
+    picklable.
 
-    ``derived_id`` replaces the topic's id in a bucket without topic ids. ``epoch`` is that of the broker's leader then,
-    and ``cut`` the offset at which its log had left the bucket's.
+    ``derived_id`` replaces the topic's id in a bucket without topic ids. ``epoch`` is that of the broker's leader
+    then, and ``cut`` the offset at which its log had left the bucket's.
     """
 
     partition: TopicIdPartition
@@ -271,7 +272,10 @@ def _only(records: Any, columns: Sequence[str]) -> pa.RecordBatch:
 
 
 def _live_start(live: LiveReader, partition: TopicIdPartition, position: int, error: DataLossError) -> int:
-    """Return the broker's present beginning after ``position``; raise the error itself if it does not name one."""
+    """Return the broker's present beginning, which is after ``position``.
+
+    Raise ``error`` itself if the topic was re-created, or the log still has ``position``: then it means something else.
+    """
     where = partition.topic, partition.partition
     if live.cluster.topic(partition.topic).topic_id != partition.topic_id:
         raise error

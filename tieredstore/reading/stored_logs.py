@@ -40,7 +40,7 @@ _TOLD: Final = 10_000
 
 
 class StoredLogs:
-    """The bucket's logs of partitions with long-lived readers. For one thread, except :meth:`refresh`.
+    """The bucket's logs of partitions with long-lived readers. For one thread; only :meth:`refresh` may run in several.
 
     A topic is listed once, with all of its partitions. After that :meth:`refresh` lists a partition after its last
     known segment, and :meth:`reload` the whole topic after a contradiction.
@@ -56,7 +56,8 @@ class StoredLogs:
         """The number of listings requested."""
 
     def load(self, topics: Collection[str], ids: dict[str, Uuid]) -> set[str]:
-        """List and return the topics not listed before; ``ids`` are the broker's topic ids.
+        """List and return the topics not listed before, or listed as another incarnation; ``ids`` are the broker's
+        topic ids.
 
         Raise ConfigError for a re-created topic if no id chooses an incarnation.
         """

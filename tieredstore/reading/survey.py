@@ -231,7 +231,9 @@ class _Survey:
         return one._replace(lineage=cut.applied(lineage), history=history)
 
     def _of_one_log(self, one: _FoundPartition) -> _FoundPartition:
-        """Refuse a broker with an earlier epoch than the bucket's: it cannot lead the log that was copied."""
+        """Report a broker of an earlier epoch than the bucket's, which cannot lead the copied log; then leave the
+        bucket out.
+        """
         epoch = None if one.live is None else one.live.epoch
         if one.lineage is None or epoch is None or epoch >= one.left:
             return one
@@ -288,7 +290,7 @@ class _Survey:
         last, end = lineage.spans[-1], lineage.end_offset
         is_cut = known.history is not None and known.history.cut is not None and end <= last.segment.end_offset
         if is_cut and known.live is not None and known.live.start <= last.start:
-            # The log that continued may have decided the transactions that this snapshot shows as open.
+            # At a cut, the broker's log may decide otherwise what the last segment leaves open: read its offsets there.
             end = last.start
         return decided_end(self._source, lineage, first, end) if first < end else end
 

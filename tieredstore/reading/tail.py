@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 _LOOK_AGAIN_S: Final = 1.0
-"""The minimum time between two looks at the bucket: each is a listing."""
+"""How long a look at the bucket waits at most after :meth:`_Looks.ask_soon`; each look is a listing."""
 
 _PAUSE_S: Final = 0.1
 """The minimum time between two looks during a wait, however often the bucket should be listed."""
@@ -138,7 +138,7 @@ class _Partitions(dict[TopicPartition, _Followed]):
         self.within[type(phase)][where] = None
 
     def leave(self, where: TopicPartition) -> None:
-        """End a partition's running read of the bucket."""
+        """Take a partition out of its phase, and end its running read of the bucket."""
         phase = self[where].phase
         if self.within[type(phase)].pop(where, where) is None and isinstance(phase, _Reading):
             phase.batches.close()
@@ -168,7 +168,7 @@ class _Looks:
         self.last_at = self.clock()
 
     def ask_soon(self) -> None:
-        """Schedule the next look shortly after the last."""
+        """Schedule the next look at the latest ``_LOOK_AGAIN_S`` from now."""
         self.last_at = min(self.last_at, self.clock() - self.pause_s + min(_LOOK_AGAIN_S, self.pause_s))
 
     def ask_now(self) -> None:
@@ -410,7 +410,7 @@ class LogTail(Closing):
             return None
         self._follower.wait(0)
         if self._follower.is_ready:
-            # Checked after the poll, so that the records belong to topics that still exist.
+            # Checked only when records have arrived: they then belong to the topics that exist afterwards.
             self._check_identity(_FRESH_IDENTITY_S)
         event = self._follower.poll(0) if self._follower.is_ready else None
         if event is None:
@@ -433,12 +433,12 @@ class LogTail(Closing):
         return TailRecords(where, followed.topic_id, records, followed.offset, lost)
 
     def _look_at_soon(self, where: TopicPartition) -> None:
-        """Look at a partition's log shortly after the last look."""
+        """Have a partition's log looked at again soon."""
         self._followed.enter(where, _ToLook())
         self._looks.ask_soon()
 
     def _check_identity(self, fresh_s: float) -> None:
-        """Look again at partitions whose topic has been re-created: old offsets mean nothing in the new one."""
+        """Look again at partitions whose topic was deleted or re-created: old offsets mean nothing in a new one."""
         cluster = self._snapshots.cluster()
         if cluster is None or self._follower is None or not self._follower.positions:
             return

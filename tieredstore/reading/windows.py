@@ -167,7 +167,7 @@ class PlaceLookup:
                     f"{self.query.words.start_late} to start such partitions at their end"
                 )
             return log.end
-        # Only a named offset can be there. If it was valid once, the log has been cut since.
+        # Only a named offset can be beyond the end. If it was valid once, the log has been cut since.
         if start > log.end:
             losses.accept(StartsBeyond(log.where, start, log.end))
         return min(start, log.end)
