@@ -21,5 +21,5 @@ def leading(records: pa.RecordBatch, schema: pa.Schema, rows: int) -> pa.RecordB
 
 
 def _untyped(records: pa.RecordBatch) -> Any:
-    """Return the stubs leave the types of columns open."""
+    """Return the records as Any, because the stubs leave the types of columns open."""
     return records

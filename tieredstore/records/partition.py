@@ -241,7 +241,7 @@ def runs_of_spans(lineage: Lineage, start: int, stop: int) -> Iterator[list[Span
     for span in lineage.spans:
         if span.stop <= start:
             continue
-        # A gap separates two runs: for earlier records, transactions open there stay undecided.
+        # A gap separates two runs: a transaction that is open there stays undecided for the records before it.
         if not runs or runs[-1][-1].stop < span.start:
             runs.append([])
         runs[-1].append(span)
@@ -265,7 +265,8 @@ def checked_losses(lineage: Lineage, start: int, stop: int, settings: ReadSettin
 def unreadable_segments(lineage: Lineage, start: int, stop: int) -> tuple[Problem, ...]:
     """Return the unreadable segments that may have records of these offsets, or are adjacent to them.
 
-    If the lineage rules out that a segment next to a named bound has such records, it is left out.
+    A caller that names an offset as a bound first removes the problems beside it from the lineage: see
+    ``RecordReader.read``.
     """
     return lineage.unreadable_between(start, stop, starts_there=False, stops_there=False)
 

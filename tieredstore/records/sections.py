@@ -140,7 +140,9 @@ def _at_chunk(ends: SectionEnds, position: int, share: int, max_bytes: int, chun
 
 
 def _nearest(ends: SectionEnds, position: int, even: int, limit: int) -> SectionEnd:
-    """Return the first end at or after ``even``, or else the last one before, or after ``limit`` if there is none."""
+    """Return the first end at or after ``even``, if ``limit`` allows it; else the last one before; else the first
+    after ``limit``.
+    """
     after = _first_after(ends, even - 1)
     if after.position <= limit:
         return after
@@ -222,7 +224,7 @@ def _between(
     for header in headers:
         if header.position == begin.position:
             _expect(segment, begin, header.base_offset)
-        # A skipped batch stays with the one kept before it, within twice the size.
+        # A batch without an end of its own joins the section before it, which then stays below twice the spacing.
         if header.position == begin.position or header.position - kept + header.size_in_bytes >= 2 * spacing:
             yield SectionEnd(header.position, next_offset, header.base_offset)
             kept = header.position
@@ -300,7 +302,7 @@ class SectionReader:
             records = decoder.decode(
                 look(buffers),
                 start_offset=section.start_offset,
-                # Check the index's claim about an end, so that no record is left out because of it.
+                # An end's offsets are only the index's claim: leave no record out because of it, and check it below.
                 stop_offset=None if section.is_read_to_its_end else section.stop_offset,
                 end_offset=section.segment.end_offset + 1,
                 aborted=aborted,

@@ -74,9 +74,9 @@ def read_split(source: SegmentSource, split: RecordSplit, settings: ReadSettings
     """Yield the records of a split; no record batch is empty.
 
     Each section takes one request for the manifest, and those for its chunks; none for an index, and none beyond the
-    split. Of ``settings``, columns and decoding count; the isolation is the plan's. Besides damage in batches, raise
-    IndexesCorruptError if the log contradicts the plan at the section's ends. A damaged batch that is left out is
-    logged.
+    split. Of ``settings``, columns and decoding count; the isolation is the plan's. Raise the errors of damaged
+    batches, and IndexesCorruptError if the log contradicts the plan at the section's ends. A damaged batch that is left
+    out is logged.
     """
     reader = SectionReader(source, settings)
     # The next section's segment is read ahead before this one ends.
@@ -194,7 +194,7 @@ class _Bounds:
         return 1 if self.records is None else -(-(span.stop - span.start) // self.records)
 
     def take_whole(self, span: Span) -> bool:
-        """Return True if one split may read all of the span's segment, and must."""
+        """Return True if the span covers its whole segment, and one split may hold it."""
         is_whole = span.start <= span.segment.start_offset and span.stop > span.segment.end_offset
         return is_whole and span.segment.segment_size_in_bytes <= self.size and self.windows(span) == 1
 

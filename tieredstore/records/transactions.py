@@ -45,7 +45,7 @@ class Transactions:
         self._looked_into = 0
         self._stable = -1
         self._aborted: list[AbortedTransaction] = []
-        # Indexes made from the logs in order know all that earlier ones know.
+        # Indexes made from the logs, in order, already include what the earlier ones know.
         self._pending = PendingTransactions(source, spans, start) if source.layout.tells_transactions else None
 
     def know(self, entries: Mapping[Span, Sequence[AbortedTransaction]]) -> None:
@@ -153,7 +153,9 @@ class PendingTransactions:
         self._next = max(self._next, number + 1)
 
     def ended_in(self, number: int) -> Sequence[AbortedTransaction]:
-        """Return the transactions that markers in span ``number`` abort and that its index may lack or truncate."""
+        """Return the transactions that markers in span ``number`` abort, and that its index may lack or begin too
+        late.
+        """
         while self._next <= number:
             if ended := list(self._go_through(self._next)):
                 self._ended[self._next] = ended
@@ -169,7 +171,7 @@ class PendingTransactions:
     def opened_at_end(self) -> Mapping[int, int]:
         """Return the producers whose transactions are open at the end of all spans, with their first offsets."""
         last = len(self._spans) - 1
-        # Its broker has seen the start of the read.
+        # Its broker's log reaches back to the start of the read, so its snapshot is complete.
         if self._knows_from(self._spans[last].segment) <= self._start:
             return self._opened_at(last)
         self.ended_in(last)
@@ -224,8 +226,9 @@ class PendingTransactions:
         return opened
 
     def _knows_from(self, segment: RemoteLogSegmentMetadata) -> int:
-        """Return the start of the segment's broker's log, or a later offset: a broker truncates its leader epochs
-        there.
+        """Return where the log of the segment's broker begins, or a later offset; MAX_OFFSET if that is unknown.
+
+        It is the start of the first leader epoch: a broker truncates these at its log's start.
         """
         try:
             with self._source.fetch_index(segment, IndexType.LEADER_EPOCH) as stream:
