@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """From ``at`` on, a later epoch replaced ``left``, the bucket's last one, whose records from there are in no
-    other log.
+    """At offset ``at`` a later epoch replaced ``left``, the bucket's last one: no other log has the bucket's records
+    from there on.
     """
 
     at: int
@@ -60,9 +60,10 @@ def last_epoch(lineage: Lineage) -> int:
 
 
 def cut_by_broker(lineage: Lineage, answer: EpochEnd) -> Cut | None:
-    """Return the cut by the broker's end of the largest epoch that it shares with the bucket's last.
+    """Return the cut that the broker's answer for the bucket's last epoch shows; None for one history up to the
+    bucket's end.
 
-    None if they are one history up to the bucket's end.
+    ``answer`` names the broker's greatest epoch up to that one, and where it ends.
     """
     above = [start for epoch, start in lineage.epochs if epoch > answer.epoch]
     at = min([answer.end, *above])

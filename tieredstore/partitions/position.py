@@ -60,7 +60,7 @@ class LogBounds(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The next offset to read, and the leader epoch of the record before it; None proves nothing."""
+    """The next offset to read, and the leader epoch of the record before it; None if that is unknown."""
 
     offset: int
     epoch: int | None = None
