@@ -164,7 +164,9 @@ class MetadataKeeper:
         creates: bool = False,
         replaces: bool = False,
     ) -> tuple[set[int], bool]:
-        """Return the newly named base offsets, and True if there was an object before."""
+        """Return the newly named base offsets; and False if this created the object, True if it existed or nothing
+        had to change.
+        """
         key = f"{folder}{METADATA}"
         where = partition_of(folder.removeprefix(self._prefix))
         assert where is not None

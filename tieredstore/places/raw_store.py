@@ -91,7 +91,7 @@ class RawStore(LaidOutStore):
         return None if parsed is None or parsed.suffix is Suffix.LOG else parsed
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """Write a file of this layout; raise StoreError for any other."""
+        """Write a file; raise StoreError for a manifest or indexes, which this layout does not store."""
         self._refuse_made(key)
         super().put(key, body, if_absent=if_absent)
 
@@ -102,7 +102,9 @@ class RawStore(LaidOutStore):
     # Reading
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Return a file's bytes; for indexes those of both, for a manifest the one made of the segment."""
+        """Return the bytes of a file. ``.indexes`` are both index files, joined; a manifest is made from the
+        segment.
+        """
         parsed = self._object(key)
         if parsed is None:
             return super().get(key, start, stop)
@@ -151,12 +153,14 @@ class RawStore(LaidOutStore):
         raise ObjectNotFoundError(f"{key!r}: of its files there are only {', '.join(segment.files) or 'none'}")
 
     def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """Replace a file of this layout; raise StoreError for any other."""
+        """Replace a file; raise StoreError for a manifest or indexes, which this layout does not store."""
         self._refuse_made(key)
         return super().replace(key, body, etag)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete the files behind the objects; with a manifest the log, which Pinterest's index no longer names."""
+        """Delete the files behind the objects. A manifest stands for the log, whose name leaves Pinterest's
+        ``_metadata`` first.
+        """
         every = list(keys)
         logs = self._base_offsets(every, {Suffix.MANIFEST, Suffix.LOG})
         for folder, base_offsets in logs.items():

@@ -121,7 +121,9 @@ def laid_out(store: ObjectStore) -> ObjectStore:
 
 
 def other_layout(store: ObjectStore, prefix: str) -> Layout | None:
-    """Return the layout recorded under the prefix, if ``store`` was opened without one; one request for most."""
+    """Return the layout recorded under the prefix, if ``store`` was opened without one. One request if none is
+    recorded.
+    """
     if hasattr(laid_out(store), "layout"):
         return None  # it checks itself, before its first request
     try:

@@ -37,8 +37,8 @@ _MOST_TOPICS: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An endpoint's store, whose segments are shown under ``prefix``. ``is_own_store`` if it shares the first
-    place's store, which is closed only once.
+    """An endpoint's store, whose segments are shown under ``prefix``. ``is_own_store`` is True if it shares the
+    first place's store, which is then closed with the first place only.
     """
 
     endpoint: Endpoint
@@ -85,7 +85,7 @@ class RoutedStore(DelegatingStore):
         return all(place.store.conditional_writes for place in self.places)
 
     def target(self, key: str, *, writes: bool = False) -> tuple[ObjectStore, str]:  # noqa: ARG002
-        """Return the key's place."""
+        """Return the store of the key's place, and the key there."""
         place = self._place(key)
         return place.store, self._within(place, key)
 
@@ -208,7 +208,7 @@ class RoutedStore(DelegatingStore):
         if path.startswith(_OF_TOPICS):
             path = path[len(STATE) :].partition("/")[2]
         topic_folder, slash, rest = path.partition("/")
-        # Of a topic's folder alone: a listing may not go deeper.
+        # By the topic's folder only: the prefix of a listing may end there.
         where = partition_of(f"{topic_folder}/0/{rest}") if slash else None
         return None if where is None else where.topic
 
