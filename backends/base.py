@@ -217,7 +217,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def head(self, key: str) -> ObjectInfo:
-        """Return size and etag of one object; raise ``ObjectNotFoundError``."""
+        """Return size and etag of one object; raise ``ObjectNotFoundError`` if it is absent."""
 
     @abstractmethod
     def replace(self, key: str, body: Buffer, etag: str) -> str:
@@ -228,7 +228,7 @@ class ObjectStore(ABC):
         """
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """Store all bytes of an object durably, but invisibly under its key.
+        """Store all bytes of an object durably, without an object under its key yet.
 
         :meth:`publish` makes it an object, :meth:`discard` removes it, from any process. If neither is called, it is
         left to the removal of abandoned writes. Stores that cannot hold a write back, like this one, write an object

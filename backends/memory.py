@@ -122,7 +122,7 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
                 view[:] = source[start:stop]
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """List the keys at the moment of the first request; later deletions are skipped."""
+        """List the keys that exist when the first is requested, except those deleted since then."""
         with self._space.lock:
             keys = [k for k in self._space.objects if k.startswith(prefix) and (start_after is None or k > start_after)]
         # Text compares by code points, and so in the order of its UTF-8 bytes.

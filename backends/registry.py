@@ -31,7 +31,7 @@ from tieredstore.redaction import redacted
 
 @dataclass(frozen=True, slots=True)
 class StoreClass:
-    """The place of a store's class. ``sdk`` names the packages that come with ``extra`` (both may be empty)."""
+    """The place of a store's class. ``sdk`` names the packages of ``extra``; both are empty if none is needed."""
 
     module: str
     name: str
@@ -61,7 +61,10 @@ class UrlModule(Protocol):
     """The interface of a module in ``SCHEMES``."""
 
     def properties_of(self, parts: SplitResult, of_file: Properties, /) -> dict[str, str]:
-        """Return the properties of a URL that a settings file lacks; raise ConfigError for an invalid URL."""
+        """Return the properties of a URL; raise ConfigError for an invalid URL.
+
+        Endpoint and credentials come from the environment if the settings file's ``of_file`` have none.
+        """
         ...
 
 

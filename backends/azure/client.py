@@ -120,7 +120,7 @@ def _transport(adapter: BoundedAdapter, options: AzureOptions) -> Transport:
 
 
 def _close_unless_understood(response: requests.Response, **_: object) -> None:
-    """The SDK calculates with these before it returns the answer, and leaves the connection open if that fails."""
+    """Close an answer with invalid lengths: the SDK calculates with them, and on failure leaves the connection open."""
     if response.status_code < HTTPStatus.MULTIPLE_CHOICES:
         try:
             check_lengths(response.headers)

@@ -104,7 +104,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         return None
 
     def lifecycle(self) -> str:
-        """Return the reason why they cannot be read with the data API."""
+        """Return a sentence: the rules cannot be read by the API that reads and writes blobs."""
         return (
             f"the lifecycle rules of {self.identity} are its account's, which only Azure's management plane tells and "
             "changes (az storage account management-policy); blocks that no blob has the service drops after a week"
@@ -337,7 +337,7 @@ def abandoned_at(client: AzureClient, blob: BlobProperties) -> AbandonedWrite | 
 
 
 def in_key_order(infos: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
-    """Sort a listing by UTF-8 that is in that order or by UTF-16, as in Azurite and .NET.
+    """Sort a listing by UTF-8. Its own order must be that, or the order of UTF-16, by which Azurite and .NET sort.
 
     The two orders differ only after a key's first character from U+D800 on, and keys that are equal up to there are
     adjacent in both: so only these are held together.

@@ -154,7 +154,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     @property
     @abstractmethod
     def _upload(self) -> type[Upload[Client, Options]]:
-        """Return the class that writes objects."""
+        """The class that writes objects."""
 
     def _ask_for_bucket(self, client: Client) -> None:
         """Raise ObjectNotFoundError if there is no bucket. Called after a ``MaybeNoBucketError``."""
@@ -483,7 +483,7 @@ class HoldingStore(CloudStore[Client, Options]):
     @property
     @abstractmethod
     def _upload(self) -> type[HeldUpload[Client, Options]]:
-        """Return the class that writes objects."""
+        """The class that writes objects."""
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:  # noqa: ARG002  the cloud holds it back
         """Send a request for each part, and one to begin if the cloud needs it."""

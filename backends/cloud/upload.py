@@ -134,7 +134,7 @@ class Upload(ABC, Generic[Client, Options]):
 
     @abstractmethod
     def stored(self, client: Client) -> Stored:
-        """Return the object under the key, by one request without a body."""
+        """Return the object under the key, by one request whose answer has no body."""
 
     @abstractmethod
     def take_back(self, client: Client, stored: Stored) -> None:

@@ -70,7 +70,7 @@ class Draft:
             self._started = self._size
 
     def modified_ms(self) -> int:
-        """The file system's time of the last write, or of creation, in ms since the epoch."""
+        """Return the file system's time of the last write, or of creation, in ms since the epoch."""
         return os.fstat(self._descriptor).st_mtime_ns // 1_000_000
 
     def sync(self) -> None:

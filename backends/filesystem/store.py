@@ -51,7 +51,7 @@ _DELETE_BATCH: Final = 1000
 _ATTEMPTS: Final = 100
 _SMALL_BATCH: Final = 256
 _CLOCK: Final = "clock"
-"""The purpose of the hidden file that reveals the file system's time: it is always discarded."""
+"""The key of a hidden file that is made to learn the file system's time and then discarded: never an object."""
 
 
 class FilesystemObjectStore(ObjectStore, StoreAdmin):

@@ -91,7 +91,7 @@ def _error_of_answer(what: str, response: requests.Response) -> TieredStoreError
 
 
 def _read_reasons(response: requests.Response) -> tuple[str, set[str]]:
-    """Return the server's text about an error, and its reasons; a body that is not JSON unchanged."""
+    """Return the server's text about an error, and its reasons; the text of a body that is not JSON is the body."""
     text, reasons = response.text, set[str]()
     with suppress(ValueError, RecursionError):
         error = _of(json.loads(text), "error")

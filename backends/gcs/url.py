@@ -1,4 +1,4 @@
-"""The settings in ``gs://bucket/prefix``, and those that the environment of Google's SDK adds."""
+"""The settings in ``gs://bucket/prefix``, and those of Google's environment where a settings file has none."""
 
 from __future__ import annotations
 

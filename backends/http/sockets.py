@@ -112,8 +112,8 @@ def first_connected(
 ) -> AnySocket:
     """Return the result of ``connect`` for the first of the host's addresses (as of ``getaddrinfo``) that works.
 
-    It also gets the timeout. Raise the OSError of the last address. An unreachable host has as many timeouts as
-    addresses, so the deadline is checked before each.
+    ``connect`` also gets the timeout. If no address works, raise the OSError of the last one. An unreachable host has
+    as many timeouts as addresses, so the deadline is checked before each.
     """
     failures: list[OSError] = []
     for address in socket.getaddrinfo(host.strip("[]"), port, family, socket.SOCK_STREAM):

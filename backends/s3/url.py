@@ -1,4 +1,4 @@
-"""The settings in ``s3://bucket/prefix``, and those that the AWS SDK's environment adds."""
+"""The settings in ``s3://bucket/prefix``, and those of the AWS SDK's environment where a settings file has none."""
 
 from __future__ import annotations
 
