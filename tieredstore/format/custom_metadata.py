@@ -57,7 +57,7 @@ class CustomMetadata:
         )
 
     def to_bytes(self) -> bytes:
-        """Return the bytes to return to the broker. Without any field, return no custom metadata instead of these."""
+        """Return the bytes for the broker. If no field is set, give the broker no custom metadata instead of these."""
         values = dict(self.unknown)
         if self.remote_size is not None:
             values[CustomMetadataField.REMOTE_SIZE.value] = _varlong(self.remote_size)

@@ -16,7 +16,11 @@ _ANY: Final = "any"
 
 
 def with_data_key(raw: bytes, key_id: str, wrapped: bytes, rules: ManifestRules = DEFAULT_RULES) -> bytes:
-    """Return the manifest ``raw`` with its data key wrapped again, byte for byte the same otherwise."""
+    """Return the manifest ``raw`` with its data key wrapped again, byte for byte the same otherwise.
+
+    Unknown fields, their order, spaces and bytes after the object stay. Raise ManifestCorruptError for a manifest
+    without encryption, and if the result does not read as the same manifest with the new data key.
+    """
     manifest = SegmentManifest.from_bytes(raw, None, rules)
     if manifest.encryption is None:
         raise ManifestCorruptError("the manifest has no encryption, and so no data key that could be wrapped anew")
@@ -33,7 +37,10 @@ def with_data_key(raw: bytes, key_id: str, wrapped: bytes, rules: ManifestRules 
 
 
 def same_but_for_data_key(raw: bytes, other: bytes) -> bool:
-    """Return True if two manifests differ at most in the wrapping of their data key, as after a rotation."""
+    """Return True if two manifests differ at most in the wrapping of their data key, as after a rotation.
+
+    Different texts of which one is no valid manifest give False.
+    """
     try:
         return raw == other or with_data_key(raw, _ANY, b"any") == with_data_key(other, _ANY, b"any")
     except ManifestCorruptError:

@@ -25,12 +25,10 @@ Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | Non
 _MAX_DIGITS: Final = 1000  # no field has more than 19; this bounds the time for a number of an unknown field
 _LONG_NUMBER: Final = b"0" * (_MAX_DIGITS + 1)
 _DIGITS_AS_ZEROS: Final = bytes.maketrans(b"123456789", b"000000000")
-_MAX_VALUES: Final = (
-    100_000  # a manifest has fifty, and one for each leader epoch; 5 million empty lists would take 400 MiB
-)
-_MAX_WIDE: Final = (
-    1 << 20
-)  # one letter outside ASCII makes all letters of a text wider; long texts in a manifest are base64
+# A manifest has fifty values, and one for each leader epoch; 5 million empty lists would take 400 MiB.
+_MAX_VALUES: Final = 100_000
+# One letter outside ASCII makes all letters of a text wider; long texts in a manifest are base64.
+_MAX_WIDE: Final = 1 << 20
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
 _ESCAPE: Final = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")

@@ -323,7 +323,7 @@ def _read_encryption(fields: JsonObject) -> WrappedDataKey:
 
 
 def metadata_fields(metadata: RemoteLogSegmentMetadata) -> dict[str, object]:
-    """Return the JSON fields in the plugin's order; ``txnIdxEmpty`` only if it is known, as before Kafka 4.0."""
+    """Return the JSON fields in the plugin's order; ``txnIdxEmpty`` only if it is known: brokers before 4.0 omit it."""
     partition = metadata.topic_id_partition
     fields: dict[str, object] = {
         "remoteLogSegmentId": {
