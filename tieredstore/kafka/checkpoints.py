@@ -55,7 +55,10 @@ def format_leader_epochs(epochs: LeaderEpochs) -> bytes:
 
 
 def truncate_from_end(epochs: LeaderEpochs, end_offset: int) -> LeaderEpochs:
-    """Return the epochs that began at ``end_offset`` (inclusive) or before, as Kafka uploads them with a segment."""
+    """Return the epochs that began at ``end_offset`` or before, as Kafka uploads them with a segment that ends there.
+
+    ``end_offset`` is inclusive.
+    """
     return tuple(entry for entry in epochs if entry[1] <= end_offset)
 
 

@@ -52,7 +52,7 @@ DELETED: Final = ".deleted"
 
 
 class PartitionFileMissingError(InvalidSegmentError):
-    """A file of the partition's folder is absent that every copy of a segment needs."""
+    """The partition's folder lacks a file that every copy of a segment needs."""
 
     def __init__(self, path: Path, partition: str) -> None:
         super().__init__(path, partition)

@@ -156,7 +156,8 @@ class LogReading:
         self._scanner.skip_batch()
 
     def _expect_end(self, rest: bytearray) -> None:
-        """A truncated batch may begin with fewer than 12 zeros, but not with 12, because no length is 0."""
+        """Raise BatchCorruptError if ``rest`` is a truncated batch; a rest of zeros ends the log."""
+        # A truncated batch may begin with fewer than 12 zeros, but not with 12, because no length is 0.
         if rest and (len(rest) < FRAME_SIZE or any(rest)) and not self.ended_in_zeros:
             raise BatchCorruptError(f"the log ends {len(rest)} bytes into the record batch at byte {self.position}")
         self.ended_in_zeros = self.ended_in_zeros or bool(rest)
