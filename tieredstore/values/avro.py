@@ -23,7 +23,10 @@ from tieredstore.values.base import WAY_OUT, Column, OnInvalid, Place, by_parts,
 
 @dataclass(frozen=True, slots=True)
 class ReferringSchema:
-    """A schema, as JSON text, that refers to named types of other schemas, and those schemas in order of dependence."""
+    """A schema, as JSON text, that refers to named types of other schemas, and those schemas.
+
+    Each of ``references`` comes after the ones to which it refers itself.
+    """
 
     text: str
     references: tuple[str, ...]
