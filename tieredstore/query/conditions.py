@@ -105,7 +105,7 @@ class Condition:
 
     @property
     def _complement(self) -> Condition:
-        """Return the complement: the filter is false or null."""
+        """The complement: the filter is false or null."""
         return Condition(~self._expression | self._expression.is_null(), self._schema)
 
     def _may_hold_in(self, span: PartitionSpan) -> bool:

@@ -109,7 +109,7 @@ class TopicRead(ArrowStream):
         return batch
 
     def _end(self) -> None:
-        """Raise an error that a reader must not mistake for the end of records, if there is one."""
+        """End the read; raise its error if it was closed early, which a reader must not take for the end of records."""
         if self.is_closed and not self._is_over:
             if self.error is None:
                 self.error = AlreadyClosedError(f"this read of {self.topic} was closed before its end; begin another")

@@ -42,8 +42,8 @@ _SPLITS_A_READER: Final = 4
 _MOST_READERS: Final = 8
 _FIRST_SEGMENTS: Final = 2
 _UNIT_SEGMENTS: Final = 16
-"""Segments planned together: enough for parallel requests, and few enough in the first step, which all readers
-await, that reading begins soon.
+"""Segments planned together, enough for parallel requests. All readers wait for the first ones, so these are only
+``_FIRST_SEGMENTS``.
 """
 
 _Batches: TypeAlias = Iterator[pa.RecordBatch]
@@ -51,7 +51,7 @@ _Batches: TypeAlias = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True)
 class TopicScan:
-    """The records of some windows of one topic as batches of ``columns``, from both sides.
+    """The records of some windows of one topic as batches of ``columns``, from bucket and broker.
 
     ``condition`` holds for returned records, ``reading`` are the columns to decode for both. With ``readers`` splits in
     parallel, the splits are small enough to share the work, and for each of them to wait decoded, within ``max_bytes``

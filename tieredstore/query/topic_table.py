@@ -44,7 +44,7 @@ class TableOptions:
 
 
 class TopicTable:
-    """A topic that can be scanned many times. Safe from several threads; ``errors`` are those that ended scans.
+    """A topic that can be scanned many times. Safe from several threads; ``error`` is the first that ended a scan.
 
     With ``keeps_snapshot`` all scans are of the topic as it was at the first one.
     """
