@@ -34,7 +34,7 @@ __all__ = [
 def register(spark: SparkSession) -> None:
     """Register the formats ``tieredstore``, ``memq`` and those of other wings in a session.
 
-    Spark finds them by itself if the package is installed from a wheel, but not from an editable install, or on some
+    Spark finds them by itself if the package is installed from a wheel, but not from an editable install, nor on some
     clusters. In either case the Python of Spark's workers, which ``PYSPARK_PYTHON`` names before the session begins,
     must have ``tieredstore[spark]``: ConfigError if it does not.
     """

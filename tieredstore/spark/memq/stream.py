@@ -1,7 +1,7 @@
 """The stream reader of a topic of batches: new batches, as many as a trigger may take.
 
 A checkpoint has ``{"version": 1, "topic": "orders", "offsets": {"0": 512, "1": 256}}``, the next offset of each read
-partition; the first batch has ``initialOffsets`` too, because Spark asks again where it began. Apart from
+partition; the first batch has ``initialOffsets`` too, because Spark asks again where it began. Kept apart from
 ``data_source``, which imports it for streams alone.
 """
 

@@ -51,7 +51,7 @@ _CLOSING_S: Final = 1.0
 _STARTED: Final = "started"
 _QUERIES: Final = "queries"
 _BEAT_S: Final = 900.0
-"""The interval of marks, as long as the retries of a store."""
+"""The longest time between two beats: a mark blocks for as long as a store is retried."""
 
 
 class PipelineRun:

@@ -52,8 +52,9 @@ class Planning:
         """The end of the last planned batch, and its windows."""
 
     def fix(self) -> None:
-        """Plan everything present now, and nothing later; read first what is written, to which another process may
-        add.
+        """Plan everything present now, and nothing later.
+
+        The progress is read before the snapshot, because another process may write more in between.
         """
         if self._positions is None:
             self._positions = dict(self._read_log())

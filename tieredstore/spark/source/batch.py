@@ -102,8 +102,8 @@ _Value = TypeVar("_Value")
 class Bounds:
     """Bounds that include every row that the filters let through: at least those, and Spark checks each row again.
 
-    ``topics`` and ``partitions`` are None for any, and topics have all ``beginnings``. Numbers of partitions are also
-    ``first_partition`` up to ``stop_partition``, and offsets ``first_offset`` up to ``stop_offset`` (both half-open).
+    ``topics`` and ``partitions`` are None for any; a topic starts with all ``beginnings``. Numbers of partitions are
+    also ``first_partition`` up to ``stop_partition``, offsets ``first_offset`` up to ``stop_offset`` (both half-open).
     ``since_ms`` leaves out parts with only earlier records; later ones have no bound, because records need not be in
     the order of time.
     """

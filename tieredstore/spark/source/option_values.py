@@ -39,7 +39,7 @@ Parse: TypeAlias = Callable[[str, str], _Value]
 """Parses an option's trimmed text; raises ConfigError with name and text if it is invalid."""
 
 
-@dataclass(frozen=True)  # with slots Python 3.11 cannot subscript Option[...]
+@dataclass(frozen=True)  # with slots Python 3.11 cannot instantiate Option[...]
 class Option(Generic[_Value_co]):
     """One option of a source. The tables of the docs use these, too."""
 

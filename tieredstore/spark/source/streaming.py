@@ -194,7 +194,7 @@ class StreamOffsets:
 
     @property
     def positions(self) -> dict[TopicPartition, Position]:
-        """Return the offsets with their epochs."""
+        """The offsets with their epochs."""
         return {where: Position(offset, self.epochs.get(where)) for where, offset in self.offsets.items()}
 
     def begins(
@@ -207,7 +207,8 @@ class StreamOffsets:
         """Return the next offset of each of ``logs``, between its earliest offset and its end.
 
         New partitions begin at their earliest offset, and so do those of a re-created topic. ``on_loss`` gets
-        unreadable offsets, and those that an election removed after they were read. ``stale`` ones are not read yet.
+        unreadable offsets, and those that an election removed after they were read. Partitions in ``stale`` are not
+        read yet.
         """
         self._tell_of_gone(logs, on_loss)
         self._tell_of_other_ids(logs, on_loss)

@@ -1,4 +1,4 @@
-"""The share of a trigger, and its wait for more."""
+"""The part of the waiting offsets that a trigger takes, and its wait for more."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class TriggerLimits:
         """Return the end of each of ``windows`` for this trigger.
 
         Each gets a share of the limit in proportion to its size, and at least one offset: a small partition does not
-        wait for a large one, and the stream always progresses. So more than the limit is read only if the limit is less
-        than that.
+        wait for a large one, and the stream always progresses. So more than the limit is read only if one offset is
+        more than a partition's share.
         """
         ends = {where: stop for where, (_, stop) in windows.items()}
         if self.max_offsets is not None:
