@@ -1,6 +1,4 @@
-"""Counters of this process, and counting functions. ``exposition`` exports them: this module imports nothing but
-Python.
-"""
+"""Counters of this process, and counting functions. ``exposition`` exports them: this module needs no library."""
 
 from __future__ import annotations
 
@@ -140,7 +138,7 @@ class Snapshots:
         among.append(self)
 
     def begin_again(self) -> None:
-        """Reset: for a forked child, where another thread may have held the lock."""
+        """Replace the lock: for a forked child, where another thread may have held it. Sources and totals stay."""
         self._lock = threading.Lock()
 
     def add(self, source: Snapshot) -> Callable[[], None]:
