@@ -82,7 +82,7 @@ class AttachedTopics:
             raise
 
     def _unregister(self) -> None:
-        """Skip names that have been replaced since."""
+        """Remove the tables, except those whose names another attachment has taken since."""
         attached = _ATTACHED.get(self._connection, {})
         for name, table in self._tables.items():
             if attached.get(name.lower()) is table:
@@ -125,8 +125,8 @@ def attach(
     ``settings`` are the store's, their file, properties, or an open manager, which stays open. Each scan reads a topic
     as it is then: unused columns are not decoded, and records excluded by conditions on partition, offset and time are
     not fetched. Keys and values are text by default; ``types`` are those of some topics. The other parameters are as in
-    ``read_topic``. Topics of batches are tables too, unless another topic of the bucket has their name; as
-    ``orders$batches`` they are always available. Lists the names of the topics, unless they are given.
+    ``read_topic``. Topics of batches are tables too, unless another topic of the bucket has their name; ``topics`` can
+    always name one as ``orders$batches``. Lists the names of the topics, unless they are given.
 
     Raise ConfigError for topics whose names differ in case only, which DuckDB treats as one, and for a topic whose name
     is already a table or view of the connection: it would be hidden. A table created later under such a name is found
