@@ -97,9 +97,9 @@ def within(
 ) -> Iterator[ListedSegment]:
     """Yield the segments of a listing, in offset order, that may hold records from ``start`` up to ``stop``.
 
-    As in Kafka, a time means the first record of that time or later, which is in the first segment with such a greatest
-    timestamp. Segments with unknown ends are included where the window may be. Raise ConfigError at the end if
-    ``start`` is an offset beyond the ends of all partitions.
+    As in Kafka, a time means the first record of that time or later: it is in the first segment whose greatest
+    timestamp is that late. Segments with unknown ends are included where the window may be. Raise ConfigError at the
+    end if ``start`` is an offset beyond the ends of all partitions.
     """
     ends: dict[str, int] = {}
     for where, of_partition in itertools.groupby(listed, key=lambda one: one.partition):

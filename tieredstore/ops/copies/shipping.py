@@ -75,9 +75,9 @@ class Shipper:
     only plans, and needs no key.
 
     The topic id comes from ``partition.metadata`` and the broker's id from ``meta.properties`` unless given.
-    ``on_progress`` is called with bytes of the log as they are finished; ``around_upload`` is entered before the
-    store holds anything of a segment, and left when it holds all or nothing. Safe from several threads, each segment
-    on one thread at a time.
+    ``on_progress`` is called with bytes of the log as they are finished; ``around_upload`` is entered with the copy's
+    metadata before the store holds anything of it, and left when it holds all or nothing. Safe from several threads,
+    each segment on one thread at a time.
     """
 
     committed: CommittedSegments

@@ -112,7 +112,7 @@ class Check:
     figures: Mapping[str, float] = field(default_factory=dict[str, float])
     """Milliseconds and counts by name, for scripts."""
     exit_code: int = 0
-    """That of the error, where one was met."""
+    """The exit code of the error, if there was one."""
 
 
 def checked(settings: Settings, *, write: bool = False) -> Iterator[Check]:

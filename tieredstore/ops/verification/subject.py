@@ -14,7 +14,7 @@ from tieredstore.model import ByteRange
 from tieredstore.ops.verification.findings import Finding, FindingKind
 
 MOST_FINDINGS: Final = 100
-"""The most findings listed of one segment; more are only counted."""
+"""The most findings listed of one segment; one more says that there are others."""
 
 
 class Level(enum.StrEnum):
