@@ -269,7 +269,7 @@ def _take(objects: Iterator[_Listed], count: int) -> tuple[list[_Listed], Except
     batch: list[_Listed] = []
     try:
         batch.extend(islice(objects, count))
-    except Exception as error:  # noqa: BLE001  told behind the objects that came before it
+    except Exception as error:  # noqa: BLE001  raised after the objects before it
         return batch, error
     return batch, None
 

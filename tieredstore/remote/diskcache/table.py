@@ -148,7 +148,7 @@ class DiskTable:
         return payload
 
     def holds(self, key: bytes) -> bool:
-        """Return True if there is a value: reads nothing of it, and does not count as a use."""
+        """Return True if there is a value, without reading it; this does not count as a use."""
         try:
             self._open_value(key.hex()).close()
         except OSError:

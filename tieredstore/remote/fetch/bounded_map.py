@@ -124,7 +124,7 @@ class BoundedMap(Generic[Key, Value]):
 
     @property
     def stats(self) -> MapStats:
-        """Return a snapshot."""
+        """A snapshot."""
         with self._lock:
             self._expire()
             return replace(self._stats, entries=len(self._entries))

@@ -103,7 +103,7 @@ class Counters:
 
     @property
     def stats(self) -> CacheStats:
-        """Return a snapshot; ``entries`` and ``bytes`` are 0."""
+        """A snapshot; ``entries`` and ``bytes`` are 0."""
         with self._lock:
             return CacheStats(**self._counted)
 
@@ -148,7 +148,7 @@ class ChunkCache(ABC):
     @property
     @abstractmethod
     def stats(self) -> CacheStats:
-        """Return a snapshot."""
+        """A snapshot."""
 
 
 class MemoryChunkCache(ChunkCache):
