@@ -164,7 +164,7 @@ class Watermark:
 
     @property
     def missing_extents(self) -> list[tuple[int, int]]:
-        """Return the first and last offset of each of its holes."""
+        """The first and last offset of each of its holes."""
         return [(hole.first_offset, hole.last_offset) for hole in self.holes]
 
     @property
@@ -259,7 +259,7 @@ class StoredMoves:
         self._known: dict[TopicIdPartition, tuple[ObjectInfo, tuple[MoveBack, ...]]] = {}
 
     def look(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """Update the watermarks of these partitions: one listing, and a request for each new one.
+        """Update the watermarks of these partitions: one listing, and a request for each that has changed.
 
         A corrupt one is logged, and has no moves.
         """
