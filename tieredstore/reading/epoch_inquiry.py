@@ -26,7 +26,7 @@ class BothSides(NamedTuple):
 
     @property
     def is_left_behind(self) -> bool:
-        """Return True if the leader's epoch is later than that of the bucket's last record."""
+        """True if the leader's epoch is later than that of the bucket's last record."""
         return self.live_epoch is not None and NO_EPOCH < last_epoch(self.lineage) < self.live_epoch
 
     def is_as(self, history: History) -> bool:

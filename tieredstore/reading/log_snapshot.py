@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class LogSnapshot:
     """The logs of all partitions that a query selects, at one moment.
 
-    ``problems`` are sentences for the log: segments that do not count, and contradictions between bucket and broker.
-    ``unreadable`` are whole segments that the configured keys do not open, or that are damaged.
+    ``problems`` are sentences for the log: segments that do not count, cuts, and contradictions between bucket and
+    broker. ``unreadable`` are whole segments that the configured keys do not open, or that are damaged.
     """
 
     logs: Mapping[TopicPartition, PartitionLog]

@@ -67,8 +67,8 @@ class TopicReader(Closing):
     def snapshot(self) -> LogSnapshot:
         """Return the logs as they are now; log their problems.
 
-        Raise ResourceNotFoundError for named topics and partitions that do not exist, DataLossError by the policy for
-        unreadable ones.
+        Raise ResourceNotFoundError for named topics and partitions that do not exist. Raise DataLossError by the policy
+        for unreadable ones, and if bucket and broker contradict each other.
         """
         snapshot = self.look()
         for problem in snapshot.problems:

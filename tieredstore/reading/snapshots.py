@@ -66,7 +66,10 @@ class LogSnapshots:
         """Answers about the epochs of positions, with the leader's epoch at that time."""
 
     def current(self, selection: Selection | None = None) -> LogSnapshot:
-        """Return the last snapshot if it is fresh, or take one: of the query's selection, or of ``selection``."""
+        """Return the last snapshot if it is fresh, whatever its selection; else take one.
+
+        It has the query's selection, or ``selection``.
+        """
         if self.last is None or self._clock() - self._taken_at >= self._fresh_s:
             source = self._open_source()
             query = self._query if selection is None else replace(self._query, selection=selection)
@@ -100,7 +103,9 @@ class LogSnapshots:
         return {where: end for where in wanted if (end := self._ends[where][1]) is not None}
 
     def stale(self, positions: Mapping[TopicPartition, Position]) -> set[TopicPartition]:
-        """Return the partitions whose last snapshot is older than what was read, each logged once: see ``Standing``."""
+        """Return the partitions whose log ends in an older epoch than what was read, each logged once: see
+        ``Standing``.
+        """
         logs: Mapping[TopicPartition, PartitionLog] = {} if self.last is None else self.last.logs
         stale = {where for where, position in positions.items() if where in logs and is_stale(position, logs[where])}
         for where in sorted(stale):

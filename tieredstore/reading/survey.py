@@ -94,9 +94,9 @@ def survey_logs(
 
     Topics are looked up together: the broker gets as many requests for many as for one, and a listing of the bucket
     takes as many pages as the topics have, and a few more. Topics and partitions that neither has are absent. Raise
-    DataLossError by the query's policy if the two contradict each other: the broker lacks the topic, has it under an id
-    that the bucket does not know, or its log ends before the bucket's. Raise ConfigError for a re-created topic if
-    nothing chooses an incarnation.
+    DataLossError by the query's policy if the two contradict each other: the broker lacks the topic, has it under
+    another id than the query names or the bucket knows, answers in an earlier leader epoch, or its log ends before the
+    bucket's. Raise ConfigError for a re-created topic if nothing chooses an incarnation.
 
     ``before`` is an earlier snapshot by the same isolation: an unchanged lineage needs no new request, because segments
     never change. ``moves`` are the watermarks that earlier looks have read.
@@ -125,7 +125,7 @@ class _Survey:
         moves: StoredMoves | None,
     ) -> None:
         self.sentences: list[str] = []
-        """Contradictions between bucket and broker that the query accepts."""
+        """Cuts, and the contradictions between bucket and broker that the query accepts."""
         self._source = source
         self._query = query
         self._cluster = cluster

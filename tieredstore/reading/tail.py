@@ -102,9 +102,9 @@ class _Followed:
     | `ToLook` | a look: the broker has the position | `Live` |
     | `ToLook` | a look: absent, undecided, or only older epochs exist; or an error | `ToLook` |
     | `Queued` | no other partition is read | `Reading` |
-    | `Reading` | at the seam, and the topic was looked at within 30 s | `Live` |
+    | `Reading` | at the seam, which the broker has, and the topic was looked at within 30 s | `Live` |
     | `Reading` | at the seam otherwise, or an error | `ToLook` |
-    | `Live` | the broker lacks the next offset, the log was cut, or the topic was re-created | `ToLook` |
+    | `Live` | the broker lacks the next offset, the log was cut, or the topic was deleted or re-created | `ToLook` |
     """
 
     at: Position
@@ -112,7 +112,7 @@ class _Followed:
     topic_id: Uuid | None = None
     identified_at: float = -math.inf
     refused: int | None = None
-    """The leader's epoch in whose log the broker refused to continue from here."""
+    """The epoch of the leader that refused to continue from here."""
     lost: list[LostOffsets] = field(default_factory=list[LostOffsets])
     """Losses to report with the records after them, ascending."""
 
