@@ -334,8 +334,9 @@ def find_abandoned_writes(store: ObjectStore, prefix: str = "") -> Iterator[Aban
 
 
 class DelegatingStore(ObjectStore, StoreAdmin):
-    """The base of wrappers: every call goes to the store and key that ``target`` returns.
+    """The base of wrappers: reads and writes of one key go to the store and key that ``target`` returns.
 
+    Listings, deletions, batches, prepared objects and administrative questions go to ``inner``.
     ``put_once`` and ``get_whole`` use the wrapper's own ``put`` and ``get``, unless it passes them on itself.
     """
 

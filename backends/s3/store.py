@@ -296,7 +296,7 @@ _NOT_FOR_XML: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
 
 
 class Deletion:
-    """One ``delete``, which remembers that the server has no bulk delete.
+    """One ``delete``, which remembers if the server has no bulk delete.
 
     ``call`` is the store's; ``stall`` limits the silence of keys sent one by one.
     """
