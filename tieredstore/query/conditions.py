@@ -78,9 +78,9 @@ class Condition:
         return [span for span, is_kept in zip(asked, kept, strict=True) if is_kept]
 
     def hull(self, spans: Sequence[PartitionSpan]) -> tuple[int, int]:
-        """Return the offsets (half-open) from the first to the last wanted ones of consecutive spans.
+        """Return the offsets (half-open) from the first to the last that may be wanted in consecutive spans.
 
-        Each of them may have some.
+        Each span must be one that :meth:`possible` returns.
         """
         first, last = spans[0], spans[-1]
         start = _least(
