@@ -67,8 +67,9 @@ def offset_of(log: BatchLog, partition: int, places: Places) -> int:
 def batches_from(
     log: BatchLog, partition: int, offset: int, end: int | None, *, fail_on_data_loss: bool
 ) -> Iterator[PlannedBatch]:
-    """Yield the batches of a read partition from ``offset`` up to ``end`` (half-open; None: to the queue's end);
-    after the ones that retention has freed, if that is accepted.
+    """Yield the batches of a read partition from ``offset`` up to ``end`` (half-open; None: to the queue's end).
+
+    If retention has freed the first ones, raise DataLossError with ``fail_on_data_loss``; otherwise begin after them.
     """
     if end is not None and offset >= end:
         return iter(())

@@ -260,8 +260,9 @@ def _ascending(window: Window, first: pa.RecordBatch, rest: Iterator[pa.RecordBa
 def of_all(
     windows: Sequence[Window], written: Sequence[Written], read: Sequence[int], store: ObjectStore
 ) -> list[Written]:
-    """Return the results of all windows, with the records that the frame left out; ``read`` is the number of records of
-    each.
+    """Return the results of all windows, with the number of records that the frame left out.
+
+    ``read`` are the numbers of records that the windows had before the frame.
 
     Raise InvalidValueError for a window from several tasks, or in pieces: the prepared files are discarded.
     """

@@ -273,7 +273,7 @@ class WindowSink:
                 return outcome
 
     def _write_rest(self, tasks: Sequence[WindowTask]) -> bool:
-        """Write unwritten windows; return False if none is left."""
+        """Write the windows that are not written yet; return False if there are none."""
         by_end = {(task.window.topic, task.window.partition, task.window.stop): task for task in tasks}
         rest = [
             by_end[window.topic, window.partition, window.stop].between(window.start, window.stop)

@@ -236,7 +236,8 @@ _ENDED: Final = object()
 class _Result:
     """The function's results, checked to cover all records.
 
-    StopIteration from the function would look like its end. The function may catch an error of the records, too.
+    If the function raises StopIteration, or catches an error of the records, its rows would seem complete. So either
+    raises at the end.
     """
 
     def __init__(self, records: Iterator[pa.RecordBatch]) -> None:
@@ -253,7 +254,10 @@ class _Result:
             raise
 
     def rows(self, result: object) -> Iterator[object]:
-        """Yield the rows; raise ConfigError for a result without any."""
+        """Return the rows of a result; raise ConfigError unless it is an iterator.
+
+        At the end, raise an error of the records that the function has caught, or ConfigError if there was no result.
+        """
         with one_sentence():
             if result is not _ENDED:
                 self._is_given = True
