@@ -203,7 +203,7 @@ def find_garbage(
 
 
 def _forgotten(state: SegmentState | None) -> Forgotten | None:
-    """Return None for segments that the brokers have, and for those being deleted: they restart that."""
+    """Return None for segments that the brokers have or are deleting: they restart an interrupted deletion."""
     if state is None:
         return Forgotten.NEVER_NAMED
     return _FORGOTTEN.get(state)

@@ -56,8 +56,9 @@ def add_abort_rule(
 ) -> LifecycleReport:
     """Ensure that the bucket aborts unfinished multipart uploads under ``prefix``.
 
-    Raise ConfigError for fewer days than uploads may last; PreconditionFailedError if another process changes the rules
-    during each attempt; StoreError if afterwards the rules are not the earlier ones and this one.
+    Raise ConfigError for fewer days than twice ``upload_max_age_ms``; PreconditionFailedError if another process
+    changes the rules during each attempt; StoreError if a rule of the same name does something else, or if afterwards
+    the rules are not the earlier ones and this one.
     """
     least = least_days(upload_max_age_ms)
     if days < least:

@@ -167,7 +167,10 @@ def _uncached(bucket: Bucket) -> Generator[RemoteStorageManager]:
 
 
 class OpenTransactions:
-    """Takes the results of segments, in key order; for one thread."""
+    """Checks the transactions that are open between two segments: the next one must end or continue each.
+
+    Takes the results of segments, in key order; for one thread.
+    """
 
     def __init__(self, manager: RemoteStorageManager) -> None:
         self._manager = manager
