@@ -64,8 +64,8 @@ class OpenSegment:
 def open_segment(segment: FoundSegment) -> OpenSegment:
     """Open the files of a closed segment; the caller closes them.
 
-    Raise SegmentIncompleteError if one is absent or its index is not trimmed yet, and OSError if the system refuses
-    (for example too many open files).
+    Raise SegmentIncompleteError if one is absent (except the transaction index) or an index is not trimmed yet, and
+    OSError if the system refuses (for example too many open files).
     """
     with contextlib.ExitStack() as undone:
 

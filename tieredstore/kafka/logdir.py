@@ -186,8 +186,8 @@ def discover_deleted(directory: Path) -> tuple[FoundSegment, ...]:
     """Find the segments of one ``<topic>-<partition>`` directory, including those that the broker is about to delete.
 
     Retention deletes the first segments. A segment marked deleted after one that is not was truncated from the end of
-    the log, or replaced by compaction: its records are no longer part of the log. One listing decides, because a
-    segment may be closed and marked deleted within the same millisecond.
+    the log, or replaced by compaction: it is left out, because its records are no longer part of the log. One listing
+    decides, because a segment may be closed and marked deleted within the same millisecond.
     """
     topic, partition = partition_of(directory)
     names = _names(directory)
@@ -219,7 +219,8 @@ def describe(segment: FoundSegment, topic_id: Uuid | None = None) -> LogSegment:
 
     The topic id comes from ``partition.metadata``, which is not read if ``topic_id`` is given. Raise
     InvalidSegmentError for files that are missing or contradict each other (PartitionFileMissingError for files that
-    all segments share), RecordsDeletedError if only the deletion of the files is pending, BatchCorruptError for damage.
+    all segments share), RecordsDeletedError if the broker has deleted the records and only the files remain,
+    BatchCorruptError for damage.
     """
     if topic_id is None:
         topic_id = parse_partition_metadata(_read_of_partition(PARTITION_METADATA, segment))
