@@ -183,7 +183,7 @@ class QueryTables(Closing):
             table.close()
 
     def _quotes_missing(self) -> str:
-        # Words of other categories, as "none", name tables as they are.
+        # Words of other categories, such as "none", can name tables without quotes.
         words = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category IN ('reserved', 'type_function')"
         taken = {word for (word,) in self._connection.execute(words).fetchall()}
         return quotes_missing(self._sql, self._topics(), taken)
