@@ -44,7 +44,7 @@ def test_topics_of_batches_are_refused_on_nfs_in_a_sentence(tmp_path: Path, monk
     table.write_text(f"22 1 8:1 / {tmp_path} rw - nfs4 server:/export rw\n")
     monkeypatch.setattr(folders, "_MOUNTS", table)
     assert not FilesystemObjectStore(tmp_path).conditional_writes
-    with pytest.raises(ConfigError, match="pubsub needs a store of which one of racing writers wins"):
+    with pytest.raises(ConfigError, match="pubsub needs a store with atomic conditional writes"):
         topics_in(tmp_path)
     monkeypatch.setattr(folders, "_MOUNTS", tmp_path / "absent")
     assert FilesystemObjectStore(tmp_path).conditional_writes

@@ -305,8 +305,8 @@ def test_secors_classes_stand_for_a_format_and_its_columns() -> None:
 @pytest.mark.parametrize(
     ("properties", "words"),
     [
-        ({"columns": "json"}, "give json.schema.TOPIC"),
-        ({"columns": "avro"}, "give schema.registry.url"),
+        ({"columns": "json"}, "set json.schema.TOPIC"),
+        ({"columns": "avro"}, "set schema.registry.url"),
         ({"columns": "protobuf"}, r"secor\.protobuf\.message\.class"),
         ({"columns": "json", "json.schema.t": "a INT", "secor.file.reader.writer.factory": "text"}, "none of text"),
         ({"json.schema.t": "a MAP<STRING, INT>"}, "map"),

@@ -266,7 +266,7 @@ def test_secors_files_are_told_by_their_names() -> None:
     with pytest.raises(ObjectNotFoundError, match="is not there"):
         list(origins_of(SMALL, store, [f"out/events/dt=2024-01-09/1_0_{0:020}.gz"]))
     for key in ("out/events/other", f"elsewhere/events/1_0_{0:020}", f"out/1_0_{0:020}"):
-        with pytest.raises(ObjectNotFoundError, match="Secor's"):
+        with pytest.raises(ObjectNotFoundError, match="not named like an output file of Secor"):
             place_of(Places("out/"), key)
     assert place_of(Places("out/"), f"out/_tieredstore/kept/1/quarantine/events/1_4_{0:020}.r2.parquet") == (
         "events",

@@ -123,7 +123,9 @@ def test_a_transformer_that_does_not_keep_to_its_contract_ends_the_run(name: str
         written(plain(7), **{NAMED: f"{HERE}:{name}"})
 
 
-@pytest.mark.parametrize(("name", "words"), [("none", "imported"), ("HERE", "neither"), ("Message", "neither")])
+@pytest.mark.parametrize(
+    ("name", "words"), [("none", "imported"), *[(name, "not a function") for name in ("HERE", "Message")]]
+)
 def test_what_is_no_transformer_is_refused_when_the_pipeline_starts(name: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         recipe_of(pipeline_of(**texts({NAMED: f"{HERE}:{name}"})))
