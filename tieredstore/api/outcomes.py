@@ -188,7 +188,7 @@ def _age(modified_ms: int | None) -> str | None:
 
 
 def of_rotation(step: RotationStep, *, dry_run: bool) -> Outcome:
-    """Return the outcome of a segment whose data key is to be wrapped anew."""
+    """Return the outcome of wrapping a segment's data key again."""
     objects = step.item
     return Outcome(
         action="rotate_keys", status=status_of(step.outcome, dry_run=dry_run), code=step.outcome.value,

@@ -50,14 +50,14 @@ def plan_removal(
     bucket: Bucket, scopes: Scopes, stop: int | AtTime | None, segment: int | Uuid | None, *, force: bool, parallel: int
 ) -> Plan:
     """Return the plan; named segments are looked up now."""
-    at_first = bucket.opened()
+    opened = bucket.opened()
     if segment is None:
-        chosen, only = scopes.of_one_life(at_first.store, at_first.prefix), None
+        chosen, only = scopes.of_one_life(opened.store, opened.prefix), None
     else:
-        only = _find(at_first, scopes, segment)
+        only = _find(opened, scopes, segment)
         where = only.segment_id.topic_id_partition
         chosen = [Scope(where.topic, where.topic_id, where.partition)]
-    as_of_ms = admin_of(at_first.store).now_ms()
+    as_of_ms = admin_of(opened.store).now_ms()
     before = Before(time_ms=stop.timestamp_ms) if isinstance(stop, AtTime) else Before(offset=stop)
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
@@ -95,8 +95,8 @@ def plan_removal(
 
 def plan_gc(bucket: Bucket, scopes: Scopes, min_age: timedelta, *, unknown_too: bool, parallel: int) -> Plan:
     """Return the plan to delete leftovers of at least ``min_age``."""
-    at_first = bucket.opened()
-    chosen, as_of_ms = list(scopes.of(at_first.store, at_first.prefix)), store_time_ms(at_first.store)
+    opened = bucket.opened()
+    chosen, as_of_ms = list(scopes.of(opened.store, opened.prefix)), store_time_ms(opened.store)
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
         opened = bucket.opened()

@@ -1,4 +1,4 @@
-"""Files that appear when they are whole: what gathers beside them is renamed at the end, or removed."""
+"""Files that appear only when complete: a draft beside the file is renamed at the end, or removed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _logger: Final = logging.getLogger(__name__)
 _MARK: Final = ".tieredstore-"
 _ENDING: Final = ".part"
 _LONGEST_NAME: Final = 200
-"""How many bytes of the target's name a draft's holds: file systems take 255 in all."""
+"""Bytes of the target's name in a draft's name: file systems allow 255 in all."""
 
 
 @contextlib.contextmanager
 def whole_file(target: Path) -> Generator[BinaryIO]:
-    """Open a file that is there under its name, on disk, once the block ends well, and unchanged otherwise.
+    """Open a file that replaces ``target``, synced to disk, if the block succeeds; otherwise ``target`` is unchanged.
 
-    What killed processes left of the same file is removed.
+    Drafts that killed processes left of the same file are removed.
     """
     _remove_abandoned(target)
     with _draft_of(target) as (draft, file):
@@ -48,14 +48,14 @@ def _draft_of(target: Path) -> Generator[tuple[Path, BinaryIO]]:
             undone.callback(remove)
             file = undone.enter_context(draft.open("xb"))
             _lock(file)
-            # Another command may have come in between, and have taken it for abandoned.
+            # Another command may have removed it as abandoned before it was locked.
             if os.fstat(file.fileno()).st_nlink:
                 break
         yield draft, file
 
 
 def _lock(file: BinaryIO) -> None:
-    # Where the file system knows no locks nobody can take one, and so nobody takes the draft for abandoned.
+    # On a file system without locks no process can lock the draft, so none takes it for abandoned.
     with contextlib.suppress(OSError):
         fcntl.flock(file.fileno(), fcntl.LOCK_EX)
 
@@ -73,7 +73,7 @@ def _removed_if_abandoned(draft: Path) -> bool:
     flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with contextlib.suppress(OSError), os.fdopen(os.open(draft, flags), "wb", buffering=0) as file:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Still under its lock, so that a writer that was about to take it sees that the file is gone.
+        # Unlink under the lock, so that a writer about to lock it sees that the file is gone.
         draft.unlink()
         return True
     return False

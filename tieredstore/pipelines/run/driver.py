@@ -130,7 +130,7 @@ class Driver:
             self.log.append("published", self.generation.fingerprint)
 
     def commit(self, written: Sequence[Written]) -> Entry:
-        """Commit prepared windows and publish them; discard what is not committed.
+        """Commit prepared windows and publish them; discard prepared files that were not committed.
 
         Returns an earlier entry of this driver if its response had been lost and it stands after all.
 

@@ -55,7 +55,7 @@ def produce_lines(producer: BatchProducer, topic: str, separator: str | None) ->
 def show_records(
     topics: Topics, consumer: BatchConsumer, *, last: int | None, count: int | None, follow: bool, as_json: bool
 ) -> None:
-    """Show records up to the queue's current end, or forever; commit a group's position meanwhile."""
+    """Show records up to the queue's current end, or forever; commit a group's position as records are shown."""
     left = count
     with topics.queue(topics.get(consumer.topic)) as queue, consumer:
         ends = {} if follow else {partition: queue.end(partition) for partition in range(queue.partitions)}
