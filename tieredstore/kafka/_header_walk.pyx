@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""A walk over the batches of an open log without Python in between.
+"""A walk over the batches of an open log without running Python code.
 
-Nearly all batches of a closed segment are whole, in order and of magic 2. A walk steps over those and stops before the
-first batch it is not sure of. It reports no damage itself: the caller examines that batch.
+Nearly all batches of a closed segment are whole, in order and of magic 2. A walk passes those and stops before the
+first batch that might not be. It reports no damage itself: the caller examines the batch at which it stopped.
 """
 
 from libc.stdint cimport int32_t, int64_t, int8_t, uint8_t
@@ -13,11 +13,11 @@ from tieredstore.kafka.records._batch cimport *
 from tieredstore.kafka.records._parse cimport *
 
 cdef enum:
-    # One read covers many headers of small batches; of larger batches only the header is read.
+    # One read covers many headers of small batches. Of a larger batch, only the header is read.
     PIECE = 64 * 1024
     HEADERS = 256
     SMALL = 4 * 1024
-    # A batch is held in memory for its checksum: the caller checks larger ones.
+    # The walk holds a batch in memory to compute its checksum; the caller checks larger batches.
     LARGEST = 1024 * 1024
     MOST_EPOCHS = 64
 
@@ -27,15 +27,15 @@ build_checksums()
 cdef class HeaderWalk:
     """The state of a walk at a batch border. For one thread at a time.
 
-    ``position`` is the byte after the last passed batch, ``last_offset`` its last offset (-1 before the first one),
-    ``max_timestamp`` the greatest so far (-1 without any), ``leader_epochs`` those of the batches, each with the base
-    offset of its first one.
+    ``position`` is the byte after the last passed batch and ``last_offset`` the last offset of that batch (-1 before
+    the first batch). ``max_timestamp`` is the greatest timestamp so far (-1 without any). ``leader_epochs`` holds each
+    epoch of the passed batches with the base offset of its first batch.
     """
 
     cdef readonly int64_t position, last_offset, max_timestamp
     cdef readonly list leader_epochs
     cdef int64_t epoch
-    # New epochs since the interpreter's lock was released.
+    # Epochs found since the interpreter's lock was released.
     cdef int64_t epochs[MOST_EPOCHS]
     cdef int64_t starts[MOST_EPOCHS]
     cdef int epoch_count
@@ -58,7 +58,7 @@ cdef class HeaderWalk:
         free(self.piece)
 
     def pass_ordinary(self):
-        """Go on over ordinary batches, without the interpreter's lock."""
+        """Pass ordinary batches, without the interpreter's lock."""
         cdef bint goes_on = True
         while goes_on:
             with nogil:
@@ -70,7 +70,7 @@ cdef class HeaderWalk:
             self.epoch_count = 0
 
     def pass_this(self, int64_t size, int64_t base_offset, int64_t last_offset, int64_t max_timestamp, int64_t epoch):
-        """Go on over a batch that the caller has looked at."""
+        """Pass a batch that the caller has examined."""
         if epoch > self.epoch:
             self.leader_epochs.append((epoch, base_offset))
             self.epoch = epoch
@@ -81,7 +81,7 @@ cdef class HeaderWalk:
         self.max_timestamp = max(self.max_timestamp, max_timestamp)
 
     cdef bint _passes(self) noexcept nogil:
-        """Return True if an ordinary batch begins at the position; if not, nothing has changed."""
+        """Return True if an ordinary batch begins at the position; otherwise leave the state as it was."""
         cdef Batch* batch = &self.batch
         cdef const uint8_t* head = self._bytes(HEADER_SIZE)
         if head == NULL:
@@ -103,7 +103,7 @@ cdef class HeaderWalk:
         return True
 
     cdef const uint8_t* _bytes(self, int64_t count) noexcept nogil:
-        """Return this many bytes from the position on; NULL if the log has fewer, or they exceed the piece."""
+        """Return ``count`` bytes from the position on; NULL if the log has fewer, or if they do not fit the piece."""
         cdef int64_t wanted
         if count > LARGEST or count > self.size - self.position:
             return NULL
@@ -111,7 +111,7 @@ cdef class HeaderWalk:
             wanted = max(count, PIECE if self.checks_crcs or self.usual < SMALL else HEADERS)
             if not self._has_room(wanted):
                 return NULL
-            # Not mmap: if a file shrinks under a map, an access kills the process.
+            # Not mmap: if a file shrinks while it is mapped, an access kills the process.
             self.start, self.held = self.position, pread(self.descriptor, self.piece, wanted, self.position)
             if self.held < count:
                 self.held = 0

@@ -1,8 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Runs of ordinary batches, walked over without Python in between.
+"""Runs of ordinary batches, passed without running Python code.
 
-Nearly all of millions of batches are whole, in order, of their epoch, and as the indexes say. A run steps over those
-and stops before the first batch it is not sure of. It reports no damage itself: the caller examines that batch.
+Of millions of batches nearly all are whole, in order, of their epoch, and where the indexes say. A run passes those and
+stops before the first batch that might not be. It reports no damage itself: the caller examines the batch at which the
+run stopped.
 """
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
@@ -14,7 +15,7 @@ cdef enum:
     MOST_PRODUCERS = 16
     NO_EPOCH = -1
 
-# The fields of a batch that are compared with the next batch and with the indexes.
+# The fields of a batch to compare with the next batch and with the indexes.
 cdef struct Latest:
     int64_t position, end
     int64_t base_offset, last_offset, max_timestamp
@@ -26,9 +27,9 @@ build_checksums()
 cdef class BatchRun:
     """The state of a walk at a batch border. For one thread at a time.
 
-    The latest batch is pending until the next one is seen to follow it: only then is it compared with its epoch and the
-    indexes. ``next_entry`` and ``next_time`` are the next entries of both indexes, whose columns are as in the files,
-    offsets relative to ``first_offset``.
+    The latest batch is pending until the next batch follows it without a fault; only then is the pending batch compared
+    with its epoch and the indexes. ``next_entry`` and ``next_time`` are the next entries of the two indexes. Their
+    columns are as in the files: offsets relative to ``first_offset``.
     """
 
     cdef const int32_t[::1] entry_offsets, entry_positions, time_offsets
@@ -60,30 +61,31 @@ cdef class BatchRun:
         self.epoch, self.epoch_stop = NO_EPOCH, -1
 
     def drop_indexes(self):
-        """Compare nothing more with the indexes."""
+        """Stop comparing batches with the indexes."""
         self.next_entry, self.next_time = self.entry_offsets.shape[0], self.timestamps.shape[0]
         self.follows_transactions = False
 
     def begin_transaction(self, int64_t producer_id):
-        """Note a batch of this producer's open transaction; later ones of it need no attention."""
+        """Record that this producer has an open transaction; its later batches are then ordinary ones."""
         if not self._is_in_transaction(producer_id):
             self.producers[self.producer_slot] = producer_id
             self.producer_slot = (self.producer_slot + 1) % MOST_PRODUCERS
             self.producer_count = min(self.producer_count + 1, MOST_PRODUCERS)
 
     def end_transactions(self):
-        """Note that some transaction has ended: the next batch of any producer may begin another one."""
+        """Record that some transaction has ended: the next batch of any producer may begin another one."""
         self.producer_count = self.producer_slot = 0
 
     def walk(
         self, const uint8_t[::1] piece, int64_t position, int64_t last_offset,
         pending: tuple[int, int, int, int, int, int] | None,
     ) -> int:
-        """Return the number of bytes at the start of ``piece``, at ``position`` of the log, that are ordinary batches.
+        """Return how many bytes at the start of ``piece`` are ordinary batches; ``piece`` begins at ``position`` of the
+        log.
 
-        ``last_offset`` is that of the batch before it. That batch is ``pending`` unless it is known to fit: its
-        position and size, base and last offset, greatest timestamp and leader epoch. If there were ordinary batches,
-        the last of them is ``pending`` now.
+        ``last_offset`` is the last offset of the batch before ``piece``. ``pending`` describes that batch if it has
+        not been compared yet: position, size, base and last offset, greatest timestamp, leader epoch. If ``piece``
+        has ordinary batches, the last of them is ``pending`` afterwards.
         """
         cdef Py_ssize_t at = 0
         cdef const uint8_t* data = &piece[0] if piece.shape[0] else NULL
@@ -101,7 +103,7 @@ cdef class BatchRun:
 
     @property
     def header(self):
-        """The fields of BatchHeader of the last ordinary batch."""
+        """Return the last ordinary batch as the fields of a BatchHeader."""
         cdef const Batch* batch = &self.passed
         return (
             batch.place, batch.size, batch.base_offset, batch.last_offset, batch.magic, batch.crc,
@@ -111,7 +113,7 @@ cdef class BatchRun:
         )
 
     cdef bint _passes(self, const uint8_t* head, Py_ssize_t available, int64_t position, int64_t last) noexcept nogil:
-        """Return True if an ordinary batch begins there; if not, nothing of the run has changed."""
+        """Return True if an ordinary batch begins at ``head``; otherwise leave the state of the run as it was."""
         cdef Batch* batch = &self.batch
         if not self._is_whole(head, available) or batch.base_offset <= last or batch.base_offset < self.first_offset:
             return False
@@ -156,7 +158,7 @@ cdef class BatchRun:
             return False
         if latest.leader_epoch != self.epoch and latest.leader_epoch != NO_EPOCH and self.epoch != NO_EPOCH:
             return False
-        # An entry names the last offset of one append, and its position.
+        # An index entry names the last offset of one append, and the append's position.
         if entry < self.entry_offsets.shape[0] and latest.end > self.entry_positions[entry]:
             if self.entry_positions[entry] > latest.position or relative > self.entry_offsets[entry]:
                 return False
@@ -165,7 +167,7 @@ cdef class BatchRun:
                 # The next entry belongs to a later batch.
                 if entry < self.entry_offsets.shape[0] and self.entry_positions[entry] < latest.end:
                     return False
-        # The batch that has the greatest timestamp so far is the one that holds the entry's offset.
+        # A batch with a greater timestamp than all before it is the one that contains the entry's offset.
         while time < self.timestamps.shape[0] and self.time_offsets[time] <= relative:
             if self.timestamps[time] != self.max_timestamp or latest.max_timestamp != self.max_timestamp:
                 return False

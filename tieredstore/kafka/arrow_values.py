@@ -1,8 +1,8 @@
-"""Arrow arrays of Python's values, without pandas.
+"""Arrow arrays made from Python values without pandas.
 
-``pyarrow.array`` and ``pyarrow.scalar`` import pandas, if it is installed, on the first call with values: 0.3 s of
-processor time, which each new worker of Spark would pay for its first batch. So the buffers are made by hand here.
-pyarrow itself is imported on first use.
+``pyarrow.array`` and ``pyarrow.scalar`` import pandas, if it is installed, on their first call with values. That costs
+0.3 s of processor time, which each new Spark worker would pay for its first batch. So this module fills the buffers
+itself. It imports pyarrow on first use.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _CODES: Final = {8: "b", 16: "h", 32: "i", 64: "q"}
 
 
 def array_of(values: Sequence[Any], kind: Any) -> Any:
-    """Make an array of the type ``kind``: signed integers, timestamps, booleans, text, bytes, lists, maps, structs
-    (tuples).
+    """Make an array of the type ``kind``: signed integers, timestamps, booleans, text, bytes, lists, maps, or structs
+    (given as tuples).
 
-    None is a null, except for a struct. Raise OverflowError for integers beyond the type, and over 2 GiB of text or
-    bytes.
+    None becomes a null, except for a struct. Raise OverflowError for integers beyond the type, and for more than 2
+    GiB of text or bytes.
     """
     arrow = _arrow()
     types, nulls = arrow.types, values.count(None)
@@ -47,7 +47,9 @@ def array_of(values: Sequence[Any], kind: Any) -> Any:
 
 
 def scalar_of(value: Any, kind: Any) -> Any:
-    """Make one value. Arrow's functions need it too: they convert Python values themselves."""
+    """Make an Arrow scalar. Arrow's compute functions need it: given a Python value, they convert it with pandas
+    imported.
+    """
     return array_of([value], kind)[0]
 
 
@@ -87,7 +89,7 @@ def _validity(values: Sequence[Any]) -> Any:
 
 
 def _booleans(flags: Sequence[bool], validity: Any) -> Any:
-    """Return an array of booleans: Arrow packs the bits."""
+    """Return an array of booleans; a cast by Arrow packs them into bits."""
     arrow = _arrow()
     octets = arrow.Array.from_buffers(arrow.uint8(), len(flags), [validity, arrow.py_buffer(bytes(flags))])
     return octets.cast(arrow.bool_())

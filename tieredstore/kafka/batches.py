@@ -1,9 +1,8 @@
 """Headers of Kafka's record batches, read from any buffer without copying the records.
 
-A log segment is a run of batches without anything between them. All integers are big-endian. Every magic begins
-alike::
+A log segment is a run of batches with nothing between them. All integers are big-endian. Every magic begins alike::
 
-    0  int64  base offset (magic 0 and 1: the offset of the message, of a compressed set its last one)
+    0  int64  base offset (magic 0 and 1: the message's offset; of a compressed set, the offset of its last message)
     8  int32  length: the bytes that follow this field
     16 int8   magic
 
@@ -16,7 +15,7 @@ Magic 2, the record batch, 61 bytes and then the records::
     23 int32  last offset delta             53 int32  base sequence
                                             57 int32  record count
 
-Magic 0 and 1, the message or message set, whose key and value follow::
+Magic 0 and 1, the message or message set, followed by its key and value::
 
     12 uint32 CRC-32 of 16..end
     16 int8   magic
@@ -43,13 +42,13 @@ from tieredstore.limits import MAX_OFFSET
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
 LogView: TypeAlias = Callable[[int], memoryview]
-"""The bytes of a log from a position on: all, or at least 61."""
+"""A function that returns the bytes of a log from a position on: all of them, or at least 61."""
 
 HEADER_SIZE: Final = 61
-"""Bytes of a magic 2 batch before its records: more than any other header."""
+"""Bytes of a magic 2 batch before its records; headers of magic 0 and 1 are smaller."""
 
 FRAME_SIZE: Final = 12
-"""Bytes before those that ``length`` counts."""
+"""Size of the two fields that ``length`` does not count: the base offset and ``length`` itself."""
 
 MIN_LENGTH: Final = 14
 """The smallest ``length`` that Kafka accepts: CRC, magic, attributes, key size and value size of a magic 0 message."""
@@ -60,9 +59,9 @@ _PREFIX_SIZE: Final = 17
 _BATCH: Final = struct.Struct(">qiibIhiqqqhii")
 _MESSAGE: Final = struct.Struct(">qiIbb")
 _MESSAGE_WITH_TIMESTAMP: Final = struct.Struct(">qiIbbq")
-# Magic 0, magic 1: the latter has eight bytes of timestamp more.
+# Magic 0, then magic 1, which adds eight bytes of timestamp.
 _MIN_MESSAGE_SIZE: Final = (FRAME_SIZE + MIN_LENGTH, FRAME_SIZE + MIN_LENGTH + 8)
-# Compared with preallocated space, piece by piece: a log may end in hundreds of megabytes of it.
+# Preallocated space is compared with these zeros piece by piece: a log may end in hundreds of megabytes of it.
 _ZEROS: Final = bytes(64 * 1024)
 
 
@@ -92,9 +91,9 @@ class TimestampType(enum.Enum):
 class BatchHeader:
     """The header of one batch.
 
-    ``position`` and ``size_in_bytes`` are those of the whole batch in the log. Both offsets are inclusive. Of a
-    compressed message set (magic 0 and 1) both are its last offset, the only one outside the compressed bytes, and
-    ``record_count`` is None. Timestamps, ids and epochs that the magic does not have are -1.
+    ``position`` and ``size_in_bytes`` are those of the whole batch in the log. Both offsets are inclusive. In a
+    compressed message set (magic 0 and 1) both offsets are the set's last one, because the others are inside the
+    compressed bytes; ``record_count`` is then None. Timestamps, ids and epochs that the magic does not have are -1.
     """
 
     position: int
@@ -129,7 +128,7 @@ class BatchHeader:
 
     @property
     def is_control(self) -> bool:
-        """True for a batch of control records, which consumers do not show: commit and abort markers."""
+        """True for a batch of control records (commit and abort markers), which consumers do not show."""
         return self.magic == 2 and bool(self.attributes & 32)
 
     @property
@@ -141,10 +140,10 @@ class BatchHeader:
 def read_batch_headers(log: Buffer, start: int = 0, *, check_crc: bool = False) -> Iterator[BatchHeader]:
     """Yield the headers of all batches from byte ``start`` of ``log``, which must be a batch border.
 
-    Reads headers only, unless ``check_crc``. A zero-filled rest of 12 bytes or more is the end: Kafka can preallocate
-    log files. Raise BatchCorruptError, which names the position, for anything else that is not a whole batch, and for
-    offsets that do not increase. The buffer stays exported (an ``mmap`` cannot be closed) until the iterator is
-    exhausted, has raised, or is closed.
+    Read headers only, unless ``check_crc``. Zeros to the end of the log, if there are 12 or more, end it: Kafka can
+    preallocate log files. Raise BatchCorruptError, which names the position, for anything else that is not a whole
+    batch, and for offsets that do not increase. The buffer stays exported (so an ``mmap`` cannot be closed) until the
+    iterator is exhausted, has raised, or is closed.
     """
     if not 0 <= start <= len(log):
         raise InvalidRangeError(f"byte {start} is outside of a log of {len(log)} bytes")
@@ -161,7 +160,7 @@ def _read_buffer(log: Buffer, start: int, check_crc: bool) -> Iterator[BatchHead
 
 
 def walk_batch_headers(view: LogView, size: int, start: int = 0) -> Iterator[BatchHeader]:
-    """Yield the headers of a log of ``size`` bytes seen through ``view``, one call of it per batch.
+    """Yield the headers of a log of ``size`` bytes, calling ``view`` once per batch to see its bytes.
 
     Like :func:`read_batch_headers`, for logs that are not in memory. Releases each view before the next call.
     """
@@ -173,7 +172,10 @@ def walk_batch_headers(view: LogView, size: int, start: int = 0) -> Iterator[Bat
 
 
 def next_batch_header(view: LogView, size: int, position: int, last_offset: int) -> BatchHeader | None:
-    """Return the batch that follows ``last_offset``, as one step of :func:`walk_batch_headers`; None at the end."""
+    """Return the header at ``position``, after the batch that ended with ``last_offset``; None at the end of the log.
+
+    This is one step of :func:`walk_batch_headers`.
+    """
     if position >= size:
         return None
     with view(position) as head:
@@ -202,8 +204,8 @@ def check_batch_crc(batch: memoryview, header: BatchHeader) -> None:
 def first_batch_size(head: Buffer) -> int | None:
     """Return the size of the batch at the start of ``head``, from its first 12 bytes.
 
-    None if there are fewer bytes or Kafka would refuse the length. The size is unchecked input of up to 2 GiB: compare
-    it with the size of the log before reading that much.
+    None if there are fewer bytes or Kafka would refuse the length. The size may be damaged and claim up to 2 GiB:
+    compare it with the size of the log before reading that much.
     """
     if len(head) < FRAME_SIZE:
         return None
@@ -214,15 +216,15 @@ def first_batch_size(head: Buffer) -> int | None:
 def first_batch_compression(head: Buffer) -> CompressionType | None:
     """Return the codec of the first batch of a log; None if ``head`` does not begin with a whole and valid batch.
 
-    ``head`` must hold all of that batch (:func:`first_batch_size`); later bytes are ignored. Valid means that CRC and
-    minimum size are right. An unknown codec id raises BatchCorruptError before the CRC is checked: the plugin fails
-    such a copy too.
+    ``head`` must hold the whole batch (see :func:`first_batch_size`); later bytes are ignored. A valid batch has the
+    minimum size and a matching CRC. An unknown codec id raises BatchCorruptError before the CRC is checked, because the
+    plugin also fails such a copy.
     """
     size = first_batch_size(head)
     if size is None or size > len(head):
         return None
     with memoryview(head) as view, view[:size] as batch:
-        # No header parsing here: these bytes are unverified, and the answer is None where a reader would raise.
+        # Do not parse the header: these bytes are unverified, and parsing raises where this function returns None.
         magic = batch[16]
         if magic > 2:
             return None
@@ -233,7 +235,7 @@ def first_batch_compression(head: Buffer) -> CompressionType | None:
 
 
 def _parse_header(head: memoryview, position: int, available: int) -> BatchHeader | None:
-    """Parse the header at the start of ``head``; None if there are only zeros."""
+    """Parse the header at the start of ``head``; None if ``head`` holds only zeros."""
     # A truncated batch may begin with fewer than 12 zeros, but not with 12, because no length is 0.
     if available < _PREFIX_SIZE and (available < FRAME_SIZE or any(head)):
         raise BatchCorruptError(f"the log ends {available} bytes into the record batch at byte {position}")
@@ -267,11 +269,11 @@ def _parse_batch(head: memoryview, position: int, size: int) -> BatchHeader:
     last_offset = base_offset + last_delta
     if base_offset < 0 or last_delta < 0 or last_offset > MAX_OFFSET:
         raise BatchCorruptError(f"the record batch at byte {position} has offsets {base_offset} + {last_delta}")
-    # Compaction removes records and keeps the offsets, so there may be fewer records than offsets, even none.
+    # Compaction removes records but keeps the offsets, so a batch may have fewer records than offsets, or none.
     if not 0 <= count <= last_delta + 1:
         raise BatchCorruptError(f"the record batch at byte {position} has {count} records for {last_delta + 1} offsets")
     if attributes & _CODEC_BITS not in _CODECS:
-        _compression(attributes, position)  # raises
+        _compression(attributes, position)  # raises for an unknown codec
     return BatchHeader(
         position, size, base_offset, last_offset, magic, crc, attributes, base_timestamp, max_timestamp,
         leader_epoch, producer_id, producer_epoch, base_sequence, count,
@@ -285,8 +287,8 @@ def _parse_message(head: memoryview, position: int, size: int, magic: int) -> Ba
     timestamp: int = _MESSAGE_WITH_TIMESTAMP.unpack_from(head)[-1] if magic == 1 else -1
     if offset < 0:
         raise BatchCorruptError(f"the message at byte {position} has the offset {offset}")
-    # An old compressed message set: one message whose value holds the others. Their number and the first timestamp are
-    # only in the compressed bytes.
+    # A compressed message set of the old formats: one message whose value contains the others. Only the compressed
+    # bytes tell how many there are, and the first timestamp.
     wrapper = _compression(attributes, position) is not CompressionType.NONE
     return BatchHeader(
         position, size, offset, offset, magic, crc, attributes, -1 if wrapper else timestamp, timestamp,
@@ -304,14 +306,14 @@ def _compression(attributes: int, position: int) -> CompressionType:
 
 
 def _stored_crc(batch: memoryview, magic: int) -> int:
-    # In magic 2 the CRC field follows the magic, in older ones it precedes it.
+    # In magic 2 the CRC field follows the magic; in older formats it precedes the magic.
     start = 17 if magic == 2 else 12
     return int.from_bytes(batch[start : start + 4], "big")
 
 
 def _computed_crc(batch: memoryview, magic: int) -> int:
-    # The CRC covers the bytes after it. That excludes the offset (and in magic 2 the leader epoch), which the broker
-    # sets after the producer computed the CRC. Magic 2 uses Castagnoli's polynomial, older ones zlib's.
+    # The CRC covers only the bytes after it. The offset (in magic 2 also the leader epoch) comes before it, because the
+    # broker sets it after the producer computed the CRC. Magic 2 uses Castagnoli's polynomial, older formats zlib's.
     with batch[21 if magic == 2 else 16 :] as covered:
         return crc32c.crc32c(covered) if magic == 2 else zlib.crc32(covered)
 

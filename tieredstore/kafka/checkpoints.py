@@ -1,4 +1,4 @@
-"""The small files beside a log: leader epochs, ``partition.metadata``, producer snapshots, ``meta.properties``."""
+"""Small files beside a log: leader epochs, ``partition.metadata``, producer snapshots, ``meta.properties``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tieredstore.model import Uuid
 LeaderEpochs: TypeAlias = tuple[tuple[int, int], ...]
 """``(epoch, first offset)`` pairs; both columns strictly increase."""
 
-# At most the digits of 31 and 63 bits: int() never gets a longer text.
+# At most as many digits as numbers of 31 and 63 bits have, so int() never parses a longer text.
 _EPOCH_LINE: Final = re.compile(r"(\d{1,10})\s+(\d{1,19})", re.ASCII)
 _NUMBER: Final = re.compile(r"\d{1,10}", re.ASCII)
 
@@ -33,7 +33,7 @@ _SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
 def parse_leader_epochs(raw: bytes) -> LeaderEpochs:
     """Parse a ``leader-epoch-checkpoint``: version 0, the count, then one line ``epoch offset`` per entry."""
     lines = _text(raw, "leader-epoch checkpoint").split("\n")
-    # Kafka terminates the last line as well; a text without that newline means the same.
+    # Kafka ends the last line with a newline too; accept a text without it.
     if lines[-1] == "":
         lines.pop()
     if len(lines) < 2 or lines[0] != "0" or not _NUMBER.fullmatch(lines[1]):
@@ -63,19 +63,21 @@ def truncate_from_end(epochs: LeaderEpochs, end_offset: int) -> LeaderEpochs:
 
 
 def segment_leader_epochs(epochs: LeaderEpochs, start_offset: int, end_offset: int) -> LeaderEpochs:
-    """Return the epochs of a segment's offsets (both inclusive); the one in force at its start begins there."""
+    """Return the epochs of a segment's offsets (both inclusive). The epoch in force at ``start_offset`` begins
+    there.
+    """
     known = truncate_from_end(epochs, end_offset)
-    # As Kafka truncates: drop the epochs before the segment, except the one in force at its start, which then begins at
-    # the segment's own start.
+    # Truncate as Kafka does: drop the epochs before the segment. The epoch in force at the segment's start remains, and
+    # begins at that start.
     later = tuple(entry for entry in known if entry[1] > start_offset)
     in_force = known[: len(known) - len(later)][-1:]
     return tuple((epoch, start_offset) for epoch, _ in in_force) + later
 
 
 def have_same_leaders(one: LeaderEpochs, other: LeaderEpochs, start_offset: int, end_offset: int) -> bool:
-    """Return True if both histories name the same leaders between two offsets, as far as both reach back.
+    """Return True if both histories name the same leaders between two offsets, as far back as both histories go.
 
-    Records of the same offset and epoch are the same record in every replica.
+    Two replicas that have a record of the same offset and epoch have the same record.
     """
     if not one or not other:
         return True
@@ -91,11 +93,11 @@ def epoch_at(epochs: LeaderEpochs, offset: int) -> int | None:
 
 
 def join_epochs(kept: LeaderEpochs, checkpoint: LeaderEpochs) -> LeaderEpochs:
-    """Return the epochs of ``checkpoint``, and before them those of ``kept`` that the broker has dropped since.
+    """Return the epochs of ``checkpoint``, preceded by those of ``kept`` that the broker has dropped since.
 
-    When its log start advances, a broker drops earlier epochs and lets the first remaining one begin there. ``kept`` is
-    an earlier checkpoint of the same log, or the epochs of its batches. Where the two end differently, the end of the
-    log was truncated, and ``checkpoint`` wins.
+    When its log start advances, a broker drops earlier epochs and lets the first remaining epoch begin at the log
+    start. ``kept`` is an earlier checkpoint of the same log, or the epochs of its batches. If the two end differently,
+    the end of the log was truncated, and ``checkpoint`` wins.
     """
     if not checkpoint:
         return ()
@@ -124,14 +126,16 @@ def format_partition_metadata(topic_id: Uuid) -> bytes:
 
 
 def parse_broker_id(raw: bytes) -> int | None:
-    """Parse the broker's id in ``meta.properties`` (``node.id``, before KRaft ``broker.id``); None if it is not set."""
+    """Parse the broker's id in ``meta.properties``: ``node.id``, or ``broker.id`` before KRaft; None if neither is
+    set.
+    """
     import javaproperties  # noqa: PLC0415  it imports an HTTP client, and few processes read this file
 
     try:
         properties = javaproperties.loads(_text(raw, "meta.properties"))
     except ValueError as error:
         raise BatchCorruptError(f"meta.properties cannot be parsed: {error}") from None
-    # KRaft's name first: a migrated broker may have both.
+    # Look for KRaft's name first: a migrated broker may have both.
     text = properties.get("node.id", properties.get("broker.id"))
     if text is None:
         return None
@@ -146,8 +150,8 @@ def parse_broker_id(raw: bytes) -> int | None:
 class ProducerState:
     """The broker's state of one idempotent producer.
 
-    ``last_sequence`` and ``last_offset`` are those of its last batch, which began ``offset_delta`` earlier.
-    ``coordinator_epoch`` and ``current_txn_first_offset`` are -1 outside of transactions.
+    ``last_sequence`` and ``last_offset`` are those of the producer's last batch, whose first offset is ``offset_delta``
+    lower. ``coordinator_epoch`` and ``current_txn_first_offset`` are -1 outside of transactions.
     """
 
     producer_id: int
@@ -161,8 +165,8 @@ class ProducerState:
 
 
 def parse_producer_snapshot(raw: bytes) -> tuple[ProducerState, ...]:
-    """Return the entries of a ``.snapshot`` file (version 1); BatchCorruptError if its CRC, version or size does not
-    hold.
+    """Return the entries of a ``.snapshot`` file (version 1). Raise BatchCorruptError if its CRC, version or size is
+    wrong.
     """
     if len(raw) < _SNAPSHOT_HEADER.size:
         raise BatchCorruptError(f"the producer snapshot has {len(raw)} bytes, fewer than its header")
@@ -171,7 +175,7 @@ def parse_producer_snapshot(raw: bytes) -> tuple[ProducerState, ...]:
         raise BatchCorruptError(
             f"the producer snapshot has version {version}, and {_SNAPSHOT_VERSION} is the one known"
         )
-    # Before the count is believed: a damaged one would only show as a wrong size.
+    # Check the CRC before trusting the count: a damaged count would be reported as a wrong size.
     if crc != crc32c.crc32c(raw[_SNAPSHOT_CRC_END:]):
         raise BatchCorruptError("the producer snapshot is damaged: its CRC does not hold")
     if count < 0 or len(raw) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:

@@ -16,7 +16,9 @@ MARKER_BYTES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class TransactionStep:
-    """A producer's first batch of a transaction in a log (``aborts`` None), or the marker that ends one."""
+    """The first batch of a producer's transaction in a log (``aborts`` is None), or the marker that ends the
+    transaction.
+    """
 
     producer_id: int
     offset: int
@@ -47,9 +49,9 @@ def transaction_steps(
 def play_markers(
     steps: Iterable[TransactionStep], opened: Mapping[int, int]
 ) -> tuple[tuple[AbortedTransaction, ...], dict[int, int]]:
-    """Return the aborted transactions among ``steps``, and those still open: each producer with its first offset.
+    """Return the aborted transactions among ``steps``, and the first offset of each producer whose transaction is open.
 
-    ``opened`` are the known ones that were open before.
+    ``opened`` are the transactions known to be open before the first step.
     """
     still_open = dict(opened)
     aborted: list[AbortedTransaction] = []
@@ -65,9 +67,12 @@ def play_markers(
 
 
 def marker_kind(record: bytes) -> int | None:
-    """Return the kind of a control batch by its first record's key: 0 abort, 1 commit; None without such a key."""
+    """Return what a control batch does, from the key of its first record: 0 aborts, 1 commits; None without such a
+    key.
+    """
     position, numbers = 0, list[int]()
-    # Record length, attributes (one byte), deltas of time and offset, key length; the key is version and kind.
+    # Skip five fields: record length, attributes (one byte), time and offset delta, key length. The key itself is a
+    # version and the kind.
     for field in range(5):
         if field == 1:
             position += 1

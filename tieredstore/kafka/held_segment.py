@@ -1,7 +1,7 @@
 """A closed segment whose files are open, so that the broker may rename or delete them.
 
-:func:`open_segment` opens the files, under the names before and after the broker has marked them deleted;
-:func:`describe_open` describes them as :func:`tieredstore.kafka.logdir.describe` describes files by name.
+:func:`open_segment` finds the files under their names before and after the broker has marked them deleted.
+:func:`describe_open` describes open files as :func:`tieredstore.kafka.logdir.describe` describes files by name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _TRIMMED: Final = (("index", OFFSET_ENTRY_SIZE), ("timeindex", TIME_ENTRY_SIZE))
 
 
 class SegmentIncompleteError(InvalidSegmentError):
-    """A file of the segment is absent or incomplete: a broker writes some of them just after the next log."""
+    """A file of the segment is absent or incomplete: a broker writes some files of a segment after it has begun the
+    next one.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ def open_segment(segment: FoundSegment) -> OpenSegment:
             if not is_trimmed(_last_entry(index, entry_size), entry_size):
                 raise SegmentIncompleteError(f"the broker has not closed {index.path} yet")
         transaction = None
-        with contextlib.suppress(SegmentIncompleteError):  # most segments have none
+        with contextlib.suppress(SegmentIncompleteError):  # most segments have no transaction index
             transaction = open_file(segment.path("txnindex"))
         snapshot = open_file(segment.snapshot_path(_end_offset(segment, log)))
         undone.pop_all()
@@ -88,9 +90,7 @@ def open_segment(segment: FoundSegment) -> OpenSegment:
 
 
 def reopen_segment(segment: OpenSegment) -> OpenSegment:
-    """Open the same files again under new descriptors, which stay open when the others are closed; close them as
-    well.
-    """
+    """Open the same files again under new descriptors, independent of the old ones. The caller closes both."""
     with contextlib.ExitStack() as undone:
 
         def duplicate(file: OpenFile) -> OpenFile:
@@ -108,9 +108,9 @@ def reopen_segment(segment: OpenSegment) -> OpenSegment:
 def describe_open(
     segment: OpenSegment, topic_id: Uuid, epochs: LeaderEpochs, *, check_crcs: bool = False
 ) -> LogSegment:
-    """Describe the segment for a copy. ``epochs`` are those of the partition's checkpoint, now or earlier.
+    """Describe the segment for a copy. ``epochs`` come from the partition's checkpoint, the current or an earlier one.
 
-    Epochs that the broker has dropped from the checkpoint are taken from the batches, each of which names its own.
+    Epochs that the broker has dropped from the checkpoint are taken from the batches, since each batch names its epoch.
     Raise InvalidSegmentError for contradictions, BatchCorruptError for damage (with ``check_crcs`` also in records),
     OSError for a failing disk.
     """
@@ -145,7 +145,7 @@ def describe_open(
 
 
 def with_files(described: LogSegment, segment: OpenSegment) -> LogSegment:
-    """Return the same description with the files of another opening."""
+    """Return ``described`` with its files replaced by those of ``segment``, the same segment opened again."""
     files = replace(
         described.files,
         log_segment=segment.log,
@@ -163,14 +163,14 @@ def _history(place: FoundSegment, epochs: LeaderEpochs, extent: LogExtent, end_o
         return epochs
     if not extent.leader_epochs:
         raise InvalidSegmentError(f"no leader epoch of segment {place} is known, which ends at {end_offset}")
-    # The segment may begin before its first batch, with the same leader: no other one has written in between.
+    # The segment may begin before its first batch, under the same leader: no other leader has written in between.
     (first_epoch, _), *later = extent.leader_epochs
     of_batches = ((first_epoch, place.base_offset), *later)
     return join_epochs(of_batches, epochs) if epochs else of_batches
 
 
 def _last_entry(index: OpenFile, entry_size: int) -> bytes:
-    """Read the end of an index, one byte more than an entry: the whole may be megabytes."""
+    """Read the end of an index, one byte more than an entry; the whole index may be megabytes."""
     size = os.fstat(index.descriptor).st_size
     return os.pread(index.descriptor, entry_size + 1, max(0, size - entry_size - 1))
 
@@ -186,7 +186,7 @@ def _open(path: Path, segment: FoundSegment) -> OpenFile:
     with contextlib.suppress(FileNotFoundError):
         return OpenFile(path, os.open(path, _TO_READ))
     plain = path.with_name(path.name.removesuffix(DELETED))
-    # Names change one after the other, and only in this direction, so a plain name needs only one look.
+    # The broker renames the files one after the other, and only from plain to marked, so look at the plain name once.
     for name in (plain, _mark(plain)) if segment.is_deleted else (_mark(plain),):
         with contextlib.suppress(FileNotFoundError):
             return OpenFile(name, os.open(name, _TO_READ))

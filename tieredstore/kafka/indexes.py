@@ -6,9 +6,9 @@ All integers are big-endian. The files have no header, only entries::
     .timeindex  int64 timestamp, int32 offset - base offset                                     12 bytes
     .txnindex   int16 version 0, int64 producer id, first, last and last stable offset          34 bytes
 
-While the broker writes a segment its ``.index`` and ``.timeindex`` are preallocated, so that zeros follow the last
-entry; it trims them when it closes the segment. An entry of zeros can be real only as the first one (timestamp 0 at
-the base offset): it counts where it is the whole file or others follow it.
+While the broker writes a segment, its ``.index`` and ``.timeindex`` are preallocated: zeros follow the last entry. The
+broker cuts them off when it closes the segment. Only the first entry can really be all zeros (timestamp 0 at the base
+offset). Such an entry counts if it is the whole file or if others follow it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Final, TypeAlias, TypeVar, overload
 from tieredstore.errors import BatchCorruptError
 
 Column: TypeAlias = "array[int]"
-"""A field of all entries: of 32 bits, timestamps of 64."""
+"""One field of all entries: 32 bits each, timestamps 64."""
 
 _Entry = TypeVar("_Entry")
 
@@ -50,7 +50,7 @@ class OffsetIndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class TimeIndexEntry:
-    """``timestamp`` (ms) is the greatest of the segment up to ``offset``."""
+    """``timestamp`` (ms) is the greatest timestamp of the segment's records up to ``offset``."""
 
     timestamp: int
     offset: int
@@ -58,9 +58,9 @@ class TimeIndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransaction:
-    """An aborted transaction; ``last_offset`` (inclusive) is that of its abort marker.
+    """An aborted transaction; ``last_offset`` (inclusive) is the offset of its abort marker.
 
-    ``last_stable_offset`` is that of the partition when the marker was written.
+    ``last_stable_offset`` is the partition's when the marker was written.
     """
 
     producer_id: int
@@ -70,12 +70,12 @@ class AbortedTransaction:
 
 
 class _Entries(Sequence[_Entry]):
-    """Two columns of equal length; entries are made on access and found by bisection."""
+    """Two columns of equal length. Entries are made when accessed, and found by bisection."""
 
     def __init__(self, base_offset: int, first: Column, second: Column) -> None:
         self.base_offset = base_offset
         self.columns: Final = first, second
-        """As in the file, offsets relative to the base offset: for a scan of a large index."""
+        """As in the file, with offsets relative to the base offset; used to scan a large index."""
 
     def __len__(self) -> int:
         return len(self.columns[0])
@@ -94,7 +94,9 @@ class _Entries(Sequence[_Entry]):
         """Make the entry from its two fields."""
 
     def _second_at_or_before(self, first: int) -> int:
-        """Return the second column of the last entry whose first one is at most ``first``; 0 before all entries."""
+        """Return the second field of the last entry whose first field is at most ``first``; 0 if there is no such
+        entry.
+        """
         at_or_before = bisect_right(self.columns[0], first)
         return self.columns[1][at_or_before - 1] if at_or_before else 0
 
@@ -106,9 +108,11 @@ class OffsetIndex(_Entries[OffsetIndexEntry]):
         return OffsetIndexEntry(self.base_offset + first, second)
 
     def position_for_offset(self, offset: int) -> int:
-        """Return the byte from which a read meets ``offset``: the batch of the last entry at or before it, else 0."""
-        # An entry names the last offset of its batch. So the batch with `offset` is that of the last entry at or before
-        # it, or a later one: a read from there never starts too late.
+        """Return the byte at which to begin reading for ``offset``: the position of the last entry at or before it,
+        else 0.
+        """
+        # An entry names the last offset of its batch. So the batch with `offset` is the entry's batch or a later one: a
+        # read from the entry's position never starts too late.
         return self._second_at_or_before(offset - self.base_offset)
 
 
@@ -119,13 +123,15 @@ class TimeIndex(_Entries[TimeIndexEntry]):
         return TimeIndexEntry(first, self.base_offset + second)
 
     def offset_for_timestamp(self, timestamp: int) -> int:
-        """Return an offset at or before the first record with ``timestamp`` or later: read on from there to find it."""
-        # The entry of exactly `timestamp` names the offset that first reached it.
+        """Return an offset at or before the first record with ``timestamp`` or later; read from there to find that
+        record.
+        """
+        # The entry of exactly `timestamp` names the offset that first had this timestamp.
         return self.base_offset + self._second_at_or_before(timestamp)
 
 
 def read_offset_index(raw: bytes, base_offset: int) -> OffsetIndex:
-    """Parse an ``.index`` file; BatchCorruptError for a size or order that Kafka never writes."""
+    """Parse an ``.index`` file. Raise BatchCorruptError for a size or order that Kafka never writes."""
     words = _words(_cut_padding(raw, _OFFSET_ENTRY, "offset index"))
     offsets, positions = words[::2], words[1::2]
     _check_order("offset index", offsets, positions)
@@ -133,17 +139,19 @@ def read_offset_index(raw: bytes, base_offset: int) -> OffsetIndex:
 
 
 def read_time_index(raw: bytes, base_offset: int) -> TimeIndex:
-    """Parse a ``.timeindex`` file; BatchCorruptError for a size or order that Kafka never writes."""
+    """Parse a ``.timeindex`` file. Raise BatchCorruptError for a size or order that Kafka never writes."""
     used = _cut_padding(raw, _TIME_ENTRY, "time index")
     timestamps = array("q", (timestamp for timestamp, _ in _TIME_ENTRY.iter_unpack(used)))
     offsets = _words(used)[2::3]
-    # Equal offsets pass: Kafka's writer, too, refuses only an offset below the last one.
+    # Accept equal offsets: Kafka's writer refuses only an offset below the last one.
     _check_order("time index", timestamps, offsets, may_stay=True)
     return TimeIndex(base_offset, timestamps, offsets)
 
 
 def read_txn_index(raw: bytes, base_offset: int) -> tuple[AbortedTransaction, ...]:
-    """Parse a ``.txnindex`` file, in the order of the abort markers; BatchCorruptError for what Kafka never writes."""
+    """Parse a ``.txnindex`` file; entries are in the order of the abort markers. Raise BatchCorruptError for an
+    entry that Kafka never writes.
+    """
     transactions: list[AbortedTransaction] = []
     last = base_offset - 1
     for number, (version, *fields) in enumerate(
@@ -152,8 +160,8 @@ def read_txn_index(raw: bytes, base_offset: int) -> tuple[AbortedTransaction, ..
         entry = AbortedTransaction(*fields)
         if version != 0:
             raise BatchCorruptError(f"entry {number} of the transaction index has the unknown version {version}")
-        # Ordered by their markers, not by their beginnings: a long transaction may abort after shorter ones that began
-        # later.
+        # Entries are ordered by their markers, not by their first offsets: a long transaction may abort after a shorter
+        # one that began later.
         if min(fields) < 0 or entry.first_offset > entry.last_offset or entry.last_offset <= last:
             raise BatchCorruptError(
                 f"entry {number} of the transaction index contradicts itself or the one before: {entry}"
@@ -172,7 +180,7 @@ def format_txn_index(entries: Iterable[AbortedTransaction]) -> bytes:
 
 
 def is_trimmed(raw: bytes, entry_size: int) -> bool:
-    """Return True if an index file ends with an entry, not with the zeros of a segment that is being written."""
+    """Return True if an index file ends with an entry, False if it ends with preallocated zeros."""
     return len(raw) <= entry_size or any(raw[-entry_size:])
 
 
@@ -185,7 +193,9 @@ def _words(raw: bytes) -> Column:
 
 
 def _check_order(name: str, first: Column, second: Column, *, may_stay: bool = False) -> None:
-    """Raise BatchCorruptError unless both columns increase from 0 or above; the second ``may_stay`` equal."""
+    """Raise BatchCorruptError unless both columns begin at 0 or above and increase. With ``may_stay`` the second
+    column may repeat a value.
+    """
     ordered = le if may_stay else lt
     last = (-1, 0 if may_stay else -1)
     if _increases(first, last[0], lt) and _increases(second, last[1], ordered):
@@ -197,7 +207,9 @@ def _check_order(name: str, first: Column, second: Column, *, may_stay: bool = F
 
 
 def _increases(column: Column, before: int, ordered: Callable[[int, int], bool]) -> bool:
-    """Return True if a column begins after ``before`` and stays ordered; it may have millions of entries."""
+    """Return True if a column begins after ``before`` and is ordered. Must be fast: a column may have millions of
+    entries.
+    """
     return not column or (ordered(before, column[0]) and all(map(ordered, column, islice(column, 1, None))))
 
 
@@ -205,6 +217,6 @@ def _cut_padding(raw: bytes, layout: struct.Struct, name: str) -> bytes:
     """Return the entries without the zeros after them."""
     if len(raw) % layout.size:
         raise BatchCorruptError(f"the {name} has {len(raw)} bytes, not a multiple of {layout.size}")
-    # Rounded up to whole entries: the last real one may itself end in zero bytes.
+    # Round up to whole entries: the last real one may itself end in zero bytes.
     used = -(-len(raw.rstrip(b"\0")) // layout.size) * layout.size
     return raw if len(raw) == layout.size else raw[:used]

@@ -1,4 +1,4 @@
-"""The extent of a segment's open log by its batch headers, and a check of its checksums."""
+"""The extent of a segment's open log, from its batch headers, and a check of the batches' checksums."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from tieredstore.kafka._header_walk import HeaderWalk
 from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, check_batch_crc, next_batch_header
 from tieredstore.kafka.checkpoints import LeaderEpochs
 
-# Four 16 KiB batches per read: small enough to skip over big batches, big enough for few calls on small ones.
+# Four 16 KiB batches per read: small enough to skip the records of big batches, big enough to need few calls on small
+# batches.
 _VIEW_SIZE: Final = 64 * 1024
 _PIECE: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class LogExtent:
-    """The sum of all batch headers of a log.
+    """A summary of all batch headers of a log.
 
-    ``last_offset`` is inclusive; without a batch it precedes the base offset, and ``max_timestamp_ms`` is -1.
-    ``leader_epochs`` are those of the batches, each with the base offset of its first one.
+    ``last_offset`` is inclusive; without a batch it is the base offset minus 1, and ``max_timestamp_ms`` is -1.
+    ``leader_epochs`` holds each epoch of the batches with the base offset of its first batch.
     """
 
     last_offset: int
@@ -33,10 +34,10 @@ class LogExtent:
 
 
 def scan_log(descriptor: int, size: int, base_offset: int, segment: str, *, check_crcs: bool = False) -> LogExtent:
-    """Walk the headers of an open log of ``size`` bytes. Bounded memory; positional reads only.
+    """Walk the headers of an open log of ``size`` bytes, with bounded memory and positional reads only.
 
-    Raise InvalidSegmentError for a log that is not closed or begins before its base, BatchCorruptError for damage (with
-    ``check_crcs`` also in records). ``segment`` names it in errors.
+    Raise InvalidSegmentError for a log that is not closed or begins before its base offset, BatchCorruptError for
+    damage (with ``check_crcs`` also in records). ``segment`` is the segment's name in errors.
     """
     walk, view = HeaderWalk(descriptor, size, base_offset, check_crcs), _FileView(descriptor, size)
     while True:
@@ -64,7 +65,7 @@ def scan_log(descriptor: int, size: int, base_offset: int, segment: str, *, chec
 
 @contextmanager
 def explain_failure(path: Path, segment: str) -> Generator[None, None, None]:
-    """Turn a file's OSError into InvalidSegmentError that names the segment."""
+    """Turn an OSError about the file into an InvalidSegmentError that names the segment."""
     try:
         yield
     except FileNotFoundError:
@@ -74,7 +75,9 @@ def explain_failure(path: Path, segment: str) -> Generator[None, None, None]:
 
 
 def _check(descriptor: int, header: BatchHeader, segment: str) -> None:
-    """Raise BatchCorruptError unless the batch's checksum matches. Its size was compared with the log's before."""
+    """Raise BatchCorruptError unless the batch's checksum matches. The walk has already bounded the batch by the
+    log's size.
+    """
     batch = bytearray(header.size_in_bytes)
     view, filled = memoryview(batch), 0
     while filled < len(batch):
@@ -86,7 +89,7 @@ def _check(descriptor: int, header: BatchHeader, segment: str) -> None:
 
 
 class _FileView:
-    """A view of an open file that reads forward in pieces: bounded memory, and no signal if the file shrinks."""
+    """A view of an open file, read forward in pieces: memory is bounded, and a shrinking file raises no signal."""
 
     def __init__(self, descriptor: int, size: int) -> None:
         self._descriptor = descriptor
@@ -96,9 +99,9 @@ class _FileView:
 
     def __call__(self, position: int) -> memoryview:
         header_size = min(HEADER_SIZE, self._size - position)
-        # Positions only grow: keep one piece, no earlier one is needed again.
+        # Positions only grow, so one piece is enough: no earlier piece is needed again.
         if not self._start <= position <= self._start + len(self._piece) - header_size:
-            # Not mmap: if a file shrinks under a map, an access kills the process.
+            # Not mmap: if a file shrinks while it is mapped, an access kills the process.
             self._piece = os.pread(self._descriptor, _VIEW_SIZE, position)
             self._start = position
             if len(self._piece) < header_size:

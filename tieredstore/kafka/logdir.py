@@ -1,8 +1,8 @@
 """The segments in Kafka's log directories, and the description of one for a copy.
 
-:func:`discover` lists directories and opens nothing; :func:`describe` reads one segment's small files and the headers
-of its batches. A log directory has one directory ``<topic>-<partition>`` for each partition, and in it for each
-segment, by base offset::
+:func:`discover` lists directories and opens no file. :func:`describe` reads one segment's small files and the headers
+of its batches. A log directory has one directory ``<topic>-<partition>`` per partition. That directory holds, for each
+segment, files named by the base offset::
 
     00000000000000002225.log  .index  .timeindex  [.txnindex]
     00000000000000004433.snapshot     the producers as of offset 4433: it belongs to the segment that ends before it
@@ -45,7 +45,7 @@ _DELETED_LOG: Final = re.compile(r"(\d{20})\.log\.deleted", re.ASCII)
 # Directories that the broker is about to delete, is moving between disks, or no longer owns.
 _DOOMED_DIRECTORY: Final = re.compile(r".+-(delete|future|stray)")
 _DOOMED_FILE: Final = re.compile(r".+\.(deleted|cleaned|swap)")
-# __consumer_offsets and others: compacted, and useful to their own broker only.
+# Topics such as __consumer_offsets: compacted, and useful only to the broker that wrote them.
 _INTERNAL: Final = "__"
 DELETED: Final = ".deleted"
 """The broker appends it to the names of a segment's files before it deletes them."""
@@ -63,7 +63,8 @@ class PartitionFileMissingError(InvalidSegmentError):
 
 
 class RecordsDeletedError(InvalidSegmentError):
-    """The broker has deleted all records of the segment: its files remain, but its epochs are no longer known.
+    """The broker has deleted all records of the segment: the files remain, but the checkpoint no longer has their
+    epochs.
 
     ``kafka-delete-records`` leaves a segment in this state until retention removes the file.
     """
@@ -71,9 +72,9 @@ class RecordsDeletedError(InvalidSegmentError):
 
 @dataclass(frozen=True, slots=True)
 class FoundSegment:
-    """A ``.log`` file, not opened yet. ``next_base_offset`` is None for the last one of its partition.
+    """A ``.log`` file, not opened yet. ``next_base_offset`` is None for the last segment of its partition.
 
-    If it ``is_deleted``, its files are named ``.deleted`` or soon will be: names change one after the other.
+    If ``is_deleted``, its files are named ``.deleted`` or soon will be: the broker renames them one after the other.
     """
 
     directory: Path
@@ -97,7 +98,7 @@ class FoundSegment:
 
 @dataclass(frozen=True, slots=True)
 class LeftAlone:
-    """A file or directory that is not a partition's segment, and the reason as one clause."""
+    """A file or directory that is not a segment of a partition, and the reason as one clause."""
 
     path: Path
     reason: str
@@ -105,7 +106,7 @@ class LeftAlone:
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """The segments found, by topic, partition and base offset, and the entries left alone."""
+    """The segments found, ordered by topic, partition and base offset, and the entries left alone."""
 
     segments: tuple[FoundSegment, ...]
     left_alone: tuple[LeftAlone, ...]
@@ -116,7 +117,7 @@ class LogSegment:
     """One segment with everything that Kafka passes to a remote storage manager about it.
 
     ``end_offset`` is inclusive. ``max_timestamp_ms`` is the greatest of the batch headers, -1 if there is none. An
-    active segment (``closed_files`` is None) cannot be copied yet: its log was not read, ``end_offset`` and
+    active segment (``closed_files`` is None) cannot be copied yet. Its log was not read: ``end_offset`` and
     ``max_timestamp_ms`` are -1, and there are no epochs.
     """
 
@@ -167,10 +168,10 @@ class LogSegment:
 
 
 def discover(path: Path, *, topics: Collection[str] = ()) -> Discovery:
-    """Find the segments under a log directory, in one ``<topic>-<partition>`` directory, or the one of a ``.log`` file.
+    """Find the segments under ``path``: a log directory, one ``<topic>-<partition>`` directory, or one ``.log`` file.
 
-    Lists directories only. In a log directory, ``topics`` selects partitions; without it, all topics except Kafka's
-    internal ones (``__…``). Raise ConfigError for any other path.
+    Lists directories only. In a log directory, ``topics`` selects partitions; without ``topics``, all are found except
+    those of Kafka's internal topics (``__…``). Raise ConfigError for any other path.
     """
     if path.is_file():
         return _discover_file(path)
@@ -186,8 +187,8 @@ def discover_deleted(directory: Path) -> tuple[FoundSegment, ...]:
     """Find the segments of one ``<topic>-<partition>`` directory, including those that the broker is about to delete.
 
     Retention deletes the first segments. A segment marked deleted after one that is not was truncated from the end of
-    the log, or replaced by compaction: it is left out, because its records are no longer part of the log. One listing
-    decides, because a segment may be closed and marked deleted within the same millisecond.
+    the log, or replaced by compaction. It is left out, because its records are no longer part of the log. Decide from
+    one listing, because a segment may be closed and marked deleted within the same millisecond.
     """
     topic, partition = partition_of(directory)
     names = _names(directory)
@@ -209,13 +210,13 @@ def partition_of(directory: Path) -> tuple[str, int]:
 
 
 def describe(segment: FoundSegment, topic_id: Uuid | None = None) -> LogSegment:
-    """Read the description for a copy: the segment's small files, and all batch headers of a closed one.
+    """Describe a segment for a copy, from its small files and, if it is closed, all its batch headers.
 
-    A segment is closed if another follows it. The last one is closed if its producer snapshot exists and its indexes
-    are trimmed, as in a copy of a partition without its active segment. (The active segment of a broker after an
-    orderly shutdown looks the same, and is whole.) As in Kafka, a segment ends just before the base offset of the next,
-    whatever its last batch is: compaction may have emptied its log. The last one ends with its last batch; empty, it is
-    active.
+    A segment is closed if another segment follows it. The last segment is closed if its producer snapshot exists and
+    its indexes are trimmed, as in a copy of a partition without its active segment. (A broker's active segment looks
+    the same after an orderly shutdown, and is whole.) As in Kafka, a segment ends just before the base offset of the
+    next one, even if compaction has removed its last batches. The last segment ends with its last batch; an empty one
+    is active.
 
     The topic id comes from ``partition.metadata``, which is not read if ``topic_id`` is given. Raise
     InvalidSegmentError for files that are missing or contradict each other (PartitionFileMissingError for files that
@@ -290,7 +291,7 @@ def _discover_partition(directory: Path) -> Discovery:
 
 def _base_offsets(directory: Path, pattern: re.Pattern[str], names: Iterable[str]) -> list[int]:
     bases = sorted(int(match[1]) for match in map(pattern.fullmatch, names) if match)
-    # Twenty digits can exceed a long.
+    # Twenty digits can exceed a 64-bit integer.
     if bases and bases[-1] > MAX_OFFSET:
         raise InvalidSegmentError(f"{directory} has a log at offset {bases[-1]}, beyond 63 bits")
     return bases
@@ -304,7 +305,7 @@ def _doomed_files(entries: list[Path]) -> Iterator[LeftAlone]:
 
 
 def _closed_extent(segment: FoundSegment, size: int) -> tuple[int, int] | None:
-    """End offset and greatest timestamp of a closed segment; None for an active one."""
+    """Return the end offset and greatest timestamp of a closed segment; None for an active one."""
     if segment.next_base_offset is not None:
         last, max_timestamp = _scan(segment, size)
         if last >= segment.next_base_offset:
@@ -312,7 +313,7 @@ def _closed_extent(segment: FoundSegment, size: int) -> tuple[int, int] | None:
                 f"segment {segment} ends at offset {last}, but {segment.next_base_offset} begins the next"
             )
         return segment.next_base_offset - 1, max_timestamp
-    # Cheap checks first; reading all headers comes last.
+    # Run the cheap checks first; reading all headers comes last.
     if size == 0 or not _indexes_are_trimmed(segment) or not _has_later_snapshot(segment):
         return None
     last, max_timestamp = _scan(segment, size)
@@ -342,7 +343,7 @@ def _epochs_of(segment: FoundSegment, epochs: LeaderEpochs, end_offset: int) -> 
     if own:
         return own
     if epochs:
-        # The broker truncates the checkpoint at its log start.
+        # The broker removes the epochs before its log start from the checkpoint.
         raise RecordsDeletedError(
             f"the broker has deleted the records of segment {segment}: its log begins at {epochs[0][1]}"
         )

@@ -1,4 +1,4 @@
-"""Kafka's record batches into Arrow columns, by a compiled kernel. Needs ``tieredstore[arrow]``."""
+"""Kafka's record batches decoded into Arrow columns by a compiled kernel. Needs ``tieredstore[arrow]``."""
 
 from __future__ import annotations
 

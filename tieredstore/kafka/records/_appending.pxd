@@ -1,4 +1,4 @@
-# Values behind those that a column has: many at a time, in memory that is known to have room for them.
+# Append many values to a column at once. The caller has made room for all of them.
 
 from libc.stdint cimport int32_t, uint8_t, uint16_t
 from libc.string cimport memset
@@ -19,8 +19,10 @@ cdef inline void fill(int32_t* items, int32_t item, Py_ssize_t count) noexcept n
         items[i] = item
 
 
-# Both binary columns of a message, and both of a header, by the same code: ``data`` and ``sizes`` are the members of the
-# first item, and ``stride`` leads to the next one's. All data lie before ``limit``.
+# Append the keys or values of messages or headers: the same code for all four.
+#
+# ``data`` and ``sizes`` point to the members of the first item, and ``stride`` is the distance to the next item's. All
+# data lie before ``limit``.
 cdef inline void append_binary(
     Column* column, Py_ssize_t before, Py_ssize_t count, const uint8_t* data, const uint8_t* sizes, Py_ssize_t stride,
     const uint8_t* limit,

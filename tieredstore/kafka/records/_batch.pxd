@@ -1,4 +1,4 @@
-# The header of a batch, from bytes that are known to hold all of the batch. See batches.py for the layouts.
+# The header of a batch. The caller has checked that all bytes of the batch are present. batches.py has the layouts.
 
 from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t
 
@@ -14,7 +14,7 @@ cdef enum:
     LAST_CODEC = 4
 
 cdef struct Batch:
-    int64_t place  # in the log
+    int64_t place  # byte position in the log
     int64_t size
     int64_t base_offset, last_offset, base_timestamp, max_timestamp, producer_id
     int32_t leader_epoch, base_sequence, count
@@ -22,7 +22,7 @@ cdef struct Batch:
     int16_t producer_epoch, attributes
     int magic
 
-# Of a transaction that was aborted.
+# An aborted transaction.
 cdef struct AbortedRange:
     int64_t producer_id, first_offset, last_offset
 
@@ -42,7 +42,7 @@ cdef inline bint read_batch_header(const uint8_t* head, Batch* batch, Body* body
     if batch.base_offset < 0 or last_delta < 0 or batch.base_offset > INT64_MAX - last_delta:
         return fail(body, BAD_OFFSETS, batch.base_offset, last_delta)
     batch.last_offset = batch.base_offset + last_delta
-    # Compaction takes records away and keeps the offsets: fewer records than offsets are right, more are not.
+    # Compaction removes records but keeps the offsets: fewer records than offsets are valid, more are not.
     if not 0 <= batch.count <= <int64_t>last_delta + 1:
         return fail(body, BAD_COUNT, batch.count, <int64_t>last_delta + 1)
     return (batch.attributes & CODEC_BITS) <= LAST_CODEC or fail(body, BAD_CODEC, batch.attributes & CODEC_BITS, 0)

@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t, uint8_t
 
 from tieredstore.kafka.records._slabs cimport SlabPool
 
-# The bits of ``wanted``.
+# The bits of ``wanted``, one per column.
 cdef enum:
     KEY = 1
     VALUE = 2
@@ -13,7 +13,7 @@ cdef enum:
     TIMESTAMP_TYPE = 32
     LEADER_EPOCH = 64
 
-# A binary column is three buffers that follow each other: which are not null, where each ends, and the bytes.
+# A binary column has three consecutive buffers: the validity bits, where each value ends, and the bytes.
 cdef enum:
     KEY_VALID
     KEY_ENDS

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The memory of unfinished columns, and its release to Arrow.
 
-Each buffer is one slab, sized by recent use; columns.py makes arrays of them, in their order.
+Each buffer is one slab, sized by recent use. columns.py makes arrays from the buffers, in their order.
 """
 
 cimport cython
@@ -15,14 +15,14 @@ cdef extern from "_bytes.h" nogil:
         STRIDE
 
 cdef enum:
-    # Copy a buffer that uses less than half of a slab over this size, so that long-lived rows do not hold the whole
-    # slab.
+    # Copy a buffer that uses less than half of a slab over this size, so that a batch kept for long does not hold the
+    # whole slab.
     WORTH_SHRINKING = 32 * 1024
 
 
 @cython.no_gc
 cdef class ColumnBuffers:
-    """The buffers of the columns whose bits are in ``wanted``, and how many rows they have."""
+    """The buffers of the columns whose bits are in ``wanted``, and their number of rows."""
 
     def __cinit__(self, SlabPool pool, int wanted):
         self.pool, self.wanted = pool, wanted
@@ -37,7 +37,7 @@ cdef class ColumnBuffers:
     # --- memory ---
 
     cdef bint _rows_room(self, Py_ssize_t count) noexcept nogil:
-        """Make room for all fixed-size fields of this many more rows."""
+        """Make room for ``count`` more rows in all columns of fixed-size fields."""
         cdef Py_ssize_t rows = self.rows + count
         cdef int wanted = self.wanted
         return (
@@ -65,7 +65,7 @@ cdef class ColumnBuffers:
     cdef bint _null_room(self, int first, Py_ssize_t count, Py_ssize_t nulls) noexcept nogil:
         if nulls == 0:
             return True
-        # The first null of a column: all rows before it are valid.
+        # This is the first null of the column: mark all rows before it valid.
         cdef bint first_null = self.buffers[first].used == 0
         if not self._room(first, (count + 7) // 8):
             return False
@@ -86,13 +86,13 @@ cdef class ColumnBuffers:
         column.data, column.capacity = data, room
         return True
 
-    # --- the way out ---
+    # --- handing over ---
 
     def take(self):
-        """The columns of all rows since the last time, for RecordColumns.build; None if there are no rows.
+        """Return the columns of all rows since the last call, for RecordColumns.build; None if there are no rows.
 
-        The rows, the rows of headers, the nulls of key, value, headers and header values, whether all header keys are
-        ASCII, and of each buffer its slab and the bytes that are used of it, or None.
+        The tuple has: the number of rows; the number of header rows; the nulls of key, value, headers and header
+        values; True if all header keys are ASCII; and for each buffer its slab and the bytes used of it, or None.
         """
         if self.rows == 0:
             return None
@@ -110,7 +110,7 @@ cdef class ColumnBuffers:
         return taken
 
     cdef Py_ssize_t _mark_lists(self) except -1:
-        """A record without headers gets a null: Kafka does not distinguish none from an empty list."""
+        """Give a record without headers a null: Kafka does not distinguish no headers from an empty list."""
         cdef const int32_t* ends = <int32_t*>self.buffers[HEADERS_ENDS].data
         cdef uint8_t* valid
         cdef Py_ssize_t i, nulls = 0
@@ -143,7 +143,7 @@ cdef class ColumnBuffers:
         else:
             data, room = column.data, column.capacity
         taken = (adopt_slab(self.pool, data, room), column.used)
-        # The last columns of a log have few rows and predict little: only many of them lower the estimate.
+        # The last columns of a log have few rows and predict little: lower the estimate only after many of them.
         self.pool.usual[buffer] = max(column.used, self.pool.usual[buffer] - self.pool.usual[buffer] // 4)
         column.used, column.capacity, column.data = 0, 0, NULL
         return taken

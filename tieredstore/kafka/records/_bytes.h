@@ -1,10 +1,10 @@
-/* What the kernel needs of C itself: big-endian loads, short copies, and the two checksums of Kafka.
+/* Helpers in C for the kernel: big-endian loads, short copies, and Kafka's two checksums.
 
-   CRC-32C (Castagnoli, of magic 2) runs on the processor's own instruction where there is one, over three lanes at a
-   time: the instruction takes three cycles, and a new one can start in each. A lane's checksum is moved over the bytes
-   of the lanes after it by tables, because a CRC register after n zero bytes is a linear function of the register.
-   Where the processor multiplies 64 bytes without carries (_fold.h), that is twice as fast. CRC-32 (IEEE, of magic 0 and
-   1), and CRC-32C elsewhere, take eight bytes a step by tables; TIEREDSTORE_PLAIN_C leaves them alone. */
+   CRC-32C (Castagnoli, magic 2) uses the processor's instruction if there is one, on three lanes at a time: the
+   instruction takes three cycles, and a new one can start in each. Tables move a lane's checksum over the bytes of the
+   lanes after it, because a CRC register after n zero bytes is a linear function of the register. If the processor can
+   multiply 64 bytes without carries (_fold.h), that is twice as fast. CRC-32 (IEEE, magic 0 and 1), and CRC-32C on
+   other processors, process eight bytes a step by tables. TIEREDSTORE_PLAIN_C selects the tables everywhere. */
 
 #ifndef TIEREDSTORE_BYTES_H
 #define TIEREDSTORE_BYTES_H
@@ -14,7 +14,7 @@
 #include <string.h>
 
 #if defined(TIEREDSTORE_PLAIN_C)
-/* No instruction but those that the compiler chooses by itself. */
+/* Use no instructions but those that the compiler chooses by itself. */
 #elif defined(__x86_64__) && defined(__GNUC__)
 #include <nmmintrin.h>
 #if defined(__clang__) || __GNUC__ >= 9
@@ -55,8 +55,8 @@ static inline int32_t big_32(const uint8_t *at) { return (int32_t)__builtin_bswa
 
 static inline int16_t big_16(const uint8_t *at) { return (int16_t)(at[0] << 8 | at[1]); }
 
-/* memcpy for sizes that differ from call to call and are mostly short: no call up to 64 bytes, but loads that may
-   overlap, never a byte outside of either side. */
+/* memcpy for sizes that vary and are mostly short. Up to 64 bytes it makes no call: it copies with loads that may
+   overlap, but never touch a byte outside of either side. */
 static inline void copy_bytes(uint8_t *to, const uint8_t *from, size_t size) {
     if (size > 64) {
         memcpy(to, from, size);
@@ -81,8 +81,9 @@ static inline void copy_bytes(uint8_t *to, const uint8_t *from, size_t size) {
 
 enum { STRIDE = 64 };
 
-/* The same, by one copy of 64 bytes where that is enough: there must be as many behind the target's end, and are behind
-   the source's if it ends that long before `limit`. No branch on the size for most keys and short values. */
+/* Copy by a single copy of 64 bytes if size allows, which needs no branch on the size for most keys and short values.
+   At least 64 bytes must follow the target's end. If 64 bytes from the source would cross `limit`, copy exactly
+   instead. */
 static inline void copy_wide(uint8_t *to, const uint8_t *from, size_t size, const uint8_t *limit) {
     if (size <= STRIDE && limit - from >= STRIDE)
         memcpy(to, from, STRIDE);
@@ -90,7 +91,7 @@ static inline void copy_wide(uint8_t *to, const uint8_t *from, size_t size, cons
         copy_bytes(to, from, size);
 }
 
-/* The same for what mostly has a word or two. */
+/* Like copy_wide, for data that is mostly one or two words. */
 static inline void copy_key(uint8_t *to, const uint8_t *from, size_t size, const uint8_t *limit) {
     if (size <= 16 && limit - from >= 16)
         memcpy(to, from, 16);
@@ -98,7 +99,7 @@ static inline void copy_key(uint8_t *to, const uint8_t *from, size_t size, const
         copy_wide(to, from, size, limit);
 }
 
-/* 1 if any of the bytes is over 127. */
+/* Return 1 if any byte is over 127. */
 static inline int has_high_byte(const uint8_t *at, size_t size) {
     uint64_t seen = 0;
     for (; size >= 8; at += 8, size -= 8) seen |= load_64(at);
@@ -138,7 +139,7 @@ static uint32_t crc_by_tables(uint32_t tables[8][256], uint32_t crc, const uint8
     return ~crc;
 }
 
-/* The tables that move a register over `distance` zero bytes: its images of the 32 single bits, summed a byte at a time. */
+/* The tables that move a register over `distance` zero bytes: the images of its 32 bits, combined per byte. */
 static void build_shift(uint32_t shift[4][256], int distance) {
     for (int bit = 0; bit < 32; bit++) {
         uint32_t crc = 1u << bit;
@@ -194,7 +195,7 @@ HARDWARE_CRC static uint32_t crc32c_hardware(uint32_t crc, const uint8_t *at, si
     return ~crc;
 }
 
-/* The checksum of all bytes so far, of those before these being `crc`, 0 where there are none. */
+/* Return the checksum of all bytes so far; `crc` is that of the bytes before these, 0 if there are none. */
 static uint32_t crc32c_continued(uint32_t crc, const uint8_t *at, size_t size) {
 #ifdef CAN_FOLD
     if (can_fold && size >= 256) return ~fold_crc(~crc, at, size);
@@ -212,7 +213,7 @@ static uint32_t crc32c_continued(uint32_t crc, const uint8_t *at, size_t size) {
 
 static uint32_t crc32c(const uint8_t *at, size_t size) { return crc32c_continued(0, at, size); }
 
-/* CRC-32C by the instruction where there is one, without folding; by tables where there is none. */
+/* CRC-32C by the processor's instruction if there is one, without folding; otherwise by tables. */
 static uint32_t crc32c_by_instruction(const uint8_t *at, size_t size) {
 #ifdef HARDWARE_CRC
     if (HAS_HARDWARE_CRC()) return crc32c_hardware(0, at, size);

@@ -12,8 +12,8 @@ build_checksums()
 
 
 def checksum(kind, const uint8_t[::1] data):
-    """Return the checksum of the data as the scanner computes it: ``ieee``, ``castagnoli``, or as on lesser
-    processors ``castagnoli by instruction`` and ``portable castagnoli``.
+    """Return the checksum of the data as the scanner computes it: ``ieee`` or ``castagnoli``. On older processors
+    the scanner uses ``castagnoli by instruction`` or ``portable castagnoli``.
     """
     cdef const uint8_t* at = &data[0] if data.shape[0] else NULL
     if kind == "ieee":
@@ -24,7 +24,7 @@ def checksum(kind, const uint8_t[::1] data):
 
 
 def expand(int codec, const uint8_t[::1] body, size_t most):
-    """Decompress the body as the scanner does; None if the scanner leaves it to the codec's library."""
+    """Decompress the body as the scanner does; return None if the scanner would leave it to the codec's library."""
     cdef Expanded expanded = Expanded(NULL, 0, 0, most)
     try:
         if not body.shape[0] or not expand_body(&expanded, codec, &body[0], body.shape[0]):

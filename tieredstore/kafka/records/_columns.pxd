@@ -4,7 +4,7 @@ from tieredstore.kafka.records._buffers cimport ColumnBuffers
 from tieredstore.kafka.records._parse cimport Body, Rows
 
 cdef class ColumnBuilder(ColumnBuffers):
-    # The rows of a block that are nulls, by their numbers in the block.
+    # The numbers of the block's rows that are null.
     cdef uint16_t* null_keys
     cdef uint16_t* null_values
 

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Records and messages into columns.
+"""Copies records and messages into columns.
 
-Records of today's batches are parsed and copied in one pass, from the body to the columns and nowhere between; blocks
-of parsed messages and headers are appended a column at a time. Only asked columns cost anything.
+Records of magic 2 are parsed and copied in one pass, from the body to the columns. Older messages, and headers, are
+first parsed into blocks, which are then appended a column at a time. Columns that were not requested cost nothing.
 """
 
 cimport cython
@@ -21,7 +21,7 @@ from tieredstore.kafka.records._slabs cimport SlabPool
 @cython.final
 @cython.no_gc
 cdef class ColumnBuilder(ColumnBuffers):
-    """Columns in the making, those whose bits are in ``wanted``."""
+    """The unfinished columns whose bits are in ``wanted``."""
 
     def __cinit__(self, SlabPool pool, int wanted):
         self.null_keys = <uint16_t*>malloc(2 * MAX_BLOCK_ROWS * sizeof(uint16_t))
@@ -35,9 +35,9 @@ cdef class ColumnBuilder(ColumnBuffers):
     cdef bint append_records(
         self, Body* body, Rows* block, int32_t rows, Py_ssize_t most_bytes, int32_t leader_epoch, int8_t timestamp_type
     ) noexcept nogil:
-        """The next rows of a body of magic 2, fewer where they would be read from more than ``most_bytes``.
+        """Append the next rows of a magic 2 body; fewer if they would be read from more than ``most_bytes``.
 
-        False with a fault; then none of them came. ``block``, empty, is for their headers.
+        Return False for a fault; then no row was added. ``block``, empty at first, receives the headers of the rows.
         """
         # Local variables, so that only reads and writes of data go through memory.
         cdef const uint8_t* at = body.at
@@ -77,12 +77,12 @@ cdef class ColumnBuilder(ColumnBuffers):
             header_ends[0] = <int32_t>self.header_rows
         while index < end_index and at - start < most_bytes:
             if is_usual and not read_usual_record(&at, body, last_delta, &record):
-                # Most batches have usual records only, others have none: the first unusual record decides.
+                # Either all records of a batch are usual, or nearly none: let the first unusual record decide.
                 is_usual = False
                 if wanted & HEADERS:
                     fill(header_ends + 1, <int32_t>self.header_rows, count)
             if not is_usual:
-                body.index = index  # for the sentence of a fault
+                body.index = index  # the message about a fault names it
                 if not read_record(&at, body, last_delta, block, True, &record):
                     break
             last_delta = record.delta
@@ -124,7 +124,7 @@ cdef class ColumnBuilder(ColumnBuffers):
             if wanted & OFFSET:
                 offsets[count] = record.offset
             if wanted & TIMESTAMP:
-                # Java's sums wrap; unsigned ones do so by definition.
+                # Java's sums wrap; in C only unsigned sums are defined to.
                 timestamps[count] = <int64_t>(base_timestamp + (<uint64_t>record.timestamp_delta & time_mask))
             count += 1
         body.at, body.last_delta = at, last_delta
@@ -152,7 +152,7 @@ cdef class ColumnBuilder(ColumnBuffers):
     cdef bint _commit_records(
         self, Rows* block, Py_ssize_t count, Py_ssize_t null_keys, Py_ssize_t null_values
     ) noexcept nogil:
-        """Finish rows that are written already; return False without memory."""
+        """Finish rows that are already written; return False if memory runs out."""
         if not (
             self._null_room(KEY_VALID, self.rows + count, self.key_nulls + null_keys)
             and self._null_room(VALUE_VALID, self.rows + count, self.value_nulls + null_values)
@@ -173,7 +173,7 @@ cdef class ColumnBuilder(ColumnBuffers):
         return True
 
     cdef bint append(self, const Rows* block, int32_t leader_epoch, int8_t timestamp_type) noexcept nogil:
-        """Append the messages of a block; return False without memory."""
+        """Append the messages of a block; return False if memory runs out."""
         cdef const Record* first = block.records
         cdef int32_t* ends
         if block.count == 0:
@@ -191,7 +191,7 @@ cdef class ColumnBuilder(ColumnBuffers):
                 <uint8_t*>&first.value, <uint8_t*>&first.value_size, sizeof(Record), block.limit,
             )
         if self.wanted & HEADERS:
-            # No message has headers.
+            # Magic 0 and 1 have no headers.
             ends = <int32_t*>self.buffers[HEADERS_ENDS].data + self.rows
             fill(ends, <int32_t>self.header_rows, block.count + 1)
             self.buffers[HEADERS_ENDS].used = 4 * (self.rows + block.count + 1)

@@ -1,8 +1,8 @@
-/* Bodies of batches in LZ4 and snappy, as clients of Kafka write them, decompressed without the interpreter.
+/* Decompress batches in LZ4 and snappy, as Kafka clients write them, without the interpreter.
 
-   Whatever is not so is left alone: a stream that is damaged, larger than what is kept here, or has more to it than most
-   have (checksums of LZ4's blocks, several frames). The libraries read or refuse it, so that there is one place for
-   sentences and for leniency. Nothing may pass here that they would refuse, or give other bytes than theirs. */
+   Anything unusual is left to the codec's library: a damaged stream, one larger than the limit here, and features that
+   few clients use (checksums of LZ4's blocks, several frames). So errors and exceptions have one place. This code must
+   not accept a stream that the libraries would refuse, nor return other bytes than they do. */
 
 #ifndef TIEREDSTORE_EXPAND_H
 #define TIEREDSTORE_EXPAND_H
@@ -23,13 +23,13 @@ enum {
     LEAST_EXPANDED = 128 * 1024
 };
 
-/* What came out of a body: `used` bytes, and never more than `most`. */
+/* The decompressed bytes of a body: `used` so far, never more than `most`. */
 typedef struct {
     uint8_t *data;
     size_t capacity, used, most;
 } Expanded;
 
-/* Room for `more` bytes and the slack; 0 if they are too many, or there is no memory. */
+/* Make room for `more` bytes and the slack; return 0 if they exceed the limit or memory runs out. */
 static int expanded_room(Expanded *expanded, size_t more) {
     size_t needed = expanded->used + more + SLACK, room = 2 * expanded->capacity;
     uint8_t *data;
@@ -54,7 +54,8 @@ static int expand_snappy_block(Expanded *expanded, const uint8_t *at, const uint
     return 1;
 }
 
-/* The one block that most clients write, or the stream of snappy-java: a header, then blocks behind their sizes. */
+/* Either the one bare block that most clients write, or snappy-java's stream: a header, then blocks, each after its
+   size. */
 static int expand_snappy(Expanded *expanded, const uint8_t *at, const uint8_t *end) {
     if (end - at < XERIAL_HEADER_SIZE || memcmp(at, "\x82SNAPPY", XERIAL_MAGIC_SIZE))
         return expand_snappy_block(expanded, at, end);
@@ -71,7 +72,7 @@ static int expand_snappy(Expanded *expanded, const uint8_t *at, const uint8_t *e
 
 static inline uint32_t turned(uint32_t word, int bits) { return word << bits | word >> (32 - bits); }
 
-/* The byte that guards the header of an LZ4 frame: of XXH32, seed 0, of fewer than 16 bytes. */
+/* The header checksum of an LZ4 frame: a byte of XXH32, seed 0, over fewer than 16 bytes. */
 static uint8_t lz4_header_check(const uint8_t *at, size_t size) {
     uint32_t sum = 0x165667B1u + (uint32_t)size;
     for (; size >= 4; at += 4, size -= 4) sum = turned(sum + load_32(at) * 0xC2B2AE3Du, 17) * 0x27D4EB2Fu;
@@ -81,7 +82,8 @@ static uint8_t lz4_header_check(const uint8_t *at, size_t size) {
     return (uint8_t)((sum ^ sum >> 16) >> 8);
 }
 
-/* One block of a frame, of `most` bytes at most; its size, which has been read, says whether it is compressed. */
+/* Expand one block of a frame, at most `most` bytes. The caller has read the block's size, whose top bit tells if it is
+   compressed. */
 static int expand_lz4_part(Expanded *expanded, const uint8_t *at, uint32_t stored, size_t most, int is_independent) {
     size_t size = stored & 0x7FFFFFFFu, room = size;
     uint8_t *to, *stop;
@@ -102,13 +104,13 @@ static int expand_lz4_part(Expanded *expanded, const uint8_t *at, uint32_t store
     return 1;
 }
 
-/* One frame that fills the body and has no checksum but its header's. */
+/* Expand a single frame that fills the body and has no checksum but that of its header. */
 static int expand_lz4(Expanded *expanded, const uint8_t *at, const uint8_t *end) {
     if (end - at < LZ4_HEADER_SIZE + 4 || load_32(at) != 0x184D2204u) return 0;
     uint8_t flags = at[4], blocks = at[5];
     size_t header = 2 + (flags & LZ4_CONTENT_SIZE), most = (size_t)1 << (8 + 2 * (blocks >> 4));
     uint64_t content;
-    /* Version 1, and none of the reserved bits. */
+    /* Require version 1 and clear reserved bits. */
     if ((flags & ~(LZ4_CONTENT_SIZE | LZ4_INDEPENDENT)) != 64 || blocks & 0x8F || blocks < 0x40) return 0;
     if ((size_t)(end - at) < header + 5 + 4 || lz4_header_check(at + 4, header) != at[4 + header]) return 0;
     content = flags & LZ4_CONTENT_SIZE ? load_64(at + 6) : 0;
@@ -123,7 +125,7 @@ static int expand_lz4(Expanded *expanded, const uint8_t *at, const uint8_t *end)
     return 0;
 }
 
-/* 1 if the body could be decompressed here; `most` is of the bytes that it may come to. */
+/* Return 1 if the body could be decompressed here, into at most `most` bytes. */
 static int expand_body(Expanded *expanded, int codec, const uint8_t *body, size_t size) {
     expanded->used = 0;
     if (codec == SNAPPY_CODEC) return expand_snappy(expanded, body, body + size);

@@ -1,11 +1,11 @@
-/* CRC-32C by folding, for processors of x86-64 that multiply without carries in 64 bytes at a time.
+/* CRC-32C by folding, for x86-64 processors that multiply without carries in 64 bytes at a time.
 
-   A message is a polynomial over two elements whose highest coefficient is the lowest bit of its first byte, and its
-   checksum is what is left of it modulo the polynomial of degree 32. Bits that stand n places before others may therefore
-   be multiplied by x^n and added to them without any change of what is left. Of 16 bytes, read as two words, the first
-   word stands 64 places before the second: moved by n places, the one is multiplied by x^(n+64) and the other by x^n, each
-   taken modulo the polynomial first, so that the products fit 16 bytes again. The instruction multiplies numbers whose bits
-   are mirrored, and leaves such a product one place too far: the powers are one lower for that. */
+   A message is a polynomial over GF(2) whose highest coefficient is the lowest bit of its first byte. Its checksum is
+   the remainder modulo the CRC's polynomial of degree 32. So bits that stand n places before others can be multiplied
+   by x^n and added to the others without changing the remainder. Read 16 bytes as two words: the first stands 64 places
+   before the second. To move them n places, multiply the first by x^(n+64) and the second by x^n, each power reduced
+   modulo the polynomial first, so that the products fit into 16 bytes. The instruction multiplies mirrored numbers and
+   leaves the product one place too far, so the powers used here are one lower. */
 
 #ifndef TIEREDSTORE_FOLD_H
 #define TIEREDSTORE_FOLD_H
@@ -16,14 +16,14 @@
 
 #define FOLD_TARGET __attribute__((target("sse4.2,pclmul,avx512f,avx512vl,avx512dq,vpclmulqdq")))
 
-/* x^n modulo the polynomial, mirrored, where the instruction wants it: a step multiplies by x. */
+/* x^n modulo the polynomial, mirrored as the instruction expects it. Each step of the loop multiplies by x. */
 static uint64_t mirrored_power(int n) {
     uint32_t power = 1u << 31;
     while (n--) power = power >> 1 ^ (0x82F63B78u & (0u - (power & 1)));
     return (uint64_t)power << 32;
 }
 
-/* Moves over 256, 192, 128, 64, 48, 32 and 16 bytes. */
+/* Constants that move by 256, 192, 128, 64, 48, 32 and 16 bytes. */
 enum { BY_256, BY_192, BY_128, BY_64, BY_48, BY_32, BY_16, MOVES };
 static const int move_bytes[MOVES] = {256, 192, 128, 64, 48, 32, 16};
 static uint64_t moves[MOVES][2];
@@ -54,7 +54,7 @@ FOLD_TARGET static inline __m128i fold_128(__m128i value, int move, __m128i next
     return _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(value, by, 0x00), _mm_clmulepi64_si128(value, by, 0x11)), next);
 }
 
-/* Of 256 bytes or more; the register comes and goes as it is within a checksum, without its last inversion. */
+/* Fold 256 bytes or more. The register is passed and returned as it is in the middle of a checksum: not yet inverted. */
 FOLD_TARGET static uint32_t fold_crc(uint32_t crc, const uint8_t *at, size_t size) {
     __m512i first = _mm512_xor_si512(_mm512_loadu_si512(at), _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
     __m512i second = _mm512_loadu_si512(at + 64), third = _mm512_loadu_si512(at + 128), fourth = _mm512_loadu_si512(at + 192);

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The walk over a log's batches: from pieces of a log to columns of its records, without Python in between.
+"""The walk over a log's batches: pieces of a log in, columns of its records out, without running Python code.
 
-The caller passes bytes (``set_piece``) and calls ``scan``, which walks until it needs the caller and returns why.
-``columns`` returns the records found. The decompressor handles the bodies that the scanner does not.
+The caller passes bytes (``set_piece``) and calls ``scan``, which walks until it needs the caller, and returns the
+reason. ``columns`` returns the records found. The decompressor handles the bodies that the scanner does not.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -20,27 +20,27 @@ from tieredstore.kafka.records._slabs cimport SlabPool
 
 # Reasons for scan() to stop.
 cdef enum State:
-    PIECE_READ  # every byte of the piece
-    PARTIAL_BATCH  # the rest of the piece is the beginning of a batch
+    PIECE_READ  # all of the piece has been read
+    PARTIAL_BATCH  # the remaining bytes of the piece are the beginning of a batch
     COLUMNS_FULL  # take the columns before the next scan
     STOP_REACHED  # all further batches are at the stop offset or beyond
-    ZERO_TAIL  # the rest of the piece is zeros, where a batch would begin
-    FAULTY  # the batch at hand is damaged
+    ZERO_TAIL  # where a batch would begin, the rest of the piece is zeros
+    FAULTY  # the current batch is damaged
     COMPRESSED_BODY  # decompress the records of the current batch before anything else
 
 cdef enum:
-    # The largest body that the scanner decompresses itself. The memory of a larger one must be freed, and its library
-    # costs little in comparison.
+    # The largest body that the scanner decompresses itself. For larger bodies the libraries cost little, and free their
+    # memory.
     MOST_EXPANDED = 16 * 1024 * 1024
 
-# By their numbers in a batch's attributes.
+# In the order of the codec ids in a batch's attributes.
 cdef tuple CODECS = tuple(CompressionType)
 
 build_checksums()
 
 
 cdef class Scanner:
-    """One log, from a batch border on. Not for two threads at a time; it works without the interpreter's lock."""
+    """One log, read from a batch border on. Not for two threads at a time; works without the interpreter's lock."""
 
     cdef int64_t start_offset, stop_offset, end_offset, max_batch_bytes
     cdef Py_ssize_t target_bytes
@@ -69,9 +69,9 @@ cdef class Scanner:
         list aborted, bint check_crc, bint keep_headers, int64_t max_batch_bytes, Py_ssize_t target_bytes,
         decompress,
     ):
-        """``aborted``: sorted (producer id, first offset, last offset) that do not overlap.
+        """``aborted`` is a sorted list of (producer id, first offset, last offset) that do not overlap.
 
-        ``decompress`` is that of a Decompressor.
+        ``decompress`` is Decompressor.decompress.
         """
         self.decompress = decompress
         self.columns, self.check_crc, self.last_offset = ColumnBuilder(pool, wanted), check_crc, -1
@@ -94,7 +94,7 @@ cdef class Scanner:
     # --- called by the decoder ---
 
     def leave_out(self, list aborted):
-        """From the next batch on leave out these transactions, in place of those before."""
+        """From the next batch on, leave out these transactions instead of the previous ones."""
         cdef AbortedRange* ranges = <AbortedRange*>malloc(max(len(aborted), 1) * sizeof(AbortedRange))
         cdef Py_ssize_t count = 0
         if ranges == NULL:
@@ -107,7 +107,7 @@ cdef class Scanner:
         self.aborted_count = count
 
     def set_piece(self, const uint8_t[::1] piece, int64_t position):
-        """Bytes of the log from ``position`` on, where a batch begins."""
+        """Continue with these bytes of the log, which begin at ``position`` with a batch."""
         self.piece = piece
         self.data = &piece[0] if piece.shape[0] else NULL
         self.size, self.at, self.position = piece.shape[0], 0, position
@@ -119,7 +119,7 @@ cdef class Scanner:
         self.data, self.size, self.at = NULL, 0, 0
 
     cdef bint _decompress(self) except -1:
-        """Open the decompressed records of the batch at hand; False if they cannot be its records."""
+        """Decompress the records of the current batch; return False if the result cannot be its records."""
         # A copy, because the traceback of a library's error may keep a reference to its input.
         stored = PyBytes_FromStringAndSize(<const char*>self.data + self._compressed_at(), self._compressed_size())
         body = self.decompress(CODECS[self.batch.attributes & CODEC_BITS], self.batch.magic, memoryview(stored))
@@ -135,8 +135,8 @@ cdef class Scanner:
         self.at += self.batch.size
 
     def scan(self):
-        """Walk on. Return the reason for stopping, a State; raise BatchCorruptError for a body that cannot be
-        decompressed.
+        """Walk on. Return the State that names the reason for stopping. Raise BatchCorruptError for a body that
+        cannot be decompressed.
         """
         cdef int state = COMPRESSED_BODY
         while state == COMPRESSED_BODY:
@@ -157,25 +157,25 @@ cdef class Scanner:
         """The bytes of keys, values and headers that have not been taken yet."""
         return self.columns.bytes
 
-    # --- asked by the decoder ---
+    # --- read by the decoder ---
 
     @property
     def place(self):
-        """The start of the current batch in the piece, or the first byte not walked over."""
+        """The start of the current batch in the piece; between batches, the first byte not walked over."""
         return self.at
 
     @property
     def fault(self):
-        """The fault of the current batch: a Fault and its two numbers."""
+        """The fault of the current batch: a Fault and the two numbers of its message."""
         return self.body.fault, self.body.first_detail, self.body.second_detail
 
     @property
     def batch_at_hand(self):
-        """The current batch: its place in the log, its size, and its base offset as far as that is credible."""
+        """The current batch: its position in the log, its size, and its base offset if that is credible."""
         return self.position + self.at, self.batch.size, self.batch.base_offset
 
     def take_headers(self):
-        """The fields of BatchHeader for all batches walked over since the last call."""
+        """Return the fields of BatchHeader for all batches walked over since the last call."""
         taken = [
             (
                 batch.place, batch.size, batch.base_offset, batch.last_offset, batch.magic, batch.crc,
@@ -210,7 +210,7 @@ cdef class Scanner:
         return FAULTY
 
     cdef int _next_batch(self) noexcept nogil:
-        """Examine one batch: step over it, open it, or return what it needs."""
+        """Examine one batch: step over it, open it, or return the State in which the caller must act."""
         cdef Batch* batch = &self.batch
         cdef int state = self._read_frame()
         if state != PIECE_READ:
@@ -247,7 +247,7 @@ cdef class Scanner:
             return self._fault(BAD_LENGTH, length, 0)
         if not 0 <= self.batch.magic <= 2:
             return self._fault(BAD_MAGIC, self.batch.magic, 0)
-        # No checksum covers the offset: a damaged one must not look like the end of the requested range.
+        # No checksum covers the offset: a damaged offset must not look like the end of the requested range.
         if self.stop_offset <= self.batch.base_offset < self.end_offset and self.batch.magic == 2:
             return STOP_REACHED
         if self.batch.size > self.max_batch_bytes:
@@ -262,7 +262,7 @@ cdef class Scanner:
     cdef bint _wanted(self) noexcept nogil:
         cdef Batch* batch = &self.batch
         if batch.magic < 2 and batch.attributes & CODEC_BITS and batch.last_offset == 0:
-            return True  # clients send such a batch with an offset that does not describe its messages'
+            return True  # clients send such a batch with an offset that says nothing about its messages
         if batch.last_offset < self.start_offset or batch.count == 0:
             return False
         if batch.magic < 2:
@@ -316,7 +316,7 @@ cdef class Scanner:
             self.batch.last_offset = max(self.batch.last_offset, body.last_offset)
             if self.batch.last_offset >= self.end_offset:
                 return fail(body, OUTSIDE_OF_LOG, self.batch.base_offset, self.end_offset)
-        # A large batch reaches the columns in slices, so all of it is checked first.
+        # A large batch is copied to the columns in slices, so all of it is checked before the first slice.
         self.body_sliced = body.count > MAX_BLOCK_ROWS or size > 4 * self.target_bytes
         if self.body_sliced and body.magic == 2 and not self._check_body():
             return False
@@ -324,7 +324,7 @@ cdef class Scanner:
         return True
 
     cdef bint _check_body(self) noexcept nogil:
-        """Read all records without keeping any, then begin again."""
+        """Parse all records without keeping any, then return to the first."""
         cdef Body* body = &self.body
         cdef const uint8_t* start = body.at
         cdef int32_t last_delta = -1
@@ -340,7 +340,7 @@ cdef class Scanner:
         return True
 
     cdef int _drain(self) noexcept nogil:
-        """Records into the columns, a block at a time, until the body is read or the columns are full."""
+        """Copy records to the columns, a block at a time, until the body is read or the columns are full."""
         cdef Body* body = &self.body
         cdef int32_t left
         while body.index < body.count:
@@ -361,7 +361,7 @@ cdef class Scanner:
         )
 
     cdef bint _read_block(self, int32_t rows) noexcept nogil:
-        """Read the next rows; fewer if a sliced body has large ones."""
+        """Read the next ``rows`` records; fewer if a body that is copied in slices has large ones."""
         cdef Body* body = &self.body
         cdef Py_ssize_t most_bytes = self.target_bytes if self.body_sliced else INT64_MAX
         empty(&self.block)
@@ -401,7 +401,7 @@ cdef class Scanner:
         return fail(&self.body, OUT_OF_MEMORY, 0, 0)
 
     cdef int _keep_single_message(self) noexcept nogil:
-        """An uncompressed message is a whole batch."""
+        """Keep an uncompressed message: it is a batch of its own."""
         if self._is_full(1, self.batch.size):
             return COLUMNS_FULL
         empty(&self.block)

@@ -1,4 +1,4 @@
-/* Blocks of LZ4, by the description of their format: literals and matches that take turns, literals last. */
+/* Decoder of LZ4 blocks, by the description of their format: literals and matches alternate, and literals come last. */
 
 #ifndef TIEREDSTORE_LZ4_H
 #define TIEREDSTORE_LZ4_H
@@ -7,14 +7,14 @@
 
 enum {
     LZ4_LEAST_MATCH = 4,
-    /* A block ends with as many literals, and its last match begins as many bytes before its end. */
+    /* A block ends with at least this many literals, and its last match begins at least this many bytes before its end. */
     LZ4_LAST_LITERALS = 5,
     LZ4_LAST_MATCH = 12,
-    /* A byte of a length stands for up to as many. */
+    /* Each byte of a length adds at most this many bytes of output. */
     LZ4_MOST_GROWTH = 255
 };
 
-/* The length that four bits of a token begin; -1 if it is cut off. */
+/* Return a length whose first four bits are in the token; -1 if the block ends inside it. */
 static inline int64_t lz4_length(const uint8_t **at, const uint8_t *end, unsigned bits) {
     int64_t length = bits;
     uint8_t byte = 255;
@@ -27,8 +27,8 @@ static inline int64_t lz4_length(const uint8_t **at, const uint8_t *end, unsigne
     return length;
 }
 
-/* Where the block ends that is written at `to`, before `limit`, behind which there are SLACK bytes more. NULL if it is
-   malformed, too long, or refers to something before `base`. */
+/* Decode a block to `to` and return the end of the output, before `limit`. SLACK more bytes must follow `limit`. Return
+   NULL if the block is malformed, too long, or refers to bytes before `base`. */
 static uint8_t *expand_lz4_block(const uint8_t *at, const uint8_t *end, const uint8_t *base, uint8_t *to, const uint8_t *limit) {
     const uint8_t *last_match = NULL;
     while (at < end) {

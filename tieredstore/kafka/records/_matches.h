@@ -1,7 +1,7 @@
-/* What decoders of LZ4 and snappy have in common: both write literals, and repeat what they have written.
+/* Shared by the decoders of LZ4 and snappy: both write literals and repeat earlier output.
 
-   Copies go by steps of 16 bytes and may write up to SLACK bytes too many: there must be as many behind what a block
-   comes to. What is written too much is written over by what follows. */
+   Copies go in steps of 16 bytes and may write up to SLACK bytes too many, so SLACK bytes must follow the output of a
+   block. Later output overwrites the excess. */
 
 #ifndef TIEREDSTORE_MATCHES_H
 #define TIEREDSTORE_MATCHES_H
@@ -10,8 +10,8 @@
 
 enum { SLACK = 64 };
 
-/* `length` bytes that do not overlap with the target; `end` is that of the source. Most are few, so that as many are
-   copied without asking. */
+/* Copy `length` bytes that do not overlap the target; `end` is the end of the source. Most literals are short, so the
+   first step copies a fixed number of bytes without a branch. */
 static inline void copy_literals(uint8_t *to, const uint8_t *from, size_t length, const uint8_t *end) {
     if (length > 16 || end - from < 16) {
         if (length <= 32 && end - from >= 32)
@@ -23,11 +23,12 @@ static inline void copy_literals(uint8_t *to, const uint8_t *from, size_t length
     memcpy(to, from, 16);
 }
 
-/* `length` bytes, one or more, that begin `distance` bytes before the target, where they reach into what they become. */
+/* Copy `length` bytes, one or more, from `distance` bytes before the target. Source and target may overlap. */
 static void copy_period(uint8_t *to, size_t distance, size_t length) {
     const uint8_t *from = to - distance;
     if (distance < 8) {
-        /* The first bytes one by one. From then on what is some periods back is the same, and is far enough. */
+        /* Copy the first bytes one by one. After that, the bytes several periods back are the same, and far enough
+           away. */
         for (int at = 0; at < 8; at++) to[at] = from[at];
         if (length <= 8) return;
         to += 8, length -= 8;
@@ -36,7 +37,7 @@ static void copy_period(uint8_t *to, size_t distance, size_t length) {
     for (size_t at = 0; at < length; at += 8) memcpy(to + at, from + at, 8);
 }
 
-/* The same at any distance. */
+/* Copy a match of any distance. */
 static inline void copy_match(uint8_t *to, size_t distance, size_t length) {
     const uint8_t *from = to - distance;
     if (distance < 16) {

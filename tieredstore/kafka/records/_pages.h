@@ -1,8 +1,8 @@
-/* Blocks of memory for columns: small ones are malloc's, large ones come from the system and go back to it.
+/* Memory blocks for columns: small ones from malloc, large ones from the system, to which they return.
 
-   Malloc keeps large blocks that were freed in arenas, one a thread. And where the system has huge pages for who asks,
-   memory that is used for the first time costs a fault for 2 MiB in place of 512: a decoder whose batches are all kept
-   spends most of its time in these. */
+   Malloc keeps freed large blocks in arenas, one per thread. And if the system offers huge pages on request, the first
+   use of memory costs one page fault per 2 MiB instead of 512. A decoder whose batches are all kept spends most of its
+   time in such faults. */
 
 #ifndef TIEREDSTORE_PAGES_H
 #define TIEREDSTORE_PAGES_H
@@ -13,11 +13,11 @@
 
 #define BLOCK_ALIGNMENT 64
 #define HUGE_PAGE ((size_t)2 << 20)
-/* From this size on a block is the system's. */
+/* Blocks of this size or more come from the system. */
 #define LEAST_OF_PAGES ((size_t)1 << 20)
 
 static inline void *take_pages(size_t size) {
-    /* What surrounds the aligned part is given back at once; it was never touched. */
+    /* Return the parts around the aligned block at once; they were never touched. */
     uint8_t *all = (uint8_t *)mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (all == (uint8_t *)MAP_FAILED) return NULL;
     size_t before = (HUGE_PAGE - (uintptr_t)all % HUGE_PAGE) % HUGE_PAGE;
@@ -29,8 +29,8 @@ static inline void *take_pages(size_t size) {
     return all + before;
 }
 
-/* `size` bytes, NULL if there are none; whoever gives them back has to know the size. From LEAST_OF_PAGES on it is a
-   multiple of the system's pages. */
+/* Return `size` bytes, NULL if memory runs out. The caller must know the size to free them. From LEAST_OF_PAGES on,
+   `size` is a multiple of the system's page size. */
 static inline void *take_block(size_t size) {
     void *block = NULL;
     if (size >= LEAST_OF_PAGES) return take_pages(size);

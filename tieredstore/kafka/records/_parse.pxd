@@ -1,8 +1,9 @@
-# The parsers of records and of old messages. Nothing is copied here: what they find points into the body that it came
-# from, which must stay where it is until the columns are filled. A record goes to its columns at once; messages and
-# headers go into a table first.
+# The parsers of records and of old messages. They copy nothing: their results point into the body, which must stay
+# where it is until the columns are filled. Records go to their columns at once; messages and headers go into a table
+# first.
 #
-# Every size is held against the bytes that are left before it is used. A parser that returns False has set the fault.
+# Each parser compares every size with the number of remaining bytes before it uses the size. A parser that returns
+# False has set the fault.
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport realloc
@@ -17,7 +18,7 @@ cdef extern from "_bytes.h" nogil:
     uint32_t crc32c_by_instruction(const uint8_t* at, size_t size)
     void build_checksums()
 
-# Faults; faults.py has their sentences. Up to BATCH_TOO_LARGE the place of the next batch is unknown.
+# Faults; decoder.py has their messages. For faults up to BATCH_TOO_LARGE the next batch cannot be found.
 cdef enum Fault:
     NO_FAULT
     BAD_LENGTH
@@ -44,13 +45,13 @@ cdef enum Fault:
     OUT_OF_MEMORY
 
 cdef enum:
-    # The rows of one Arrow record batch, and the records parsed before they are copied.
+    # The most rows of one Arrow record batch, and the most records parsed before they are copied.
     MAX_ROWS = 131072
     MAX_BLOCK_ROWS = 16384
-    # Length, attributes, two deltas, two sizes and the count of headers: a byte each.
+    # One byte each: length, attributes, two deltas, two sizes and the count of headers.
     LEAST_RECORD = 7
     LEAST_HEADER = 2
-    # Offset and size, before what the size counts.
+    # Offset and size: the bytes that the size does not count.
     FRAME = 12
     LEAST_MESSAGE = 14
 
@@ -67,37 +68,37 @@ cdef struct Record:
     int32_t key_size
     int32_t value_size
 
-# What a record of magic 2 says.
+# The fields of a magic 2 record.
 cdef struct Fields:
     const uint8_t* key
     const uint8_t* value
     int32_t key_size, value_size
     int32_t delta
     int64_t offset, timestamp_delta
-    bint is_kept  # whether its offset is asked for
+    bint is_kept  # True if the record's offset is in the requested range
 
-# A block of parsed messages, or the headers of a block of records, and what their columns will take.
+# A block of parsed messages, or the headers of a block of records, and the bytes that their columns will take.
 cdef struct Rows:
     Record* records
     int64_t* offsets
     int64_t* timestamps
     Header* headers
-    const uint8_t* limit  # the end of the memory that they point into
+    const uint8_t* limit  # the end of the memory that the rows point into
     Py_ssize_t count, header_count
-    bint keep_headers  # whether anybody asks for them: otherwise they are only checked
+    bint keep_headers  # True if headers are requested; otherwise they are only checked
     Py_ssize_t capacity, offsets_capacity, timestamps_capacity, header_capacity
     int64_t key_bytes, value_bytes, header_key_bytes, header_value_bytes
     Py_ssize_t key_nulls, value_nulls, header_value_nulls
 
-# What is left to read of one batch's records.
+# The unread part of one batch's records.
 cdef struct Body:
     const uint8_t* at
     const uint8_t* end
     int32_t index, count
     int32_t last_delta, max_delta
-    int64_t headers, most_headers  # read so far, and how many the batch may have
+    int64_t headers, most_headers  # read so far, and the most that the batch may have
     int64_t base_offset, base_timestamp
-    int64_t last_offset  # of the messages in a compressed one
+    int64_t last_offset  # the last offset of the messages in a compressed message
     int64_t append_time
     bint has_append_time
     int magic
@@ -149,7 +150,7 @@ cdef inline void empty(Rows* rows) noexcept nogil:
 
 cdef inline void count_row(Rows* rows, const Record* record) noexcept nogil:
     """Make the record, which stands behind the last one, one of the rows."""
-    # A size is -1 or more: shifted, it says whether it is a null, without a branch.
+    # A size is -1 (null) or more: shifting its sign bit avoids a branch.
     rows.key_bytes += record.key_size & ~(record.key_size >> 31)
     rows.value_bytes += record.value_size & ~(record.value_size >> 31)
     rows.key_nulls -= record.key_size >> 31
@@ -185,7 +186,7 @@ cdef inline bint read_varlong(const uint8_t** at, const uint8_t* end, int64_t* n
     cdef const uint8_t* byte = at[0]
     cdef uint64_t raw = 0
     cdef int shift = 0
-    # Within a batch nearly all deltas of times have two bytes at most.
+    # Within a batch nearly all timestamp deltas have at most two bytes.
     if end - byte >= 2:
         if byte[0] < 0x80:
             number[0] = <int64_t>(byte[0] >> 1) ^ -<int64_t>(byte[0] & 1)
@@ -230,7 +231,8 @@ cdef inline bint read_headers(const uint8_t** at, const uint8_t* end, Body* body
     cdef Header header
     if not read_varint(at, end, &count) or count < 0 or count > (end - at[0]) // LEAST_HEADER:
         return fail(body, BAD_HEADERS, body.index, body.count)
-    # A header takes two bytes of the batch and sizeof(Header) here, so it counts against what the batch may expand to.
+    # A header takes two bytes of the batch but sizeof(Header) in memory, so headers count against the limit of
+    # expansion.
     body.headers += count
     if body.headers > body.most_headers:
         return fail(body, TOO_MANY_HEADERS, body.headers, body.most_headers)
@@ -270,11 +272,11 @@ cdef inline bint read_record(
     if not read_varint(&at, end, &size) or size < LEAST_RECORD - 1 or size > end - at:
         return fail(body, BAD_RECORD, body.index, body.count)
     end = at + size
-    at += 1  # its attributes: none are defined
+    at += 1  # the record's attributes: none are defined
     if not read_varlong(&at, end, &record.timestamp_delta) or not read_varint(&at, end, &delta):
         return fail(body, BAD_RECORD, body.index, body.count)
-    # Java's client reads deltas in any order. Here positions in a log are offsets: a batch that has one twice, or goes
-    # back, has no place at which a reader could stop and go on.
+    # Java's client accepts deltas in any order. Here an offset is a position at which to stop and continue, and a batch
+    # whose offsets repeat or decrease has no such position.
     if delta <= last_delta or delta > body.max_delta:
         return fail(body, BAD_OFFSET_DELTA, body.index, delta)
     record.delta, record.offset = delta, body.base_offset + delta
@@ -286,7 +288,7 @@ cdef inline bint read_record(
     if at < end and at[0] == 0:
         at += 1
     else:
-        # A variable of its own: one whose address is given away lives in memory.
+        # A separate variable: a variable whose address is taken lives in memory, not in a register.
         headers = at
         if not read_headers(&headers, end, body, rows, record.is_kept):
             return False
@@ -326,7 +328,7 @@ cdef inline bint read_usual_record(
     cdef const uint8_t* limit = body.end
     cdef const uint8_t* end
     cdef int32_t size, time, delta, skipped
-    # Up to the key there are at most four numbers of three bytes and the attributes.
+    # Before the key there are at most four numbers of three bytes, and the attributes.
     if limit - at < 13 or not read_short(&at, &size) or not 0 <= size <= limit - at:
         return False
     end = at + size

@@ -2,7 +2,7 @@
 """Reused blocks of memory.
 
 Fresh memory from the system costs a page fault every 4 KiB, several times the cost of filling it. A slab returns to its
-pool when the last Arrow array (or memoryview) over it is gone, so a reader that drops each batch after use keeps using
+pool when the last Arrow array (or memoryview) over it is gone. So a reader that drops each batch after use keeps using
 the same few slabs.
 """
 
@@ -20,7 +20,7 @@ cdef extern from "_pages.h" nogil:
 
 cdef enum:
     SLOTS = 64
-    # Smaller ones are left to malloc: they come without page faults.
+    # Smaller blocks are left to malloc, which provides them without page faults.
     LEAST_KEPT = 32 * 1024
     # Slabs of this size or more consist of whole system pages; no system has larger pages.
     STEP = 64 * 1024
@@ -31,8 +31,8 @@ cdef enum:
 cdef class SlabPool:
     """Slabs for decoders. Any thread that holds the interpreter's lock may take and drop slabs.
 
-    ``usual`` records the final sizes of column buffers, the n-th buffer in the n-th place: logs read one after the
-    other, or side by side, are alike, so the next one begins with slabs of that size.
+    ``usual`` records the final size of each column buffer, by the buffer's number. Logs that are read one after the
+    other, or in parallel, are alike, so the next one begins with slabs of the recorded sizes.
     """
 
     def __dealloc__(self):
@@ -42,7 +42,7 @@ cdef class SlabPool:
                 free_block(self.kept[slot], self.kept_sizes[slot])
 
     def slab(self, Py_ssize_t size):
-        """A slab of ``size`` bytes or more, of any content. MemoryError if the system has no more."""
+        """Return a slab of ``size`` bytes or more, with any content. Raise MemoryError if the system has no more."""
         cdef Py_ssize_t room = size
         cdef uint8_t* data = self.take(&room)
         if data == NULL:
@@ -50,7 +50,7 @@ cdef class SlabPool:
         return adopt_slab(self, data, room)
 
     cdef uint8_t* take(self, Py_ssize_t* size) noexcept:
-        """Return memory of ``size`` bytes or more and set ``size`` to the real size; NULL if there is none."""
+        """Return memory of ``size`` bytes or more, and set ``size`` to the real size; NULL if memory runs out."""
         cdef Py_ssize_t slot, best = -1
         cdef uint8_t* kept
         cdef Py_ssize_t step = BLOCK_ALIGNMENT
@@ -58,7 +58,8 @@ cdef class SlabPool:
             step = LEAST_KEPT if size[0] < STEP else STEP
         size[0] = (size[0] + step) // step * step
         for slot in range(SLOTS):
-            # Keep much larger slabs for larger requests: a small column that lives long would hold all of it.
+            # Leave slabs over twice the size for larger requests: a small column that lives long would hold the whole
+            # slab.
             if self.kept[slot] != NULL and size[0] <= self.kept_sizes[slot] <= 2 * size[0]:
                 if best < 0 or self.kept_sizes[slot] < self.kept_sizes[best]:
                     best = slot
@@ -72,7 +73,7 @@ cdef class SlabPool:
     cdef void give_back(self, uint8_t* data, Py_ssize_t size) noexcept:
         cdef Py_ssize_t slot
         if LEAST_KEPT <= size <= MOST_KEPT:
-            # Sizes drift with the data, so the oldest slab fits least: replace it.
+            # Sizes drift with the data, so the oldest slab is the least useful: replace it.
             slot = self._free_slot(size)
             if slot >= 0:
                 self.kept[slot], self.kept_sizes[slot] = data, size
@@ -100,12 +101,12 @@ _shared = None
 def shared_pool():
     """Return the pool of this process. It lives as long as a decoder or a slab does.
 
-    Each section of a log gets a new decoder: with separate pools each would begin in fresh memory.
+    Each section of a log gets a new decoder. With a pool of its own, each decoder would begin in fresh memory.
     """
     global _shared
     pool = None if _shared is None else _shared()
     if pool is None:
-        # Two threads may both make one here; all later callers share the last.
+        # Two threads may both make a pool here; later callers share the last one.
         pool = SlabPool()
         _shared = weakref.ref(pool)
     return pool
@@ -130,7 +131,7 @@ cdef class Slab:
 
 
 cdef Slab adopt_slab(SlabPool pool, uint8_t* data, Py_ssize_t size):
-    """A slab of memory that was taken from the pool."""
+    """Make a slab from memory that was taken from the pool."""
     cdef Slab slab = Slab.__new__(Slab)
     slab.pool, slab.data, slab.size = pool, data, size
     return slab

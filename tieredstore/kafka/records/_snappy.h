@@ -1,14 +1,15 @@
-/* Blocks of snappy, by the description of their format: the size of what they hold, then literals and copies. */
+/* Decoder of snappy blocks, by the description of their format: the decompressed size, then literals and copies. */
 
 #ifndef TIEREDSTORE_SNAPPY_H
 #define TIEREDSTORE_SNAPPY_H
 
 #include "_matches.h"
 
-/* A copy of 64 bytes takes 3, so that no block grows more than this. */
+/* Three bytes can encode a copy of 64, so no block grows by more than this factor. */
 enum { SNAPPY_MOST_GROWTH = 22 };
 
-/* What the block says it decompresses to, with `at` moved behind that; -1 if it is no number of the shortest form. */
+/* Return the decompressed size that the block declares, and move `at` past it; -1 unless it is a varint of the shortest
+   form. */
 static inline int64_t snappy_size(const uint8_t **at, const uint8_t *end) {
     uint64_t size = 0;
     for (int shift = 0; *at < end && shift <= 28; shift += 7) {
@@ -19,7 +20,8 @@ static inline int64_t snappy_size(const uint8_t **at, const uint8_t *end) {
     return -1;
 }
 
-/* The length of a literal of more than 60 bytes: in the next one to four, one less. 0 if they are not there. */
+/* Return the length of a literal of more than 60 bytes: the next one to four bytes hold the length minus 1. Return 0 if
+   they are missing. */
 static inline size_t snappy_long_literal(const uint8_t **at, const uint8_t *end, size_t bytes) {
     size_t length = 0;
     if ((size_t)(end - *at) < bytes) return 0;
@@ -28,12 +30,12 @@ static inline size_t snappy_long_literal(const uint8_t **at, const uint8_t *end,
     return length + 1;
 }
 
-/* Distance and length of a copy whose first byte is `tag`; 0 if it is cut off. */
+/* Return distance and length of the copy whose first byte is `tag`; 0 if the block ends inside it. */
 static inline size_t snappy_copy(const uint8_t **at, const uint8_t *end, unsigned tag, size_t *length) {
     static const uint32_t sizes[4] = {0, 1, 2, 4}, masks[4] = {0, 0xFF, 0xFFFF, 0xFFFFFFFF};
     size_t size = sizes[tag & 3];
     uint32_t near = (tag & 3) == 1, distance = 0;
-    /* All kinds by the same steps: which one comes next no processor can guess. */
+    /* All kinds of elements take the same steps, because no processor can predict which kind comes next. */
     if (end - *at >= 4)
         distance = load_32(*at) & masks[tag & 3];
     else if ((size_t)(end - *at) < size)
@@ -45,7 +47,7 @@ static inline size_t snappy_copy(const uint8_t **at, const uint8_t *end, unsigne
     return distance | (near ? tag >> 5 << 8 : 0);
 }
 
-/* 1 if the elements of a block come to exactly `size` bytes at `start`, behind which there are SLACK more. */
+/* Return 1 if the elements of a block produce exactly `size` bytes at `start`, which SLACK more bytes must follow. */
 static int expand_snappy_elements(const uint8_t *at, const uint8_t *end, uint8_t *start, size_t size) {
     uint8_t *to = start, *limit = start + size;
     while (at < end) {

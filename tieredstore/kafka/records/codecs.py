@@ -1,7 +1,7 @@
-"""The codecs of record batches: for each the fastest library, and none trusted with a size.
+"""The codecs of record batches: the fastest library for each, and an output limit that does not rely on declared sizes.
 
-No field gives a trustworthy decompressed size, so every codec works towards a limit in steps that grow with its output.
-Zstandard and snappy write into reused slabs.
+No field gives a trustworthy decompressed size. So every codec decompresses in steps that grow with its output, up to
+the limit. Zstandard and snappy write into reused slabs.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ Body: TypeAlias = bytes | memoryview
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\0"
 _XERIAL_HEADER_SIZE: Final = 16
 _ZSTD: Final = CompressionType.ZSTD
-# A copy of 64 bytes takes 3 in the stream, so no snappy block grows more than this.
+# Three bytes of the stream can encode a copy of 64, so no snappy block grows by more than this factor.
 _SNAPPY_MAX_RATIO: Final = 22
 # Added to the first guess of a decompressed size, so that small batches come in one step.
 _LEAST_STEP: Final = 4096
 _FIRST_WINDOW: Final = 4096
-# Above this, memory returns to the pool after the batch, so that one huge batch does not occupy it for ever.
+# Above this size, memory returns to the pool after the batch, so that one huge batch does not occupy it for ever.
 _MOST_MEMORY: Final = 16 * 1024 * 1024
 
-# Clients write one stream, or a few joined ones, in blocks of kilobytes. No client writes a body of many tiny streams:
-# it would only cost time, some microseconds each.
+# Clients write one stream, or a few joined ones, in blocks of kilobytes. No client writes a body of many tiny streams,
+# and each stream costs some microseconds.
 _FREE_STREAMS: Final = 64
 _LEAST_BYTES_OF_A_STREAM: Final = 1024
 _FREE_BLOCKS: Final = 4096
 _LEAST_BYTES_OF_A_BLOCK: Final = 256
 
-# Bits of an LZ4 frame's first flag byte: optional fields before its header checksum.
+# Bits of an LZ4 frame's first flag byte: optional fields before the header checksum.
 _LZ4_CONTENT_SIZE: Final = 8
 _LZ4_DICTIONARY_ID: Final = 1
 _LZ4_MAGIC_SIZE: Final = 4
@@ -49,7 +49,7 @@ _LZ4_MAGIC_SIZE: Final = 4
 class Decompressor:
     """Decompresses the records of batches, each to at most ``max_bytes``; one instance per thread.
 
-    ``limit`` is the user's name for that bound.
+    ``limit`` is the user's name for that bound, for error messages.
     """
 
     def __init__(self, pool: SlabPool, max_bytes: int, limit: str = "max_batch_bytes") -> None:
@@ -64,10 +64,10 @@ class Decompressor:
 
         Raise BatchCorruptError if the stream is malformed, cut off or too large.
         """
-        # At the beginning of the next call, not at the end of this one: the caller still reads the result.
+        # Return the memory now, not at the end of the last call: the caller was still reading the result.
         if len(self._memory) > _MOST_MEMORY:
             self._memory = memoryview(b"")
-        if compression is _ZSTD:  # an attribute of an enumeration costs as much as a few records
+        if compression is _ZSTD:  # reading an attribute of an enumeration costs as much as a few records
             return self._decompress_zstd(body)
         match compression:
             case CompressionType.GZIP:
@@ -89,7 +89,7 @@ class Decompressor:
         return BatchCorruptError(f"decompresses to more than the {self._max_bytes} bytes that {self._limit} allows")
 
     def _decompress_zstd(self, body: memoryview) -> memoryview:
-        # Room for one byte more than allowed, so that a stream one byte too long is noticed without another call.
+        # Make room for one byte more than allowed, so that a stream one byte too long is noticed without another call.
         most, room = self._max_bytes + 1, self._room(min(8 * len(body) + _LEAST_STEP, self._max_bytes + 1))
         try:
             reader: Any = self._zstd.stream_reader(body, read_across_frames=True)
@@ -105,7 +105,7 @@ class Decompressor:
         return room[:filled]
 
     def _decompress_gzip(self, body: memoryview) -> bytes:
-        # ISA-L is faster than zlib, and can be limited just as well.
+        # ISA-L is faster than zlib, and its output can also be limited.
         gzip = _library("isal.igzip_lib")
         make = partial(gzip.IgzipDecompressor, gzip.DECOMP_GZIP)
         try:
@@ -128,13 +128,13 @@ class Decompressor:
             if streams > _FREE_STREAMS + (self._max_bytes - left) // _LEAST_BYTES_OF_A_STREAM:
                 raise _malformed(codec, f"{streams} streams for {self._max_bytes - left} bytes")
             stream = make()
-            # A stream copies the input beyond its own end. The first is usually the only one and gets all; later ones
-            # get little more than they need, because many small ones would each copy the rest.
+            # A stream copies the input that follows its own end. The first stream is usually the only one and gets all
+            # the input; later ones get little more than they need, because many small streams would each copy the rest.
             window = len(body) if at == 0 else _FIRST_WINDOW
             while not stream.eof:
-                # A stream keeps its unused input, and then continues without more.
+                # A stream keeps its unused input, and continues without new input.
                 shown = body[at : at + window] if stream.needs_input else b""
-                # It needs more input, and there is none: it will never end.
+                # The stream needs more input, and there is none: it never ends.
                 if stream.needs_input and not shown:
                     raise EOFError("it is cut off")
                 piece = stream.decompress(shown, max_length=min(step, left + 1))
@@ -147,7 +147,8 @@ class Decompressor:
     def _decompress_snappy(self, body: memoryview) -> memoryview:
         """Decompress blocks framed as by snappy-java, or the one block that other clients write."""
         snappy = _library("cramjam")
-        # Two passes over the blocks. The stream chooses their number: a list of them could be larger than the bytes.
+        # Go over the blocks twice instead of keeping a list: the stream chooses their number, and a list could be
+        # larger than the bytes.
         room, filled = self._room(self._snappy_total(body) + 1), 0
         for block in _snappy_blocks(body):
             size = _snappy_size(block)
@@ -189,12 +190,13 @@ def _decompress_block(library: Any, block: memoryview, room: memoryview) -> None
 
 
 def _snappy_blocks(body: memoryview) -> Iterator[memoryview]:
-    """Yield the one bare block of the body, or the framed ones, each after its size.
+    """Yield the body's one bare block, or its framed blocks, each of which follows its size.
 
     Where streams were joined, a stream header may take the place of a block.
     """
     # Java producers frame their blocks; librdkafka and others write one bare block. A bare block cannot begin with the
-    # magic: after the size, the magic's third byte would copy from before the first byte.
+    # magic: its first byte would be the size, and the magic's third byte a copy from before the beginning of the
+    # output.
     if bytes(body[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         yield body
         return
@@ -212,8 +214,8 @@ def _snappy_blocks(body: memoryview) -> Iterator[memoryview]:
 
 
 def _snappy_size(block: memoryview) -> int:
-    """Return the decompressed size that a block declares: a varint of up to 32 bits, within the limits of its own
-    size.
+    """Return the decompressed size that a block declares, a varint of up to 32 bits; it may not exceed what the
+    block's own size allows.
     """
     size = 0
     for index, byte in enumerate(bytes(block[:5])):
@@ -226,9 +228,10 @@ def _snappy_size(block: memoryview) -> int:
 
 
 def _with_true_lz4_checksum(body: memoryview) -> Body:
-    """Return the frame with the header checksum of the lz4 specification.
+    """Return the frame with the header checksum that the lz4 specification asks for.
 
-    Kafka before 0.10 computed it over the magic number too, and magic 0 still does, so it proves nothing here.
+    Kafka before 0.10 computed the checksum over the magic number too, and magic 0 still does, so the checksum proves
+    nothing here.
     """
     if len(body) <= _LZ4_MAGIC_SIZE + 2:
         return body

@@ -1,4 +1,4 @@
-"""Arrow's side: the schema of records, and record batches over the buffers that the kernel has filled."""
+"""The schema of records in Arrow, and record batches over the buffers that the kernel has filled."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ _EMPTY: Final = pa.py_buffer(bytes(64))
 
 
 def buffer_of(slab: tuple[Slab, int] | None) -> pa.Buffer:
-    """Wrap the written bytes of a slab; the buffer keeps the slab from being reused."""
-    # Without headers not even the first offset was written, but Arrow still reads it.
+    """Wrap the written bytes of a slab. The buffer keeps the slab from being reused."""
+    # Without headers the kernel did not write even the first offset, but Arrow still reads it: give Arrow an empty
+    # buffer.
     return _EMPTY if slab is None or not slab[1] else pa.foreign_buffer(slab[0].address, slab[1], slab[0])
 
 
 def array_over(kind: pa.DataType, rows: int, buffers: Sequence[pa.Buffer | None], nulls: int) -> pa.Array:
-    """Make an array of the type ``kind``; the first buffer is that of nulls, None if there are none."""
+    """Make an array of the type ``kind``. The first buffer holds the validity bits, None if there are no nulls."""
     return pa.Array.from_buffers(kind, rows, [buffers[0] if nulls else None, *buffers[1:]], nulls)
 
 
@@ -32,8 +33,8 @@ _HEADER_KINDS: Final = (pa.string(), pa.binary())
 _HEADER: Final = pa.struct([pa.field("key", _HEADER_KINDS[0]), pa.field("value", _HEADER_KINDS[1])])
 
 _HEADERS: Final = pa.list_(_HEADER)
-# Arrow reads the first offset of empty arrays too, which its own empty arrays may lack; and it would import pandas to
-# make them.
+# Arrow reads the first offset even of empty arrays. Arrow's own empty arrays may lack it, and making them imports
+# pandas.
 _NOTHING: Final = [None, pa.py_buffer(bytes(64)), pa.py_buffer(bytes(64))]
 _NO_HEADERS: Final = pa.Array.from_buffers(
     _HEADER, 0, [None], 0, children=[pa.Array.from_buffers(kind, 0, _NOTHING, 0) for kind in _HEADER_KINDS]
@@ -55,7 +56,7 @@ COLUMNS: Final[tuple[str, ...]] = tuple(field.name for field in _FIELDS)
 
 
 class RecordColumns:
-    """The requested columns, and record batches of them."""
+    """The requested columns; builds record batches of them."""
 
     def __init__(self, names: Sequence[str]) -> None:
         unknown = [name for name in names if name not in COLUMNS]
@@ -66,7 +67,7 @@ class RecordColumns:
         self.wanted: int = sum(1 << COLUMNS.index(name) for name in names)
 
     def build(self, taken: Taken) -> pa.RecordBatch:
-        """Make a record batch over the kernel's slabs, without copying; it keeps them from being reused."""
+        """Make a record batch over the kernel's slabs, without copying. The batch keeps the slabs from being reused."""
         rows, header_rows, (key_nulls, value_nulls, headers_nulls, header_value_nulls), ascii_keys, slabs = taken
         buffers = [buffer_of(slab) for slab in slabs]
         arrays: list[pa.Array] = []
@@ -101,8 +102,8 @@ def _header_keys(count: int, buffers: list[pa.Buffer], *, ascii_keys: bool) -> p
 
 
 def _replace_malformed(keys: pa.Array) -> pa.Array:
-    """Replace malformed UTF-8 by U+FFFD, as Kafka's Java client does; Arrow's strings may not hold it."""
-    # Convert each distinct key once: a batch can have millions of the same few.
+    """Replace malformed UTF-8 by U+FFFD, as Kafka's Java client does; an Arrow string must be valid UTF-8."""
+    # Convert each distinct key once: a batch may repeat a few keys millions of times.
     encoded = keys.dictionary_encode()
     replaced = pa.array([key.decode("utf-8", "replace") for key in encoded.dictionary.to_pylist()], pa.string())
     taken = replaced if isinstance(replaced, pa.ChunkedArray) else replaced.take(encoded.indices)

@@ -1,4 +1,4 @@
-"""From pieces of a log to Arrow: one log on its way through the kernel, and its feeder."""
+"""From pieces of a log to Arrow: the decoder, and the reading of one log through the kernel."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tieredstore.limits import MAX_INT32, MAX_OFFSET
 _PIECE_READ, _PARTIAL_BATCH, _COLUMNS_FULL, _STOP_REACHED, _ZERO_TAIL, _FAULTY = range(6)
 
 _LEAST_FRAME: Final = 17
-"""The bytes that the kernel needs to judge a batch's length and magic."""
+"""The bytes that the kernel needs to check a batch's length and magic."""
 
 OnCorrupt: TypeAlias = Literal["fail", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedBatch:
-    """A damaged batch that was left out: its place in the log, its own base offset, and the reason."""
+    """A damaged batch that was left out: its position in the log, its own base offset, and the reason."""
 
     position: int
     size_in_bytes: int
@@ -37,7 +37,7 @@ class SkippedBatch:
 
 
 class LogReading:
-    """One log, from a batch border at byte ``position`` on; :meth:`read` is called once."""
+    """The reading of one log, from a batch border at byte ``position`` on. Call :meth:`read` once."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class LogReading:
         self._columns = columns
         self._on_corrupt = on_corrupt
         self.position = position
-        """The byte of the log up to which batches were walked over."""
+        """The byte of the log after the last batch walked over."""
         self._worth_giving = worth_giving
         self._state = _PIECE_READ
         self.ended_in_zeros = False
-        """True if zeros ended the log instead of a batch."""
+        """True if the log ended in zeros instead of a batch."""
         self.skipped: list[SkippedBatch] = []
 
     @property
@@ -78,8 +78,8 @@ class LogReading:
         rest = bytearray()
         for piece in pieces:
             with memoryview(piece) as whole, whole.cast("B") as view:
-                # First complete a batch that the last piece cut, with no more bytes than it lacks. The rest is decoded
-                # in place.
+                # First complete the batch that the end of the last piece cut, with only the bytes it lacks. Decode the
+                # others in place.
                 consumed = 0
                 while rest and consumed < len(view):
                     taken = min(_count_missing(rest), len(view) - consumed)
@@ -87,7 +87,7 @@ class LogReading:
                     consumed += taken
                     if len(rest) >= _LEAST_FRAME:
                         yield from self._walk_rest(rest)
-                # Whole batches of the piece; the remaining bytes begin another one and are kept.
+                # Decode the whole batches of the piece. The bytes after them begin another batch: keep those.
                 if not rest and self._state != _STOP_REACHED:
                     with view[consumed:] as unread:
                         walked = yield from self._walk(unread)
@@ -99,7 +99,7 @@ class LogReading:
             self._expect_end(rest)
 
     def _walk_rest(self, rest: bytearray) -> Iterator[pa.RecordBatch]:
-        """Decode a batch that pieces have cut, as soon as it is whole or known to be invalid."""
+        """Decode a batch that was cut between pieces, once it is whole or known to be invalid."""
         walked = yield from self._walk(rest)
         del rest[: len(rest) if self._state == _STOP_REACHED else walked]
 
@@ -115,7 +115,7 @@ class LogReading:
             yield from self._walk_batches()
             walked = self._scanner.place
         finally:
-            # Foreign buffers, such as a mapped file, can be closed only when nothing refers to them.
+            # A mapped file, or another foreign buffer, can be closed only when nothing refers to it.
             self._scanner.release()
         if self._state == _ZERO_TAIL:
             self.ended_in_zeros, walked = True, len(piece)
@@ -131,8 +131,8 @@ class LogReading:
                 self._state, problem = _FAULTY, str(error)
             if problem is not None:
                 yield from self._pass_over(problem)
-            # At a piece's end records are yielded early if there are enough, so that the caller need not wait for
-            # another piece.
+            # At the end of a piece, yield the records early if there are enough, so that the caller need not wait for
+            # the next piece.
             elif self._state == _COLUMNS_FULL or self._scanner.pending_bytes >= self._worth_giving:
                 yield from self._flush()
             if problem is None and self._state != _COLUMNS_FULL:
@@ -143,9 +143,9 @@ class LogReading:
             yield self._columns.build(taken)
 
     def _pass_over(self, problem: str) -> Iterator[pa.RecordBatch]:
-        """Treat the damaged batch by the policy; yield the records before it first."""
+        """Handle the damaged batch as ``on_corrupt`` asks; first yield the records before it."""
         position, size, base_offset = self._scanner.batch_at_hand
-        # If the frame itself is damaged, the next batch cannot be found, whatever the policy.
+        # If length or magic are damaged, the next batch cannot be found, whatever ``on_corrupt`` is.
         lost = 0 < self._scanner.fault[0] <= _LAST_FRAMING_FAULT
         if lost or self._on_corrupt == "fail":
             yield from self._flush()
@@ -156,7 +156,7 @@ class LogReading:
         self._scanner.skip_batch()
 
     def _expect_end(self, rest: bytearray) -> None:
-        """Raise BatchCorruptError if ``rest`` is a truncated batch; a rest of zeros ends the log."""
+        """Raise BatchCorruptError if ``rest`` is a truncated batch. If it is zeros, they end the log."""
         # A truncated batch may begin with fewer than 12 zeros, but not with 12, because no length is 0.
         if rest and (len(rest) < FRAME_SIZE or any(rest)) and not self.ended_in_zeros:
             raise BatchCorruptError(f"the log ends {len(rest)} bytes into the record batch at byte {self.position}")
@@ -164,7 +164,7 @@ class LogReading:
 
 
 def _count_missing(rest: bytearray) -> int:
-    """Return the number of bytes missing until the batch in ``rest`` can be judged, or is whole."""
+    """Return how many bytes are missing until the batch in ``rest`` is whole, or can be judged."""
     size = first_batch_size(rest)
     return max(size or 0, _LEAST_FRAME) - len(rest)
 
@@ -174,7 +174,7 @@ def _expect_zeros(piece: memoryview | bytearray, position: int) -> None:
         raise BatchCorruptError(f"the log goes on at byte {position} or later, behind zeros that end it")
 
 
-# By the kernel's fault numbers, with room for the two operands; 0 is no fault.
+# Messages by the kernel's fault number, with room for the two operands; 0 is no fault.
 _SENTENCES: Final = (
     "",
     "has the impossible length {0}",
@@ -200,7 +200,7 @@ _SENTENCES: Final = (
     "has {0} headers or more, and max_batch_bytes leaves room for {1}",
 )
 
-# Length, magic, more bytes than allowed: faults that hide the batch's end.
+# The last of the faults that hide the batch's end: length, magic, more bytes than allowed.
 _LAST_FRAMING_FAULT: Final = 3
 
 
@@ -211,16 +211,16 @@ def _sentence(fault: tuple[int, int, int]) -> str:
 
 
 class RecordDecoder:
-    """Decodes logs into record batches of Arrow: of ``columns``, in their order.
+    """Decodes logs into Arrow record batches with ``columns``, in their order.
 
-    ``on_corrupt`` decides about a damaged batch: ``fail`` raises BatchCorruptError after the records before it have
-    been yielded; ``skip`` leaves it out and reports it in :attr:`skipped`. A batch whose length or magic is damaged
-    raises either way, because the next one cannot be found.
+    ``on_corrupt`` decides about a damaged batch. With ``fail``, the records before it are yielded, and then
+    BatchCorruptError is raised; with ``skip``, it is left out and listed in :attr:`skipped`. A batch whose length or
+    magic is damaged always raises, because the next batch cannot be found.
 
-    A record batch holds about ``target_bytes`` of keys, values and headers (up to twice as much; a larger record gets a
-    batch of its own), and at most 131,072 rows. ``max_batch_bytes`` bounds one batch of Kafka, stored and decompressed;
-    memory stays within a small multiple of both. A decoder is for one thread; several run in parallel, because the work
-    is done without the interpreter's lock.
+    An Arrow record batch holds about ``target_bytes`` of keys, values and headers (up to twice as much; a larger record
+    gets a batch of its own), and at most 131,072 rows. ``max_batch_bytes`` bounds one Kafka batch, stored and
+    decompressed. Memory stays within a small multiple of both. A decoder is for one thread. Several decoders run in
+    parallel, because they work without the interpreter's lock.
     """
 
     def __init__(
@@ -257,10 +257,10 @@ class RecordDecoder:
 
     @property
     def next_offset(self) -> int:
-        """The offset at which the last log's reading ended: every earlier record was yielded or deliberately left out.
+        """The offset at which reading the last log ended; every earlier record was yielded or deliberately left out.
 
-        It is the stop offset if that was reached, otherwise one more than the last offset of the log. Offsets of
-        control batches, aborted transactions and compacted records are skipped. Final once the iterator is exhausted.
+        It is the stop offset if that was reached, otherwise the last offset of the log plus 1. Offsets of control
+        batches, aborted transactions and compacted records are passed over. Final once the iterator is exhausted.
         """
         start, stop = self._offsets
         if self._reading is None or self._reading.is_stopped:
@@ -269,13 +269,13 @@ class RecordDecoder:
 
     @property
     def offset_reached(self) -> int:
-        """One more than the last offset of the batches walked over in the last log."""
+        """The last offset of the batches walked over in the last log, plus 1."""
         return 0 if self._reading is None else self._reading.last_offset + 1
 
     @property
     def stopped_at(self) -> int | None:
-        """The byte of the last log, a batch border, at which reading stopped because later batches are at the stop
-        offset or beyond; None if it reached the end. Final once the iterator is exhausted.
+        """The byte of the last log (a batch border) at which reading stopped because later batches are at the stop
+        offset or beyond; None if reading reached the end. Final once the iterator is exhausted.
         """
         return self._reading.position if self._reading is not None and self._reading.is_stopped else None
 
@@ -293,7 +293,8 @@ class RecordDecoder:
         """Return the headers of all batches walked over since the last call, if ``keep_headers``.
 
         They include control batches and those of aborted transactions, but not damaged ones. Positions are those in the
-        log. They accumulate, 104 bytes per batch, until taken, and include every batch after a yielded record batch.
+        log. Headers accumulate, 104 bytes per batch, until taken. They include every batch after a yielded record
+        batch.
         """
         return self._reading.take_headers() if self._reading else []
 
@@ -311,10 +312,10 @@ class RecordDecoder:
 
         ``pieces`` are consecutive bytes of the log, cut anywhere; the first begins at a batch border, at byte
         ``position`` of the log. A piece must not change until the next one is requested; none is requested after the
-        stop offset. ``end_offset`` is that of the log, one more than its last: a batch beyond it is damaged, which its
-        CRC does not show, because the CRC excludes the offset. Records of ``aborted`` transactions are left out.
-        Control records never appear. A zero-filled rest, as of a preallocated log, is its end. Raise BatchCorruptError,
-        also for a log that ends inside a batch. A decoder's properties describe its latest ``decode``.
+        stop offset. ``end_offset`` is the log's last offset plus 1: a batch beyond it is damaged, which its CRC does
+        not show, because the CRC excludes the offset. Records of ``aborted`` transactions are left out. Control records
+        never appear. Zeros up to the end, as in a preallocated log, end it. Raise BatchCorruptError for damage, and for
+        a log that ends inside a batch. The decoder's properties describe its latest ``decode``.
         """
         stop = MAX_OFFSET if stop_offset is None else stop_offset
         if not 0 <= start_offset <= stop <= MAX_OFFSET:
@@ -322,7 +323,7 @@ class RecordDecoder:
         scanner = Scanner(
             self._pool, self._columns.wanted, start_offset, stop, end_offset, merge_aborted(aborted),
             self._check_crc, self._keep_headers, self._max_batch_bytes, self._target_bytes,
-            # A separate one: a body lies in its memory while record batches of it are yielded.
+            # A separate decompressor: its memory holds a body while record batches of that body are yielded.
             Decompressor(self._pool, self._max_batch_bytes).decompress,
         )  # fmt: skip
         self._scanner = scanner
@@ -334,16 +335,16 @@ class RecordDecoder:
         return self._reading.read(pieces if start_offset < stop else ())
 
     def leave_out(self, aborted: Iterable[AbortedTransaction]) -> None:
-        """Leave out the records of these transactions, and of no others, from the next piece on.
+        """From the next piece on, leave out the records of exactly these transactions.
 
-        For a caller that learns of them while the pieces of the log are being requested.
+        For a caller that finds out about aborted transactions while it is requesting the pieces of the log.
         """
         if self._scanner is not None:
             self._scanner.leave_out(merge_aborted(aborted))
 
 
 def merge_aborted(aborted: Iterable[AbortedTransaction]) -> list[tuple[int, int, int]]:
-    """Return (producer id, first offset, last offset) in order, overlapping ones merged: an entry may be known
+    """Return sorted (producer id, first offset, last offset), with overlapping entries merged: an entry may be known
     twice.
     """
     merged: list[tuple[int, int, int]] = []
