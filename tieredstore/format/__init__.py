@@ -1,3 +1,3 @@
-"""The stored bytes and their meaning: object keys, chunk index, manifest, custom metadata. Pure: bytes in, values
-out.
+"""The stored bytes and their meaning: object keys, chunk index, manifest, custom metadata. Pure functions and
+values.
 """

@@ -1,18 +1,18 @@
-"""The place of each chunk of a segment, before and after it was transformed.
+"""The position of each chunk of a segment, before and after its transformation.
 
 A segment's log is cut every ``original_chunk_size`` bytes; the last chunk holds the rest. Each chunk is transformed on
-its own and the results are stored back to back. Without compression every stored chunk but the last has the same size
-(``fixed``); with it each has its own (``variable``).
+its own, and the stored chunks follow each other without gaps. Without compression every stored chunk but the last has
+the same size (a ``fixed`` index); with compression each has its own size (``variable``).
 
-The list of sizes in its binary form, with big-endian integers. A list of ``m`` sizes, each 0 to 2^31-1::
+A variable index holds the sizes in a binary form with big-endian integers. A list of ``m`` sizes, each 0 to 2^31-1::
 
     m = 0    int32 0
     m = 1    int32 1 | int32 size
     m >= 2   int32 m | int32 base | int8 w | (m - 1) x uint of w bytes: size - base | int32 last size
 
-``base`` is the smallest of all sizes except the last, ``w`` (1 to 4) the fewest bytes that hold every difference. The
-last chunk usually differs most, so its size is written in full. In the manifest this is one zstd frame that carries its
-content size, as base64 text.
+``base`` is the smallest of all sizes except the last; ``w`` (1 to 4) is the fewest bytes that hold every difference.
+The last chunk usually differs most, so its size is written in full. The manifest contains this list as base64 text of
+one zstd frame that declares its content size.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ MAX_BINARY_SIZE: Final = 10 * 1024 * 1024
 _INT: Final = Struct(">i")
 _ONE: Final = Struct(">ii")
 _HEAD: Final = Struct(">iib")
-_LEVEL: Final = 3  # the plugin's; any level is read
-_SIZES_A_BLOCK: Final = 4096  # sizes unpacked together when all are checked
+_LEVEL: Final = 3  # the plugin writes with this level; any level can be read
+_SIZES_A_BLOCK: Final = 4096  # sizes unpacked at a time when all sizes are checked
 _BYTES: Final = bytes(range(256))
 
 
@@ -74,9 +74,9 @@ class LazyNumbers(Sequence[int]):
 
 @dataclass(frozen=True, slots=True)
 class ChunkSizes(LazyNumbers):
-    """A list of sizes kept in its binary form: a size becomes a number on access.
+    """A list of sizes kept in its binary form; each size becomes a number on access.
 
-    A manifest of a kilobyte can list ten million sizes. As numbers they would take hundreds of megabytes.
+    A manifest of a kilobyte can list ten million sizes. As Python numbers they would take hundreds of megabytes.
     """
 
     noun = "size"
@@ -102,7 +102,7 @@ class ChunkSizes(LazyNumbers):
 
     def sum_of(self, start: int, stop: int) -> int:
         """Return the sum of the sizes ``start`` up to ``stop``, both within the list."""
-        most = max(start, min(stop, self.length - 1))  # the last size is not among the differences
+        most = max(start, min(stop, self.length - 1))  # the last size is stored separately, not as a difference
         total = sum(self._differences(start, most)) + (most - start) * self.base
         return total + self.last if start < stop == self.length else total
 
@@ -116,13 +116,13 @@ class ChunkSizes(LazyNumbers):
     def are_most_within(self, least: int, most: int) -> bool:
         """Return True if all sizes except the last lie within ``least..most``.
 
-        Fast, unless one comes near ``most`` or the list was not written as the plugin writes it.
+        Slow only if a size comes near ``most``, or the list was not written as the plugin writes it.
         """
         if self.length < 2:
             return True
         shift = 8 * (self.width - 1)
         if self.base >= least and self.base <= most:
-            # The highest bytes of all differences, without those that are surely small enough.
+            # Compare the highest byte of each difference; most differences are small enough by that byte alone.
             small = _BYTES[: (most - self.base) >> shift]
             if not self.differences[:: self.width].translate(None, small):
                 return True
@@ -139,7 +139,7 @@ class ChunkSizes(LazyNumbers):
 
 
 class _OfThread(threading.local):
-    """A decompressor serves one thread at a time, and its memory takes longer to get than a list to decompress."""
+    """One decompressor and its memory per thread: allocating the memory takes longer than decompressing a list."""
 
     def __init__(self) -> None:
         self.zstd = zstandard.ZstdDecompressor()
@@ -156,7 +156,7 @@ def encode_chunk_sizes(sizes: Sequence[int]) -> bytes:
         return _INT.pack(0)
     if len(sizes) == 1:
         return _ONE.pack(1, sizes[0])
-    # The last one would widen all differences: it holds the rest of the file, so it can be smaller by any amount.
+    # The last chunk holds the rest of the file, so its size could be far below the others and widen all differences.
     most = sizes[:-1]
     base = min(most)
     # At least one byte, even if all sizes are equal: the format has no width 0.
@@ -180,7 +180,7 @@ def decode_chunk_sizes(raw: bytes | bytearray | memoryview) -> ChunkSizes:
 
 
 def pack_chunk_sizes(sizes: Sequence[int]) -> bytes:
-    """``sizes`` as one zstd frame; SegmentTooLargeError if the format cannot hold them."""
+    """Return ``sizes`` as one zstd frame; raise SegmentTooLargeError if the format cannot hold them."""
     binary = encode_chunk_sizes(sizes)
     if len(binary) > MAX_BINARY_SIZE:
         raise SegmentTooLargeError(f"{len(sizes)} chunks are more than a manifest can list; use a larger chunk.size")
@@ -188,10 +188,11 @@ def pack_chunk_sizes(sizes: Sequence[int]) -> bytes:
 
 
 def unpack_chunk_sizes(frame: bytes) -> ChunkSizes:
-    """Return the sizes in one zstd frame, with no allocation above 10 MiB whatever it claims; ManifestCorruptError if
-    damaged."""
+    """Return the sizes in one zstd frame, allocating at most 10 MiB whatever the frame claims. Raise
+    ManifestCorruptError for a damaged frame.
+    """
     try:
-        # Only the header is read here. A frame without its content size could grow without end, so it is refused.
+        # This reads only the header. A frame without its content size could expand without end, so it is refused.
         claimed = zstandard.frame_content_size(frame)
         if not 0 <= claimed <= MAX_BINARY_SIZE:
             raise _corrupt_list(f"does not declare a size up to {MAX_BINARY_SIZE} bytes")
@@ -215,7 +216,7 @@ def _decode_many(raw: bytes | bytearray | memoryview, count: int) -> ChunkSizes:
     # `count` comes from the bytes: check it against their length before anything is allocated.
     _check_length(raw, stop + _INT.size)
     sizes = ChunkSizes(count, base, width, bytes(raw[_HEAD.size : stop]), _read_int(raw, stop))
-    # Check each size only if the greatest number of this width is out of bounds.
+    # Check each size only if a number of this width can be out of bounds.
     if base + (1 << 8 * width) - 1 > MAX_INT32 and not sizes.are_most_within(base, MAX_INT32):
         raise _corrupt_list(f"holds a size above {MAX_INT32}")
     return sizes
@@ -231,7 +232,7 @@ def _narrow(values: array[int], width: int) -> bytes:
 
 
 def _widen(raw: bytes | bytearray | memoryview, width: int) -> array[int]:
-    """Invert ``_narrow``. Moving whole byte columns is twenty times faster than value by value."""
+    """Invert ``_narrow``. Moving whole byte columns is twenty times faster than moving one value at a time."""
     whole = bytearray(len(raw) // width * 4)
     for byte in range(width):
         whole[4 - width + byte :: 4] = raw[byte::width]
@@ -267,7 +268,7 @@ _POSITIONS: Final = 128  # chunks whose positions are computed from one known po
 class ChunkIndex(ABC):
     """The chunks of one segment, numbered from 0; every lookup is O(1).
 
-    Sizes and positions are in bytes. An index that contradicts itself cannot be made: ManifestCorruptError.
+    Sizes and positions are in bytes. The constructor raises ManifestCorruptError for an index that contradicts itself.
     """
 
     original_chunk_size: int
@@ -277,8 +278,8 @@ class ChunkIndex(ABC):
     def positions(self) -> Sequence[int]:
         """``chunk_count + 1`` stored positions: chunk ``i`` is stored at ``[p[i], p[i + 1])``.
 
-        A ``variable`` index unpacks its list at each call: keep the result while working on a segment. A position is
-        computed when it is asked for.
+        A ``variable`` index unpacks its list at each call, so keep the result while working on a segment. The result
+        computes each position on access.
         """
 
     @property
@@ -303,8 +304,8 @@ class ChunkIndex(ABC):
         return ByteRange(start, min(start + self.original_chunk_size, self.original_file_size))
 
     def chunk_at(self, position: int) -> int:
-        """Return the chunk that holds the byte at ``position`` of the original; InvalidRangeError if it is outside
-        of it.
+        """Return the chunk that holds the byte at ``position`` of the original; InvalidRangeError for a position
+        outside of it.
         """
         if not 0 <= position < self.original_file_size:
             raise InvalidRangeError(f"position {position} is outside of a segment of {self.original_file_size} bytes")
@@ -343,14 +344,14 @@ class FixedChunkIndex(ChunkIndex):
 
     def __post_init__(self) -> None:
         self._check_original()
-        # The plugin believes any size here. One that neither form of storing makes is a damaged one, and would shift
-        # every chunk after the first.
+        # The plugin accepts any size here. But encryption adds a fixed size and no encryption adds none, so any other
+        # size is damaged, and would shift every chunk after the first.
         if self.overhead not in {0, ENCRYPTION_OVERHEAD}:
             raise ManifestCorruptError(
                 f"transformedChunkSize is {self.transformed_chunk_size}: originalChunkSize {self.original_chunk_size} "
                 f"or {ENCRYPTION_OVERHEAD} more is possible"
             )
-        # Three of the four numbers give the fourth: check it against them.
+        # The fourth number follows from the other three: compare it with them.
         final = self._last_original_size() + self.overhead if self.chunk_count else 0
         if self.final_transformed_chunk_size != final:
             raise ManifestCorruptError(
@@ -359,7 +360,7 @@ class FixedChunkIndex(ChunkIndex):
 
     @property
     def overhead(self) -> int:
-        """By how much a stored chunk is longer than its original."""
+        """The bytes that a stored chunk has more than its original."""
         return self.transformed_chunk_size - self.original_chunk_size
 
     def positions(self) -> Sequence[int]:
@@ -371,19 +372,21 @@ class FixedChunkIndex(ChunkIndex):
 class VariableChunkIndex(ChunkIndex):
     """The index of a compressed segment: each stored chunk has its own size.
 
-    Thousands of them stay in memory, so the list is kept packed, as the manifest has it: about 3 KB for 2,000 chunks.
+    Thousands of indexes stay in memory, so this one keeps the list packed as in the manifest: about 3 KB for 2,000
+    chunks.
     """
 
     packed_sizes: bytes
     last_size: int = field(init=False, repr=False, compare=False)
     """The last chunk's stored size."""
     base_size: int = field(init=False, repr=False, compare=False)
-    """The smallest stored size of all chunks except the last; the list counts its sizes from it."""
+    """The smallest stored size of all chunks except the last; the list stores differences from this size."""
 
     def __post_init__(self) -> None:
         self._check_original()
         sizes = unpack_chunk_sizes(self.packed_sizes)
-        # Kept, because every reader of a manifest needs them more than once, and a catalog reads thousands.
+        # Keep both sizes: every reader of a manifest needs them more than once, and a catalog reads thousands of
+        # manifests.
         object.__setattr__(self, "last_size", sizes.last)
         object.__setattr__(self, "base_size", sizes.base)
         count = self.chunk_count
@@ -416,8 +419,8 @@ class VariableChunkIndex(ChunkIndex):
 
     @property
     def bounds_of_most(self) -> tuple[int, int] | None:
-        """The smallest and the greatest stored size of all chunks but the last, None if there is only one. Checks each
-        size.
+        """The smallest and the greatest stored size of all chunks but the last; None if there is only one chunk.
+        Checks each size.
         """
         return self.stored_sizes().bounds_of_most()
 
@@ -456,8 +459,7 @@ class _VariablePositions(LazyNumbers):
     def _start_of(self, block: int) -> int:
         starts = self._starts
         if block >= len(starts):
-            # Double it in a new array that no other thread has seen: without a lock, a second thread at worst repeats
-            # the work.
+            # Extend a copy that no other thread has seen. Without a lock, two threads may at worst do the same work.
             starts = array("q", starts)
             for number in range(len(starts), min(max(block + 1, 2 * len(starts)), -(-len(self) // _POSITIONS))):
                 starts.append(starts[-1] + self._sizes.sum_of((number - 1) * _POSITIONS, number * _POSITIONS))
@@ -467,7 +469,7 @@ class _VariablePositions(LazyNumbers):
 
 @dataclass(frozen=True, slots=True)
 class _FixedPositions(LazyNumbers):
-    """The stored positions of chunks of one ``size`` and a last one of ``final_size``."""
+    """The stored positions of chunks of ``size`` bytes, the last one of ``final_size``."""
 
     noun = "position"
 

@@ -1,6 +1,6 @@
 """Custom metadata: the bytes that the broker keeps for us with each segment, in Kafka's metadata topic.
 
-Kafka's "tagged fields" and nothing else; integers are unsigned LEB128::
+They consist of Kafka's "tagged fields" alone; integers are unsigned LEB128::
 
     uvarint number of fields
     for each, in ascending order of tags:
@@ -27,7 +27,7 @@ _MAX_UINT64: Final = 2**64 - 1
 
 
 class CustomMetadataField(enum.Enum):
-    """The fields by the names that ``custom.metadata.fields.include`` uses; the value is the tag."""
+    """The fields, named as in ``custom.metadata.fields.include``; the value is the tag."""
 
     REMOTE_SIZE = 0
     OBJECT_PREFIX = 1
@@ -36,7 +36,9 @@ class CustomMetadataField(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class CustomMetadata:
-    """The fields; None where one is not recorded. ``unknown`` are the ``(tag, value)`` of other tags, kept as read."""
+    """The recorded fields; None for a field that is not recorded. ``unknown`` holds ``(tag, value)`` of other tags,
+    unchanged.
+    """
 
     remote_size: int | None = None
     object_prefix: str | None = None
@@ -45,9 +47,9 @@ class CustomMetadata:
 
     @classmethod
     def from_bytes(cls, raw: bytes | bytearray | memoryview) -> CustomMetadata:
-        """Read the fields, in any order; no bytes are no fields. Raise CorruptDataError if they are malformed."""
+        """Read the fields, in any order; empty ``raw`` means no fields. Raise CorruptDataError for malformed bytes."""
         values = _read_tagged(_Reader(bytes(raw))) if len(raw) else {}
-        # Tags that remain in `values` come from later versions and are kept unchanged.
+        # A later version wrote the tags that remain in `values`: keep them unchanged.
         size, prefix, key = (values.pop(field.value, None) for field in CustomMetadataField)
         return cls(
             remote_size=None if size is None else _read_varlong(size),
@@ -57,7 +59,7 @@ class CustomMetadata:
         )
 
     def to_bytes(self) -> bytes:
-        """Return the bytes for the broker. If no field is set, give the broker no custom metadata instead of these."""
+        """Return the bytes for the broker. If no field is set, do not pass them: give the broker no custom metadata."""
         values = dict(self.unknown)
         if self.remote_size is not None:
             values[CustomMetadataField.REMOTE_SIZE.value] = _varlong(self.remote_size)
@@ -78,7 +80,7 @@ class CustomMetadata:
 
 
 class _Reader:
-    """Takes bytes off the front; CorruptDataError when there are too few."""
+    """Takes bytes off the front; raises CorruptDataError if too few are left."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
@@ -117,9 +119,9 @@ class _Reader:
 
 
 def _read_tagged(reader: _Reader) -> dict[int, bytes]:
-    # Kafka refuses tags that do not ascend; the order carries no meaning, so only a repeated tag is refused here.
+    # Kafka refuses tags that do not ascend. Their order has no meaning, so refuse only a repeated tag.
     values: dict[int, bytes] = {}
-    for _ in range(reader.uvarint()):  # a count that is too large ends with the bytes
+    for _ in range(reader.uvarint()):  # a damaged count that is too large ends in an error when the bytes run out
         tag = reader.uvarint()
         if tag in values:
             raise CorruptDataError(f"custom metadata has two fields with the tag {tag}")
@@ -138,7 +140,7 @@ def _read_varlong(value: bytes) -> int:
 
 def _read_string(value: bytes) -> str:
     reader = _Reader(value)
-    # Kafka's compact string: length plus one, so that 0 can say null.
+    # Kafka's compact string stores the length plus one, so that 0 means null.
     length = reader.uvarint() - 1
     if length < 0:
         raise CorruptDataError("custom metadata holds null where text is needed")

@@ -1,4 +1,4 @@
-"""The one text of a manifest that key rotation replaces, ``encryption.dataKey``, and nothing else of its bytes."""
+"""Replacement of a manifest's ``encryption.dataKey``, the only text that key rotation changes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ _ANY: Final = "any"
 
 
 def with_data_key(raw: bytes, key_id: str, wrapped: bytes, rules: ManifestRules = DEFAULT_RULES) -> bytes:
-    """Return the manifest ``raw`` with its data key wrapped again, byte for byte the same otherwise.
-
-    Unknown fields, their order, spaces and bytes after the object stay. Raise ManifestCorruptError for a manifest
-    without encryption, and if the result does not read as the same manifest with the new data key.
-    """
+    """Return the manifest ``raw`` with a re-wrapped data key; all other bytes stay the same."""
     manifest = SegmentManifest.from_bytes(raw, None, rules)
     if manifest.encryption is None:
         raise ManifestCorruptError("the manifest has no encryption, and so no data key that could be wrapped anew")

@@ -1,12 +1,12 @@
-"""Object keys: made, and parsed from a listing.
+"""Object keys: made from a segment's id, and parsed from a listing.
 
-Three objects make a segment; the suffix distinguishes them::
+A segment has three objects, distinguished by their suffixes::
 
     <prefix><topic>-<topicId>/<partition>/<start offset>-<segmentId>.<suffix>
                     22 chars   decimal     20 digits       22 chars
 
-The prefix is used unchanged, so a folder's ends in ``/``. The part between prefix and suffix is the main path. Topics
-and ids may contain ``-`` themselves, so everything is cut by its width, never at a ``-``.
+The prefix is used unchanged, so a prefix that is a folder ends in ``/``. The part between prefix and suffix is the main
+path. Topics and ids may contain ``-`` themselves, so the parts are cut by their widths, never at a ``-``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MASK: Final = "<prefix>/"
 
 
 class Suffix(enum.Enum):
-    """One of a segment's three objects; the value ends its key, after a dot."""
+    """One of a segment's three objects; the value is the end of its key, after the last dot."""
 
     LOG = "log"
     INDEXES = "indexes"
@@ -53,7 +53,9 @@ class ObjectKey:
 
 
 def main_path(segment_id: RemoteLogSegmentId, start_offset: int) -> str:
-    """Return the path of a segment's objects without prefix and suffix; raise ConfigError if it has no valid name."""
+    """Return the path of a segment's objects, without prefix and suffix; raise ConfigError for an invalid topic
+    name.
+    """
     where = segment_id.topic_id_partition
     if not where.topic or "/" in where.topic:
         raise ConfigError(f"{excerpt(where.topic, 249)!r} is not a topic name: it must not be empty or hold a slash")
@@ -65,7 +67,7 @@ def main_path(segment_id: RemoteLogSegmentId, start_offset: int) -> str:
 
 
 def padded_offset(start_offset: int) -> str:
-    """Return the offset as keys have it: of equal width, so that keys sort by it."""
+    """Return the offset as in keys: always of the same width, so that keys sort by offset."""
     return f"{start_offset:0{_OFFSET_DIGITS}d}"
 
 
@@ -81,12 +83,12 @@ def parse_key(prefix: str, key: str) -> ObjectKey | None:
     """
     if not key.startswith(prefix):
         return None
-    # The suffix ends the key, and the only other part that can contain a dot is the topic, which precedes slashes.
+    # The suffix comes last. Before it only the topic may contain a dot, and slashes follow the topic.
     path, _, ending = key[len(prefix) :].rpartition(".")
     folder, _, name = path.rpartition("/")
     if (suffix := _SUFFIXES.get(ending)) is None or (where := partition_of_folder(folder)) is None:
         return None
-    # A bucket may hold any object: a key that does not fit exactly belongs to another program and is no error.
+    # A bucket may hold any object: a key of another form belongs to another program and is no error.
     digits, segment_id = _cut_uuid(name)
     start_offset = _parse_offset(digits)
     if segment_id is None or start_offset is None:
@@ -97,10 +99,11 @@ def parse_key(prefix: str, key: str) -> ObjectKey | None:
 def listing_prefix(
     prefix: str, topic: str | None = None, topic_id: Uuid | None = None, partition: int | None = None
 ) -> str:
-    """Return the longest prefix of all keys of the topic, its incarnation, or its partition.
+    """Return the longest prefix that all keys of the topic have in common; or of the topic id, or of the partition, if
+    given.
 
-    Other keys may start with it too (topic ``a`` without its id also lists topic ``a-b``), so parse and compare the
-    listed keys. Each part requires all parts before it: a key starts with the topic.
+    Keys of other topics may start with it too (topic ``a`` without its id also lists topic ``a-b``), so parse and
+    compare the listed keys. A partition requires a topic id.
     """
     if topic is None:
         return prefix
@@ -112,9 +115,9 @@ def listing_prefix(
 
 
 def displayed_key(key: str, prefix: str, masked: bool) -> str:
-    """Return ``key`` as logs and messages may show it: with ``masked``, ``<prefix>/`` hides the prefix.
+    """Return ``key`` as logs and messages may show it; if ``masked``, ``<prefix>/`` replaces the prefix.
 
-    Of a key under another prefix (an older one, from custom metadata) only the last component is shown.
+    A key under another prefix (an older one, from custom metadata) is shown as its last component only.
     """
     if not masked:
         return key
@@ -146,12 +149,12 @@ def _cut_uuid(text: str) -> tuple[str, Uuid | None]:
     head, dash, tail = text[: -_UUID_LENGTH - 1], text[-_UUID_LENGTH - 1 : -_UUID_LENGTH], text[-_UUID_LENGTH:]
     if dash != "-":
         return head, None
-    # Only Kafka's own spelling leads back to this key.
+    # Accept only Kafka's own spelling of an id: no other spelling occurs in the keys we make.
     return head, Uuid.spelled(tail)
 
 
 def _parse_partition(text: str) -> int | None:
-    # One spelling per number: with leading zeros two keys could name the same partition.
+    # Accept one spelling per number: with leading zeros, two keys could name the same partition.
     if not (text.isascii() and text.isdecimal() and len(text) <= 10) or (text[0] == "0" and text != "0"):
         return None
     return partition if (partition := int(text)) <= MAX_INT32 else None

@@ -1,7 +1,7 @@
 """The manifest: one JSON object that describes how to read a segment. Not compressed, encrypted or authenticated.
 
-Written exactly as the plugin writes it: compact, fields in this order, ``transaction`` null without a transaction
-index, ``encryption`` and ``remoteLogSegmentMetadata`` left out if absent::
+It is written exactly as the plugin writes it: compact, with fields in this order. ``transaction`` is null without a
+transaction index; ``encryption`` and ``remoteLogSegmentMetadata`` are left out if absent::
 
     {"version":"1",
      "chunkIndex":{"type":"fixed","originalChunkSize":N,"originalFileSize":N,
@@ -13,11 +13,11 @@ index, ``encryption`` and ``remoteLogSegmentMetadata`` left out if absent::
      "encryption":{"dataKey":"<key id>:<base64>","aad":"<base64>"},
      "remoteLogSegmentMetadata":{...}}
 
-Read more leniently (see ``json_object``), but a manifest that contradicts itself is refused: it has no checksum, so
-disagreement among its numbers is the only sign of damage.
+The reader accepts more forms of JSON than that (see ``json_object``), but refuses a manifest that contradicts itself. A
+manifest has no checksum, so contradictions among its numbers are the only sign of damage.
 
 The plugin writes ``remoteLogSegmentMetadata`` and never reads it; nothing in it locates or transforms data. It does
-identify a manifest that was copied over another segment's.
+show that a manifest was copied over another segment's.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _INDEX_NAMES: Final = {
     IndexType.LEADER_EPOCH: "leaderEpoch",
     IndexType.TRANSACTION: "transaction",
 }
-"""In the order in which the indexes are stored."""
+"""Index types in the order in which the indexes are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,10 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class SegmentIndexes:
-    """The places of a segment's indexes: one after the other from position 0, in this order.
+    """The positions of a segment's indexes, which follow each other from position 0, in this order.
 
-    ``transaction`` is None for a segment copied without a transaction index; an empty one has size 0.
-    ManifestCorruptError if there is a gap or an overlap.
+    ``transaction`` is None for a segment copied without a transaction index; an empty index has size 0. Raises
+    ManifestCorruptError for a gap or an overlap.
     """
 
     offset: IndexEntry
@@ -85,7 +85,7 @@ class SegmentIndexes:
     transaction: IndexEntry | None
 
     def __post_init__(self) -> None:
-        # The plugin never leaves a gap, so positions are redundant with sizes, and damage in either shows.
+        # The plugin never leaves a gap. So the sizes determine the positions, and a damaged size or position shows.
         end = 0
         for entry in (self.offset, self.timestamp, self.producer_snapshot, self.leader_epoch, self.transaction):
             if entry is not None:
@@ -127,7 +127,7 @@ class WrappedDataKey:
     aad: bytes
 
     def __post_init__(self) -> None:
-        # One colon joins id and key in the text: an id that contains one could not be split off again.
+        # A colon joins id and key in the text: an id that contains a colon could not be separated again.
         if not self.key_id.strip() or ":" in self.key_id:
             raise ManifestCorruptError(
                 f"encryption.dataKey names the key {self.key_id[:60]!r}: blank, or with a colon in it"
@@ -145,9 +145,9 @@ class WrappedDataKey:
 class SegmentManifest:
     """The description of one segment's stored form.
 
-    ``compression`` and ``encryption`` describe the chunks of the ``.log`` object; indexes are encrypted, never
-    compressed. ``metadata`` is informational: None if it is absent or damaged. Its size is the chunk index's file size.
-    A manifest whose parts contradict each other raises ManifestCorruptError.
+    ``compression`` and ``encryption`` describe the chunks of the ``.log`` object. Indexes are encrypted too, but never
+    compressed. ``metadata`` is informational: None if it is absent or damaged. The segment's size in ``metadata`` is
+    the file size of the chunk index. Raises ManifestCorruptError if the parts contradict each other.
     """
 
     chunk_index: ChunkIndex
@@ -173,8 +173,8 @@ class SegmentManifest:
     ) -> SegmentManifest:
         """Read a manifest; raise ManifestCorruptError, naming the field, if it is damaged.
 
-        Bytes after the object are ignored. Raise SegmentCorruptError if it records another segment than ``known``, or
-        breaks the ``rules``.
+        Bytes after the object are ignored. Raise SegmentCorruptError if the manifest records a segment other than
+        ``known``, or breaks the ``rules``.
         """
         if len(raw) > MAX_MANIFEST_SIZE:
             raise ManifestCorruptError(
@@ -182,7 +182,7 @@ class SegmentManifest:
             )
         fields = JsonObject.parse(raw)
         fields.refuse_damaged_names(_FIELDS)
-        # Jackson accepts the number 1 as the text; True equals 1 in Python and is not a version.
+        # Jackson accepts the number 1 as the text "1". In Python True equals 1, but it is no version.
         if (version := fields.raw("version")) != "1" and (version != 1 or type(version) is not int):
             raise ManifestCorruptError("the manifest's version is not 1, the only one that this reader knows")
         metadata = fields.optional("remoteLogSegmentMetadata")
@@ -223,7 +223,8 @@ class SegmentManifest:
             raise ManifestCorruptError(
                 "compression is true, but a compressed segment's chunkIndex has the type variable"
             )
-        # Sizes and field both say if chunks are encrypted: a lost field must not turn ciphertext into data.
+        # Both the sizes and the field show if chunks are encrypted: if the field is lost, ciphertext must not be read
+        # as data.
         if index.overhead != self._overhead:
             raise ManifestCorruptError(
                 f"transformedChunkSize is {index.overhead} above originalChunkSize, which is wrong "
@@ -231,7 +232,7 @@ class SegmentManifest:
             )
 
     def _check_variable(self, index: VariableChunkIndex) -> None:
-        # A list is legal for uncompressed segments too; each size then follows from the original's.
+        # An uncompressed segment may have a list too; each stored size then follows from the original size.
         if self.encryption is not None and min(index.base_size, index.last_size) <= self._overhead:
             least = min(index.last_size, *(index.bounds_of_most or ()), MAX_INT32)
             if least <= self._overhead:
@@ -247,7 +248,7 @@ class SegmentManifest:
 
     def _check_encrypted_indexes(self) -> None:
         for kind, entry in self.segment_indexes.recorded():
-            # An empty index is stored as nothing at all; any other is longer than its own IV and tag.
+            # An empty index is stored as no bytes at all; any other is longer than its IV and tag.
             if 0 < entry.size <= ENCRYPTION_OVERHEAD:
                 raise ManifestCorruptError(
                     f"segmentIndexes.{_INDEX_NAMES[kind]} has {entry.size} bytes, too few to be encrypted"
@@ -284,7 +285,7 @@ def _chunk_index_fields(index: ChunkIndex) -> dict[str, object]:
 
 def _read_segment_indexes(fields: JsonObject) -> SegmentIndexes:
     fields.refuse_damaged_names(frozenset(_INDEX_NAMES.values()))
-    has_transaction = fields.raw("transaction") is not None  # a missing field is not a null one
+    has_transaction = fields.raw("transaction") is not None  # a missing field differs from a null one
     return SegmentIndexes(
         offset=_read_entry(fields.child("offset")),
         timestamp=_read_entry(fields.child("timestamp")),
@@ -348,21 +349,22 @@ def metadata_fields(metadata: RemoteLogSegmentMetadata) -> dict[str, object]:
 def read_metadata(
     fields: Json, segment_size_in_bytes: int, known: KnownSegment | None
 ) -> RemoteLogSegmentMetadata | None:
-    """Return the segment that the fields describe; None if any of them is absent or invalid.
+    """Return the segment that the fields describe; None if any field is absent or invalid.
 
-    The size is not among the fields: it is the manifest's ``originalFileSize``. Call :func:`check_recorded` first if
-    the segment is ``known``: its own id is then used, one shared value.
+    The size is not among the fields: it is the manifest's ``originalFileSize``. If the segment is ``known``, call
+    :func:`check_recorded` first; the result then shares the known segment's id.
     """
     try:
         return _read_described(_object(fields), segment_size_in_bytes, known)
-    except (_UnusableError, TieredStoreError):  # the model's own checks raise the latter
+    except (_UnusableError, TieredStoreError):  # the model's own checks raise TieredStoreError
         return None
 
 
 def check_recorded(fields: Json, known: KnownSegment) -> None:
-    """Raise SegmentCorruptError if a recorded topic, topic id, partition, segment id or start offset is not the key's.
+    """Raise SegmentCorruptError if a recorded topic, topic id, partition, segment id or start offset contradicts the
+    key.
 
-    Each is compared on its own, even in metadata that is unusable otherwise.
+    Each field is compared on its own, even if other fields are unusable.
     """
     where = known.segment_id.topic_id_partition
     recorded = _mapping(fields)
@@ -376,7 +378,7 @@ def check_recorded(fields: Json, known: KnownSegment) -> None:
         ("segment id", segment_id.get("id"), str(known.segment_id.id)),
         ("startOffset", recorded.get("startOffset"), known.start_offset),
     ):
-        # A value of another type was not written by any known writer: it records nothing.
+        # No known writer writes a value of another type: treat it as not recorded.
         if type(value) is type(expected) and value != expected:
             raise SegmentCorruptError(
                 f"it is the manifest of another segment: it records the {name} {quoted(value)}, and its key says "
@@ -384,9 +386,9 @@ def check_recorded(fields: Json, known: KnownSegment) -> None:
             )
 
 
-# Private: no caller needs the reason, and ValueError would also catch mistakes of this module.
+# Private: no caller needs the reason, and catching ValueError would hide mistakes of this module.
 class _UnusableError(Exception):
-    """A field is absent or invalid; informational data does not deserve a sentence about which."""
+    """A field is absent or invalid. The data are informational, so no message says which field it was."""
 
 
 def _read_described(fields: Mapping[str, Json], size: int, known: KnownSegment | None) -> RemoteLogSegmentMetadata:
@@ -394,7 +396,7 @@ def _read_described(fields: Mapping[str, Json], size: int, known: KnownSegment |
     return RemoteLogSegmentMetadata(
         remote_log_segment_id=_segment_id(_object(fields.get("remoteLogSegmentId")), known),
         start_offset=start_offset,
-        # The offset after the last record must fit Java's long too.
+        # The offset after the last record must also fit Java's long.
         end_offset=_integer(fields.get("endOffset"), at_least=start_offset, at_most=MAX_INT64 - 1),
         segment_size_in_bytes=size,
         max_timestamp_ms=_integer(fields.get("maxTimestampMs"), at_least=-1),
@@ -410,7 +412,7 @@ def _segment_id(fields: Mapping[str, Json], known: KnownSegment | None) -> Remot
     inner = _object(where.get("topicPartition"))
     topic, partition = _text(inner.get("topic")), _integer(inner.get("partition"), at_most=MAX_INT32)
     topic_id, own_id = _text(where.get("topicId")), _text(fields.get("id"))
-    if known is not None:  # recorded fields of the right type were compared already
+    if known is not None:  # check_recorded has already compared recorded fields of the right type
         return known.segment_id
     return RemoteLogSegmentId(TopicIdPartition(_uuid(topic_id), topic, partition), _uuid(own_id))
 
@@ -420,7 +422,7 @@ def _epochs(fields: Mapping[str, Json]) -> tuple[tuple[int, int], ...]:
 
 
 def _epoch(name: str) -> int:
-    # JSON names are texts: with leading zeros one epoch could appear twice.
+    # JSON names are texts: if leading zeros were accepted, one epoch could appear twice.
     if not (name.isascii() and name.isdecimal() and len(name) <= 10) or str(int(name)) != name:
         raise _UnusableError
     return _integer(int(name), at_most=MAX_INT32)
@@ -450,7 +452,7 @@ def _uuid(text: str) -> Uuid:
 
 
 def _integer(value: Json, *, at_least: int = 0, at_most: int = MAX_INT64) -> int:
-    # Stricter than for other numbers: neither the plugin nor we write a text or a fraction here.
+    # Stricter than for other numbers: neither the plugin nor tieredstore writes a text or a fraction here.
     if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value <= at_most:
         raise _UnusableError
     return value

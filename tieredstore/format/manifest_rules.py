@@ -1,4 +1,4 @@
-"""A reader's knowledge of a segment before its manifest is read, and its demands on any manifest."""
+"""The facts about a segment that are known before its manifest is read, and the rules that any manifest must obey."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from tieredstore.errors import ManifestCorruptError, SegmentCorruptError
 from tieredstore.model import RemoteLogSegmentId
 
 MIN_CHUNK_SIZE: Final = 1024
-"""The smallest ``chunk.size`` of a log with many chunks, unless the settings say otherwise. The plugin's is 4 MiB."""
+"""The smallest ``chunk.size`` accepted in a log with many chunks, unless the settings change it. The plugin uses 4
+MiB.
+"""
 
 MAX_SMALL_CHUNKS: Final = 65_536
-"""The number of chunks that a log may have whatever their size: so few cost nothing worth a rule."""
+"""A log may have this many chunks of any size: so few cost nothing worth a rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestRules:
-    """Demands of the settings: ``fetch.chunk.min.size`` and ``encryption.required``."""
+    """Rules from the settings ``fetch.chunk.min.size`` and ``encryption.required``."""
 
     min_chunk_size: int = MIN_CHUNK_SIZE
     encryption_required: bool = False
@@ -25,10 +27,10 @@ class ManifestRules:
     def check_chunks(self, chunk_size: int, file_size: int, log_size: int | None) -> None:
         """Raise ManifestCorruptError for more chunks than any writer makes, or than ``log_size`` bytes can hold.
 
-        Called before any chunk is examined: a manifest is a few bytes that can declare millions.
+        Call it before examining any chunk: a manifest of a few bytes can declare millions.
         """
         count = -(-file_size // max(chunk_size, 1))
-        if count <= MAX_SMALL_CHUNKS or chunk_size < 1:  # a size of 0 contradicts itself and is refused for that
+        if count <= MAX_SMALL_CHUNKS or chunk_size < 1:  # a size below 1 contradicts itself: another check refuses it
             return
         if log_size is not None and count > log_size:  # each chunk stores at least one byte
             raise ManifestCorruptError(f"chunkIndex declares {count} chunks, and the .log object has {log_size} bytes")
@@ -45,14 +47,14 @@ class ManifestRules:
 
 
 DEFAULT_RULES: Final = ManifestRules()
-"""The demands without any settings."""
+"""The rules without any settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownSegment:
-    """The segment whose manifest is read: from its key, and from the listing if there was one.
+    """The segment whose manifest is read, known from its key and, if it was listed, from the listing.
 
-    ``log_size`` is the listed size of the ``.log`` object, None without a listing.
+    ``log_size`` is the listed size of the ``.log`` object; None without a listing.
     """
 
     segment_id: RemoteLogSegmentId

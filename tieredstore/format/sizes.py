@@ -1,4 +1,4 @@
-"""The sizes that encryption has in the stored format: AES-256-GCM, each unit with its own IV and tag."""
+"""The sizes that encryption adds in the stored format: AES-256-GCM, with an IV and a tag for each unit."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Key management services that open a sealed private key.
+"""Key management services, which protect private keys.
 
-No service has RSA-OAEP with SHA3-512, by which the format wraps data keys. So the service seals a key that encrypts the
-private key: one request when the settings are loaded, and none per segment.
+The format wraps data keys by RSA-OAEP with SHA3-512, which no service offers. So the service protects (seals) another
+key, which encrypts the private key. That takes one request when the settings are loaded, and none per segment.
 """

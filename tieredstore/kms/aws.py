@@ -44,13 +44,13 @@ class AwsKeySource(KeySource):
 
     @classmethod
     def from_settings(cls, key: str, endpoint_url: str | None) -> Self:
-        """Use the ARN's region; for an id or alias alone that of the SDK's own settings."""
+        """Use the ARN's region; for an id or an alias, use the region of the SDK's own settings."""
         region = _REGION.match(key)
-        # We retry, around the SDK.
+        # The caller retries, so the SDK must not.
         config = Config(
             connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, retries={"total_max_attempts": 1}
         )
-        # Untyped: the checker would load the union of all of Amazon's clients.
+        # Any, because with a type the checker would load the union of all of Amazon's clients.
         session: Any = boto3.session.Session()
         try:
             client: KMSClient = session.client(
@@ -68,7 +68,7 @@ class AwsKeySource(KeySource):
             raise _translate(error, self._key) from error
 
     def open(self, sealed: bytes) -> bytes:
-        """Open by one ``Decrypt`` with this key and no other."""
+        """Open by one ``Decrypt``, which accepts only this key."""
         try:
             return self._client.decrypt(KeyId=self._key, CiphertextBlob=sealed)["Plaintext"]
         except (BotoCoreError, ClientError) as error:

@@ -37,9 +37,9 @@ _ALGORITHM: Final = KeyWrapAlgorithm.rsa_oaep_256
 
 
 class AzureKeySource(KeySource):
-    """An RSA key, by its URL ``https://VAULT/keys/NAME``; a version at its end seals new secrets.
+    """An RSA key, by its URL ``https://VAULT/keys/NAME``. A version at the end of the URL is used to seal new secrets.
 
-    The version that sealed a secret is kept with it: the vault's key may be rotated.
+    Each secret records the version that sealed it, because the vault's key may be rotated.
     """
 
     def __init__(self, key: str, credential: TokenCredential, **options: Any) -> None:
@@ -50,7 +50,7 @@ class AzureKeySource(KeySource):
             )
         self._url, self._version = url[1], url[2]
         self._credential = credential
-        # We retry, around the SDK. A redirection would send the token elsewhere.
+        # The caller retries, so the SDK must not. A redirection would send the token elsewhere.
         self._options = {
             "connection_timeout": CONNECT_TIMEOUT_S, "read_timeout": READ_TIMEOUT_S, "retry_total": 0,
             "permit_redirects": False, **options,
@@ -58,7 +58,7 @@ class AzureKeySource(KeySource):
 
     @classmethod
     def from_settings(cls, key: str, endpoint_url: str | None) -> Self:
-        """Use the URL in the key; raise ConfigError for another one beside it."""
+        """Use the URL in ``key``; raise ConfigError if ``endpoint_url`` is also given and differs."""
         if endpoint_url is not None:
             raise ConfigError("private.key.kms.endpoint.url has no meaning for azure: the key's URL names the vault")
         from azure.identity import DefaultAzureCredential  # noqa: PLC0415  slow to import
@@ -74,7 +74,7 @@ class AzureKeySource(KeySource):
             raise _translate(error, self._url) from error
         version = str(result.key_id).removeprefix(f"{self._url}/")
         if not _VERSION.fullmatch(version):
-            # The SDK knows it only with permission to get the key.
+            # The SDK finds out the key's version only with the permission to get the key.
             raise KeyServiceDeniedError(
                 f"Azure Key Vault does not say by which version of {self._url} it has sealed: allow keys/get, or put "
                 "the version at the URL's end"
@@ -82,7 +82,7 @@ class AzureKeySource(KeySource):
         return version.encode() + b":" + result.encrypted_key
 
     def open(self, sealed: bytes) -> bytes:
-        """Open by one ``unwrapKey`` with the version that sealed."""
+        """Open by one ``unwrapKey`` with the recorded version."""
         version, _, wrapped = sealed.partition(b":")
         shown = version.decode("ascii", "replace")
         if not _VERSION.fullmatch(shown) or not wrapped:

@@ -1,4 +1,4 @@
-"""The interface of key management services, ours and the user's own."""
+"""The interface of key management services; users can implement it for their own."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ class KeySource(ABC):
     """A key that never leaves a key management service, and that seals short secrets.
 
     Each method makes one request without retries: the caller retries. Errors are KeyServiceDeniedError,
-    KeyServiceUnavailableError for transient ones, KeyRingError for secrets that this key has not sealed, and
+    KeyServiceUnavailableError for transient faults, KeyRingError for secrets that another key sealed, and
     KeyServiceError.
     """
 
     @classmethod
     @abstractmethod
     def from_settings(cls, key: str, endpoint_url: str | None) -> Self:
-        """Make the key of ``private.key.kms.key``, at ``private.key.kms.endpoint.url`` if that is set; makes no request
-        yet.
+        """Make the key of ``private.key.kms.key``, at ``private.key.kms.endpoint.url`` if that is set, without a
+        request.
 
         Raise ConfigError for an invalid name.
         """

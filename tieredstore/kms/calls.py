@@ -1,4 +1,4 @@
-"""One request to a key management service: with retries where useful, and a deadline."""
+"""One request to a key management service, with a deadline, and with retries of transient errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tieredstore.process.thread_pool import ThreadPool
 
 CONNECT_TIMEOUT_S: Final = 5.0
 READ_TIMEOUT_S: Final = 10.0
-"""For the SDKs, which restart them with each byte; ``POLICY`` bounds the whole."""
+"""The SDKs' timeout between two bytes; ``POLICY`` bounds the whole call."""
 
 POLICY: Final = RetryPolicy(attempts=4, base_delay_s=0.25, max_delay_s=4.0, timeout_s=60.0, attempt_timeout_s=20.0)
 
@@ -30,7 +30,8 @@ def ask_service(what: str, request: Callable[[], _Result], policy: RetryPolicy |
 
 
 def _run_within(request: Callable[[], _Result], attempt: Attempt) -> _Result:
-    # A dripping answer has no end for an SDK. A request that does not return is abandoned on its thread.
+    # The SDKs do not bound an answer that arrives byte by byte. A request that does not return is abandoned on its
+    # thread.
     pool = ThreadPool(1, "tieredstore-kms")
     try:
         future = pool.submit(request)
@@ -41,7 +42,7 @@ def _run_within(request: Callable[[], _Result], attempt: Attempt) -> _Result:
         except TieredStoreError:
             raise
         except Exception as error:
-            # An invalid answer, such as a proxy's page or an empty one, makes the SDKs fail in unplanned ways.
+            # An invalid answer, such as a proxy's page or an empty body, makes the SDKs raise errors of any kind.
             raise KeyServiceError(f"the service's answer cannot be used ({type(error).__name__})") from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

@@ -1,6 +1,6 @@
 """Google Cloud KMS, through its own client. Credentials come from the SDK's own chain.
 
-By REST and not gRPC, whose threads do not survive the forks of Spark's workers.
+Uses REST, because the threads of gRPC do not survive the forks of Spark's workers.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class GcpKeySource(KeySource):
 
     @classmethod
     def from_settings(cls, key: str, endpoint_url: str | None) -> Self:
-        """Make the key; credentials are not sent to an endpoint without TLS, such as an emulator's."""
+        """Make the key. To an endpoint without TLS, such as an emulator, no credentials are sent."""
         if not _NAME.fullmatch(key):
             raise ConfigError(
                 f"{excerpt(key)!r} is not the name of a key of Google Cloud KMS: expected is "
@@ -78,7 +78,7 @@ class GcpKeySource(KeySource):
             raise KeyServiceDeniedError(
                 f"Google Cloud KMS was not asked for {key}: {excerpt(redacted(error))}"
             ) from error
-        # The SDK makes these itself, and they are not public (seen in google-cloud-kms 3 and google-auth 2).
+        # The SDK makes these objects itself, and they are not public (seen in google-cloud-kms 3 and google-auth 2).
         _staying(getattr(transport, "_session"))._auth_request = _request(login)  # noqa: B009
         return cls(key, cast("_Client", KeyManagementServiceClient(transport=transport)))
 
@@ -119,7 +119,7 @@ def _request(session: requests.Session) -> Any:
 
 
 def _staying(session: Any) -> Any:
-    """Return the session without redirections: these would send the key to be sealed, or a token, elsewhere."""
+    """Return the session with redirections refused: they would send the key to be sealed, or a token, elsewhere."""
     session.get_redirect_target = _nowhere
     return session
 
@@ -134,7 +134,7 @@ def _translate(error: Exception, key: str) -> TieredStoreError:
         return KeyServiceUnavailableError(f"Google Cloud KMS cannot use {key} now: {why}")
     if isinstance(error, _DENIED):
         return KeyServiceDeniedError(f"Google Cloud KMS does not allow to use {key}: {why}")
-    # The answer for a ciphertext of another key.
+    # Google answers so for a ciphertext of another key.
     if isinstance(error, exceptions.InvalidArgument | exceptions.BadRequest):
         return KeyRingError(f"another key than {key} has sealed it, or it is damaged ({why})")
     return KeyServiceError(f"Google Cloud KMS refuses to use {key}: {why}")

@@ -15,7 +15,7 @@ from tieredstore.kms.calls import ask_service
 
 @dataclass(frozen=True, slots=True)
 class _Service:
-    """The place of a service's class, the extra of its SDK, and the SDK's packages."""
+    """A service's class (module and name), the extra that installs its SDK, and the SDK's packages."""
 
     path: str
     extra: str = ""
@@ -31,9 +31,10 @@ _SERVICES: Final = {
 
 
 def key_source(service: str, key: str, endpoint_url: str | None = None) -> KeySource:
-    """Return the service's key; raise ConfigError for an unknown service, or without its SDK.
+    """Return the service's key; raise ConfigError for an unknown service, or if its SDK is not installed.
 
-    Raise KeyServiceUnavailableError if it is not ready by the deadline: an SDK may look for credentials.
+    Raise KeyServiceUnavailableError if the SDK is not ready by the deadline: it may look for credentials on the
+    network.
     """
     named = _SERVICES.get(service) or _load_installed(service)
     module, _, name = named.path.partition(":")

@@ -1,9 +1,9 @@
-"""A sealed private key: a JSON text in place of its PEM text.
+"""A sealed private key: a JSON text that replaces its PEM text.
 
-A key made for it alone encrypts the private key (PKCS#8, DER) by AES-256-GCM (NIST SP 800-38D), and the service
-encrypts that key. Service and pair are authenticated with it, so that another pair's text cannot replace it. Only the
-settings name the service's key and place: a text that could do so would let an attacker who replaces it redirect the
-credentials.
+A new key encrypts the private key (PKCS#8, DER) by AES-256-GCM (NIST SP 800-38D), and the service encrypts the new key.
+The names of service and key pair are authenticated, so that the text of another pair cannot replace it. The text does
+not say where the service and its key are: only the settings do. Otherwise an attacker who replaces the text could
+redirect the credentials.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _KEY_BYTES: Final = 32
 
 
 def seal(private_key: bytes, *, pair: str, service: str, source: KeySource) -> bytes:
-    """Return the text with ``private_key`` (DER) of the key pair ``pair``; raise KeyServiceError if the service
+    """Return the sealed text of ``private_key`` (DER) of the key pair ``pair``; raise KeyServiceError if the service
     refuses.
     """
     key, nonce = AESGCM.generate_key(8 * _KEY_BYTES), os.urandom(_NONCE_BYTES)
@@ -43,10 +43,10 @@ def seal(private_key: bytes, *, pair: str, service: str, source: KeySource) -> b
 
 
 def open_sealed(text: bytes, *, name: str, pair: str, service: str, source: KeySource) -> bytes:
-    """Return the private key in ``text``, which messages call ``name``.
+    """Return the private key in ``text``; messages call the text ``name``.
 
-    Raise KeyRingError if it is not such a text, is damaged, or of another pair or key; KeyServiceError from the
-    service.
+    Raise KeyRingError if it is not a sealed key, is damaged, or belongs to another pair or service key. Raise
+    KeyServiceError if the service fails.
     """
     fields = _parse(text, name)
     for field, expected in (("service", service), ("keyPair", pair)):
@@ -68,7 +68,7 @@ def open_sealed(text: bytes, *, name: str, pair: str, service: str, source: KeyS
 
 
 def is_sealed(text: bytes) -> bool:
-    """Return True if it looks like a result of ``seal``, and not like a PEM text."""
+    """Return True if ``text`` looks like a result of ``seal``, not like a PEM text."""
     return text.lstrip()[:1] == b"{" and _FORMAT.encode() in text
 
 
@@ -89,7 +89,7 @@ def _parse(text: bytes, name: str) -> dict[str, str]:
 
 
 def _context(service: str, pair: str) -> bytes:
-    # A JSON list, so that different pairs of names give different bytes.
+    # A JSON list, so that different names always give different bytes.
     return json.dumps([_FORMAT, _VERSION, service, pair]).encode()
 
 

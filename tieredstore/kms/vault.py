@@ -1,7 +1,7 @@
 """HashiCorp Vault's transit engine, through hvac.
 
-Address and credentials come from the variables of its own tools: ``VAULT_ADDR``, ``VAULT_TOKEN`` (or the file
-``~/.vault-token``), ``VAULT_NAMESPACE``, ``VAULT_CACERT``.
+Address and credentials come from the variables that Vault's own tools read: ``VAULT_ADDR``, ``VAULT_TOKEN`` (or the
+file ``~/.vault-token``), ``VAULT_NAMESPACE``, ``VAULT_CACERT``.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class VaultKeySource(KeySource):
 
     @classmethod
     def from_settings(cls, key: str, endpoint_url: str | None) -> Self:
-        """Make the key; raise ConfigError without Vault's address."""
+        """Make the key; raise ConfigError if Vault's address is not set."""
         address = endpoint_url or os.environ.get("VAULT_ADDR")
         if not address:
             raise ConfigError("where Vault is is not known: set VAULT_ADDR, or private.key.kms.endpoint.url")
@@ -76,7 +76,7 @@ class VaultKeySource(KeySource):
         return cls(key, cast("_Transit", client.secrets.transit))
 
     def seal(self, secret: bytes) -> bytes:
-        """Seal by one ``encrypt``; return Vault's own text, which names the version of its key."""
+        """Seal by one ``encrypt``; return Vault's own text, which names the version of the key."""
         plaintext = base64.b64encode(secret).decode()
         try:
             answer = self._transit.encrypt_data(self._key, plaintext, mount_point=self._mount)

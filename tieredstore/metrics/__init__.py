@@ -1,9 +1,9 @@
 """Metrics of this process: requests to stores; segments copied, read and deleted.
 
-Counting costs two to three microseconds per store call, exported or not, and needs no library. Prometheus's client is
-imported on first use of the registry ``REGISTRY``, to be served by :func:`serve_metrics` or passed to your own
-exporter. A forked child counts from zero, except for readers and caches of its parent, and does not serve its parent's
-metrics. docs/reference/metrics.md lists the names, beside those of the plugin.
+Counting needs no library and costs two to three microseconds per store call. The registry ``REGISTRY`` imports
+Prometheus's client on first use; :func:`serve_metrics` serves it, or pass it to your own exporter. A forked child
+counts from zero, except for readers and caches of its parent, and does not serve its parent's metrics.
+docs/reference/metrics.md lists the names, next to those of the plugin.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Counters of this process, and counting functions. ``exposition`` exports them: this module needs no library."""
+"""Counters of this process, and functions that count. Needs no library: ``exposition`` exports the counters."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Total:
 
 @dataclass(slots=True)
 class Distribution:
-    """A histogram's values for one combination of labels; the last of ``counts`` is of those above all bounds."""
+    """A histogram's values for one combination of labels; the last of ``counts`` counts values above all bounds."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
     sum: float = 0.0
@@ -116,14 +116,14 @@ class Histogram:
 
 
 Snapshot: TypeAlias = Callable[[], Mapping[str, float]]
-"""Totals so far by name; present values, which may fall, are named ``entries`` or ``bytes``."""
+"""Returns totals so far by name. A name that ends with ``entries`` or ``bytes`` is a current value, which may fall."""
 
 
 class Snapshots:
-    """Sums the snapshots of all living sources of one kind; counts of a closed one stay in the totals.
+    """Sums the snapshots of all living sources of one kind; counts of a closed source stay in the totals.
 
-    ``levels`` are present values, and may fall; of those whose name ends with ``_max`` the greatest counts. All
-    snapshots in ``among`` are exported together.
+    ``levels`` are current values, which may fall. Of levels whose names end with ``_max``, the greatest counts, not the
+    sum. All snapshots in ``among`` are exported together.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ FETCH: Final = Snapshots("tieredstore_fetch")
 CHUNK_CACHE: Final = Snapshots("tieredstore_chunk_cache")
 """Chunk caches: one source per cache."""
 
-# More special classes first: a throttled store is also an unavailable one.
+# Subclasses come first: a throttled store is also an unavailable one.
 _KINDS: Final = (
     (StoreThrottledError, "throttled"),
     (StoreUnavailableError, "transient"),
@@ -210,7 +210,7 @@ def kind_of(error: BaseException) -> str:
 
 @dataclass(slots=True)
 class StoreCall:
-    """One running call of a store; ``elsewhere_s`` are its seconds outside the store."""
+    """One running call of a store; ``elsewhere_s`` are the seconds of it spent outside the store."""
 
     elsewhere_s: float = 0.0
 
@@ -236,19 +236,19 @@ def store_call(store: str, operation: str) -> Generator[StoreCall, None, None]:
 
 
 def count_error(store: str, operation: str, error: BaseException) -> None:
-    """Count an error of one object of a call for several."""
+    """Count the error of one object in a call for several objects."""
     _ERRORS.add(1, store, operation, kind_of(error))
 
 
 def count_objects(store: str, how: str, objects: int, byte_count: int = 0) -> None:
-    """Count objects, and bytes, that went ``up`` or ``down`` or were ``deleted``."""
+    """Count objects, and their bytes, that went ``up`` or ``down`` or were ``deleted``."""
     _OBJECTS.add(objects, store, how)
     if byte_count:
         _BYTES.add(byte_count, store, how)
 
 
 def _begin_again() -> None:
-    """Reset in a forked child: its parent's counts, exported as its own, would count twice."""
+    """Reset in a forked child: if it exported its parent's counts as its own, they would count twice."""
     everything: list[Counter | Histogram | Snapshots] = [*COUNTERS, *HISTOGRAMS, *SNAPSHOTS]
     for each in everything:
         each.begin_again()

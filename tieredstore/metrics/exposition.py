@@ -1,6 +1,6 @@
-"""The counters for Prometheus: our own registry, and its server.
+"""The counters for Prometheus: a registry of their own, and its server.
 
-Kept apart from ``counting``, because it imports Prometheus's client, and with it an HTTP server.
+Separate from ``counting``, because it imports Prometheus's client, and with it an HTTP server.
 """
 
 from __future__ import annotations

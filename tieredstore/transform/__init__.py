@@ -1,4 +1,4 @@
-"""Transformation of bytes: zstd frames, AES-256-GCM, the RSA key ring, and the ordered pipeline. No stores here."""
+"""Transformation of bytes: zstd frames, AES-256-GCM, the RSA key ring, and the ordered pipeline. Knows no stores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import the key ring on first use: it needs a second cryptography library, for RSA alone."""
+    """Import the key ring on first use: it needs a second cryptography library, only for RSA."""
     if name != "KeyRing":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tieredstore.transform.keyring import KeyRing  # noqa: PLC0415

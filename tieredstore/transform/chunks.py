@@ -23,7 +23,7 @@ DEFAULT_LEVEL: Final = 3
 
 
 class ReadsInto(Protocol):
-    """The part of zstandard's reader that its stubs leave untyped."""
+    """The part of zstandard's reader that has no types in its stubs."""
 
     def readinto(self, buffer: memoryview, /) -> int:
         """Fill the buffer and return the number of bytes."""
@@ -31,7 +31,7 @@ class ReadsInto(Protocol):
 
 
 class _Contexts(threading.local):
-    """One compressor and one decompressor per thread: making one costs as much as a small chunk."""
+    """One compressor and one decompressor per thread: creating one costs as much as a small chunk."""
 
     def __init__(self) -> None:
         self.decompressor = zstandard.ZstdDecompressor()
@@ -43,7 +43,7 @@ _contexts = _Contexts()
 
 
 def compress(data: bytes | bytearray | memoryview, level: int = DEFAULT_LEVEL) -> bytes:
-    """``data`` as one frame with its content size, no checksum. Releases the GIL."""
+    """Return ``data`` as one frame with its content size and no checksum. Releases the GIL."""
     if _contexts.level != level:
         _contexts.compressor = zstandard.ZstdCompressor(level=level)
         _contexts.level = level
@@ -51,13 +51,13 @@ def compress(data: bytes | bytearray | memoryview, level: int = DEFAULT_LEVEL) -
 
 
 def decompress_into(frame: bytes | bytearray | memoryview, out: memoryview, wanted: int | None = None) -> None:
-    """Decompress one frame into ``out``, which must be exactly its content. Releases the GIL.
+    """Decompress one frame into ``out``, which must be exactly as large as the content. Releases the GIL.
 
-    Raise CorruptDataError unless it is one whole frame that declares ``len(out)`` bytes of content. The header is read
-    before anything is decompressed, and nothing is allocated by its claims.
+    Raise CorruptDataError unless ``frame`` is one whole frame that declares ``len(out)`` bytes of content. The header
+    is read before anything is decompressed, and its claims size no allocation.
 
-    If ``wanted`` is given, only that many bytes must be decompressed: the rest is not checked, and ``out`` is undefined
-    after them.
+    If ``wanted`` is given, only that many bytes must be decompressed. The rest of the frame may stay unchecked, and the
+    rest of ``out`` undefined.
     """
     size = len(out) if wanted is None else wanted
     try:
@@ -66,8 +66,8 @@ def decompress_into(frame: bytes | bytearray | memoryview, out: memoryview, want
             raise CorruptDataError(
                 f"the zstd frame declares {_describe_size(declared)}, not the {len(out)} bytes expected"
             )
-        # readinto with room for the whole content makes libzstd decode in one pass, straight into `out`: 1.7 times as
-        # fast as ZstdDecompressor.decompress, which pays for fresh memory.
+        # readinto with room for the whole content lets libzstd decode in one pass, straight into `out`. That is 1.7
+        # times as fast as ZstdDecompressor.decompress, which allocates fresh memory.
         with _contexts.decompressor.stream_reader(frame, closefd=False) as reader:
             written = cast("ReadsInto", reader).readinto(out[:size]) if size else 0
     except zstandard.ZstdError as error:
@@ -82,7 +82,7 @@ def _describe_size(content_size: int) -> str:
     return f"{content_size} bytes"
 
 
-# The size from which a buffer gets pages of its own; for smaller ones malloc is faster.
+# Buffers of this size or more get their own pages; for smaller ones malloc is faster.
 _PAGES: Final = 1 << 20
 _HUGE_PAGE: Final = 2 << 20
 
@@ -90,21 +90,21 @@ _HUGE_PAGE: Final = 2 << 20
 def fresh_memory(size: int) -> memoryview:
     """Return ``size`` writable bytes of zeros.
 
-    Large buffers get pages of their own, which return to the system once unreferenced: malloc's arenas, one per thread,
-    kept 20 MiB and more of such buffers after they were freed. With huge pages, the first touch of 2 MiB takes one
-    fault instead of 512.
+    Large buffers get their own pages, which return to the system once unreferenced. From malloc, freed buffers stayed
+    in the arenas of the threads, 20 MiB and more. With huge pages, the first touch of 2 MiB takes one fault instead of
+    512.
     """
     if size < _PAGES:
         return memoryview(bytearray(size))
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # the kernel was built without huge pages
+        with contextlib.suppress(OSError):  # the kernel may have been built without huge pages
             pages.madvise(mmap.MADV_HUGEPAGE)
     return memoryview(pages)
 
 
 class GrowingBuffer:
-    """Memory for repeated use: a fresh 4 MiB buffer costs more in page faults than the decryption into it."""
+    """A buffer for repeated use: a fresh 4 MiB buffer costs more in page faults than the decryption into it."""
 
     def __init__(self) -> None:
         self._memory = fresh_memory(0)
@@ -112,23 +112,23 @@ class GrowingBuffer:
     def first(self, size: int) -> memoryview:
         """Return ``size`` writable bytes with undefined content; valid until the next call."""
         if len(self._memory) < size:
-            # Rounded up: stored sizes of equal chunks differ, and each new maximum would need fresh memory.
+            # Round up: stored sizes of equal chunks differ, and each new maximum would need fresh memory.
             self._memory = fresh_memory(size if size < _PAGES else -(-size // _HUGE_PAGE) * _HUGE_PAGE)
         return self._memory[:size]
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkEncoder:
-    """Original chunk to stored chunk.
+    """Turns original chunks into stored chunks.
 
-    ``compression_level`` is None for segments that are not compressed, ``cipher`` for those not encrypted.
+    ``compression_level`` is None for segments that are not compressed, ``cipher`` is None for those not encrypted.
     """
 
     compression_level: int | None = None
     cipher: SegmentCipher | None = None
 
     def encode(self, original: memoryview, iv: bytes, buffer: GrowingBuffer) -> bytes | memoryview:
-        """Return the stored chunk. It may lie in ``original`` or in ``buffer``: use it before they are used again."""
+        """Return the stored chunk. It may lie in ``original`` or in ``buffer``: use it before you reuse either."""
         data = original if self.compression_level is None else compress(original, self.compression_level)
         if self.cipher is None:
             return data
@@ -138,7 +138,7 @@ class ChunkEncoder:
 
 
 class _Scratch(threading.local):
-    """One buffer per thread for chunks that are decrypted and not yet decompressed."""
+    """One buffer per thread for chunks that are decrypted but not yet decompressed."""
 
     def __init__(self) -> None:
         self.decrypted = GrowingBuffer()
@@ -146,7 +146,7 @@ class _Scratch(threading.local):
 
 @dataclass(frozen=True, slots=True)
 class ChunkDecoder:
-    """Stored chunk to original chunk. Safe from several threads."""
+    """Turns stored chunks into original chunks. Safe from several threads."""
 
     compressed: bool
     cipher: SegmentCipher | None
@@ -154,16 +154,16 @@ class ChunkDecoder:
 
     @property
     def is_identity(self) -> bool:
-        """True where stored chunks are the original ones."""
+        """True if stored chunks equal the original ones."""
         return not self.compressed and self.cipher is None
 
     @property
     def stops_early(self) -> bool:
-        """True where the beginning of a chunk costs less than all of it."""
+        """True if decoding the beginning of a chunk costs less than decoding all of it."""
         return self.compressed
 
     def decode_into(self, stored: memoryview, original: memoryview, wanted: int | None = None) -> None:
-        """Write the original chunk, whose size must be exactly ``len(original)``; raise CorruptDataError otherwise.
+        """Write the original chunk; raise CorruptDataError unless its size is ``len(original)``.
 
         If the decoder stops early, ``original`` is undefined after ``wanted`` bytes.
         """
@@ -172,7 +172,7 @@ class ChunkDecoder:
             return
         frame = stored
         if self.cipher is not None:
-            # Not into `original`: the frame of incompressible bytes is longer than its content.
+            # Do not decrypt into `original`: the frame of incompressible bytes is longer than its content.
             frame = self._scratch.decrypted.first(max(0, len(stored) - ENCRYPTION_OVERHEAD))
             self.cipher.open_into(stored, frame)
         decompress_into(frame, original, wanted)

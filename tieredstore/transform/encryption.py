@@ -49,7 +49,7 @@ class SegmentCipher:
 
     def seal_into(self, iv: bytes, plaintext: bytes | bytearray | memoryview, unit: memoryview) -> None:
         """Write the stored unit; ``unit`` is exactly ENCRYPTION_OVERHEAD longer than ``plaintext``."""
-        # The library writes ciphertext and tag straight into the unit: no second buffer of a chunk's size.
+        # The library writes ciphertext and tag straight into the unit, so no second buffer of a chunk's size is needed.
         unit[:IV_SIZE] = iv
         self._aead.encrypt_into(iv, plaintext, self._aad, unit[IV_SIZE:])
 
@@ -60,12 +60,13 @@ class SegmentCipher:
         return bytes(unit)
 
     def open_into(self, unit: memoryview, plaintext: memoryview) -> None:
-        """Verify the unit and write its plaintext; CorruptDataError if the tag does not match or the sizes do not."""
+        """Verify the unit and write its plaintext. Raise CorruptDataError if the tag does not match, or the sizes do
+        not fit.
+        """
         if len(unit) != len(plaintext) + ENCRYPTION_OVERHEAD:
             raise CorruptDataError(f"an encrypted unit of {len(unit)} bytes cannot hold {len(plaintext)} bytes")
         try:
-            # The library requires the IV as bytes, so these 12 are copied; `plaintext` is not valid until the tag is
-            # checked.
+            # The library requires the IV as bytes, so copy these 12. `plaintext` is not valid until the tag is checked.
             self._aead.decrypt_into(bytes(unit[:IV_SIZE]), unit[IV_SIZE:], self._aad, plaintext)
         except self._invalid_tag as error:
             raise CorruptDataError(
@@ -74,7 +75,7 @@ class SegmentCipher:
 
     def open(self, unit: bytes | memoryview) -> bytes:
         """Return the plaintext of a stored unit."""
-        # The size check below refuses a unit shorter than its own overhead.
+        # open_into refuses a unit shorter than its own overhead.
         plaintext = bytearray(max(0, len(unit) - ENCRYPTION_OVERHEAD))
         self.open_into(memoryview(unit), memoryview(plaintext))
         return bytes(plaintext)

@@ -21,12 +21,12 @@ from tieredstore.transform.pem import read_private_key, read_public_key
 
 OAEP_OVERHEAD: Final = 2 * SHA3_512.digest_size + 2
 MIN_MODULUS_BITS: Final = 8 * (DATA_KEY_SIZE + OAEP_OVERHEAD)
-"""1296: a smaller modulus cannot hold a 32-byte data key."""
+"""1296 bits: a smaller modulus cannot wrap a 32-byte data key."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """A public key that wraps and its private key that unwraps."""
+    """A public key that wraps data keys and the private key that unwraps them."""
 
     public: RsaKey = field(repr=False)
     private: RsaKey = field(repr=False)
@@ -47,7 +47,8 @@ class KeyPair:
     def of(cls, public: RsaKey, private: RsaKey, private_name: str, public_name: str) -> KeyPair:
         """Pair two keys; raise KeyRingError with these names if they do not match or are too short."""
         pair = cls(public, private)
-        # Data keys wrapped by a mismatched pair can never be unwrapped, and the first read would be the first to fail.
+        # Data keys wrapped by a mismatched pair can never be unwrapped, and nothing else would notice before the first
+        # read.
         if (pair.public.n, pair.public.e) != (pair.private.n, pair.private.e):
             raise KeyRingError(f"{public_name} is not the public key of {private_name}")
         if pair.public.size_in_bits() < MIN_MODULUS_BITS:
@@ -59,12 +60,13 @@ class KeyPair:
 
 
 class KeyRing:
-    """Key pairs by id: the active one wraps, the one named in a manifest unwraps. Safe from several threads."""
+    """Key pairs by id: the active pair wraps, the pair named in a manifest unwraps. Safe from several threads."""
 
     def __init__(self, active_id: str, pairs: Mapping[str, KeyPair]) -> None:
         for key_id in pairs:
             if ":" in key_id or not key_id.strip():
-                # A manifest joins id and wrapped key by a colon; the plugin writes such segments but cannot read them.
+                # A colon separates id and wrapped key in a manifest. Given such an id, the plugin writes segments that
+                # it cannot read.
                 raise KeyRingError(
                     f"key pair id {excerpt(key_id)!r} cannot be used: ids must not be blank or contain ':'"
                 )
@@ -75,7 +77,7 @@ class KeyRing:
 
     @classmethod
     def from_files(cls, active_id: str, files: Mapping[str, tuple[Path, Path]]) -> KeyRing:
-        """Read the ring of ``{id: (public key file, private key file)}``; files are read once, here."""
+        """Read the ring of ``{id: (public key file, private key file)}``. Later changes of the files have no effect."""
         return cls(active_id, {key_id: KeyPair.from_files(*paths) for key_id, paths in files.items()})
 
     @property

@@ -1,7 +1,7 @@
-"""RSA keys in PEM texts, read as the plugin reads them: the first block counts, its label does not.
+"""RSA keys in PEM texts, read as the plugin reads them: the first block counts, whatever its label is.
 
-Public keys are X.509 SubjectPublicKeyInfo, private keys PKCS#8 (RFC 5280 and RFC 5208), which a passphrase may protect
-(PBES2 of RFC 8018; the plugin reads only unprotected ones).
+Public keys are X.509 SubjectPublicKeyInfo, private keys PKCS#8 (RFC 5280 and RFC 5208). A passphrase may protect a
+private key (PBES2 of RFC 8018; the plugin reads only unprotected keys).
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _TO_SPKI: Final = "convert it: openssl rsa -RSAPublicKey_in -pubout -in OLD -out
 
 
 def read_public_key(path: Path) -> RsaKey:
-    """Read the RSA public key of a SubjectPublicKeyInfo PEM file; raise KeyRingError naming the file otherwise."""
+    """Read the RSA public key from a SubjectPublicKeyInfo PEM file; raise KeyRingError, naming the file, if it has
+    none.
+    """
     name = str(path)
     der = first_block(key_file_content(path), name)
     key = _import(der, name)
@@ -44,7 +46,9 @@ def read_public_key(path: Path) -> RsaKey:
 
 
 def read_private_key(path: Path) -> RsaKey:
-    """Read the RSA private key of an unencrypted PKCS#8 PEM file; raise KeyRingError naming the file otherwise."""
+    """Read the RSA private key from an unencrypted PKCS#8 PEM file; raise KeyRingError, naming the file, if it has
+    none.
+    """
     return private_key(first_block(key_file_content(path), str(path)), str(path))
 
 
@@ -58,7 +62,7 @@ def private_key(der: bytes, name: str) -> RsaKey:
         oid = PKCS8.unwrap(der)[0]
     except ValueError as error:
         raise KeyRingError(f"{name} is not an unencrypted PKCS#8 ('BEGIN PRIVATE KEY') file; {_TO_PKCS8}") from error
-    # PKCS#8 holds keys of every kind; the import below would report an elliptic curve's as a damaged RSA key.
+    # PKCS#8 holds keys of every kind; the import below would report an elliptic curve key as a damaged RSA key.
     if oid != _RSA_OID:
         raise KeyRingError(f"{name} {_NOT_RSA}")
     return _import(der, name)
@@ -71,7 +75,7 @@ def unprotect(der: bytes, passphrase: bytes, name: str) -> bytes:
     try:
         oid, key, _ = PKCS8.unwrap(der, passphrase)
     except (ValueError, IndexError, TypeError) as error:
-        # A wrong passphrase gives wrong padding, or by chance bytes that are not a key.
+        # A wrong passphrase gives wrong padding, or sometimes bytes that are not a key.
         raise KeyRingError(f"{name} is not opened by its passphrase: that is another one, or it is damaged") from error
     if oid != _RSA_OID:
         raise KeyRingError(f"{name} {_NOT_RSA}")
@@ -80,7 +84,7 @@ def unprotect(der: bytes, passphrase: bytes, name: str) -> bytes:
 
 def protect(pem: bytes, passphrase: bytes) -> bytes:
     """Encrypt the PEM text of a plain private key with a passphrase; OpenSSL can read the result."""
-    # PBES2 of RFC 8018 with the rounds that OWASP recommends for this hash: about half a second.
+    # PBES2 of RFC 8018, with as many rounds as OWASP recommends for this hash: about half a second.
     return (
         RSA.import_key(pem).export_key(
             "PEM", passphrase=passphrase.decode("latin-1"), pkcs=8, protection=_PROTECTION, prot_params=_ROUNDS
@@ -101,7 +105,7 @@ def first_block(text: bytes, name: str) -> bytes:
 
 
 def _is_protected(der: bytes) -> bool:
-    """Return True for an EncryptedPrivateKeyInfo: an algorithm and an octet string (a public key has a bit string)."""
+    """Return True for an EncryptedPrivateKeyInfo: an algorithm and an octet string. (A public key has a bit string.)"""
     try:
         parts: list[object] = list(DerSequence().decode(der, nr_elements=2)[:])
     except (ValueError, IndexError):
@@ -117,7 +121,7 @@ def _import(der: bytes, name: str) -> RsaKey:
 
 
 MAX_BYTES: Final = 1 << 20
-"""A limit for a wrong path, which may lead to a file of any size; a key has a few kilobytes."""
+"""The most bytes read: a wrong path may lead to a file of any size, and a key has a few kilobytes."""
 
 
 def key_file_content(path: Path) -> bytes:

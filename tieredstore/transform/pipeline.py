@@ -14,7 +14,7 @@ from tieredstore.transform.chunks import ChunkEncoder, GrowingBuffer
 from tieredstore.transform.encryption import RandomBytes
 
 ReadInto: TypeAlias = Callable[[int, memoryview], None]
-"""Fills the whole buffer with the source's bytes from a position, or raises. Called from several threads at once."""
+"""Fills the whole buffer with the source's bytes from a position on, or raises. Called from several threads at once."""
 
 
 class _Slot(NamedTuple):
@@ -27,9 +27,9 @@ class _Slot(NamedTuple):
 class TransformedChunks:
     """The stored chunks of one segment, in order; iterate once.
 
-    Memory: ``chunks_in_flight`` x (the original and the stored chunk), whatever the segment's size. A yielded chunk is
-    valid until the next one is requested. The consumer's thread draws initialization vectors in chunk order.
-    ``stored_sizes`` grows with each yielded chunk and is complete at the end.
+    Memory is bounded by ``chunks_in_flight`` times the sizes of an original and a stored chunk, whatever the segment's
+    size. A yielded chunk is valid until the next one is requested. Initialization vectors are drawn in chunk order, on
+    the caller's thread. ``stored_sizes`` grows with each yielded chunk and is complete at the end.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class TransformedChunks:
         positions = self._positions()
         try:
             while True:
-                # Submit every free slot before waiting for the oldest, so that the pool never idles behind the
-                # consumer.
+                # Fill every free slot before waiting for the oldest chunk, so that the pool does not idle while the
+                # consumer works.
                 while free and (position := next(positions, None)) is not None:
                     slot = free.pop()
                     running.append((slot, self._submit(position, slot)))
@@ -69,18 +69,20 @@ class TransformedChunks:
                 stored = future.result()
                 self.stored_sizes.append(len(stored))
                 yield stored
-                # Not earlier: until the consumer comes back, the stored chunk lies in this slot's memory.
+                # Free the slot only now: until the consumer asked for the next chunk, it was reading this slot's
+                # memory.
                 free.append(slot)
         finally:
-            # After the iteration, no task may still write into this segment's memory or read its file. Cancelled tasks
-            # are not waited for: they count as pending until a thread picks them up, if one ever does.
+            # After the iteration, no task may still write into this segment's memory or read its file. Do not wait for
+            # cancelled tasks: they stay pending until a thread picks them up, which may never happen.
             wait([future for _, future in running if not future.cancel()])
 
     def _positions(self) -> Iterator[int]:
         return iter(range(0, self._size, self._chunk_size))
 
     def _submit(self, position: int, slot: _Slot) -> Future[bytes | memoryview]:
-        # Drawn here in chunk order, not in the pool: a test that injects the plugin's bytes must get its object.
+        # Draw it here in chunk order, not in the pool: a test that injects the plugin's random bytes expects the
+        # plugin's object.
         iv = self._random_bytes(IV_SIZE) if self._encoder.cipher is not None else b""
         return self._pool.submit(self._transform, position, iv, slot)
 

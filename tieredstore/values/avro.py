@@ -1,7 +1,7 @@
-"""Keys and values in Avro, into structs: by a given schema, or by those of a registry.
+"""Keys and values in Avro become structs, by a given schema or by those of a registry.
 
-fastavro decodes them one by one: https://fastavro.readthedocs.io. Confluent's framing is a zero byte and the schema's
-id in four bytes, big endian, before the datum.
+fastavro decodes them one by one: https://fastavro.readthedocs.io. In Confluent's framing a zero byte and the schema's
+id (four bytes, big-endian) precede the datum.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tieredstore.values.base import WAY_OUT, Column, OnInvalid, Place, by_parts,
 
 @dataclass(frozen=True, slots=True)
 class ReferringSchema:
-    """A schema, as JSON text, that refers to named types of other schemas, and those schemas.
+    """A schema (JSON text) that refers to named types of other schemas, together with those schemas.
 
-    Each of ``references`` comes after the ones to which it refers itself.
+    Each of ``references`` comes after the schemas to which it refers itself.
     """
 
     text: str
@@ -33,12 +33,12 @@ class ReferringSchema:
 
 
 AvroSchema: TypeAlias = "Mapping[str, Any] | Sequence[Any] | str | ReferringSchema"
-"""A schema as JSON has it: https://avro.apache.org/docs/1.12.0/specification/."""
+"""A schema in the form that JSON has it: https://avro.apache.org/docs/1.12.0/specification/."""
 
 SchemaLookup: TypeAlias = Callable[[int], AvroSchema]
-"""Returns the schema of an id, as a registry does.
+"""Returns the schema with an id, as a registry does.
 
-SchemaNotFoundError or LookupError makes one message invalid; other errors of ours fail the read.
+SchemaNotFoundError or LookupError makes one message invalid; tieredstore's other errors fail the read.
 """
 
 _FRAME: Final = 5
@@ -69,7 +69,7 @@ _LOGICAL: Final[Mapping[tuple[str, str], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Parsed:
-    """A schema as fastavro knows it, and if its data are safe to decode unchecked."""
+    """A schema parsed by fastavro, and True if its data can be decoded without checking them first."""
 
     schema: Any
     named: Named
@@ -100,7 +100,7 @@ class AvroData:
         return None if self._own is None else self._own.schema
 
     def datum(self, message: bytes) -> Any:
-        """Decode a message. Raise ValueError if it is not Avro or its schema cannot be read; a registry's errors
+        """Decode a message. Raise ValueError if it is not Avro or its schema cannot be read. Errors of the registry
         pass through.
         """
         if self.lookup is None:
@@ -148,9 +148,9 @@ class AvroData:
 class Avro:
     """One Avro datum per message, as the Arrow type of ``schema``: a record is a struct.
 
-    Without ``lookup`` a message is the datum alone, written by that schema. With it, a message begins as Confluent's
-    serializers write it, is read by the schema of its id, and resolved to ``schema`` by Avro's own rules. ``way_out``
-    is the advice that an error gives about an invalid message. Needs ``tieredstore[avro]``.
+    Without ``lookup`` a message is just a datum, written with ``schema``. With ``lookup``, a message has Confluent's
+    framing: it is read by the schema of its id and resolved to ``schema`` by Avro's own rules. ``way_out`` is the
+    advice that an error gives about an invalid message. Needs ``tieredstore[avro]``.
     """
 
     schema: AvroSchema
@@ -189,7 +189,7 @@ class Avro:
             return None
 
     def _reason(self, column: Any) -> str:
-        """Name the fault of a message's frame; the datum itself is not shown."""
+        """Name the fault of a message's frame, without showing the datum."""
         message: bytes = column[0].as_py()
         if self.lookup is None:
             return ""
@@ -221,7 +221,7 @@ def parsed_schema(schema: AvroSchema) -> Any:
 
 
 def check_bounded(schema: AvroSchema) -> None:
-    """Raise ConfigError for a schema whose data fastavro may not decode unchecked."""
+    """Raise ConfigError for a schema whose data fastavro cannot decode safely without a check."""
     if not _parse(schema).is_bounded:
         raise ConfigError("the schema of Avro has a type within itself, or too many that take no bytes")
 
@@ -255,7 +255,7 @@ def _without_marks(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(schema: Any) -> Any:
-    """Return the schema without logical types that have no column type, such as uuid: their base type remains."""
+    """Replace logical types that have no column type, such as uuid, by their base types."""
     match schema:
         case list():
             return [_plain(branch) for branch in cast("Sequence[Any]", schema)]
@@ -276,19 +276,19 @@ def _plain_object(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def arrow_type_of(schema: Any) -> pa.DataType:
-    """Return the Arrow type of a schema: records are structs, enums text, a union with null is the other type.
+    """Return the Arrow type of a schema: records are structs, enums are text, a union with null is its other type.
 
-    Raise ConfigError for a union of several types and for a recursive type, which Arrow columns do not have, and for a
-    schema of too many types: each counts as often as it is used.
+    Raise ConfigError for a union of several types and for a recursive type, because Arrow columns have neither. Also
+    raise it for a schema of too many types; a type counts each time it is used.
     """
-    # Types of the schemas it refers to are stored beside it.
+    # The types that the schema refers to are stored beside it.
     known = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
     try:
         kind: pa.DataType = _TypeOf(dict(known.get("__named_schemas", {}))).of(schema, 0)
     except ConfigError:
         raise
     except (LookupError, ValueError, TypeError, ArithmeticError) as error:
-        # A decimal of 1,000 digits, or a fixed type of 2^40 bytes.
+        # For example a decimal of 1,000 digits, or a fixed type of 2^40 bytes.
         raise ConfigError(f"the schema of Avro has a type that Arrow's columns do not have: {excerpt(error)}") from None
     return kind
 

@@ -1,10 +1,10 @@
-"""Bounds on Avro schemas and their data, checked before fastavro sees either.
+"""Bounds on Avro schemas and their data, checked before fastavro reads either.
 
-Kept apart from `avro`, its only importer: these checks know neither Arrow nor fastavro, and together the files would be
-too long.
+Separate from `avro`, its only importer: these checks know neither Arrow nor fastavro, and one file of both would be too
+long.
 
-fastavro's decoder is C code that recurses for each level of the data and makes an object of each value before they are
-counted. Data of a recursive schema, or of types that take no bytes, can end the process.
+fastavro's C decoder recurses for each level of the data, and makes an object of each value before anything counts them.
+Data of a recursive schema, or of types that take no bytes, can crash the process.
 https://avro.apache.org/docs/1.12.0/specification/#data-serialization-and-deserialization
 """
 
@@ -19,17 +19,17 @@ Named: TypeAlias = "Mapping[str, Any]"
 """Records, enums and fixed by their full names, as fastavro parses them."""
 
 MOST_TYPES: Final = 10_000
-"""The largest number of types in a schema; where columns are made of it, each use of a type counts."""
+"""The largest number of types in a schema. If columns are made of the schema, each use of a type counts."""
 
 _MAX_DEPTH: Final = 64
-"""Records, arrays and maps within each other."""
+"""The deepest nesting of records, arrays and maps."""
 
 _MAX_JSON_DEPTH: Final = 256
 _FREE_VALUES: Final = 1_000
 _VALUES_OF_BYTE: Final = 8
 _MOST_BITS: Final = 64
 _BUILT_IN: Final[Mapping[str, int]] = {"boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "null": 0}
-"""The fewest bytes of a value."""
+"""The fewest bytes that a value of each type takes."""
 
 _TEXTS: Final = frozenset({"string", "bytes"})
 _RESERVED: Final = frozenset(
@@ -48,7 +48,7 @@ def check_nesting(schema: object) -> None:
 
 
 def check_schema(schema: Any, named: Named) -> None:
-    """Raise ConfigError for a parsed schema that fastavro accepts but that has no meaning or unbounded data."""
+    """Raise ConfigError for a parsed schema that fastavro accepts but that makes no sense or allows unbounded data."""
     for name in named:
         if name in _RESERVED:
             raise ConfigError(f"the schema of Avro names a type {quoted(name)}, which is one of Avro's own")
@@ -61,14 +61,14 @@ def check_schema(schema: Any, named: Named) -> None:
         if kind is None and any(_kind(branch) is None for branch in one):
             raise ConfigError("the schema of Avro has a union within a union, which Avro does not have")
         if kind == "array" and _takes_no_bytes(one["items"], named):
-            # A message of ten bytes could have 10^15 of them.
+            # A message of ten bytes could declare 10^15 of them.
             raise ConfigError("the schema of Avro has an array of items that take no bytes, which nothing bounds")
 
 
 def is_bounded(schema: Any, named: Named) -> bool:
-    """Return True if data of the schema can neither nest too deep nor have many more values than bytes.
+    """Return True if data of the schema can neither nest too deeply nor have many more values than bytes.
 
-    Otherwise call :func:`check_data` on each message.
+    If False, call :func:`check_data` on each message.
     """
     try:
         _, excess = _Shapes(named).of(schema, 0)
@@ -90,7 +90,7 @@ def _json_values(content: object) -> Iterable[Any]:
 
 
 def _kind(schema: Any) -> Any:
-    """Return the name of a type, Avro's own or another; None for a union."""
+    """Return the name of a type, built-in or defined; None for a union."""
     return schema if isinstance(schema, str) else None if isinstance(schema, list) else schema["type"]
 
 
@@ -143,16 +143,16 @@ def _takes_no_bytes(schema: Any, named: Named) -> bool:
 
 
 class _UnboundedError(Exception):
-    """Data of a type have no bound, or one that is too high."""
+    """Data of a type have no bound, or their bound is too high."""
 
 
 class _Shapes:
-    """The measures of types: the depth of their data, and by how many values these exceed their bytes."""
+    """Measures types: how deep their data can nest, and how many more values than bytes they can have."""
 
     def __init__(self, named: Named) -> None:
         self._named = named
         self._known: dict[int, tuple[int, int] | None] = {}
-        """By the identity of a type, because a name may occur twice; None while it is being measured."""
+        """By the identity of a type, because a name may occur twice. None marks a type that is being measured."""
 
     def of(self, schema: Any, above: int) -> tuple[int, int]:
         schema = _definition(schema, self._named)
@@ -163,7 +163,7 @@ class _Shapes:
             self._known[key] = None
             self._known[key] = self._of_type(schema, above)
         shape = self._known[key]
-        # A type met again while it is measured contains itself.
+        # A type that occurs while it is being measured contains itself.
         if shape is None or above + shape[0] > _MAX_DEPTH:
             raise _UnboundedError
         return shape
@@ -194,7 +194,7 @@ class _Shapes:
 
 
 class _Walk:
-    """A pass over data in the decoder's order, without making objects."""
+    """Passes over data in the decoder's order, without making objects."""
 
     def __init__(self, named: Named, data: bytes, at: int) -> None:
         self._named, self._data, self._at = named, data, at
@@ -241,7 +241,8 @@ class _Walk:
                 if schema["type"] == "map":
                     self.value("string", depth)
                 self.value(inner, depth)
-            # A decoder may skip a block by its size, and would then continue at another place than this walk.
+            # A decoder may skip a block by its declared size. If that size is wrong, it continues elsewhere than this
+            # walk.
             if end is not None and self._at != end:
                 raise ValueError("a block of items has another size than it says")
 

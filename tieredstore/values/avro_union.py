@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 _NUMBERS: Final = ("int", "long", "float", "double")
-"""Each is promoted to the later ones."""
+"""Avro promotes each of these types to the later ones."""
 
 _TEXTS: Final = frozenset({"string", "bytes"})
 _NOT_OF_TYPES: Final = frozenset({"__named_schemas", "__fastavro_parsed__"})
@@ -86,11 +86,11 @@ class _Union:
             field = _plain(one or other)
             field["type"] = self.of(one and one["type"], other and other["type"])
             if (one is None or other is None) and not is_alone and "default" not in field:
-                # Writers of the other schema did not have this field.
+                # Data of the other schema do not have this field.
                 branches = [branch for branch in _branches(field["type"]) if branch != "null"]
                 field |= {"type": ["null", *branches], "default": None}
             elif "default" in field and "null" in _branches(field["type"]) and field["default"] is not None:
-                # A default belongs to the first type of a union.
+                # A default value must belong to the first type of a union.
                 field["type"] = [*(branch for branch in _branches(field["type"]) if branch != "null"), "null"]
             fields.append(field)
         return fields
@@ -125,7 +125,7 @@ class _Union:
         raise CannotUniteError(f"a {one} and a {other}")
 
     def _of_one(self, schema: Any, *, is_first: bool) -> Any:
-        """Return a type that only one schema has, with its inner types."""
+        """Return a type that only one schema has, and the types inside it."""
         held = {"array": "items", "map": "values"}.get(_kind(schema))
         if held is None:
             return schema

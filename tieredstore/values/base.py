@@ -16,10 +16,10 @@ OnInvalid: TypeAlias = Literal["fail", "null"]
 """The policy for bytes that do not match their type: an error that names the record, or null."""
 
 WAY_OUT: Final = "read it as binary, or have such ones be null (on_invalid)"
-"""Advice about such bytes, in the words of the Python API; other front ends have their own."""
+"""Advice in errors about such bytes, in the words of the Python API; other front ends have their own."""
 
 Place: TypeAlias = Callable[[int], str]
-"""Names the record of a row number in a sentence: ``the value at offset 7 of orders-0``."""
+"""Returns the name of a row's record, for use in a sentence: ``the value at offset 7 of orders-0``."""
 
 
 @runtime_checkable
@@ -72,11 +72,11 @@ def by_parts(
     reason: Callable[[Column], str] = lambda _: "",
     way_out: str = WAY_OUT,
 ) -> Column:
-    """Convert ``column`` whole; if that fails, by halves, down to the rows that cannot be converted.
+    """Convert ``column`` whole; if that fails, convert halves, down to the rows that cannot be converted.
 
-    ``convert`` returns None for rows it cannot convert. The first such row raises InvalidValueError, ``is not <what>``,
-    with its ``reason`` and the ``way_out``; or all become null by the policy. Only a column with invalid rows costs
-    more than one conversion. The keywords describe an invalid row.
+    ``convert`` returns None for rows it cannot convert. By the policy, the first such row raises InvalidValueError
+    (``is not <what>``, with its ``reason`` and the ``way_out``), or all of them become null. Only a column with invalid
+    rows costs more than one conversion.
     """
 
     def converted(start: int, count: int) -> list[Any]:

@@ -1,4 +1,4 @@
-"""A schema of columns as Spark's DDL and Hive write it: ``id BIGINT, tags ARRAY<STRING>``, ``struct<id:bigint>``."""
+"""A schema of columns in the DDL of Spark and Hive: ``id BIGINT, tags ARRAY<STRING>`` or ``struct<id:bigint>``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def parse_ddl(text: str) -> pa.Schema:
     """Parse a schema; raise ConfigError if the text is not one.
 
     Types are Spark's SQL names, ``DECIMAL(precision, scale)``, ``ARRAY<…>`` and ``STRUCT<…>``. Names may be in
-    backquotes, a colon may follow them; ``NOT NULL`` and ``COMMENT '…'`` have no effect.
+    backquotes, and a colon may follow a name. ``NOT NULL`` and ``COMMENT '…'`` have no effect.
     """
     reading = _Reading(text)
     if reading.next_word() == "struct" and reading.peek(1) == "<":
@@ -70,7 +70,7 @@ class _Reading:
         return self.tokens[place] if place < len(self.tokens) else ""
 
     def next_word(self) -> str:
-        """Return the next token in the case in which keywords are compared."""
+        """Return the next token with the case that keywords are compared in."""
         return self.peek().lower()
 
     def take(self, wanted: str = "") -> str:
@@ -82,7 +82,7 @@ class _Reading:
         return token
 
     def fields(self, depth: int, end: str | None) -> list[Any]:
-        """Parse names and types up to ``end``, which is left."""
+        """Parse names and types up to ``end``, without taking ``end``."""
         fields: list[Any] = []
         names: set[str] = set()
         while True:

@@ -14,7 +14,7 @@ _NO_COLUMN: Final = re.compile(r"No match for FieldRef\.(?:Name\((.*?)\) in|Nest
 
 def refused_filter(expression: Any, schema: Any, error: Exception) -> ConfigError:
     """Return the error to raise for ``error``, which Arrow raised for an expression over the columns of ``schema``."""
-    # Arrow's sentence names its own functions and classes; only the column is shown of it.
+    # Arrow's message names its own functions and classes: show only the column.
     missing = _NO_COLUMN.match(str(error))
     if missing is not None:
         named = "such column" if missing[1] is None else f"column {excerpt(missing[1])}"

@@ -15,7 +15,7 @@ from tieredstore.errors import ConfigError, excerpt
 from tieredstore.values.base import WAY_OUT, Column, OnInvalid, Place, by_parts, check_choice
 
 _FIELD: Final = re.compile(r"Column\(/v/([^)]*)\)")
-# Its type stubs know neither this type nor arrays of it.
+# pyarrow's type stubs know neither the JSON type nor arrays of it.
 _arrow: Final[Any] = pa
 _JSON: Final[Any] = _arrow.json_()
 _NO_FIELDS: Final[Any] = pa.array([b"{}"], pa.binary())
@@ -23,11 +23,12 @@ _NO_FIELDS: Final[Any] = pa.array([b"{}"], pa.binary())
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """One JSON value per message: an object as a struct of the fields of ``schema``, or without one any JSON as text.
+    """One JSON value per message: an object as a struct with the fields of ``schema``; without a schema, any JSON as
+    text.
 
-    A field missing from an object is null, one missing from the schema is ignored, and JSON's ``null`` is null. The
-    text has Arrow's JSON type whatever the messages hold, since the columns of a stream are known before its records.
-    ``way_out`` is the advice that an error gives about an invalid message.
+    A field that an object lacks is null, a field that the schema lacks is ignored, and JSON's ``null`` is null.
+    Without a schema the column always has Arrow's JSON type, because a stream's columns are known before its
+    records. ``way_out`` is the advice that an error gives about an invalid message.
     """
 
     schema: pa.Schema | None = None
@@ -41,7 +42,7 @@ class Json:
         if not len(self.schema):
             raise ConfigError("the schema of JSON has no field: give those that are wanted")
         try:
-            # Try one column of each type, to report here a type that pyarrow cannot read.
+            # Try one column of each type now, to report a type that pyarrow cannot read.
             _parse(_NO_FIELDS, self.schema)
         except (pa.ArrowException, NotImplementedError):
             raise _without_type(self.schema) from None
@@ -67,7 +68,7 @@ class Json:
             return None
 
     def _reason(self, column: Any) -> str:
-        """Name the invalid field, if the schema has it: nothing else of a record is shown."""
+        """Name the invalid field if the schema has it. Show nothing else of the record."""
         if self.schema is None:
             return ""
         try:
@@ -80,7 +81,7 @@ class Json:
 
 
 def json_values(column: Any) -> list[Any]:
-    """Parse a column of JSON into Python's dictionaries, lists, texts and numbers."""
+    """Parse a column of JSON into Python dictionaries, lists, texts and numbers."""
     return [None if text is None else from_json(text) for text in column.to_pylist()]
 
 
@@ -111,8 +112,8 @@ def _without_type(schema: Any) -> ConfigError:
 
 def _parse(column: pa.Array, schema: pa.Schema) -> pa.Array:
     """Parse the rows as structs; raise ArrowInvalid unless all are JSON objects of the schema, or null."""
-    # Each message goes inside an object of ours, which it cannot end: its own row must close everything it opens. So
-    # each row has at least one object, and if there are as many objects as rows, no row has two.
+    # Put each message into an object of its own. A message cannot end that object early, because each row must close
+    # what it opens. So each row has at least one object, and if there are as many objects as rows, no row has two.
     prefix, suffix = (pa.scalar(text, pa.binary()) for text in (b'{"v":', b"}\n"))
     wrapped = pc.binary_join_element_wise(
         prefix, column, suffix, pa.scalar(b"", pa.binary()), null_handling="replace", null_replacement=b"null"

@@ -21,7 +21,7 @@ _MAX_DEPTH: Final = 32
 _MOST_TYPES: Final = 10_000
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
 _MOST_SECONDS: Final = 253_402_300_800
-"""The year 10000: by its own definition a Timestamp cannot be later."""
+"""The year 10000: by definition a Timestamp cannot be later."""
 
 _LEAST_SECONDS: Final = -62_135_596_800
 _LABELS: Final[Mapping[int, Any]] = {
@@ -42,7 +42,7 @@ _LABELS: Final[Mapping[int, Any]] = {
     17: pa.int32(),
     18: pa.int64(),
 }
-"""By the number of a field's type in ``descriptor.proto``."""
+"""Arrow types by the number of a field's type in ``descriptor.proto``."""
 
 _ENUM: Final = 14
 _UINT64: Final = (4, 6)
@@ -52,9 +52,10 @@ _UINT64: Final = (4, 6)
 class Protobuf:
     """One message of Protocol Buffers, as a struct of its fields. Picklable.
 
-    Repeated fields are lists and maps. Enums are the names of their values (an unnamed number as text). A
-    ``google.protobuf.Timestamp`` is a timestamp in µs, uint64 a decimal. A field with presence that is not set is null,
-    any other its default. Raise ConfigError for a message that is not in the set, or is recursive.
+    Repeated fields are lists and maps. An enum is the name of its value (an unnamed number as text). A
+    ``google.protobuf.Timestamp`` is a timestamp in µs, a uint64 is a decimal. An unset field is null if it has
+    presence, otherwise its default. Raise ConfigError for a message type that is recursive or not in the descriptor
+    set.
     """
 
     descriptor_set: bytes
@@ -158,7 +159,7 @@ def _columns(descriptor_set: bytes, name: str) -> tuple[Any, _Convert]:
 
 
 class _Columns:
-    """Makes the types of messages and counts them: a few that use each other twice become a million."""
+    """Makes and counts the types of messages: a few messages that each use another twice become a million types."""
 
     def __init__(self) -> None:
         self._types = 0

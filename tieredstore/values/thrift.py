@@ -1,7 +1,7 @@
-"""One field of a Thrift message, found by field ids: enough for files by time, and no IDL is needed.
+"""Reads one field of a Thrift message by its field ids. That is enough to file messages by time, and needs no IDL.
 
 https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md and thrift-binary-protocol.md. The
-libraries read whole structs of a schema. Here a message may be hostile, so depth and sizes are bounded.
+libraries only read whole structs of a schema. A message may be hostile, so this reader bounds depth and sizes.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _LONG_LIST: Final = 15
 def thrift_field(message: bytes, path: Sequence[int], protocol: Protocol) -> Content | None:
     """Return the content of the field with these ids, the outermost first; None if the message has no such field.
 
-    Raise ValueError for bytes that are not a struct of the protocol, as far as they are read, and for a field that is
-    not a number, a boolean, a text or bytes.
+    Raise ValueError if the bytes read are not a struct of the protocol, and for a field that is not a number, a
+    boolean, a text or bytes.
     """
     reading = _Binary(message) if protocol == "binary" else _Compact(message)
     return reading.field(path, 0)
@@ -105,7 +105,7 @@ class _Reading(ABC):
 
     def _skip_item(self, kind: int, depth: int) -> None:
         if kind == _BOOL:
-            self.take(1)  # a field of the compact protocol holds it in its head
+            self.take(1)  # the compact protocol stores a boolean field's value in the field's header
         else:
             self.skip(kind, depth + 1)
 
@@ -116,7 +116,7 @@ class _Reading(ABC):
 
     @abstractmethod
     def head(self, last: int) -> tuple[int, int] | None:
-        """Return type and id of the field after the one with the id ``last``; None at the struct's end."""
+        """Return type and id of the field that follows the id ``last``; None at the struct's end."""
 
     @abstractmethod
     def content(self, kind: int) -> Content:

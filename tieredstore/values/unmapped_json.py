@@ -1,4 +1,4 @@
-"""The part of a JSON object that a schema has no columns for, kept as text."""
+"""The fields of a JSON object for which a schema has no columns, kept as text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SPACE: Final = re.compile(r"[ \t\n\r]*")
 
 
 class UnmappedFields:
-    """Finds the fields of objects that a schema has no column for."""
+    """Finds the fields of objects for which a schema has no column."""
 
     def __init__(self, schema: Any) -> None:
         self._fields: Mapping[str, Any] = {field.name: field.type for field in schema}
@@ -22,7 +22,7 @@ class UnmappedFields:
     def of(self, text: str) -> str | None:
         """Return an object of those fields, each as written in ``text``; None if there are none.
 
-        Raise ValueError if the text is not an object, or has a field twice, because a column holds one.
+        Raise ValueError if the text is not an object, or if it has a field twice, because a column holds one value.
         """
         start = _after_space(text, 0)
         try:
@@ -64,7 +64,9 @@ def _name(text: str, at: int) -> tuple[str, int]:
 
 
 def _of_field(text: str, start: int, kind: Any) -> tuple[str | None, int]:
-    """Return the part of a field's value beyond its type (all of it without a type), and its end."""
+    """Return the part of a field's value that its type does not cover (all of it without a type), and the value's
+    end.
+    """
     if kind is not None and pa.types.is_struct(kind) and text[start] == "{":
         return _beyond(text, start, {field.name: field.type for field in kind})
     value, end = _decoder.raw_decode(text, start)
