@@ -61,14 +61,14 @@ from reprlib import Repr
 from typing import ClassVar, Final
 
 LONGEST_SENTENCE: Final = 4000
-"""The most characters of an error's sentence, whatever went into it."""
+"""The most characters that an error's message may have."""
 
 _SHORT: Final = Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 
 
 def excerpt(foreign: object, most: int = 120) -> str:
-    """Shorten a foreign text (a manifest's, a store's, a broker's, a setting's) for a message.
+    """Shorten a text from elsewhere (a manifest, a store, a broker, a setting) for a message.
 
     A text longer than ``most`` characters (40 or more) becomes its beginning, its end and its length.
     """
@@ -82,9 +82,9 @@ def excerpt(foreign: object, most: int = 120) -> str:
 
 
 def quoted(foreign: object, most: int = 60) -> str:
-    """Quote a foreign value, shortened as by :func:`excerpt`.
+    """Quote a value from elsewhere, shortened as by :func:`excerpt`.
 
-    For values that are neither text nor bytes only the shown part of the ``repr`` is made, however large the value is.
+    If the value is neither text nor bytes, only the shown part of its ``repr`` is computed, however large it is.
     """
     if isinstance(foreign, bytes):
         foreign = foreign.decode("utf-8", "replace")
@@ -95,7 +95,7 @@ class TieredStoreError(Exception):
     """Root of all errors of this library."""
 
     def __init__(self, *words: object) -> None:
-        # Callers shorten foreign texts, for readability. This is the last limit.
+        # Callers have already shortened texts from elsewhere for readability. This is the last limit.
         super().__init__(*(excerpt(word, LONGEST_SENTENCE) if isinstance(word, str) else word for word in words))
 
     retryable: ClassVar[bool] = False
@@ -122,10 +122,11 @@ class KeyRingError(EncryptionError, ConfigError):
 
 
 class WrongKeyError(KeyRingError):
-    """The pair that a manifest names is on the ring but does not open the data key: it is another pair of that id.
+    """The key pair that a manifest names is on the ring but does not open the data key: it is another pair with that
+    id.
 
-    A damaged data key in a manifest looks the same: nothing in the format distinguishes them. So the exit code is that
-    of unreadable data.
+    A damaged data key in a manifest looks the same, because nothing in the format distinguishes the two. So the exit
+    code is that of unreadable data.
     """
 
     exit_code = 4
@@ -144,7 +145,7 @@ class InvalidSegmentError(TieredStoreError):
 
 
 class SegmentConflictError(InvalidSegmentError):
-    """The raw layout has one name for a segment, and a file with other bytes has it."""
+    """A file with other bytes already has the segment's name: the raw layout has only one name for a segment."""
 
 
 class SegmentTooLargeError(TieredStoreError):
@@ -154,7 +155,7 @@ class SegmentTooLargeError(TieredStoreError):
 
 
 class ResourceNotFoundError(TieredStoreError):
-    """The requested thing is absent (and not damaged, and not unreachable)."""
+    """The requested thing is absent; it is neither damaged nor unreachable."""
 
     exit_code = 3
 
@@ -176,7 +177,7 @@ class ObjectNotFoundError(ResourceNotFoundError):
 
 
 class PreparedGoneError(ResourceNotFoundError):
-    """A prepared object is no longer in the store, and no object has its key."""
+    """A prepared object has disappeared from the store, and no object has its key."""
 
 
 class SchemaNotFoundError(ResourceNotFoundError):
@@ -206,7 +207,7 @@ class IndexesCorruptError(CorruptDataError):
 
 
 class BatchCorruptError(CorruptDataError):
-    """Kafka's own bytes (a record batch, an index file, a checkpoint) do not hold together."""
+    """Kafka's own bytes (a record batch, an index file, a checkpoint) are damaged."""
 
 
 class CommitLogCorruptError(CorruptDataError):
@@ -220,13 +221,15 @@ class UnknownKeyError(EncryptionError):
 
 
 class InvalidValueError(TieredStoreError):
-    """A message's key or value does not match its type: text, JSON of a schema, Avro. Its bytes are intact."""
+    """A message's key or value does not match its type (text, JSON of a schema, Avro), although its bytes are
+    intact.
+    """
 
     exit_code = 4
 
 
 class SegmentAlreadyExistsError(TieredStoreError):
-    """A manifest exists already under this segment id; nothing was written."""
+    """A manifest with this segment id already exists; nothing was written."""
 
     exit_code = 5
 
@@ -238,17 +241,17 @@ class FencedError(TieredStoreError):
 
 
 class AlreadyClosedError(TieredStoreError):
-    """The object was closed before or during the call: a manager, a tail, the threads that did the work."""
+    """The object was closed before or during the call."""
 
 
 class KeyServiceError(EncryptionError):
-    """The key management service that has sealed a private key refused or failed a request."""
+    """The key management service that sealed a private key refused or failed a request."""
 
     exit_code = 6
 
 
 class KeyServiceDeniedError(KeyServiceError):
-    """The service does not accept the credentials, or they do not allow to use the key."""
+    """The service does not accept the credentials, or they do not permit using the key."""
 
 
 class KeyServiceUnavailableError(KeyServiceError):
@@ -265,18 +268,20 @@ class BrokerError(TieredStoreError):
 
 
 class BrokerDeniedError(BrokerError):
-    """The broker does not accept the credentials, or they do not allow this, or its certificate is not trusted."""
+    """The broker does not accept the credentials, or they do not permit the request, or its certificate is not
+    trusted.
+    """
 
 
 class BrokerUnavailableError(BrokerError):
-    """The broker did not answer in time, or has no leader for a partition now. The same call may succeed later."""
+    """The broker did not answer in time, or a partition currently has no leader. The same call may succeed later."""
 
     retryable = True
     exit_code = 75
 
 
 class PartlyDoneError(TieredStoreError):
-    """Some items of a tool failed, and the others are done: ``totals`` has the counts, and the first failures."""
+    """Some items of a tool failed, and the others are done: ``totals`` has the counts and the first failures."""
 
     exit_code = 6
 
@@ -292,7 +297,9 @@ class RegistryError(TieredStoreError):
 
 
 class RegistryDeniedError(RegistryError):
-    """The registry does not accept the credentials, or they do not allow this, or its certificate is not trusted."""
+    """The registry does not accept the credentials, or they do not permit the request, or its certificate is not
+    trusted.
+    """
 
 
 class RegistryUnavailableError(RegistryError):
@@ -313,7 +320,7 @@ class RangeNotSatisfiableError(StoreError):
 
 
 class PreconditionFailedError(StoreError):
-    """``if_absent`` found an object, or the etag differs (or the object is absent)."""
+    """An object exists despite ``if_absent``, or the object's etag differs, or the object is absent."""
 
     exit_code = 5
 

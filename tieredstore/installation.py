@@ -1,4 +1,4 @@
-"""How this package was installed: its plug-ins, and the command that installs more of it."""
+"""How this package was installed: its plug-ins, and the command that installs an extra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far Java's numbers reach: what Kafka and the stored format can hold."""
+"""The limits of Java's integers, which bound what Kafka and the stored format can hold."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Uuid:
             raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             raw = b""
-        # A shorter text decodes too, to fewer bytes, and some longer ones do.
+        # Shorter texts, and some longer ones, decode too, to another number of bytes.
         if len(text) != 22 or len(raw) != 16:
             raise ConfigError(f"{excerpt(text)!r} is not a Kafka uuid: 22 characters of URL-safe base64 are expected")
         return cls(raw)
@@ -112,7 +112,7 @@ class Uuid:
             raw[6] = raw[6] & 0x0F | 0x40
             raw[8] = raw[8] & 0x3F | 0x80
             uuid = cls(bytes(raw))
-            # Kafka's rule, because a name with a leading dash looks like an option.
+            # Kafka's rule, because a name that begins with a dash looks like an option.
             if not str(uuid).startswith("-"):
                 return uuid
 
@@ -125,9 +125,9 @@ class Uuid:
 
 @dataclass(frozen=True, slots=True)
 class TopicId:
-    """A topic's id as evidence of its incarnation.
+    """A topic's id, and what it proves about the topic's incarnation.
 
-    Kafka's own id is real. An id that a layout derives from the topic's name is a key: it proves nothing.
+    Kafka's own id is real. An id that a layout derives from the topic's name is only a key: it proves nothing.
     """
 
     value: Uuid
@@ -135,11 +135,11 @@ class TopicId:
 
     @classmethod
     def of(cls, value: Uuid, derived: Uuid | None) -> TopicId:
-        """Wrap an id; it is real unless it is ``derived``, which the layout makes of the topic's name."""
+        """Wrap an id. It is real unless it equals ``derived``, the id that the layout makes from the topic's name."""
         return cls(value, is_real=value != derived)
 
     def contradicts(self, other: TopicId) -> bool:
-        """Return True if the two are certainly of different topics."""
+        """Return True if the two ids certainly belong to different topics."""
         return self.is_real and other.is_real and self.value != other.value
 
 
@@ -163,7 +163,7 @@ class RemoteLogSegmentId:
     id: Uuid
 
     def __hash__(self) -> int:
-        # Ids are unique, and catalogs compute a hundred thousand hashes: one call for each.
+        # Hash one field only: ids are unique, and catalogs compute a hundred thousand hashes.
         return hash(self.id.bytes)
 
 
@@ -201,7 +201,7 @@ class RemoteLogSegmentMetadata:
 
 
 class _PositionalReader(io.RawIOBase):
-    """Reads an open file at its own position: several read the same descriptor independently."""
+    """Reads an open file at a position of its own, so that several readers can share a descriptor."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.name = str(path)
@@ -230,9 +230,9 @@ class _PositionalReader(io.RawIOBase):
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A file held open: it can be read while it is held, even if its name disappears.
+    """A file held open: it stays readable even if its name disappears.
 
-    ``path`` is the name it was opened by. Its owner closes it after the last read. Safe from several threads.
+    ``path`` is the name under which it was opened. Its owner closes it after the last read. Safe from several threads.
     """
 
     path: Path
@@ -247,7 +247,7 @@ class OpenFile:
     def read_bytes(self) -> bytes:
         """Read all of it."""
         size = os.fstat(self.descriptor).st_size
-        # Usually one call: for small files a reader object costs more than the read.
+        # Usually a single call: for small files a reader object costs more than the read.
         content = os.pread(self.descriptor, size + 1, 0)
         if len(content) == size:
             return content
@@ -259,7 +259,7 @@ class OpenFile:
 
 
 SegmentFile: TypeAlias = Path | OpenFile
-"""A file of a segment, by its name or open."""
+"""A file of a segment: its name, or the open file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +289,9 @@ class IndexType(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """Half-open: ``start`` is in, ``stop`` is out. Kafka's inclusive ends are converted at the facade."""
+    """A half-open range: ``start`` belongs to it, ``stop`` does not. RemoteStorageManager converts Kafka's inclusive
+    ends.
+    """
 
     start: int
     stop: int
@@ -306,7 +308,7 @@ Properties = Mapping[str, str]
 """Settings as a file gives them: names to texts."""
 
 SettingValue: TypeAlias = "str | int | bool | os.PathLike[str] | timedelta | Sequence[str]"
-"""A setting as a program gives it: a duration is its milliseconds, a list its words with commas between."""
+"""A setting as a program gives it. A duration becomes milliseconds, a list becomes its items joined by commas."""
 
 GivenProperties: TypeAlias = Mapping[str, SettingValue]
 """Settings as a program gives them."""
@@ -314,7 +316,7 @@ GivenProperties: TypeAlias = Mapping[str, SettingValue]
 
 def human_bytes(count: int) -> str:
     """Format ``count`` bytes for a person: ``1.5 MiB``."""
-    # Above GiB units do not change, so that two lines compare without conversion.
+    # GiB is the largest unit, so that two lines compare without conversion.
     size = float(count)
     for unit in ("B", "KiB", "MiB"):
         if abs(size) < 1024:
@@ -334,16 +336,18 @@ def can_be_topic(name: str) -> bool:
 _DAY: Final = re.compile(r"(?:19|20)\d{6}", re.ASCII)
 _SECONDS_OF_CENTURIES: Final = range(946_684_800, 4_102_444_800)  # the years 2000 to 2099
 _BEYOND_LOGS: Final = 10**12
-"""No log is this long, at a hundred thousand records a second for a hundred days; milliseconds since 1970 are more."""
+"""No log is this long (a hundred thousand records a second for a hundred days), but milliseconds since 1970 are
+larger.
+"""
 _WAY_TO_WRITE_A_TIME: Final = "a time is written 2026-01-31T08:00:00Z, or @ and the milliseconds since 1970"
 _NAMED: Final = 3
 
 
 def check_offset(offset: int, ends: Mapping[str, int] | None = None) -> None:
-    """Refuse an offset that was probably meant as a time, or is beyond the end of all these logs.
+    """Raise ConfigError for an offset that was probably meant as a time, or that is beyond the end of all these logs.
 
-    ``ends`` are the logs by name, each with one more than its last offset. Raise ConfigError with the way to write a
-    time: a deletion up to such an offset would delete everything, and a read from it nothing.
+    ``ends`` maps the names of the logs to their last offset plus 1. The message shows how to write a time: a deletion
+    up to such an offset would delete everything, and a read from it would return nothing.
     """
     if offset >= _BEYOND_LOGS:
         raise ConfigError(f"{offset} is no offset of a log; {hint_of_number(offset) or _WAY_TO_WRITE_A_TIME}")
@@ -356,7 +360,7 @@ def check_offset(offset: int, ends: Mapping[str, int] | None = None) -> None:
 
 
 def hint_of_number(offset: int) -> str | None:
-    """Return the time that a number may mean, and its spelling as a time; None for other numbers."""
+    """Return the time that a number may mean, with the way to write it; None for other numbers."""
     if _DAY.fullmatch(str(offset)):
         try:
             return f"a day is written {datetime.strptime(str(offset), '%Y%m%d').replace(tzinfo=UTC):%Y-%m-%d}"

@@ -1,4 +1,4 @@
-"""Topics as lazy frames of Polars: ``scan(settings, "orders")``. Needs ``tieredstore[polars]``."""
+"""Topics as lazy Polars frames: ``scan(settings, "orders")``. Needs ``tieredstore[polars]``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["scan"]
 
 _logger: Final = logging.getLogger(__name__)
 
-# The type stubs of datasets and of expressions are partial.
+# Any, because the type stubs of datasets and expressions are incomplete.
 _pl: Final[Any] = pl
 
 _BINARY: Final = Binary()
@@ -53,12 +53,12 @@ def scan(
     client: Mapping[str, str] | None = None,
     parallelism: int | None = None,
 ) -> pl.LazyFrame:
-    """Return a topic as a lazy frame, read again by each ``collect``. A topic of batches is ``orders$batches``.
+    """Return a topic as a lazy frame; each ``collect`` reads it anew. A topic of batches is ``orders$batches``.
 
-    Unused columns are not decoded, and records excluded by predicates on partition, offset and time are not fetched.
-    ``settings`` are the store's, their file, properties, or an open manager, which must stay open; otherwise one is
-    opened for each ``collect``. The other parameters are as in ``read_topic``. An error of a read is an error of Polars
-    that contains ours as text.
+    Unused columns are not decoded, and records that predicates on partition, offset and time exclude are not fetched.
+    ``settings`` are a settings file, properties, or an open manager, which must stay open; without a manager, each
+    ``collect`` opens one. The other parameters are as in ``read_topic``. If a read fails, Polars raises its own error,
+    which contains ours as text.
     """
     check_topic(topic)
     check_client(client)
@@ -68,7 +68,7 @@ def scan(
     def batches(
         with_columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, batch_size: int | None
     ) -> Iterator[pl.DataFrame]:
-        del batch_size  # the existing ones have a few MiB
+        del batch_size  # batches are as they were read, a few MiB
         manager, is_own = manager_of(settings)
         with manager if is_own else nullcontext():
             yield from _frames(*_table(manager, topic, options), with_columns, predicate, n_rows)
@@ -101,7 +101,7 @@ def _frames(
     with closing(table.scan(columns, pruning)) as read:
         for batch in read:
             frame: Any = frame_of(batch)
-            # The condition pushed down is at most this narrow.
+            # Apply the whole predicate: the condition pushed down may select more rows, never fewer.
             frame = frame if predicate is None else frame.filter(predicate)
             frame = frame.select(wanted)
             if left is not None:
@@ -127,14 +127,15 @@ def _table(
 
 
 def arrow_condition(predicate: pl.Expr) -> Any:
-    """Return an expression of Arrow that holds wherever the predicate does; None if no part of it is understood.
+    """Return an Arrow expression that holds for every row for which the predicate holds; None if no part is understood.
 
-    Polars exports an expression as JSON, whose form may change between versions: unknown parts narrow nothing.
+    Polars exports an expression as JSON, whose form may change between versions. A part that is not understood excludes
+    no rows.
     """
     untyped: Any = predicate
     try:
         return _necessary(json.loads(untyped.meta.serialize(format="json")))
-    except Exception:  # any failure costs time and no row
+    except Exception:  # after any failure the read is slower but loses no row
         _logger.debug("the predicate of Polars is not understood", exc_info=True)
         return None
 
@@ -157,7 +158,7 @@ _BETWEEN: Final = {"Both": ("GtEq", "LtEq"), "Left": ("GtEq", "Lt"), "Right": ("
 
 
 def _necessary(node: Any) -> Any:
-    """Return a condition that must hold where the node does: of AND the known parts, of OR both or none."""
+    """Return a condition that holds wherever the node does: of AND the known parts, of OR both parts or none."""
     match node:
         case {"BinaryExpr": {"left": left, "op": "And" | "LogicalAnd", "right": right}}:
             parts = [part for part in (_necessary(left), _necessary(right)) if part is not None]
@@ -170,7 +171,7 @@ def _necessary(node: Any) -> Any:
 
 
 def _exact(node: Any) -> Any:
-    """Return the same condition in Arrow; None if it is not known to be the same."""
+    """Return the same condition in Arrow; None if no condition is known to be the same."""
     match node:
         case {"BinaryExpr": {"left": {"Column": str(name)}, "op": str(op), "right": {"Literal": literal}}}:
             return _comparison(name, op, literal)
@@ -215,7 +216,7 @@ def _comparison(name: str, op: str, literal: Any) -> Any:
 
 
 def _scalar(name: str, literal: Any) -> Any:
-    """Return the literal as a value of the column's type; None if it is of another one."""
+    """Return the literal as a value of the column's type; None if it has another type."""
     match name, literal:
         case (
             "offset" | "partition",
@@ -229,7 +230,7 @@ def _scalar(name: str, literal: Any) -> Any:
 
 
 def _among(name: str, literal: Any) -> Any:
-    """Return a condition for one of a list of numbers, which the JSON contains as an Arrow stream."""
+    """Return a condition for a list of numbers. The JSON contains the list as an Arrow stream."""
     match name, literal:
         case "offset" | "partition", {"Scalar": {"List": octets}}:
             table = pa.ipc.open_stream(io.BytesIO(bytes(octets))).read_all()

@@ -1,4 +1,4 @@
-"""Redaction of foreign texts: credentials and queries of URLs never reach a message."""
+"""Redaction of texts from elsewhere, so that credentials and queries of URLs never appear in a message."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 _USER: Final = re.compile(r"//[^\s'\"]*@|\b[A-Za-z][\w+.-]*:[^\s'\"]*@")
-"""From ``//``, or from the text before the first colon, up to the last ``@``: passwords may contain slashes."""
+"""From ``//``, or from the text before the first colon, up to the last ``@``, because passwords may contain slashes."""
 _QUERY: Final = re.compile(r"\?[^\s'\")]+")
 """Queries may contain signatures."""
 

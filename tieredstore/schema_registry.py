@@ -1,7 +1,7 @@
 """Schemas of messages, from a registry with Confluent's protocol. Needs ``tieredstore[avro]``.
 
-https://docs.confluent.io/platform/current/schema-registry/develop/api.html: two of its requests, one by a schema's id
-and one by its subject. The schema of an id never changes, so each is requested once.
+https://docs.confluent.io/platform/current/schema-registry/develop/api.html. Only two of its requests are used: one by a
+schema's id and one by its subject. The schema of an id never changes, so each is requested once.
 """
 
 from __future__ import annotations
@@ -47,13 +47,11 @@ _PIECE: Final = 64 * 1024
 _MAX_ANSWER_BYTES: Final = 8 << 20
 _MAX_REFERENCES: Final = 200
 _MAX_SCHEMA_BYTES: Final = 8 << 20
-"""The limit of a schema including its references."""
+"""The largest schema accepted, including its references."""
 
 _KEPT: Final = 1_000
 _REFUSED_S: Final = 60.0
-"""The time for which an id without a readable schema is not requested again: thousands of messages have the same
-one.
-"""
+"""How long an id without a readable schema is not requested again: thousands of messages may have the same id."""
 
 _ACCEPT: Final = "application/vnd.schemaregistry.v1+json, application/json"
 
@@ -73,9 +71,9 @@ class RegistrySettings:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> RegistrySettings:
-        """Read a client's properties, under Confluent's names, with ``schema.registry.`` before them or without.
+        """Read a client's properties under Confluent's names, with or without the prefix ``schema.registry.``.
 
-        Raise ConfigError for unknown names, and without an address.
+        Raise ConfigError for unknown names, and if the address is missing.
         """
         given = {name.removeprefix(_OPTIONAL_PREFIX): text.strip() for name, text in properties.items()}
         unknown = sorted(set(given) - {"url", *_NAMES})
@@ -105,14 +103,16 @@ class RegistrySettings:
 
 
 class SchemaRegistry:
-    """The schemas of a registry: as a ``lookup`` of :class:`~tieredstore.values.Avro`, and by subject.
+    """The schemas of a registry: by id, as the ``lookup`` of :class:`~tieredstore.values.Avro`, and by subject.
 
     Safe from several threads, picklable, and reopened in a forked child. Retries transient errors for at most a minute.
-    Raise RegistryUnavailableError if it still does not answer, RegistryDeniedError for refused credentials.
+    Raises RegistryUnavailableError if the registry still does not answer, RegistryDeniedError for refused credentials.
     """
 
     def __init__(self, url: str | None = None, properties: Mapping[str, str] | None = None) -> None:
-        """Set up; ``url`` is the address, or several with commas; or ``schema.registry.url`` in ``properties``."""
+        """Set up the client. ``url`` is one address, or several separated by commas; without it,
+        ``schema.registry.url`` in ``properties`` counts.
+        """
         named = dict(properties or {})
         if url is not None:
             named = {name: text for name, text in named.items() if name not in (_URL, "url")} | {_URL: url}
@@ -125,9 +125,9 @@ class SchemaRegistry:
         return f"SchemaRegistry({', '.join(self.settings.urls)})"
 
     def __call__(self, number: int) -> AvroSchema:
-        """Return the schema of this id. Raise SchemaNotFoundError if there is none; ConfigError for an unreadable one.
+        """Return the schema with this id. Raise SchemaNotFoundError if there is none, ConfigError if it is unreadable.
 
-        Either is remembered for a minute.
+        Both errors are remembered for a minute.
         """
         known = self._of_id.get(number)
         if known is not None:
@@ -144,7 +144,7 @@ class SchemaRegistry:
         return schema
 
     def latest(self, subject: str) -> AvroSchema:
-        """Return the present latest schema of a subject: ``orders-value`` is that of the values of ``orders``."""
+        """Return a subject's latest schema. The subject of the values of ``orders`` is ``orders-value``."""
         return self._schema(f"/subjects/{quote(subject, safe='')}/versions/latest", f"the subject {excerpt(subject)}")
 
     def close(self) -> None:
@@ -158,7 +158,7 @@ class SchemaRegistry:
         self.close()
 
     def _schema(self, path: str, what: str) -> AvroSchema:
-        # One for the schema and all its references: a slow registry would turn them into hours.
+        # One deadline for the schema and all its references: with one each, a slow registry could take hours.
         deadline = RETRY_POLICY.deadline()
         answer = self._get(path, what, deadline)
         kind = answer.get("schemaType") or "AVRO"
@@ -172,7 +172,7 @@ class SchemaRegistry:
     def _add_references(
         self, answer: _Answer, what: str, reading: _References, above: tuple[tuple[str, int], ...]
     ) -> None:
-        """Collect the schemas that this one refers to, each after its own references."""
+        """Collect the schemas that this schema refers to, each after its own references."""
         for place in _places(answer, what):
             if place in reading.texts:
                 continue
@@ -192,7 +192,7 @@ class SchemaRegistry:
         return RETRY_POLICY.call(f"asking the schema registry for {what}", asked, deadline=deadline)
 
     def _asked(self, path: str, what: str, attempt: Attempt) -> _Answer:
-        # Another address at each attempt.
+        # Each attempt uses the next address.
         url = self.settings.urls[(attempt.number - 1) % len(self.settings.urls)]
         try:
             with (
@@ -201,7 +201,7 @@ class SchemaRegistry:
             ):
                 status, body = response.status_code, read_body(response)
         except (requests.RequestException, StoreError) as error:
-            # Not chained: a traceback would show the library's arguments.
+            # Do not chain: a traceback would show the library's arguments.
             raise _no_answer(url, error) from None
         _check_status(status, url, what)
         return _parsed(body, url)
@@ -227,7 +227,7 @@ class _References:
 
 
 def _places(answer: _Answer, what: str) -> Iterator[tuple[str, int]]:
-    """Yield subjects and versions that an answer refers to."""
+    """Yield the subjects and versions that an answer refers to."""
     try:
         listed: Any = answer.get("references") or ()
         for reference in listed:
@@ -251,7 +251,7 @@ def _session(settings: RegistrySettings) -> requests.Session:
         session.headers["Authorization"] = f"Basic {b64encode(settings.user_info.encode()).decode()}"
     if settings.ca_location is not None:
         session.verify = settings.ca_location
-        # The environment's bundle would override the configured one.
+        # A CA bundle named in the environment would override the configured one.
         session.trust_env = False
     session.cert = settings.certificate
     return session
@@ -262,7 +262,7 @@ def _close(session: requests.Session) -> None:
 
 
 def _without_user(urls: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
-    """Return the addresses alone, and the credentials if one of them contains any."""
+    """Return the addresses without credentials, and the credentials if an address contains any."""
     plain: list[str] = []
     user_info: str | None = None
     for url in urls:

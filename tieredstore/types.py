@@ -1,6 +1,6 @@
 """Smaller values of the API: rows, totals, types of keys and values, and names for annotations.
 
-Each is imported on first use, like the names of the package itself.
+Each name is imported on first use, like the names of the package itself.
 """
 
 from __future__ import annotations

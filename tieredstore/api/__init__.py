@@ -1,1 +1,1 @@
-"""The front door: a bucket and its methods. Its names are exported by ``tieredstore`` itself."""
+"""The public API: a bucket and its methods. ``tieredstore`` itself exports these names."""

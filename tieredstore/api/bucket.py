@@ -55,16 +55,16 @@ if TYPE_CHECKING:
 By = Literal["topic", "partition", "day"]
 
 OnSegment = Callable[[Segment], object] | None
-"""Called with each segment that is read."""
+"""Called with each segment read."""
 
 _COPIES_AT_ONCE: Final = 4
 
 CLOSE_S: Final = 2.0
-"""Most seconds that closing a bucket takes."""
+"""The longest time that closing a bucket takes."""
 
 
 class _Opened:
-    """The store of one process, and the manager over it once something is read, copied or decrypted."""
+    """The store that one process has opened. Its manager is made when something is first read, copied or decrypted."""
 
     def __init__(self, settings: Settings) -> None:
         from tieredstore.ops.bucket import Bucket as OpenBucket  # noqa: PLC0415  below: nothing asks a store yet
@@ -81,8 +81,8 @@ class _Opened:
 class Bucket(Closing):
     """The segments under one prefix of a store. Make it with :func:`tieredstore.open`.
 
-    Thread-safe. A forked child opens its own store; a pickled bucket is its settings. Close it, or use it as a context
-    manager: afterwards every call raises AlreadyClosedError.
+    A bucket is thread-safe and can be pickled. A forked child, or a process that unpickles it, opens its own store.
+    Close it, or use it as a context manager: afterwards every call raises AlreadyClosedError.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Bucket(Closing):
         self.settings = settings
         self.broker = broker
         self.named = named
-        """Source of the settings, so that other processes can read them too."""
+        """Where the settings come from, so that other processes can read them too."""
         self._life = Lifetime("the bucket")
         self._handles: PerProcess[_Opened] = PerProcess(partial(_Opened, settings), _Opened.close)
         self._closer = Closer(self._life.end, self._handles.close)
@@ -107,12 +107,13 @@ class Bucket(Closing):
         on_segment: OnSegment = None,
         **which: Unpack[Which],
     ) -> Table[Topic]:
-        """Return the topics, by name or glob (all without one), with their partitions and sums over complete segments.
+        """Return the topics with their partitions and sums over complete segments.
 
-        Reads the manifest of each segment, and needs no key. With ``start`` and ``stop``: the segments that hold
-        records in between. With a broker it adds the broker's offsets of these topics; ``until`` is a time up to which
-        partitions should be complete (``missing_until``). ``on_segment`` is called with each segment, complete or not.
-        Raises ResourceNotFoundError for a name that does not exist.
+        ``topics`` are names or globs; without any, all topics are returned. Reads the manifest of each segment, and
+        needs no key. ``start`` and ``stop`` restrict the sums to segments with records in between. If the bucket has a
+        broker, the broker's offsets are added. ``until`` is a time: ``missing_until`` then lists the offsets before it
+        that the bucket lacks. ``on_segment`` is called with each segment, complete or not. Raises ResourceNotFoundError
+        for a name that does not exist.
         """
         from tieredstore.api.topics import sum_up  # noqa: PLC0415
 
@@ -130,7 +131,7 @@ class Bucket(Closing):
     def each_segment(
         self, *topics: str, start: GivenPlace = None, stop: GivenPlace = None, **which: Unpack[Which]
     ) -> Iterator[Segment]:
-        """Yield the segments of several topics one by one, without holding them or their manifests."""
+        """Yield the segments of several topics one by one, without keeping them or their manifests in memory."""
         scopes, (first, last) = scopes_of(self.each_segment, topics, which), window_of(start, stop)
         return (segment_of(one, self) for one in self._listed(scopes, first, last))
 
@@ -143,9 +144,10 @@ class Bucket(Closing):
         stop: GivenPlace = None,
         topic_id: TopicIdLike = None,
     ) -> Table[Segment]:
-        """Return the segments of a topic by partition and offset, incomplete and damaged ones included.
+        """Return the segments of a topic by partition and offset, including incomplete and damaged ones.
 
-        Those with records at ``start`` or later, and from before ``stop``. Reads their manifests, and needs no key.
+        ``start`` and ``stop`` select the segments that have records at ``start`` or later and before ``stop``. Reads
+        the segments' manifests, and needs no key.
         """
         scopes, (first, last) = Scopes((topic,), partitions, topic_id), window_of(start, stop)
         return Table(segment_of(one, self) for one in self._listed(scopes, first, last))
@@ -160,11 +162,12 @@ class Bucket(Closing):
         last: int | None = None,
         **how: Unpack[ReadOptions],
     ) -> Read:
-        """Return the records of a topic as one log: the bucket's and, with a broker, its newer ones.
+        """Return the records of a topic as one log: those in the bucket and, with a broker, the newer ones there.
 
-        From ``start`` up to ``stop`` (exclusive), each an offset or a time; or the ``last`` records of each partition;
-        with ``follow=True`` also new records, without an end. Records of aborted and open transactions are left out.
-        Raises DataLossError, before the first record, for offsets that were written and no longer exist anywhere.
+        Reading begins at ``start`` and ends before ``stop``; each is an offset or a time. ``last`` instead returns the
+        last records of each partition. ``follow=True`` also returns new records, and never ends. Records of aborted and
+        open transactions are left out. Raises DataLossError, before the first record, for offsets that were written but
+        no longer exist anywhere.
         """
         from tieredstore.api.reading import read_records  # noqa: PLC0415  needs the extra `arrow`
 
@@ -175,7 +178,8 @@ class Bucket(Closing):
     def query(self, sql: str, *, sandbox: bool = False, **how: Unpack[ReadOptions]) -> Read:
         """Return the rows of a query in DuckDB's SQL; each topic is a table, with keys and values as text.
 
-        SQL may read and write local files, and install extensions; with ``sandbox`` it reads only the topics it names.
+        The SQL may read and write local files, and install extensions. With ``sandbox`` it can only read the topics
+        that it names.
         """
         from tieredstore.api.reading import query_rows  # noqa: PLC0415  needs the extra `query`
 
@@ -197,8 +201,9 @@ class Bucket(Closing):
     ) -> int:
         """Write the records of a topic into a folder of files by partition, and return how many were new.
 
-        Each file is named after the offsets that it covers, and is complete or absent: the next run completes a stopped
-        one, and continues for a topic that has grown. ``on_file`` is called with each finished file.
+        A file is named after the offsets that it covers, and is complete or absent. Call it again to complete an
+        interrupted export, or to add the records of a topic that has grown. ``on_file`` is called with each finished
+        file.
         """
         from tieredstore.api.exporting import export_records  # noqa: PLC0415  needs the extra `arrow`
 
@@ -210,10 +215,11 @@ class Bucket(Closing):
         )  # fmt: skip
 
     def inspect(self, topic: str, partition: int, segment: int | Uuid, *, topic_id: TopicIdLike = None) -> Segment:
-        """Return one segment, by its base offset or by its id: one listing of its partition, and one request.
+        """Return one segment, given its base offset or its id. Takes one listing of its partition, and one request.
 
-        Complete segments precede one that lost an object. Raises SegmentNotFoundError, which names the nearest ones,
-        ConfigError, which names all if several match, or CorruptDataError for a damaged manifest.
+        If several segments match an offset, a complete one is preferred to one that lost an object. Raises
+        SegmentNotFoundError, which names the nearest segments; ConfigError, which names all matches if several are
+        left; or CorruptDataError for a damaged manifest.
         """
         from tieredstore.ops.addresses import SegmentAddress, find_segment  # noqa: PLC0415
         from tieredstore.ops.listing import ListedSegment  # noqa: PLC0415
@@ -239,9 +245,9 @@ class Bucket(Closing):
     ) -> Table[Usage]:
         """Return the bytes, segments and objects in the bucket, by topic, partition or day of the newest record.
 
-        With ``prices``, a price file like ``examples/prices.toml``, also their cost per month. ``listing`` reads no
-        manifests: it is fast, and does not know the size before compression. With ``start`` and ``stop`` only segments
-        with records in between count. ``on_segment`` is called with each.
+        ``prices`` adds the cost per month; it is a price file like ``examples/prices.toml``. ``listing`` reads no
+        manifests: that is fast, but the size before compression stays unknown. With ``start`` and ``stop``, only
+        segments with records in between count. ``on_segment`` is called with each segment.
         """
         from tieredstore.api.usage import add_up, prices_of  # noqa: PLC0415
         from tieredstore.ops.cost.usage import UsageBy  # noqa: PLC0415
@@ -266,10 +272,12 @@ class Bucket(Closing):
         on_segment: OnSegment = None,
         on_need: Callable[[KeyNeed], object] | None = None,
     ) -> Table[KeyUse]:
-        """Return what each key pair encrypts, quarantine included; with ``key_id`` only that pair, empty if unused.
+        """Return what each key pair encrypts, including quarantined segments.
 
-        ``on_segment`` is called with each segment examined, ``on_need`` with each thing that needs the pair ``key_id``
-        or may need it: readers too, which cache manifests for a while after a rotation and make no row.
+        With ``key_id`` return only the uses of that pair; the result is empty if nothing uses it. ``on_segment`` is
+        called with each segment examined. ``on_need`` is called with each thing that needs the pair ``key_id`` or may
+        need it. That includes readers, which cache manifests for a while after a rotation; they are not among the
+        returned rows.
         """
         from tieredstore.api.key_pairs import count_uses  # noqa: PLC0415
 
@@ -290,11 +298,12 @@ class Bucket(Closing):
     ) -> Verification:
         """Check the segments and their continuity; changes nothing.
 
-        ``level`` is the depth; the levels index and data need the private keys. ``sample`` is the share of segments
-        that these two examine. With ``start`` and ``stop``: those that may have records in between. Segments that the
-        file ``state`` knows to be sound are skipped for ``recheck_days``. A broker's metadata topic is compared in both
-        directions. ``on_finding`` receives findings as they come; they are then not kept. ``on_segment`` is called with
-        the sums so far. Raises ResourceNotFoundError if there is nothing to verify.
+        ``level`` is how deep to check; the levels index and data need the private keys, and examine only the share
+        ``sample`` of the segments. ``start`` and ``stop`` restrict the check to segments that may have records in
+        between. Segments that the file ``state`` records as sound are skipped for ``recheck_days``. If the bucket has a
+        broker, the bucket is compared with the broker's metadata topic in both directions. ``on_finding`` receives each
+        finding at once; findings are then not kept. ``on_segment`` is called with the sums so far. Raises
+        ResourceNotFoundError if there is nothing to verify.
         """
         from tieredstore.api.verifying import Depth, verify_segments  # noqa: PLC0415
 
@@ -306,7 +315,8 @@ class Bucket(Closing):
         return verify_segments(opened, scopes, depth, client=self.broker, on_finding=on_finding, on_segment=on_segment)
 
     def doctor(self, *, write: bool = False, on_check: Callable[[Check], object] | None = None) -> Table[Check]:
-        """Check settings, keys, store, clock, rules and caches; ``write`` puts and deletes a few small objects.
+        """Check settings, keys, store, clock, rules and caches. With ``write`` it also puts and deletes a few small
+        objects.
 
         ``on_check`` is called with each check.
         """
@@ -328,13 +338,15 @@ class Bucket(Closing):
         on_progress: Callable[[int], object] | None = None,
         **which: Unpack[Which],
     ) -> Totals:
-        """Copy the closed segments of a broker's disk into the bucket, each once: safe to run repeatedly.
+        """Copy the closed segments of a broker's disk into the bucket. Segments already stored are skipped: run it
+        repeatedly.
 
-        ``log_dir`` is a log directory, a partition's folder or one ``.log`` file; ``topics`` selects topics by name or
-        glob. ``topic_id`` and ``broker_id`` replace those of ``partition.metadata`` and ``meta.properties``. A segment
-        counts once its manifest exists, so the next run completes a killed one. Failures do not stop the others:
-        PartlyDoneError at the end. ``on_found`` is called with the segments on disk, before any request, and
-        ``on_progress`` with bytes of logs as they are sent, on any thread.
+        ``log_dir`` is a log directory, a partition's folder or one ``.log`` file; ``topics`` selects topics by name
+        or glob. ``topic_id`` and ``broker_id`` replace those of ``partition.metadata`` and ``meta.properties``. A
+        segment is stored once its manifest exists, so the next run completes a killed one. A failure does not stop
+        the other segments; the call then raises PartlyDoneError at its end. ``on_found`` is called with the segments
+        on disk, before any request. ``on_progress`` is called, on any thread, with the bytes of logs as they are
+        sent.
         """
         from tieredstore.api.uploading import find_segments, upload_segments  # noqa: PLC0415
 
@@ -359,11 +371,11 @@ class Bucket(Closing):
         on_outcome: OnOutcome = None,
         **which: Unpack[Which],
     ) -> Totals:
-        """Copy segments to another bucket, under the same ids; existing ones are not sent again.
+        """Copy segments to another bucket under the same ids. Segments that already exist there are not sent again.
 
-        A URL or a folder as ``target`` uses this bucket's settings. Segments are rewritten under new ids if the target
-        has another chunk size, compression or encryption. ``decrypt`` permits plain copies of encrypted segments; with
-        ``read_back`` each object is read back and compared before its manifest is written.
+        If ``target`` is a URL or a folder, this bucket's settings apply to it. If the target has another chunk size,
+        compression or encryption, segments are rewritten under new ids. ``decrypt`` permits plain copies of encrypted
+        segments. With ``read_back`` each object is read back and compared before its manifest is written.
         """
         from tieredstore.ops.copies.copying import BucketCopy  # noqa: PLC0415
 
@@ -388,7 +400,7 @@ class Bucket(Closing):
         with contextlib.closing(outcomes()) as copied:
             return run(copied, on_outcome)
 
-    # ---- deleting and rewriting: a plan, carried out by apply()
+    # ---- deleting and rewriting: each method returns a plan
 
     def remove(
         self,
@@ -398,12 +410,13 @@ class Bucket(Closing):
         force: bool = False,
         **which: Unpack[Which],
     ) -> Plan:
-        """Return a plan to delete the segments of topics; with ``stop`` only complete segments from before it.
+        """Return a plan to delete the segments of topics.
 
-        ``stop`` is an offset (within one topic's ``partitions``) or a time. Like Kafka's retention it deletes the
-        oldest segments up to the first one to keep. ``segment`` is a single one, by base offset or id; by id it
-        includes the remains of an unfinished copy or deletion. Segments under a legal hold, or written after the plan
-        was made, are kept; beside a broker also those that it lists or may still list, unless ``force``.
+        ``stop`` restricts it to complete segments before an offset (of one topic's ``partitions``) or a time. Like
+        Kafka's retention, the plan then deletes the oldest segments up to the first one to keep. ``segment`` selects a
+        single segment, by base offset or id; by id, the plan includes the remains of an unfinished copy or deletion.
+        Segments under a legal hold, or written after the plan was made, are kept. If the bucket has a broker, segments
+        that the broker lists or may still list are also kept, unless ``force``.
         """
         from tieredstore.api.removing import check_arguments, plan_removal  # noqa: PLC0415
 
@@ -420,10 +433,11 @@ class Bucket(Closing):
         unknown_too: bool = False,
         **which: Unpack[Which],
     ) -> Plan:
-        """Return a plan to delete leftovers of broken copies and deletions older than ``min_age`` (``24h``, ``7d``).
+        """Return a plan to delete leftovers of broken copies and deletions that are older than ``min_age`` (``24h``,
+        ``7d``).
 
-        Beside a broker also segments that it has forgotten; ``unknown_too`` includes those that its records never
-        named.
+        If the bucket has a broker, the plan also deletes segments that the broker has forgotten. ``unknown_too``
+        adds segments that the broker's records never named.
         """
         from tieredstore.api.removing import plan_gc  # noqa: PLC0415
 
@@ -436,9 +450,9 @@ class Bucket(Closing):
         return plan_gc(self, scopes, least, unknown_too=unknown_too, parallel=which.get("parallel", READERS))
 
     def rotate_keys(self, *topics: str, **which: Unpack[Which]) -> Plan:
-        """Return a plan to wrap each segment's data key by the active key pair, quarantine included.
+        """Return a plan to wrap each segment's data key by the active key pair, including quarantined segments.
 
-        Data and indexes stay unchanged. Raises ConfigError without encryption.
+        Data and indexes stay unchanged. Raises ConfigError if no encryption is configured.
         """
         from tieredstore.api.key_pairs import rotate_segments  # noqa: PLC0415
 
@@ -446,9 +460,9 @@ class Bucket(Closing):
         return Plan("rotate_keys", str(scopes), rotate_segments(self, scopes, which.get("parallel", READERS)))
 
     def abort_rule(self, *, days: int = 7) -> Plan:
-        """Return a plan to make the store abort multipart uploads that do not complete within this many days.
+        """Return a plan to make the store abort multipart uploads that do not complete within ``days``.
 
-        It adds one rule to the store's own and changes no other; it adds none if a rule already does this.
+        The plan adds one rule to those of the store, and changes no other; if a rule already does this, it adds none.
         """
         from tieredstore.api.removing import plan_abort_rule  # noqa: PLC0415
 
@@ -457,7 +471,7 @@ class Bucket(Closing):
     # ---- legal holds
 
     def holds(self) -> Table[LegalHold]:
-        """Return the legal holds. Raises CorruptDataError for an unreadable one, which holds everything."""
+        """Return the legal holds. Raises CorruptDataError for an unreadable hold, because it may protect everything."""
         from tieredstore.ops.garbage.holds import list_holds  # noqa: PLC0415
 
         opened = self._bucket()
@@ -472,12 +486,13 @@ class Bucket(Closing):
         stop: GivenPlace = None,
         reason: str = "",
     ) -> LegalHold:
-        """Protect segments from deletion from now on: all, a topic, a partition, or offsets of it.
+        """Protect segments from deletion from now on: all of them, those of a topic or a partition, or a range of
+        offsets.
 
-        A hold covers at most one topic and one of its partitions. A time as ``start`` needs both, and holds from the
-        first segment with a record at that time or later. ``stop`` is an exclusive offset: manifests lack a segment's
-        first time, so a time would hold too little. Returns the hold as stored; raises PreconditionFailedError if the
-        name is taken.
+        A hold covers at most one topic and one of its partitions. If ``start`` is a time, give both; the hold then
+        begins with the first segment that has a record at that time or later. ``stop`` is an exclusive offset. It
+        cannot be a time, because manifests lack a segment's first time, so the hold would cover too little. Returns
+        the hold as stored; raises PreconditionFailedError if the name is taken.
         """
         from tieredstore.ops.garbage.holds import LegalHold, place_hold  # noqa: PLC0415
 
@@ -504,7 +519,7 @@ class Bucket(Closing):
     def release_hold(self, name: str) -> Plan:
         """Return a plan to release a hold, which permits deletion again. Raises ObjectNotFoundError if there is none.
 
-        A new hold under the same name is kept.
+        If the hold has been replaced by a new one of the same name, the new one is kept.
         """
         from tieredstore.ops.garbage.holds import LegalHold, find_hold, release_hold  # noqa: PLC0415
 
@@ -531,12 +546,12 @@ class Bucket(Closing):
 
     @property
     def url(self) -> str:
-        """Its URL, without credentials."""
+        """The bucket's URL, without credentials."""
         return url_of(self.settings)
 
     @property
     def manager(self) -> RemoteStorageManager:
-        """Kafka's storage API over this bucket, closed with it. Reads the key files on first use."""
+        """Kafka's RemoteStorageManager over this bucket; closed with it. Reads the key files on first use."""
         self._life.check()
         return self._handles.get().managers.get()
 
@@ -573,7 +588,9 @@ class Bucket(Closing):
         ordered: bool = True,
         parallel: int = READERS,
     ) -> Iterator[ListedSegment]:
-        """Yield the segments of each partition by offset; ``ordered`` sorts partitions and holds the listing."""
+        """Yield the segments of each partition by offset. ``ordered`` also sorts the partitions, and keeps the
+        listing in memory.
+        """
         from tieredstore.catalog.listing import list_in_scope  # noqa: PLC0415
         from tieredstore.ops.listing import ListedSegment, load_listing, load_stream, within  # noqa: PLC0415
 

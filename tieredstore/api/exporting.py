@@ -1,6 +1,6 @@
 """Export of a topic into a folder of files, incrementally.
 
-Kept apart from the bucket, which imports it on first use, because it needs pyarrow.
+A separate module, imported by the bucket on first use, because it needs pyarrow.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tieredstore.api.scopes import Partitions
 
 OnFile: TypeAlias = Callable[[Exported, int, int], object]
-"""Called with each finished file, its number, and the total."""
+"""Called with each finished file, its number, and the number of files."""
 
 _OF_FILES: Final = ("columns", "filter", "follow", "limit")
 

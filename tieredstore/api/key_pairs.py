@@ -1,6 +1,6 @@
-"""Key pairs: what each encrypts, what needs one, and rotation of segments to another.
+"""Key pairs: what each encrypts, what needs a pair, and rotation of segments to another pair.
 
-Kept apart from the bucket, which imports it on first use, because it needs the key ring.
+A separate module, imported by the bucket on first use, because it needs the key ring.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ def count_uses(
     on_listed: Callable[[ListedSegment], object],
     on_need: Callable[[KeyNeed], object],
 ) -> Table[KeyUse]:
-    """Return the uses of all pairs, or of ``key_id`` alone; ``on_need`` is called with each thing that needs it.
+    """Return the uses of all pairs, or of ``key_id`` alone; ``on_need`` is called with each thing that needs
+    ``key_id``.
 
-    A need without stored data, such as a reader's cache, makes no row.
+    A need without stored data, such as a reader's cache, is not among the returned rows.
     """
     totals: dict[str | None, SegmentTotals] = {}
     listed = list_encrypted(opened.store, opened.prefix, Scope())
@@ -56,7 +57,7 @@ def _row(key_id: str | None, sums: SegmentTotals, may_need: int | None = None) -
 
 
 def rotate_segments(bucket: Bucket, scopes: Scopes, parallel: int) -> Callable[[bool], Generator[Outcome]]:
-    """Return the function that rotates the segments in scope, or plans it. Raises ConfigError without encryption."""
+    """Return a function that rotates the segments in scope, or plans it. Raises ConfigError without encryption."""
     opened = bucket.opened()
     opened.refuse_raw("keys rotate", "nothing of it is encrypted")
     ring = key_ring_of(opened.settings)
@@ -76,9 +77,11 @@ def rotate_segments(bucket: Bucket, scopes: Scopes, parallel: int) -> Callable[[
                 is_first = step.outcome is steps.Outcome.ROTATED and step.key_id not in noted
                 if is_first and step.key_id is not None and not dry_run:
                     noted.add(step.key_id)
-                    note_rotated(opened.store, opened.prefix, step.key_id)  # recorded even if this is killed later
+                    note_rotated(
+                        opened.store, opened.prefix, step.key_id
+                    )  # record it now, in case this process is killed later
                 yield of_rotation(step, dry_run=dry_run)
         for key_id in noted:
-            note_rotated(opened.store, opened.prefix, key_id)  # readers' caches expire from now on
+            note_rotated(opened.store, opened.prefix, key_id)  # readers' caches start to expire now
 
     return outcomes

@@ -1,4 +1,4 @@
-"""Outcomes of tools for single items, and plans of tools."""
+"""Outcomes of a tool's items, and the plans that tools carry out."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _MOST_FAILURES: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The actual or planned outcome for one item of a tool; fields are None if not applicable or unknown.
+    """The actual or planned outcome for one item of a tool. A field is None if it does not apply or is unknown.
 
-    ``code`` gives the cause of ``status`` in a word, ``reason`` in a sentence if one is needed. Offsets are inclusive,
-    sizes are bytes: ``size`` of the log, ``stored_size`` of its objects in the store.
+    ``code`` gives the cause of ``status`` in a word; ``reason`` gives it in a sentence if one is needed. Offsets are
+    inclusive. ``size`` is the bytes of the log, ``stored_size`` the bytes of its objects in the store.
     """
 
     action: str
@@ -61,7 +61,7 @@ class Outcome:
         return ", ".join(str(one) for one in known if one is not None)
 
     def of(self, where: TopicIdPartition) -> Outcome:
-        """Return the same for an item of this partition."""
+        """Return this outcome for an item of the partition."""
         return replace(self, topic=where.topic, topic_id=where.topic_id, partition=where.partition)
 
 
@@ -71,7 +71,10 @@ OnOutcome: TypeAlias = Callable[[Outcome], object] | None
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Items by outcome; ``stored_size`` is that of done (or planned) items, ``failures`` are the first ones."""
+    """The number of items by outcome.
+
+    ``stored_size`` sums up the done (or planned) items; ``failures`` are the first outcomes that failed.
+    """
 
     planned: int = 0
     done: int = 0
@@ -82,7 +85,7 @@ class Totals:
 
 
 def run(outcomes: Iterable[Outcome], on_outcome: OnOutcome = None) -> Totals:
-    """Carry out everything. Raises PartlyDoneError at the end if items failed; the others are then done."""
+    """Carry out all items. If some fail, the others are still done; then PartlyDoneError is raised."""
     check_callback("on_outcome", on_outcome)
     counts: dict[Status, int] = {"planned": 0, "done": 0, "kept": 0, "failed": 0}
     stored_size = 0
@@ -104,11 +107,11 @@ def run(outcomes: Iterable[Outcome], on_outcome: OnOutcome = None) -> Totals:
 
 
 class Plan:
-    """The plan of a tool, carried out by :meth:`apply`. Iterating shows it and changes nothing.
+    """The plan of a tool. Iterating shows its items and changes nothing; :meth:`apply` carries it out.
 
-    Topic ids and ``bounds`` are fixed when the plan is made. Items are listed anew each time, and each is checked again
-    right before it is changed. ``as_of`` is the store's time at planning: newer items are kept. It is None if age does
-    not matter, or the store reports no time.
+    Topic ids and ``bounds`` are fixed when the plan is made. Items are listed anew by each call, and each item is
+    checked again right before it is changed. ``as_of`` is the store's time when the plan was made: newer items are
+    kept. It is None if age does not matter, or the store reports no time.
     """
 
     def __init__(
@@ -131,13 +134,13 @@ class Plan:
             yield from outcomes
 
     def show(self, on_outcome: OnOutcome = None) -> Totals:
-        """Count what would be done without changing anything; otherwise as :meth:`apply`."""
+        """Count the items without changing anything. ``on_outcome`` is called with each item."""
         with contextlib.closing(self._outcomes(True)) as outcomes:
             return run(outcomes, on_outcome)
 
     def apply(self, on_outcome: OnOutcome = None) -> Totals:
-        """Carry out the plan. ``on_outcome`` is called with each finished item; PartlyDoneError at the end if some
-        failed.
+        """Carry out the plan. ``on_outcome`` is called with each finished item. Raises PartlyDoneError at the end if
+        items failed.
         """
         with contextlib.closing(self._outcomes(False)) as outcomes:
             return run(outcomes, on_outcome)
@@ -154,7 +157,7 @@ _FAILED: Final = frozenset({
 
 
 def status_of(code: steps.Outcome, *, dry_run: bool) -> Status:
-    """Return the status for an item's code: done, kept, or failed."""
+    """Return the status (done, kept, failed) that an item's code implies."""
     if code.is_change:
         return "planned" if dry_run else "done"
     return "failed" if code in _FAILED else "kept"
@@ -188,7 +191,7 @@ def _age(modified_ms: int | None) -> str | None:
 
 
 def of_rotation(step: RotationStep, *, dry_run: bool) -> Outcome:
-    """Return the outcome of wrapping a segment's data key again."""
+    """Return the outcome of rewrapping a segment's data key."""
     objects = step.item
     return Outcome(
         action="rotate_keys", status=status_of(step.outcome, dry_run=dry_run), code=step.outcome.value,

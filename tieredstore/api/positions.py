@@ -1,4 +1,4 @@
-"""Positions in logs as users give them: offsets and times, the same in Python and on the command line."""
+"""Positions in logs as users give them: offsets and times, in the same syntax in Python and on the command line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import AtTime, check_offset
 
 GivenPlace: TypeAlias = "int | datetime | date | str | AtTime | None"
-"""An offset, a time with its zone, a day (UTC), or a text of one of these; None for the log's own end."""
+"""An offset, a time with its zone, a day (UTC), or a text of one of these; None stands for the log's own start or
+end.
+"""
 
 Clock: TypeAlias = Callable[[], datetime]
 
@@ -60,7 +62,9 @@ def ends_before(start: int | AtTime | None, stop: int | AtTime | None) -> bool:
 
 
 def window_of(start: GivenPlace, stop: GivenPlace) -> tuple[int | AtTime | None, int | AtTime | None]:
-    """Parse where a window starts and stops; raise ConfigError for invalid positions, and for the wrong order."""
+    """Parse the start and the stop of a window. Raise ConfigError if one is invalid, or if they are in the wrong
+    order.
+    """
     first, last = place_of("start", start), place_of("stop", stop)
     if ends_before(first, last):
         raise ConfigError(f"start {start} is after stop {stop}")
@@ -81,7 +85,7 @@ def duration_of(name: str, given: timedelta | str) -> timedelta:
 
 
 def parse_place(name: str, text: str, *, clock: Clock = _now) -> int | AtTime:
-    """Parse the position in ``text``; raise ConfigError, which calls it ``name``, for an invalid one."""
+    """Parse the position in ``text``; raise ConfigError, which calls the text ``name``, if it is invalid."""
     word = text.strip()
     if _OFFSET.fullmatch(word):
         return _offset(name, int(word))

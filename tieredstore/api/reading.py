@@ -1,6 +1,6 @@
-"""Options of a read and a query, and their start.
+"""Options of reads and queries, and the functions that begin them.
 
-Kept apart from the bucket, which imports it on first use, because it needs pyarrow.
+A separate module, imported by the bucket on first use, because it needs pyarrow.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from tieredstore.values import OnInvalid
 
 TypeName: TypeAlias = "Literal['bytes', 'text', 'json', 'avro'] | ValueType"
-"""Type of keys or values: raw bytes, UTF-8 text, JSON of any form (kept as text), Avro of the registry's schemas, or
-``Json(schema)`` and ``Avro(schema)``.
+"""The type of keys or values: raw bytes, UTF-8 text, JSON of any form (kept as text), Avro with the registry's
+schemas, or ``Json(schema)`` and ``Avro(schema)``.
 """
 
 RegistryLike: TypeAlias = "str | Mapping[str, str] | SchemaRegistry"
-"""A schema registry: its URL, properties of its client under Confluent's names, or an open one."""
+"""A schema registry: its URL, the properties of its client under Confluent's names, or an open SchemaRegistry."""
 
 _POLL_S: Final = 0.5
 _WORDS: Final = QueryWords(accept_loss="use on_loss='report'", topic_ids="topic_id", choose_topic_id="topic_id")
@@ -50,8 +50,8 @@ _WORDS: Final = QueryWords(accept_loss="use on_loss='report'", topic_ids="topic_
 class ReadOptions(TypedDict, total=False):
     """Options of reads and queries. ``key`` and ``value`` default to bytes, in SQL to text.
 
-    ``registry`` has the schemas of Avro. ``types`` replaces these three by a function of the topic's name, ``limit`` is
-    the most records or rows, and ``words`` names the options in errors.
+    ``registry`` has the schemas of Avro. ``types``, a function of the topic's name, replaces these three options.
+    ``limit`` is the largest number of records or rows. ``words`` gives the options' names for errors.
     """
 
     columns: Sequence[str]
@@ -79,7 +79,7 @@ def read_records(
     last: int | None,
     how: ReadOptions,
 ) -> Read:
-    """Return the records of a topic between two positions, or the last ones, of bucket and broker as one log."""
+    """Return the records of a topic, in bucket and broker as one log: those between two positions, or the last ones."""
     check_keywords(bucket.read, how, ReadOptions)
     begin, end = places_of(start, stop, last)
     columns, limit = _columns(how), _limit(how)
@@ -165,7 +165,7 @@ def registry_of(given: RegistryLike) -> SchemaRegistry:
 def kind_of(
     name: str, registry: SchemaRegistry | None, on_invalid: OnInvalid, way_out: str
 ) -> Callable[[str], ValueType] | None:
-    """Return a function from a registry's subject to the type of this name; None for an unknown name."""
+    """Return a function from a registry's subject to the type with this name; None for an unknown name."""
     match name:
         case "bytes":
             return lambda _: Binary()
@@ -198,7 +198,7 @@ def policy_of(how: Mapping[str, Any]) -> OnDataLoss:
 
 
 def places_of(start: GivenPlace, stop: GivenPlace, last: int | None) -> tuple[Place | None, Place | None]:
-    """Return the start and the end of a read; raise ConfigError for impossible ones."""
+    """Return the start and the end of a read; raise ConfigError for a combination that makes no sense."""
     begin, end = window_of(start, stop)
     if last is None:
         return begin, end
@@ -241,7 +241,7 @@ def _kind(option: str, given: Any, registry: SchemaRegistry | None) -> Callable[
 
 
 class _GivenRows(ArrowStream):
-    """Up to ``limit`` rows of a stream; ``left_out`` receives the progress. For one thread."""
+    """Up to ``limit`` rows of a stream; ``left_out`` receives what the stream left out. For one thread."""
 
     def __init__(self, rows: ArrowStream, limit: int | None, left_out: LeftOut | None = None) -> None:
         self.schema = rows.schema
@@ -270,7 +270,7 @@ class _GivenRows(ArrowStream):
 
 
 class _FollowedRows(ArrowStream):
-    """The records of a topic as they arrive, without an end. For one thread."""
+    """The records of a topic as they arrive, endlessly. For one thread."""
 
     def __init__(self, reader: TopicReader, snapshot: LogSnapshot, plan: ReadPlan, left_out: LeftOut) -> None:
         self.schema = topic_schema(plan.columns, plan.types)

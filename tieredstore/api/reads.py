@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record; the read's options determine the types of key, value and headers."""
+    """One record. The options of the read determine the types of key, value and headers."""
 
     topic: str
     partition: int
@@ -42,11 +42,11 @@ class Record:
 
 
 class Read(Closing):
-    """Rows read once, on demand: exhaust it, or close it.
+    """Rows that are read once, on demand. Exhaust the read, or close it.
 
-    An Arrow stream (``__arrow_c_stream__``) that pyarrow, pandas, Polars, DuckDB and others accept directly. Iterating
-    yields records, or mappings for a query's rows. Only the regular end means that there are no more rows: a closed
-    read raises AlreadyClosedError, a failed one its error, repeatedly.
+    It is an Arrow stream (``__arrow_c_stream__``), which pyarrow, pandas, Polars, DuckDB and others accept directly.
+    Iterating yields records, or mappings for a query's rows. Only a regular end means that there are no more rows: a
+    closed read raises AlreadyClosedError, and a failed read raises its error again each time.
     """
 
     def __init__(
@@ -65,23 +65,24 @@ class Read(Closing):
 
     @property
     def schema(self) -> pa.Schema:
-        """Schema of all batches."""
+        """The schema of all batches."""
         return self._rows.schema
 
     def left_out(self, *, asks: bool = True) -> list[str]:
-        """Return what was left out so far because it is not committed: aborted and open transactions.
+        """Return what was left out so far because it is not committed (aborted and open transactions), a sentence for
+        each.
 
-        One sentence each. ``asks=False`` does not ask the broker, if there is one, what it withholds.
+        If the bucket has a broker, this asks the broker what it withholds, unless ``asks`` is False.
         """
         return [] if self._left_out is None else self._left_out.sentences(asks=asks)
 
     @property
     def end_offset(self) -> int:
-        """The greatest end offset of the logs being read, when the read began; 0 for a query."""
+        """The greatest end offset of the logs, taken when the read began; 0 for a query."""
         return 0 if self._left_out is None else self._left_out.end_offset
 
     def batches(self) -> Generator[pa.RecordBatch]:
-        """Yield the rows in record batches, without empty ones."""
+        """Yield the rows in record batches; none is empty."""
         with self._reading():
             yield from self._rows
 
@@ -110,7 +111,7 @@ class Read(Closing):
     def write(self, path: str | Path) -> int:
         """Write all rows into a new file, complete or not at all, and return their number.
 
-        The name's suffix selects the format, as in ``orders.parquet``; ``query.writers.WRITERS`` lists all formats.
+        The name's suffix selects the format (``orders.parquet``); ``query.writers.WRITERS`` lists all formats.
         """
         target = Path(path)
         write = writer_for(target)

@@ -1,6 +1,6 @@
-"""Deletions from a bucket: segments of topics, the oldest or a single one; leftovers; a rule that aborts uploads.
+"""Deletions from a bucket: segments of topics, leftovers, and the rule that aborts unfinished uploads.
 
-Kept apart from the bucket, which imports it on first use, because it needs the broker's client and segment checks.
+A separate module, imported by the bucket on first use, because it needs the broker's client and segment checks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def check_arguments(scopes: Scopes, stop: int | AtTime | None, segment: object) -> None:
-    """Raise ConfigError for arguments that select no segments, or offsets of several logs at once."""
+    """Raise ConfigError for arguments that select no segments, or that apply an offset to several logs."""
     names_one_topic = len(scopes.topics) == 1 and not is_glob(scopes.topics[0])
     if not scopes.topics:
         raise ConfigError("name at least one topic")
@@ -49,7 +49,7 @@ def check_arguments(scopes: Scopes, stop: int | AtTime | None, segment: object) 
 def plan_removal(
     bucket: Bucket, scopes: Scopes, stop: int | AtTime | None, segment: int | Uuid | None, *, force: bool, parallel: int
 ) -> Plan:
-    """Return the plan; named segments are looked up now."""
+    """Return the plan. Segments given by name are looked up now."""
     opened = bucket.opened()
     if segment is None:
         chosen, only = scopes.of_one_life(opened.store, opened.prefix), None
@@ -148,7 +148,7 @@ def _bounds(stop: int | AtTime | None, only: SegmentObjects | None) -> dict[str,
 
 
 def _find(opened: OpenBucket, scopes: Scopes, segment: int | Uuid) -> SegmentObjects:
-    """Find the one segment; by offset only one with a manifest, by id also the remains of one."""
+    """Find a single segment. By offset it must have a manifest; by id, remains of a segment count too."""
     topic, partition = scopes.topics[0], (scopes.partitions or (0,))[0]
     start, segment_id = (None, segment) if isinstance(segment, Uuid) else (segment, None)
     address = SegmentAddress(topic, partition, start, scopes.topic_id, segment_id)
@@ -156,5 +156,5 @@ def _find(opened: OpenBucket, scopes: Scopes, segment: int | Uuid) -> SegmentObj
 
 
 def _names(objects: SegmentObjects) -> str:
-    """Return the names of all its objects, in shell brace notation."""
+    """Return the names of all objects of a segment, in shell brace notation."""
     return f"{objects.main_path}.{{{','.join(suffix.value for suffix, _ in objects.objects)}}}"

@@ -1,4 +1,4 @@
-"""Rows that a bucket returns: topics, partitions, segments, sums, keys."""
+"""Rows that a bucket returns: topics, partitions, segments, usage, keys."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class SegmentFiles(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition in the bucket: offsets from ``earliest_offset`` up to ``end_offset`` (exclusive).
+    """A partition in the bucket, with offsets from ``earliest_offset`` up to ``end_offset`` (exclusive).
 
-    Both are None if the bucket has none. ``gaps`` are offsets between two segments that neither holds (half-open). The
-    sums cover complete segments; ``incomplete`` ones lack an object, or have a ``damaged`` manifest. ``broker`` is None
-    without a broker, or if it lacks the partition.
+    Both are None if the bucket has no offsets of it. ``gaps`` are half-open ranges of offsets between two segments that
+    are in neither. The sums cover complete segments; ``incomplete`` segments lack an object, or have a ``damaged``
+    manifest. ``broker`` is None without a broker, or if the broker lacks the partition.
     """
 
     number: int
@@ -58,7 +58,7 @@ class Partition:
 
     @property
     def stored(self) -> tuple[tuple[int, int], ...]:
-        """Ranges that the bucket holds, between its gaps."""
+        """The ranges of offsets that the bucket holds, between its gaps."""
         if self.earliest_offset is None or self.end_offset is None:
             return ()
         starts = [self.earliest_offset, *(stop for _, stop in self.gaps)]
@@ -66,17 +66,17 @@ class Partition:
 
     @property
     def lost(self) -> tuple[tuple[int, int], ...]:
-        """Ranges within the known offsets that neither bucket nor broker holds."""
+        """The ranges of known offsets that neither bucket nor broker holds."""
         return lost_between((*self.stored, *(() if self.broker is None else (self.broker.extent,))))
 
     @property
     def not_stored(self) -> tuple[tuple[int, int], ...]:
-        """Ranges that only the broker holds."""
+        """The ranges of offsets that only the broker holds."""
         return () if self.broker is None else tuple(without(self.stored, self.broker.extent))
 
     @property
     def missing_until(self) -> tuple[tuple[int, int], ...] | None:
-        """Ranges before the requested time that the bucket lacks: () if it is complete up to then.
+        """The ranges of offsets before ``until`` that the bucket lacks; () if the bucket is complete up to then.
 
         None if unknown, because the broker lacks the partition.
         """
@@ -88,7 +88,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """Complete segments of a topic: their number, bytes of their logs, and stored bytes."""
+    """A topic, and the number, log bytes and stored bytes of its complete segments."""
 
     name: str
     topic_id: Uuid
@@ -100,9 +100,9 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment of the store. It is complete unless objects are ``missing``, or ``damage`` describes a fault.
+    """A segment in the store. It is complete unless objects are ``missing``, or ``damage`` describes a fault.
 
-    Offsets are inclusive; ``last_offset``, ``size``, ``compressed`` and ``last_time`` are None without a readable
+    Offsets are inclusive. ``last_offset``, ``size``, ``compressed`` and ``last_time`` are None without a readable
     manifest.
     """
 
@@ -121,9 +121,9 @@ class Segment:
     missing: tuple[str, ...]
     damage: str | None
     metadata: RemoteLogSegmentMetadata | None = field(default=None, repr=False)
-    """Argument for the methods of a ``RemoteStorageManager``; None without a readable manifest."""
+    """The argument for methods of a ``RemoteStorageManager``; None without a readable manifest."""
     stored: StoredSegment | None = field(default=None, repr=False, compare=False)
-    """Its manifest and its objects, if inspected: a listing holds none."""
+    """The segment's manifest and objects, after ``inspect``; a listing does not keep them."""
     _files: SegmentFiles | None = field(default=None, repr=False, compare=False)
 
     def open(self) -> SegmentStream:
@@ -136,15 +136,15 @@ class Segment:
     def index(self, kind: str) -> BinaryIO:
         """Open one index: offset, timestamp, producer-snapshot, transaction or leader-epoch.
 
-        Kafka's file suffixes work too: index, timeindex, snapshot, txnindex, leader-epoch-checkpoint. Raises
-        SegmentNotFoundError if the segment was copied without it.
+        The suffixes of Kafka's files are accepted too: index, timeindex, snapshot, txnindex, leader-epoch-checkpoint.
+        Raises SegmentNotFoundError if the segment was copied without the index.
         """
         wanted = index_type("kind", kind)
         files, metadata = self._of_bucket()
         return files.open_index(metadata, wanted)
 
     def fetch(self, path: str | Path, *, range: slice | None = None, index: str | None = None) -> Path:
-        """Write the log, ``range`` of its bytes, or one ``index`` into a new file, complete or not at all."""
+        """Write the log, a ``range`` of its bytes, or one ``index`` into a new file, complete or not at all."""
         start, stop, step = (slice(None) if range is None else range).indices(self.size or 0)
         if index is not None and range is not None:
             raise ConfigError("range and index exclude each other: an index comes whole")
@@ -169,7 +169,7 @@ class Segment:
 
     @property
     def is_whole(self) -> bool:
-        """True if nothing of it is missing or damaged."""
+        """True if nothing of the segment is missing or damaged."""
         return not self.missing and self.damage is None
 
     def __str__(self) -> str:
@@ -185,9 +185,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Stored amounts; fields that the sums are not grouped by are None.
+    """Stored bytes, segments and objects. Fields by which the sums are not grouped are None.
 
-    ``no_manifest`` counts segments without one, ``damaged`` those with a damaged one: they count only in
+    ``no_manifest`` counts segments without a manifest, ``damaged`` those with a damaged one; both add only to
     ``stored_size``. ``ratio`` is log bytes per stored byte.
     """
 
@@ -203,19 +203,19 @@ class Usage:
     stored_size: int
     ratio: float | None
     cost: MonthlyCost | None = field(default=None, repr=False)
-    """Cost per month, if prices were given."""
+    """The cost per month, if prices were given."""
     sized_stored: int = field(default=0, repr=False)
-    """Stored bytes of the segments whose manifests were read."""
+    """The stored bytes of segments whose manifests were read."""
     undated: int = field(default=0, repr=False)
-    """Segments without a time, or with one in the future, which do not count for growth."""
+    """The number of segments without a time, or with one in the future; they do not count for growth."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyUse:
-    """Data encrypted by a key pair; ``key_id`` None is plain data.
+    """The data that a key pair encrypts; ``key_id`` None stands for data that is not encrypted.
 
-    ``may_need`` counts what may need a requested pair besides its segments: damaged manifests, and copies without a
-    manifest or an end, which may still be committed under it. It is None if all pairs were requested.
+    ``may_need`` counts things other than its segments that may need the requested pair: damaged manifests, and copies
+    without a manifest, which may still be committed under it. It is None if all pairs were requested.
     """
 
     key_id: str | None
@@ -237,7 +237,7 @@ _KAFKAS_NAMES: Final = {
 
 
 def index_type(argument: str, name: str) -> IndexType:
-    """Return the index of a name, ours or a suffix of Kafka's; raise ConfigError, which names the argument."""
+    """Return the index type of a name, ours or one of Kafka's suffixes; raise ConfigError, which names ``argument``."""
     known = {**{kind.value: kind for kind in IndexType}, **_KAFKAS_NAMES}
     kind = known.get(str(name).removeprefix("."))
     if kind is None:
@@ -246,7 +246,7 @@ def index_type(argument: str, name: str) -> IndexType:
 
 
 def segment_of(listed: ListedSegment, files: SegmentFiles | None, *, whole: bool = False) -> Segment:
-    """Return the row of a listed segment; ``whole``: with its manifest."""
+    """Return the row of a listed segment; with ``whole`` it keeps the manifest."""
     stored = listed.stored
     where, encryption = listed.partition, None if stored is None else stored.manifest.encryption
     return Segment(
@@ -271,7 +271,7 @@ def segment_of(listed: ListedSegment, files: SegmentFiles | None, *, whole: bool
 
 
 def time_of(timestamp_ms: int | None) -> datetime | None:
-    """Return a Kafka time in UTC; None if unknown, or outside the calendar."""
+    """Return a Kafka timestamp as a UTC datetime; None if it is unknown, or outside the calendar."""
     try:
         return None if timestamp_ms is None else datetime.fromtimestamp(timestamp_ms / 1000, UTC)
     except (ValueError, OverflowError):

@@ -27,7 +27,7 @@ TopicIdLike: TypeAlias = "Uuid | str | None"
 
 
 class Which(TypedDict, total=False):
-    """Which segments of the topics, and how many in parallel; the same in every method that takes it."""
+    """The options that select segments of topics, and the number processed in parallel; the same in every method."""
 
     partitions: Partitions
     topic_id: TopicIdLike
@@ -35,7 +35,9 @@ class Which(TypedDict, total=False):
 
 
 def check_keywords(method: Callable[..., object], given: Mapping[str, object], accepted: type) -> None:
-    """Raise ConfigError for a keyword that neither ``method`` nor the TypedDict of its ``**`` has."""
+    """Raise ConfigError for a keyword that is neither a parameter of ``method`` nor in ``accepted``, the type of its
+    ``**``.
+    """
     known = accepted.__annotations__.keys()
     for name in given.keys() - known:
         parameters = inspect.signature(method).parameters.values()
@@ -54,7 +56,7 @@ def scopes_of(method: Callable[..., object], topics: Sequence[str], which: Which
 
 
 def partition_set(given: Partitions) -> tuple[int, ...] | None:
-    """Return the partitions, ascending, each once; raise ConfigError for invalid ones."""
+    """Return the partitions in ascending order, each once; raise ConfigError for invalid ones."""
     if given is None:
         return None
     _check_kind(given)
@@ -107,8 +109,8 @@ class Scopes:
         return names if self.partitions is None else f"{names} {list(self.partitions)}"
 
     def of(self, store: ObjectStore, prefix: str) -> Iterator[Scope]:
-        """Yield the scopes of listings; raise ResourceNotFoundError for a named topic or partition that does not
-        exist.
+        """Yield the scopes of listings. Raise ResourceNotFoundError for a topic or partition that was named but does
+        not exist.
         """
         if not self.topics:
             yield Scope()
@@ -124,7 +126,7 @@ class Scopes:
                 yield Scope(topic, self.topic_id, number)
 
     def of_one_life(self, store: ObjectStore, prefix: str) -> list[Scope]:
-        """Return the same, each with its topic's id; raise ConfigError for a name that several topics had in turn."""
+        """Return the scopes, each with its topic's id; raise ConfigError for a name that several topics had in turn."""
         scopes: list[Scope] = []
         for scope in self.of(store, prefix):
             ids = topic_ids(store, prefix, scope.topic or "") if scope.topic_id is None else []
@@ -150,5 +152,5 @@ class Scopes:
 
 
 def is_glob(topic: str) -> bool:
-    """Return True for a pattern of several names: Kafka's names have none of these characters."""
+    """Return True if ``topic`` is a glob: names of topics have none of its characters."""
     return any(character in topic for character in "*?[")

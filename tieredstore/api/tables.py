@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 RowT = TypeVar("RowT")
 
 _SHOWN: Final = 20
-"""Rows of a notebook's table; the rest is counted."""
+"""The most rows that a notebook shows; the others are counted."""
 
 
 def told(items: Iterable[RowT], tell: Callable[[RowT], object]) -> Iterator[RowT]:
@@ -28,7 +28,7 @@ def told(items: Iterable[RowT], tell: Callable[[RowT], object]) -> Iterator[RowT
 
 
 class Table(list[RowT]):
-    """Rows of one kind, each a frozen value; a list in every other respect."""
+    """Rows of one kind, each a frozen value. In every other respect it is a list."""
 
     def to_arrow(self) -> pa.Table:
         """Return the rows as a pyarrow table."""

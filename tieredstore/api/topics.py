@@ -1,6 +1,6 @@
 """Topics and their partitions, summed up from segments, with the broker's offsets.
 
-Kept apart from ``bucket`` because its other methods ask no broker.
+Separate from ``bucket``, because no other method asks a broker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tieredstore.ops.offsets import BrokerLog
 
 _Lives: TypeAlias = dict[tuple[str, Uuid], dict[int, Partition]]
-"""The partitions of each life of a topic."""
+"""The partitions of each incarnation of a topic."""
 
 
 def sum_up(
@@ -64,7 +64,7 @@ def _topic(name: str, topic_id: Uuid, partitions: dict[int, Partition]) -> Topic
 
 @dataclass(slots=True)
 class _Held:
-    """Sums over the segments of a partition, added by offset."""
+    """Sums over the segments of a partition, which are added in order of offsets."""
 
     number: int
     held: HeldOffsets = field(default_factory=HeldOffsets)
@@ -86,7 +86,7 @@ class _Held:
             self.gaps.append((gap[0], gap[1] + 1))
 
     def row(self, bucket: Bucket) -> Partition:
-        """Return the partition. If the last manifest lacks its end, and a broker is asked, the end is looked up."""
+        """Return the partition. If its last manifest lacks the end offset and there is a broker, look the end up."""
         start, end = (self.held.spans[0][0], self.held.spans[-1][1] + 1) if self.held.spans else (None, None)
         if end is not None and self.last is not None and self.last.last_offset is None and bucket.broker is not None:
             from tieredstore.catalog.completion import describe_segment  # noqa: PLC0415  few need it

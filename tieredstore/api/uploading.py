@@ -1,6 +1,6 @@
 """Uploading the closed segments of a broker's disk into a bucket.
 
-Kept apart from the bucket, which imports it on first use, because it needs the description of segments on disk.
+A separate module, imported by the bucket on first use, because it reads log directories.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _REASONS: Final = {
     steps.Outcome.GONE: "the broker has deleted its records",
     steps.Outcome.THERE: "it is committed already",
 }
-"""Reasons why a segment is not uploaded."""
+"""The reasons for not uploading a segment."""
 _logger: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class DiskSegments:
-    """Segments of a log directory to upload, and those to leave alone."""
+    """Segments of a log directory: those to upload, and those to leave alone."""
 
     found: tuple[FoundSegment, ...]
     left_alone: tuple[LeftAlone, ...]
@@ -47,14 +47,16 @@ class DiskSegments:
 
     @property
     def size(self) -> int:
-        """Bytes of their logs."""
+        """The bytes of the logs to upload."""
         return sum(map(size_on_disk, self.found))
 
 
 def find_segments(
     log_dir: Path, topics: Sequence[str], partitions: Partitions = None, topic_id: TopicIdLike = None
 ) -> DiskSegments:
-    """Return the requested part of a disk; raise ConfigError for absent topics, and one topic id for several topics."""
+    """Return the requested part of a disk. Raise ConfigError for absent topics, and if one topic id is given for
+    several topics.
+    """
     narrowed, life = Scopes(topics or ("*",), partitions), topic_id_of(topic_id)
     discovery = discover(log_dir)
     found = tuple(
@@ -100,7 +102,7 @@ def upload_segments(
 
 @contextlib.contextmanager
 def _name_leftover(metadata: RemoteLogSegmentMetadata) -> Generator[None]:
-    """Report what may remain of an upload if the process ends before it is undone."""
+    """Report what an upload may leave behind if the process ends before it can be undone."""
     where = metadata.topic_id_partition
     named = f"{where.topic} -p {where.partition} --segment={metadata.remote_log_segment_id.id}"
     with at_sudden_end(

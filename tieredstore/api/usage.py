@@ -1,4 +1,4 @@
-"""Sums over segments, and their cost per month. Kept apart from ``bucket`` because its other methods need no prices."""
+"""Sums over segments, and their cost per month. Separate from ``bucket``, because no other method needs prices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def prices_of(by: UsageBy, prices: str | Path | PriceFile | None) -> PriceFile | None:
-    """Read the prices from their file; raise ConfigError for rows that cannot have any."""
+    """Read the price file; raise ConfigError if rows of this kind cannot have a cost."""
     if prices is None:
         return None
     if by is UsageBy.DAY:
@@ -30,7 +30,7 @@ def prices_of(by: UsageBy, prices: str | Path | PriceFile | None) -> PriceFile |
 
 
 def add_up(listed: Iterable[ListedSegment], by: UsageBy, prices: PriceFile | None, settings: Settings) -> Table[Usage]:
-    """Sum up a listing, most expensive first, or largest first without prices."""
+    """Sum up a listing; the most expensive row comes first, without prices the largest."""
     if prices is None:
         rows = [_row(key, sums) for key, sums in usage_of(listed, by).items()]
         return Table(sorted(rows, key=lambda row: -row.stored_size))

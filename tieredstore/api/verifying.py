@@ -1,6 +1,6 @@
-"""Verification of a bucket: what was read, and the findings.
+"""Verification of a bucket: what was checked, and the findings.
 
-Kept apart from the bucket, which imports it on first use, because it needs all the checks.
+A separate module, imported by the bucket on first use, because it needs all the checks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tieredstore.ops.verification import CheckedSegment
 
 Level: TypeAlias = Literal["listing", "index", "data"]
-"""Depth: listing and manifests, every index too, or every byte."""
+"""How deep to check: listing and manifests; also every index; or also every byte."""
 
 _LEVELS: Final = tuple(level.value for level in OfLevel)
 
@@ -37,8 +37,8 @@ _LEVELS: Final = tuple(level.value for level in OfLevel)
 class Finding:
     """One problem: its severity, its effect on readers, and what to do.
 
-    ``object`` is a key of the store; its bytes from ``first_byte`` up to ``stop_byte`` are affected, and the log's
-    offsets from ``first_offset`` to ``last_offset``.
+    ``object`` is a key of the store. The problem affects the object's bytes from ``first_byte`` up to ``stop_byte``,
+    and the log's offsets from ``first_offset`` to ``last_offset``.
     """
 
     severity: str
@@ -66,11 +66,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The extent and the findings of a verification; only what is counted here was examined.
+    """How much was verified, and the findings. Anything not counted here was not examined.
 
-    Of ``segments``, with ``log_size`` bytes of logs, ``passed_over`` are known to be sound: only their objects were
-    looked up. ``indexes_read`` had their indexes checked, ``segments_read`` every byte, ``log_read``. ``severities``
-    counts findings of each severity; ``findings`` are those that ``on_finding`` did not take.
+    ``segments`` were examined, with ``log_size`` bytes of logs. Of these, ``passed_over`` were known to be sound, so
+    only their objects were looked up. ``indexes_read`` counts segments whose indexes were checked, ``segments_read``
+    those of which every byte was read, ``log_read`` these bytes. ``severities`` counts findings by severity.
+    ``findings`` is empty if ``on_finding`` received them.
     """
 
     level: Level
@@ -89,7 +90,7 @@ class Verification:
         return not any(count for severity, count in self.severities.items() if severity != Severity.NOTICE.value)
 
     def with_segment(self, checked: CheckedSegment) -> Verification:
-        """Return the same with one more segment."""
+        """Return these sums with one more segment."""
         return replace(
             self,
             segments=self.segments + 1,
@@ -103,7 +104,7 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """How deep, and which segments; raises ConfigError for an invalid level or sample."""
+    """How deep to check, and which segments. Raises ConfigError for an invalid level or sample."""
 
     level: Level
     sample: float
@@ -126,12 +127,12 @@ class Depth:
             raise ConfigError(f"start {self.start} is after stop {self.stop}")
 
     def has_offsets(self, first: int, last: int) -> bool:
-        """Return True if some of these offsets may be selected; a selection by time never excludes any."""
+        """Return True if these offsets may be selected; a selection by time excludes no offsets."""
         is_before = isinstance(self.start, int) and last < self.start
         return not is_before and not (isinstance(self.stop, int) and first >= self.stop)
 
     def narrow(self, opened: OpenBucket, listed: Iterator[SegmentObjects]) -> Iterator[SegmentObjects]:
-        """Yield the segments that may have records from start to stop, by their manifests."""
+        """Yield the segments that, by their manifests, may have records between start and stop."""
         if self.start is None and self.stop is None:
             return listed
         loaded = load_stream(opened.store, listed, rules=opened.manifest_rules)
@@ -147,7 +148,9 @@ def verify_segments(
     on_finding: Callable[[Finding], object] | None,
     on_segment: Callable[[Verification], object] | None,
 ) -> Verification:
-    """Check the segments in scope. Raises ResourceNotFoundError if there are none: nothing was verified then."""
+    """Check the segments in scope. Raises ResourceNotFoundError if there are none, because nothing was verified
+    then.
+    """
     severities: Counter[str] = Counter({severity.value: 0 for severity in Severity})
     seen = Verification(depth.level, severities=severities)
 
@@ -186,10 +189,10 @@ def _check(opened: OpenBucket, scopes: Iterable[Scope], depth: Depth) -> Generat
 
 
 class _NoBrokers:
-    """Stands for no broker: there is nothing to compare."""
+    """Replaces _Brokers if the bucket has no broker: there is nothing to compare."""
 
     def read_on(self) -> Iterator[Found]:
-        """Read new records of the metadata topic; yield their findings."""
+        """Read new records of the metadata topic; yield what they reveal."""
         return iter(())
 
     def compare(self, checked: CheckedSegment) -> Iterator[Found]:  # noqa: ARG002
@@ -197,7 +200,7 @@ class _NoBrokers:
         return iter(())
 
     def rest(self, opened: OpenBucket, scopes: Sequence[Scope], depth: Depth) -> Iterator[Found]:  # noqa: ARG002
-        """Yield what only one side has."""
+        """Yield the segments that only the bucket or only the brokers have."""
         return iter(())
 
 

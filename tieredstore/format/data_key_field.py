@@ -12,7 +12,7 @@ from tieredstore.format.manifest import SegmentManifest, WrappedDataKey
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 
 _ANY: Final = "any"
-"""Stands in for a key pair's id while the text around it is compared."""
+"""Replaces the key pair's id while the rest of two manifests is compared."""
 
 
 def with_data_key(raw: bytes, key_id: str, wrapped: bytes, rules: ManifestRules = DEFAULT_RULES) -> bytes:
@@ -35,7 +35,7 @@ def with_data_key(raw: bytes, key_id: str, wrapped: bytes, rules: ManifestRules 
 def same_but_for_data_key(raw: bytes, other: bytes) -> bool:
     """Return True if two manifests differ at most in the wrapping of their data key, as after a rotation.
 
-    Different texts of which one is no valid manifest give False.
+    Return False if the texts differ and either is not a valid manifest.
     """
     try:
         return raw == other or with_data_key(raw, _ANY, b"any") == with_data_key(other, _ANY, b"any")
@@ -44,7 +44,9 @@ def same_but_for_data_key(raw: bytes, other: bytes) -> bool:
 
 
 def _value_of(text: str, start: int, name: str) -> tuple[int, int]:
-    """Return the bounds of a field's value in the object at ``start``; of equal names the last one counts."""
+    """Return the bounds of a field's value in the object at ``start``; if the name occurs twice, the last one
+    counts.
+    """
     spans = [span for member, span in _members(text, start) if member == name]
     if not spans:
         raise ManifestCorruptError(f"the manifest has no field {name!r} that could be changed")

@@ -1,8 +1,8 @@
-"""A JSON object read as leniently as the plugin's reader (Jackson) reads it, and no more.
+"""A JSON object, read as leniently as the plugin's reader (Jackson) reads it, but no more.
 
-Accepted: fields in any order, the last of two equal names, whole numbers as text or with a fraction (cut off), ``null``
-as 0 or false where the caller allows it, true and false as text or as 1 and 0, anything after the object. Unknown
-fields are accepted too, unless one looks like a damaged known one.
+Accepted are: fields in any order; the last of two equal names; whole numbers as text or with a fraction (cut off);
+``null`` as 0 or false where the caller allows it; true and false as text or as 1 and 0; anything after the object.
+Unknown fields are accepted too, unless one looks like a damaged known one.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tieredstore.errors import ManifestCorruptError, quoted
 from tieredstore.limits import MAX_INT32
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
-"""A value of JSON."""
+"""A JSON value."""
 
 _MAX_DIGITS: Final = 1000  # no field has more than 19; this bounds the time for a number of an unknown field
 _LONG_NUMBER: Final = b"0" * (_MAX_DIGITS + 1)
 _DIGITS_AS_ZEROS: Final = bytes.maketrans(b"123456789", b"000000000")
 # A manifest has fifty values, and one for each leader epoch; 5 million empty lists would take 400 MiB.
 _MAX_VALUES: Final = 100_000
-# One letter outside ASCII makes all letters of a text wider; long texts in a manifest are base64.
+# A single character outside ASCII makes every character of a text wider in memory; long texts in a manifest are base64.
 _MAX_WIDE: Final = 1 << 20
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
 _ESCAPE: Final = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
@@ -104,7 +104,8 @@ class JsonObject:
         # Jackson coerces texts into numbers, so the plugin reads such a manifest.
         if isinstance(value, str) and _INTEGER.fullmatch(value.strip()):
             value = int(value)
-        # bool is an int in Python. Above -1, not from 0: Java's cast truncates a fraction such as -0.5 to 0.
+        # bool is an int in Python. The lower bound is -1, exclusive: Java's cast truncates a fraction such as -0.5 to
+        # 0.
         if isinstance(value, bool) or not isinstance(value, int | float) or not -1 < value <= MAX_INT32:
             raise self._wrong(name, value, f"a number within 0..{MAX_INT32}")
         return int(value)
@@ -128,7 +129,7 @@ class JsonObject:
 
 
 def has_lone_surrogates(text: str) -> bool:
-    """Return True if a JSON escape put half of a character into ``text``: it then has no UTF-8 bytes."""
+    """Return True if a JSON escape put half of a surrogate pair into ``text``, which then has no UTF-8 bytes."""
     return not text.isascii() and _SURROGATE.search(text) is not None
 
 
@@ -139,7 +140,7 @@ def json_value_at(text: str, place: int) -> tuple[Json, int]:
 
 
 def json_bytes(document: Mapping[str, object] | str) -> bytes:
-    """Compact JSON in UTF-8, character for character as the plugin writes it."""
+    """Return compact JSON in UTF-8, character for character as the plugin writes it."""
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     # Jackson writes the hexadecimal digits of control characters in upper case.
     return _ESCAPE.sub(_upper_hex, text).encode("utf-8")
@@ -147,8 +148,8 @@ def json_bytes(document: Mapping[str, object] | str) -> bytes:
 
 def _decode(raw: bytes) -> Json:
     """Return the value that ``raw`` starts with."""
-    # pydantic's reader is five times as fast as the standard library's. It refuses some manifests that are valid: with
-    # bytes after the object, half of a character, or deep nesting. It accepts numbers that are too long.
+    # pydantic's reader is five times as fast as the standard library's, but it refuses some valid manifests (bytes
+    # after the object, lone surrogates, deep nesting) and accepts numbers that are too long.
     if _LONG_NUMBER not in raw.translate(_DIGITS_AS_ZEROS):
         try:
             quickly: Json = from_json(raw, allow_inf_nan=False, cache_strings="keys")
@@ -170,7 +171,7 @@ def _check_cost(raw: bytes) -> None:
     """Refuse a text that would take many times its own size in memory, before it is parsed."""
     if len(raw) <= _MAX_VALUES:
         return
-    # Each value has one of these before it. Those in texts or after the object are counted too: no real manifest comes
+    # One of these characters precedes each value. Those in texts or after the object count too: no real manifest comes
     # near the limit.
     values = sum(raw.count(mark) for mark in (b",", b"[", b"{"))
     if values > _MAX_VALUES:

@@ -24,17 +24,17 @@ _BOUNDS: Final = (*(repr(float(seconds)) for seconds in SECONDS), "+Inf")
 
 
 class CounterCollector(Collector):
-    """A counter in Prometheus's form."""
+    """Exports a counter in Prometheus's form."""
 
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
 
     def describe(self) -> Iterable[Metric]:
-        """Return its name, so that a scrape can ask for it alone."""
+        """Return the counter's name, so that a scrape can ask for it alone."""
         return [Metric(self._counter.name, self._counter.meaning, "counter")]
 
     def collect(self) -> Iterable[Metric]:
-        """Return its totals."""
+        """Return the counter's totals."""
         name, (metric,) = self._counter.name, self.describe()
         for values, total in self._counter.totals():
             labels = dict(zip(self._counter.labels, values, strict=True))
@@ -44,17 +44,17 @@ class CounterCollector(Collector):
 
 
 class HistogramCollector(Collector):
-    """A histogram in Prometheus's form, with cumulative buckets."""
+    """Exports a histogram in Prometheus's form, with cumulative buckets."""
 
     def __init__(self, histogram: Histogram) -> None:
         self._histogram = histogram
 
     def describe(self) -> Iterable[Metric]:
-        """Return its name."""
+        """Return the histogram's name."""
         return [Metric(self._histogram.name, self._histogram.meaning, "histogram")]
 
     def collect(self) -> Iterable[Metric]:
-        """Return its distributions."""
+        """Return the histogram's distributions."""
         name, (metric,) = self._histogram.name, self.describe()
         for values, distribution in self._histogram.distributions():
             labels = dict(zip(self._histogram.labels, values, strict=True))
@@ -68,13 +68,13 @@ class HistogramCollector(Collector):
 
 
 class SnapshotsCollector(Collector):
-    """The sums of several snapshots; of ``every`` one at the time of a scrape."""
+    """Exports the sums of several snapshots; ``every`` is called at each scrape for the snapshots to sum."""
 
     def __init__(self, every: Iterable[Snapshots]) -> None:
         self._every = every
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: names are unknown before there is a source."""
+        """Return nothing: the names are unknown before there is a source."""
         return ()
 
     def collect(self) -> Iterable[Metric]:

@@ -1,7 +1,7 @@
 """Helpers for tests of your own store, queue, format or parser (with the extra ``test``).
 
-``object_store_tests``, ``notification_queue_tests`` and ``output_format_tests`` are the tests that each of these
-must pass, as classes for pytest; ``batches`` and ``segments`` make records and segments as a broker writes them.
+``object_store_tests``, ``notification_queue_tests`` and ``output_format_tests`` contain the tests that each of these
+must pass, as classes for pytest. ``batches`` and ``segments`` make records and segments as a broker writes them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["batches", "notification_queue_tests", "object_store_tests", "output_format_tests", "segments"]
 
 if "pytest" in sys.modules:
-    # The assertions of the shipped tests explain failures as those of a test file do.
+    # Let pytest explain the assertions of the shipped tests like those of a test file.
     import pytest
 
     pytest.register_assert_rewrite(

@@ -1,6 +1,6 @@
 """Record batches of magic 2, made from records: for tests, examples and benchmarks.
 
-Kept apart from ``segments``: tests of all rooms build batches without a log directory around them.
+Separate from ``segments``, because tests of all rooms build batches without a log directory.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """The producer of a batch; by default not idempotent. ``sequence`` is that of the first record."""
+    """The producer of a batch; by default not idempotent. ``sequence`` belongs to the first record."""
 
     id: int = -1
     epoch: int = -1
@@ -69,7 +69,7 @@ def build_batch(
 ) -> bytes:
     """Return one batch of consecutive offsets.
 
-    SNAPPY and LZ4 are valid streams of stored bytes: they do not shrink anything.
+    SNAPPY and LZ4 batches are valid streams, but they store the bytes uncompressed.
     """
     base_timestamp = records[0].timestamp_ms if records else -1
     body = b"".join(_encode_record(record, i, base_timestamp) for i, record in enumerate(records))
@@ -104,7 +104,7 @@ def seal_batch(batch: bytearray) -> None:
 
 
 def move_batch(batch: bytearray, offset: int, time_shift_ms: int, sequence: int) -> None:
-    """Make the batch begin at another offset and sequence, all of its timestamps later by ``time_shift_ms``."""
+    """Move the batch to another first offset and sequence, and make all its timestamps ``time_shift_ms`` later."""
     base_timestamp, max_timestamp = _TIMES.unpack_from(batch, 27)
     _OFFSET.pack_into(batch, 0, offset)
     _TIMES.pack_into(batch, 27, base_timestamp + time_shift_ms, max_timestamp + time_shift_ms)
@@ -160,7 +160,7 @@ def _store_snappy(body: bytes) -> bytes:
 
 
 def _snappy_literal(block: bytes) -> bytes:
-    """Return a raw snappy block of one literal: tag 61 has the length - 1 in two little-endian bytes after it."""
+    """Return a raw snappy block of one literal: the length minus 1 follows tag 61 in two little-endian bytes."""
     return _uvarint(len(block)) + bytes([61 << 2]) + struct.pack("<H", len(block) - 1) + block
 
 

@@ -14,7 +14,7 @@ _LONG_S = 120.0
 
 
 def read_all(queue: NotificationQueue, partition: int, offset: int | None = None) -> list[QueuedNotification]:
-    """Read a partition from ``offset``, or from its start, until nothing more comes."""
+    """Read a partition from ``offset``, or from its start, until nothing more arrives."""
     return list(queue.walk(partition, offset))
 
 
@@ -34,13 +34,13 @@ class NotificationQueueTests:
         return queue.append(partition, raw, Deadline.after(_LONG_S))
 
     def test_a_fresh_queue_is_empty(self, queue: NotificationQueue) -> None:
-        """Nothing to read, and the start is the end."""
+        """There is nothing to read, and the start equals the end."""
         assert queue.partitions == 2
         assert queue.read(0, queue.start(0)) == []
         assert queue.start(1) == queue.end(1)
 
     def test_notifications_come_in_their_order_at_the_offsets_that_were_told(self, queue: NotificationQueue) -> None:
-        """Each partition by itself."""
+        """Each partition has its own order and offsets."""
         offsets = self.append(queue, b"a") + self.append(queue, b"b", b"c") + self.append(queue, b"d")
         self.append(queue, b"other", partition=1)
         entries = read_all(queue, 0)
@@ -49,7 +49,7 @@ class NotificationQueueTests:
         assert [entry.raw for entry in read_all(queue, 1)] == [b"other"]
 
     def test_a_reader_goes_on_at_any_offset(self, queue: NotificationQueue) -> None:
-        """Also in the middle of what was appended together."""
+        """This includes offsets in the middle of notifications that were appended together."""
         offsets = self.append(queue, b"a", b"b", b"c") + self.append(queue, b"d")
         assert [entry.raw for entry in read_all(queue, 0, offsets[1])] == [b"b", b"c", b"d"]
         assert read_all(queue, 0, offsets[-1] + 1) == []
@@ -63,7 +63,7 @@ class NotificationQueueTests:
         assert [entry.raw for entry in read_all(queue, 0, end)] == [b"b"]
 
     def test_writers_at_once_lose_nothing(self, queue: NotificationQueue) -> None:
-        """Sixteen on one partition: each notification exists once, at the offset that its writer received."""
+        """Sixteen writers on one partition: each notification exists once, at the offset that its writer received."""
         offsets: dict[bytes, int] = {}
         gate = threading.Barrier(16)
 
@@ -94,7 +94,7 @@ class NotificationQueueTests:
         assert after > offsets[4]
 
     def test_times_are_found(self, queue: NotificationQueue) -> None:
-        """The first that was appended at a time or later; the end for a future time."""
+        """The first notification appended at a time or later is found; for a future time, the end."""
         for number in range(7):
             self.append(queue, b"%d" % number)
         entries = read_all(queue, 0)
@@ -105,7 +105,7 @@ class NotificationQueueTests:
         assert queue.offset_at(0, entries[-1].appended_ms + 3_600_000) >= entries[-1].offset + 1
 
     def test_a_partition_that_there_is_not(self, queue: NotificationQueue) -> None:
-        """InvalidRangeError, for every verb."""
+        """Every verb raises InvalidRangeError."""
         with pytest.raises(InvalidRangeError):
             self.append(queue, b"a", partition=2)
         with pytest.raises(InvalidRangeError):

@@ -1,4 +1,4 @@
-"""Reading and listing by a store, and requirements on the test's subclass: a part of ``ObjectStoreTests``."""
+"""The part of ``ObjectStoreTests`` that reads and lists, and the settings of the subclass."""
 
 # ruff: noqa: D102, S311  the names of the tests say what they show; nothing here is secret
 
@@ -25,19 +25,20 @@ class StoreAccess:
     """The size in bytes of the largest object that a test writes."""
 
     listed_objects: ClassVar[int] = 2_500
-    """How many objects a listing over several pages has; more than two pages of the store."""
+    """The number of objects in a listing of several pages; must exceed two pages of the store."""
 
     race_rounds: ClassVar[int] = 10
     """How often each race between writers is run."""
 
     racing_publishers: ClassVar[int] = 4
-    """Concurrent publishers of different objects for one key; 1 for a service without that condition, which is only
-    checked before.
+    """How many threads publish different objects under one key at once.
+
+    Set 1 for a service that cannot make publishing conditional, where the store only checks beforehand.
     """
 
     @pytest.fixture
     def store(self) -> ObjectStore:
-        """An empty store, new for each test, and closed after it: every subclass must define it."""
+        """An empty store, new for each test and closed after it. Every subclass must define this fixture."""
         pytest.fail(f"{type(self).__name__} defines no fixture `store`")
 
     def raw_put(self, store: ObjectStore, key: str, data: bytes) -> None:
@@ -68,11 +69,11 @@ ODD_KEYS = (
     "a" * 255 + "/" + "b" * 255,
     "/".join("d" * 20),
 )
-"""Keys that every store holds, and that a layer below may be tempted to change."""
+"""Keys that every store must hold, although the layer below it may be tempted to change them."""
 
 
 class ReadTests(StoreAccess):
-    """Ranges, sizes, odd keys, absent objects."""
+    """Reads of ranges, sizes, odd keys, and absent objects."""
 
     @pytest.mark.parametrize("size", [0, 1, 2, 4095, 65_537, 5 << 20])
     def test_an_object_comes_back_as_it_was_put(self, store: ObjectStore, size: int) -> None:
@@ -147,7 +148,7 @@ class ReadTests(StoreAccess):
             store.get("empty", 0, 1)
 
     def test_an_empty_range_makes_no_request(self, store: ObjectStore) -> None:
-        # A request would find that there is no such object.
+        # A request would have found that there is no such object.
         assert store.get("absent", 0, 0) == b""
         assert store.get("absent", 7, 7) == b""
         store.get_into("absent", 7, bytearray())
@@ -260,7 +261,7 @@ _SIMILAR_KEYS: Final = ("a-b", "a/b/1", "a/b/2", "a/bc", "a0", "b")  # in order
 
 
 class ListTests(StoreAccess):
-    """Order, prefixes, pages."""
+    """Listings: order, prefixes, pages."""
 
     def test_an_empty_store_lists_nothing(self, store: ObjectStore) -> None:
         assert list(store.list()) == []

@@ -21,7 +21,7 @@ _RACERS = 8
 
 
 class RaceTests(StoreAccess):
-    """Conditions have one winner, and readers see complete objects only."""
+    """Exactly one writer satisfies a condition, and readers only see complete objects."""
 
     def test_of_racing_if_absent_writers_exactly_one_wins(self, store: ObjectStore) -> None:
         def attempt(key: str, racer: int) -> Callable[[], None]:
@@ -71,7 +71,7 @@ class RaceTests(StoreAccess):
             while True:
                 try:
                     etag = self.etag(store, "counter")
-                    # Another writer may have come between the etag and the content: then the replacement fails.
+                    # If another writer comes between reading the etag and reading the content, the replacement fails.
                     store.replace("counter", b"%d" % (int(store.get("counter")) + 1), etag)
                 except PreconditionFailedError:
                     continue
@@ -163,7 +163,7 @@ class RaceTests(StoreAccess):
 
 
 def _outcomes(attempts: Sequence[Callable[[], object]]) -> list[BaseException | None]:
-    """Run all at the same instant on separate threads; return what each raised."""
+    """Run all attempts at the same instant on separate threads; return the exception of each, or None."""
     barrier = threading.Barrier(len(attempts))
 
     def run(attempt: Callable[[], object]) -> BaseException | None:
@@ -179,7 +179,7 @@ def _outcomes(attempts: Sequence[Callable[[], object]]) -> list[BaseException | 
 
 
 def _winners(attempts: Sequence[Callable[[], object]]) -> list[int]:
-    """Return the indexes of those that succeeded; all others must have failed the condition."""
+    """Return the indexes of the attempts that succeeded; all others must have failed by the condition."""
     outcomes = _outcomes(attempts)
     for outcome in outcomes:
         if outcome is not None and not isinstance(outcome, PreconditionFailedError):
@@ -188,16 +188,16 @@ def _winners(attempts: Sequence[Callable[[], object]]) -> list[int]:
 
 
 class ObjectStoreTests(ReadTests, WriteTests, ListTests, RaceTests, AbandonedTests, PreparedTests):
-    """Subclass it in a test file, and define what makes an empty store::
+    """Subclass this in a test file, and define a fixture that makes an empty store::
 
-        class TestMyStore(ObjectStoreTests):
+    class TestMyStore(ObjectStoreTests):
             @pytest.fixture
             def store(self, tmp_path: Path) -> Iterator[ObjectStore]:
                 store = MyStore(tmp_path)
                 yield store
                 store.close()
 
-    ``raw_put`` and ``raw_get`` may be overridden to reach the objects by other means than the code under test: faster,
-    and independent of it. ``picklable``, ``largest_object``, ``listed_objects``, ``race_rounds`` and
-    ``racing_publishers`` are class attributes to set where the store asks for it.
+    You may override ``raw_put`` and ``raw_get`` to reach the objects without the code under test: that is faster, and
+    independent of it. If the store requires it, set the class attributes ``picklable``, ``largest_object``,
+    ``listed_objects``, ``race_rounds`` and ``racing_publishers``.
     """

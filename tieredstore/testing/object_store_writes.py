@@ -1,6 +1,6 @@
-"""Writing, deleting and preparing by a store, and remains of a broken write: a part of ``ObjectStoreTests``.
+"""The part of ``ObjectStoreTests`` that writes, deletes and prepares objects, and finds the remains of broken writes.
 
-Kept apart from it because tests of single stores run these against failing servers, without the rest.
+Separate from it, because the tests of some stores run only these against failing servers.
 """
 
 # ruff: noqa: D102, S311  the names of the tests say what they show; nothing here is secret
@@ -37,7 +37,7 @@ _INVALID_KEYS = ("", "k" * 1025, "ü" * 513, "lone surrogate \ud800")
 
 
 class WriteTests(StoreAccess):
-    """Bodies of every kind, failing bodies, conditions, deletion."""
+    """Writes: bodies of every kind, failing bodies, conditions, deletion."""
 
     @pytest.mark.parametrize(
         "body",
@@ -96,7 +96,8 @@ class WriteTests(StoreAccess):
     def test_the_modification_time_is_about_now(self, store: ObjectStore) -> None:
         store.put("object", b"data")
         modified_ms = store.head("object").modified_ms
-        # A server's clock may differ, but not by an hour: seconds in place of milliseconds would.
+        # A server's clock may differ from ours, but not by an hour. Seconds instead of milliseconds would differ by
+        # more.
         assert modified_ms is None or abs(modified_ms - time.time() * 1000) < 3_600_000
 
     @pytest.mark.parametrize("before_it_breaks", [0, 1, 100_000, 9 << 20])
@@ -241,7 +242,7 @@ _NOTHINGS: Final[tuple[object, ...]] = (None, [], "text", {})
 
 
 class PreparedTests(StoreAccess):
-    """Prepared objects are invisible; publishing is create-only, can be repeated, and recognizes its own work."""
+    """Prepared objects are invisible. Publishing is create-only, can be repeated, and recognizes its own work."""
 
     def test_what_is_prepared_is_seen_only_once_it_is_published(self, store: ObjectStore) -> None:
         prepared = self._prepare(store, "folder/object", b"the bytes")
@@ -317,20 +318,20 @@ class PreparedTests(StoreAccess):
     def test_what_is_discarded_is_gone(self, store: ObjectStore) -> None:
         prepared = self._prepare(store, "folder/object", b"the bytes")
         if store.discard(prepared):
-            # Repeating it does no harm.
+            # Discarding twice does no harm.
             store.discard(prepared)
             with pytest.raises(PreparedGoneError):
                 store.publish(prepared)
             assert list(store.list()) == []
         else:
-            # Only the service removes it: then it can still be published.
+            # In some services only the service itself removes it: then it can still be published.
             store.publish(prepared)
             assert store.get("folder/object") == b"the bytes"
 
     def test_what_is_published_cannot_be_discarded(self, store: ObjectStore) -> None:
         prepared = self._prepare(store, "folder/object", b"the bytes")
         store.publish(prepared)
-        # Not all services tell whether there was anything to discard.
+        # Not all services report if there was anything to discard.
         store.discard(prepared)
         assert store.get("folder/object") == b"the bytes"
 
@@ -410,7 +411,9 @@ _KILLED_PUT = """
 
 
 class AbandonedTests(StoreAccess):
-    """Remains are invisible; listed ones are distinct from objects, and can be discarded where the service permits."""
+    """The remains of broken writes are invisible. Listed remains differ from objects, and can be discarded if the
+    service permits it.
+    """
 
     def test_writes_that_ended_have_left_nothing(self, store: ObjectStore) -> None:
         store.put("folder/object", b"first")
@@ -420,12 +423,12 @@ class AbandonedTests(StoreAccess):
             store.put("folder/broken", _breaking(12 << 20))
         left = [*self._find_abandoned(store, "folder/object"), *self._find_abandoned(store, "folder/large")]
         assert left == []
-        # What only the service can remove stays: it belongs to no object.
+        # Remains that only the service can remove stay, and belong to no object.
         assert [write for write in self._find_abandoned(store, "folder/broken") if write.removable] == []
 
     def test_a_killed_write_is_seen_by_nobody_and_can_be_discarded(self, store: ObjectStore) -> None:
         if not self.picklable:
-            # Objects that another process cannot write end with this one.
+            # No other process can write these objects: they end with this one.
             return
         self._put_and_be_killed(store)
         assert list(store.list()) == []
@@ -436,7 +439,7 @@ class AbandonedTests(StoreAccess):
             assert write.size is None or write.size > 0
             assert write.started_ms is None or abs(write.started_ms - time.time() * 1000) < 3_600_000
             assert store.discard(write) == write.removable
-            # Repeating it does no harm.
+            # Discarding twice does no harm.
             store.discard(write)
         assert [write for write in self._find_abandoned(store, "folder/object") if write.removable] == []
         assert list(store.list()) == []
@@ -447,14 +450,14 @@ class AbandonedTests(StoreAccess):
     def test_the_store_tells_its_own_time(self, store: ObjectStore) -> None:
         before = admin_of(store).now_ms()
         if before is None:
-            return  # permitted by the contract: then nothing in it is known to be old
+            return  # the contract permits this: then the age of the write is unknown
         store.put("folder/timed", b"")
         written = store.head("folder/timed").modified_ms
         store.delete(["folder/timed"])
         after = admin_of(store).now_ms()
         assert after is not None
         assert written is not None
-        # Services give whole seconds, truncated or rounded.
+        # Services report whole seconds, truncated or rounded.
         assert before - 1000 <= written <= after + 1000
         assert list(store.list()) == []
         assert isinstance(list(admin_of(store).kept_after_delete()), list)
@@ -466,7 +469,7 @@ class AbandonedTests(StoreAccess):
         assert list(find_abandoned_writes(store, "folder/object/below")) == []
 
     def _find_abandoned(self, store: ObjectStore, key: str) -> list[AbandonedWrite]:
-        """Return those of one key: some servers list no others."""
+        """Return the abandoned writes of one key: some servers list only by key."""
         return list(find_abandoned_writes(store, key))
 
     def _put_and_be_killed(self, store: ObjectStore) -> None:

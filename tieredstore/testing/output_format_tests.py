@@ -19,7 +19,7 @@ _ROWS: Final = 40
 
 
 def rows_of_all_kinds() -> list[dict[str, Any]]:
-    """Return records of the envelope: nulls, empty values, repeated header names, bytes that are not text, a MiB."""
+    """Return records of every kind: nulls, empty values, repeated header names, bytes that are not text, a MiB."""
     kinds: Sequence[tuple[bytes | None, bytes | None, list[dict[str, Any]] | None]] = [
         (b"k", b"one", [{"key": "h", "value": b"\0"}, {"key": "h", "value": None}]),
         (None, None, None),
@@ -78,19 +78,19 @@ class OutputFormatTests:
         return file.getvalue(), None if sidecar is None else sidecar.getvalue()
 
     def test_every_value_comes_back(self, output: Format) -> None:
-        """In order; null stays null or, if the format lacks it, becomes empty."""
+        """Values keep their order; null stays null or, if the format has no null, becomes empty."""
         values = self.values_of(*self.written(output))
         assert [value or b"" for value in values] == [row["value"] or b"" for row in rows_of_all_kinds()]
 
     def test_the_same_records_are_the_same_bytes_in_whatever_batches_they_come(self, output: Format) -> None:
-        """Otherwise a committed file could not be written again."""
+        """Otherwise a committed file could not be reproduced."""
         whole = self.written(output)
         assert self.written(output) == whole
         assert self.written(output, 1, 4, 17) == whole
         assert self.written(output, *range(1, _ROWS)) == whole
 
     def test_one_that_writes_forward_needs_no_more_of_its_files(self, output: Format) -> None:
-        """Its files may support appending only."""
+        """A format that writes forward must not seek or read: its files may support appending only."""
         if not output.writes_forward:
             pytest.skip("it may seek and read")
         file, sidecar = _Forward(), _Forward() if output.has_sidecar else None
@@ -101,10 +101,10 @@ class OutputFormatTests:
         assert (bytes(file.data), None if sidecar is None else bytes(sidecar.data)) == self.written(output)
 
     def test_it_travels_to_workers(self, output: Format) -> None:
-        """By pickle, and writes the same there."""
+        """A pickled copy writes the same bytes."""
         assert self.written(pickle.loads(pickle.dumps(output))) == self.written(output)  # noqa: S301  our own
 
     def test_its_names_end_as_names_of_files_do(self, output: Format) -> None:
-        """With a dot, and no separator."""
+        """They begin with a dot and contain no separator."""
         assert output.ending.startswith(".")
         assert "/" not in output.ending

@@ -36,11 +36,11 @@ __all__ = [
 ]
 
 PARTITION: Final = TopicIdPartition(Uuid.parse("VGVzdFRvcGljSWRlbnRpZg"), "events", 0)
-"""Default partition of segments."""
+"""The default partition of the segments made here."""
 
 _FIRST_TIMESTAMP_MS: Final = 1_767_225_600_000
 _INDEX_INTERVAL: Final = 4096
-# Batches repeat after this much, which is beyond the 2 MiB in which zstd at its default level looks for repetition.
+# Batches repeat after this many bytes, well beyond the 2 MiB in which zstd at its default level finds repetition.
 _POOL_SIZE: Final = 8 * 1024 * 1024
 _WRITE_SIZE: Final = 1024 * 1024
 
@@ -54,7 +54,9 @@ _AGENTS: Final = (
 
 
 class IndexBuilder:
-    """The ``.index`` and ``.timeindex`` that Kafka 4 writes while it appends batches: about one entry per 4 KiB."""
+    """Builds the ``.index`` and ``.timeindex`` that Kafka 4 writes while it appends batches: about one entry per 4
+    KiB.
+    """
 
     def __init__(self, base_offset: int) -> None:
         self.base_offset = base_offset
@@ -75,7 +77,7 @@ class IndexBuilder:
         self._unindexed += size
 
     def close(self) -> bytes:
-        """Return the whole time index: closing a segment adds its greatest timestamp."""
+        """Return the whole time index. Closing a segment adds an entry for its greatest timestamp."""
         self._index_time()
         return bytes(self._time_index)
 
@@ -99,10 +101,10 @@ def write_segment(
 ) -> LogSegment:
     """Write a closed segment of ``batches`` and the files beside it into ``log_dir/<topic>-<partition>``.
 
-    Batches are written as they arrive, so memory is bounded; each must be of magic 2 and follow the previous one. The
-    partition's checkpoint is replaced: pass ``leader_epochs`` of the whole partition. There is a ``.txnindex`` only
-    with ``aborted``. The segment ends with its last batch, or at a later ``end_offset`` (inclusive) as if compaction
-    had dropped the rest; without any batch it holds at least its base offset.
+    Batches are written as they arrive, so memory is bounded. Each must be of magic 2 and follow the previous one. The
+    partition's checkpoint is replaced, so pass the ``leader_epochs`` of the whole partition. A ``.txnindex`` is written
+    only if ``aborted`` is given. The segment ends with its last batch, or at a later ``end_offset`` (inclusive), as if
+    compaction had dropped the rest. Without any batch it covers at least its base offset.
     """
     directory = log_dir / f"{partition.topic}-{partition.partition}"
     directory.mkdir(parents=True, exist_ok=True)
@@ -133,10 +135,11 @@ def build_segment(
     first_timestamp_ms: int = _FIRST_TIMESTAMP_MS,
     seed: int = 0,
 ) -> LogSegment:
-    """Write a closed segment of JSON records like a web service's log; equal arguments give equal records.
+    """Write a closed segment of JSON records like a web service's log. Equal arguments give equal records.
 
-    It has as many whole batches (at least one) as fit ``target_size``; ``batch_size`` is counted before compression. A
-    record takes about 490 bytes of the log, and zstd makes it 3.2 to 3.6 times smaller. Memory is bounded at any size.
+    The segment has as many whole batches (at least one) as fit ``target_size``; ``batch_size`` is the size before
+    compression. A record takes about 490 bytes of the log, and zstd makes it 3.2 to 3.6 times smaller. Memory is
+    bounded at any size.
     """
     pool_size = min(_POOL_SIZE, max(target_size, 1))
     records = json_records(random.Random(seed), first_timestamp_ms)  # noqa: S311 - nothing secret
