@@ -1,6 +1,6 @@
 """Object stores: the interface (``base``), the stores, and the table that opens them (``registry``).
 
-The names here are those that your own store needs: the interface, and the treatment of keys, ranges and bodies that all
+A store of your own needs only the names here: the interface, and the helpers for keys, ranges and bodies that all
 stores share.
 """
 

@@ -1,7 +1,7 @@
-"""The interface of stores: the verbs for data, and the administrative questions about a bucket.
+"""Interface of stores: verbs for data, and administrative questions about a bucket.
 
-A store implements all of ``ObjectStore``. It may implement ``StoreAdmin``, or single verbs of it; ``admin_of`` returns
-the answers, "unknown" for missing verbs.
+A store implements all of ``ObjectStore``. It may implement all or some verbs of ``StoreAdmin``; ``admin_of`` answers
+"unknown" for the others.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ __all__ = [
 _logger: Final = logging.getLogger(__name__)
 
 DRAFT_PREFIX: Final = ".~tieredstore-"
-"""Begins the last path component of a write's hidden file, and never that of an object's key."""
+"""Start of the file name under which a store hides an unfinished write; no component of a key may start with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LifecycleRule:
-    """One rule of a bucket.
+    """One lifecycle rule of a bucket.
 
-    ``prefixes``: none for all objects; ``is_limited``: it has further conditions. ``action`` is its effect in the
-    service's words. ``content`` is the whole rule: rules with equal content are the same.
+    Empty ``prefixes`` mean all objects. A rule that ``is_limited`` has conditions besides the prefix. ``action`` is the
+    effect in the service's words. Rules with equal ``content`` are the same.
     """
 
     name: str
@@ -58,7 +58,7 @@ class LifecycleRule:
     content: str
 
     def aborts_all_under(self, prefix: str) -> bool:
-        """Return True if it eventually aborts every unfinished multipart upload under ``prefix``."""
+        """Return True if the rule aborts every unfinished multipart upload under ``prefix``."""
         if not self.is_enabled or self.is_limited or self.aborts_after_days is None:
             return False
         return not self.prefixes or any(prefix.startswith(one) for one in self.prefixes)
@@ -66,8 +66,9 @@ class LifecycleRule:
 
 @dataclass(frozen=True, slots=True)
 class LifecycleState:
-    """All rules of a bucket at one moment, and their ``text`` as the service returns it (empty without any).
-    ``version`` must be sent back with a change.
+    """All lifecycle rules of a bucket at one moment.
+
+    ``text`` is the service's own document, empty without rules. A change must send ``version`` back.
     """
 
     rules: tuple[LifecycleRule, ...]
@@ -76,70 +77,72 @@ class LifecycleState:
 
 
 class BucketLifecycle(ABC):
-    """A bucket's rules. Errors are those of a store."""
+    """The lifecycle rules of a bucket. Its methods raise the errors of a store."""
 
     has_condition: ClassVar[bool]
-    """True if a change is refused when the rules have changed since they were read."""
+    """True if the service refuses a change after a concurrent change of the rules."""
 
     note: ClassVar[str] = ""
-    """A sentence about unfinished uploads in this service; empty if the rule covers all."""
+    """A sentence about unfinished uploads that no rule covers in this service; empty if rules cover all."""
 
     @abstractmethod
     def read(self) -> LifecycleState:
-        """Read the present rules."""
+        """Read the current rules."""
 
     @abstractmethod
     def add_abort_rule(self, name: str, prefix: str, days: int, state: LifecycleState) -> None:
         """Add a rule to those of ``state``: abort unfinished multipart uploads under ``prefix`` after ``days``.
 
-        The other rules stay unchanged. Raise PreconditionFailedError if they have changed, where the service can tell,
-        and StoreError if the existing rules are not understood well enough to be kept. Only :meth:`read` proves
-        success.
+        The other rules stay unchanged. Raise PreconditionFailedError if they have changed since ``state`` and the
+        service can detect it. Raise StoreError if this code cannot parse the existing rules well enough to keep them.
+        To confirm the change, call :meth:`read`.
         """
 
 
 class ObjectStore(ABC):
-    """A flat map from keys to bytes; objects are written whole.
+    """A flat map from keys to bytes. Objects are written whole.
 
-    Keys are non-empty text of at most 1,024 bytes of UTF-8, components separated by ``/``. Ranges are half-open. A
-    store is used from many threads at once and is picklable: it makes clients and handles on first use, and again after
-    fork or unpickling.
+    Keys are non-empty text of at most 1,024 bytes of UTF-8, with components separated by ``/``. Ranges are half-open.
 
-    Errors, the same for every store: ``ObjectNotFoundError``, ``RangeNotSatisfiableError``,
-    ``PreconditionFailedError``, ``InvalidKeyError``, ``AccessDeniedError``, ``StoreUnavailableError`` (retryable; the
-    store's own retries are exhausted), and ``StoreError`` for all others. No exception of an SDK leaks out.
+    Many threads may use a store at once. It is picklable: each process makes clients and handles on first use, after a
+    fork or unpickling too.
+
+    Every store raises the same errors: ``ObjectNotFoundError``, ``RangeNotSatisfiableError``,
+    ``PreconditionFailedError``, ``InvalidKeyError``, ``AccessDeniedError``, ``StoreUnavailableError`` (retryable,
+    raised after the store's own retries), and ``StoreError`` for all others. A store never raises exceptions of an SDK.
     """
 
     @property
     @abstractmethod
     def identity(self) -> str:
-        """The place of the objects, as a URL without credentials: equal for two stores with the same objects."""
+        """URL of the bucket or folder, without credentials; equal for two stores with the same objects."""
 
     @property
     def conditional_writes(self) -> bool:
         """True if ``if_absent`` and ``replace`` are atomic among all processes: exactly one of several racing writers
         wins.
 
-        Tools that move shared state, such as key rotation, refuse a store without them.
+        Tools that change shared state, such as key rotation, refuse a store without them.
         """
         return True
 
     @abstractmethod
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """Write the whole object atomically: readers see the old object (or none) until all of the new one is durable.
+        """Write the whole object atomically: readers see the old object (or none) until the new one is durable.
 
-        If ``body`` raises, or the store fails, the key is unchanged and nothing of the attempt stays (parts are
-        aborted); an error of ``body`` is raised on. A generator given as ``body`` is closed when the call ends in any
-        way. With ``if_absent``, raise ``PreconditionFailedError`` if the key is taken; exactly one of several racing
-        writers wins.
+        If ``body`` raises or the store fails, the key is unchanged and the attempt leaves nothing behind: parts are
+        aborted. An error of ``body`` passes through. If ``body`` is a generator, the call closes it in any case.
+
+        With ``if_absent``, raise ``PreconditionFailedError`` if the key is taken; exactly one of several racing writers
+        wins.
         """
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:  # noqa: ARG002  most stores keep no marks
-        """Write the object if its key is free, as one attempt of the write that ``mark`` (32 hexadecimal digits) names.
+        """Write the object if its key is free. ``mark`` (32 hexadecimal digits) names the write.
 
-        Any process may repeat it with the same body, in sequence or in parallel: once one attempt has written the
-        object, all succeed and change nothing. Raise ``PreconditionFailedError`` if another write's object has the key.
-        A store that keeps no marks, like this one, recognizes its object by the content.
+        Any process may repeat the call with the same body, in sequence or in parallel. After one attempt has written
+        the object, all others succeed and change nothing. Raise ``PreconditionFailedError`` if the key has the object
+        of another write. This default keeps no marks: it recognizes its object by the content.
         """
         try:
             self.put(key, body, if_absent=True)
@@ -149,31 +152,33 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Return exactly the bytes ``start:stop`` (to the end without ``stop``), by one request.
+        """Return exactly the bytes ``start:stop``, by one request. Without ``stop``, read to the end of the object.
 
-        ``start == stop`` gives ``b""`` without a request. A negative start, or a stop before the start, is
-        ``InvalidRangeError``. A range that is not wholly inside the object raises ``RangeNotSatisfiableError``; so does
-        ``start`` at or past the end without ``stop``, except for the whole of an empty object.
+        ``start == stop`` gives ``b""`` without a request. A negative start, or a stop before the start, raises
+        ``InvalidRangeError``. A range that is not wholly inside the object raises ``RangeNotSatisfiableError``. Without
+        ``stop``, so does a ``start`` at or past the end, except ``start=0`` of an empty object.
         """
 
     def get_small(self, key: str, most: int) -> bytes | None:
         """Return the whole object, by one request; None if it has more than ``most`` bytes.
 
-        For objects that only an attacker would make large: our stores then do not read the body. This default reads it
-        first.
+        Use it for objects that are small unless an attacker made them. Our stores do not read the body of a larger
+        object; this default reads it first.
         """
         data = self.get(key)
         return data if len(data) <= most else None
 
     @property
     def small_batch(self) -> int:
-        """The best number of keys for ``get_small_batch``: 1 if each is a request, several of which run in parallel;
-        more if a call takes less time than a thread switch.
+        """Best number of keys for ``get_small_batch``.
+
+        It is 1 if each key is a request, because the caller can run those in parallel. It is higher if reading an
+        object takes less time than a thread switch.
         """
         return 1
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
-        """Return the result of ``get_small`` for each key, or its error."""
+        """Return, for each key, the result of ``get_small`` or its error."""
         answers: list[bytes | TieredStoreError | None] = []
         for key in keys:
             try:
@@ -184,15 +189,16 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """Fill all of ``buffer`` with the bytes from ``start``, by one request; none for an empty buffer.
+        """Fill all of ``buffer`` with the bytes from ``start``, by one request; an empty buffer needs none.
 
-        Errors as in ``get``. After an error the buffer's content is undefined.
+        Raises the errors of ``get``. After an error the buffer's content is undefined.
         """
 
     def get_whole(self, key: str, buffer: bytearray | memoryview) -> None:
-        """Fill all of ``buffer`` with the whole object, by one request.
+        """Fill ``buffer`` with the whole object, by one request.
 
-        Raise RangeNotSatisfiableError if that is longer or shorter; our cloud stores then do not read the body.
+        Raise RangeNotSatisfiableError if the object is longer or shorter than ``buffer``; our cloud stores then do not
+        read its body.
         """
         data = self.get(key)
         with memoryview(buffer).cast("B") as view:
@@ -201,108 +207,108 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """Yield all objects whose key starts with ``prefix`` and is greater than ``start_after``, sorted by the key's
-        UTF-8 bytes.
+        """Yield the objects whose key starts with ``prefix`` and is greater than ``start_after``, sorted by UTF-8
+        bytes.
 
-        Pages are requested as they are consumed. Unfinished writes are not listed.
+        The store requests each page when the caller reaches it. Unfinished writes are not listed.
         """
 
     @abstractmethod
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete the keys, in batches where the store can; an absent key is no error.
+        """Delete the keys, in batches where the store can. An absent key is no error.
 
-        If some cannot be deleted, the others still are; then one of the errors is raised, naming how many failed. The
-        keys of one call are deleted in no particular order.
+        If some deletions fail, the others are still made; then one of the errors is raised with the number of failures.
+        The order of deletions is undefined.
         """
 
     @abstractmethod
     def head(self, key: str) -> ObjectInfo:
-        """Return size and etag of one object; raise ``ObjectNotFoundError`` if it is absent."""
+        """Return size and etag of an object; raise ``ObjectNotFoundError`` if it is absent."""
 
     @abstractmethod
     def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """Replace the object if it still has this etag; return the new etag.
+        """Replace the object if it still has ``etag``; return the new etag.
 
-        Raise ``PreconditionFailedError`` if it has another one or is absent; exactly one of several racing replacers
-        wins.
+        Raise ``PreconditionFailedError`` if the object has another etag or is absent; exactly one of several racing
+        replacers wins.
         """
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """Store all bytes of an object durably, without an object under its key yet.
+        """Store all bytes of an object durably, but do not make it visible under ``key`` yet.
 
-        :meth:`publish` makes it an object, :meth:`discard` removes it, from any process. If neither is called, it is
-        left to the removal of abandoned writes. Stores that cannot hold a write back, like this one, write an object
-        under ``staging_prefix``, which the caller must clean. Errors, and the treatment of ``body``, are as in ``put``.
+        Any process may then call :meth:`publish` or :meth:`discard`. If none does, the bytes stay until a removal of
+        abandoned writes. This default is for stores that cannot hide bytes: it writes an object under
+        ``staging_prefix``, which the caller must clean. Errors, and the handling of ``body``, are those of ``put``.
         """
         return staging.prepare(self, key, body, staging_prefix)
 
     def publish(self, prepared: Prepared) -> None:
-        """Make it the object of its key, atomically, if the key is free.
+        """Make the prepared object visible under its key, atomically, if the key is free.
 
-        Any process may repeat it: once published, it succeeds and changes nothing. If another object has the key, raise
-        ``PreconditionFailedError``; if the key is free and the bytes are gone (discarded, or dropped by the store in
-        time), raise ``PreparedGoneError``: prepare them again.
+        Any process may repeat the call: after the first success it changes nothing. If another object has the key,
+        raise ``PreconditionFailedError``. If the key is free and the bytes no longer exist, because they were discarded
+        or expired, raise ``PreparedGoneError``: call ``prepare`` again.
         """
         staging.publish(self, prepared)
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
-        """Remove the leftovers of ``write``, or a prepared upload; never an object made of it.
+        """Remove the bytes of an abandoned or prepared write, but never a published object.
 
-        Return False if its writer is alive, if it is not removable, or, where the store can tell, if it no longer
-        exists.
+        Return False if the writer is alive, if the write is not removable, or, where the store can tell, if it no
+        longer exists.
         """
         return isinstance(write, Prepared) and staging.discard(self, write)
 
     def close(self) -> None:  # noqa: B027  most stores hold nothing that needs closing
-        """Release connections and handles. A closed store opens again on the next use."""
+        """Release connections and handles. The store opens them again on the next use."""
 
 
 class StoreAdmin:
-    """Questions of tools about a bucket that readers and writers of objects do not ask. Each default answer is
-    "unknown".
-    """
+    """Administrative questions about a bucket, for tools. Each default answer is "unknown"."""
 
     def now_ms(self) -> int | None:
-        """Return the store's own time, in ms since the epoch, by the clock of ``modified_ms`` and ``started_ms``.
+        """Return the store's own time in ms since the epoch, by the clock that sets ``modified_ms`` and ``started_ms``.
 
-        One request. None if the store has none: then nothing in it is known to be old.
+        It takes one request. None if the store has no clock: then the age of its objects is unknown.
         """
         return None
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:  # noqa: ARG002
-        """Yield leftovers of killed writers under keys that start with ``prefix``, in no order.
+        """Yield bytes left by killed writers under keys that start with ``prefix``, in no order.
 
-        A store that cannot distinguish a killed writer from a live one yields both, and possibly prepared uploads:
-        discard only those older than any write can last. Return None if the store cannot list them; yield nothing if
-        nothing stays, or the service drops it unlisted.
+        Some stores cannot distinguish a killed writer from a live one, or from a prepared upload. They yield all of
+        these, so discard only writes that are older than any write can last.
+
+        Return None if the store cannot list them. Yield nothing if killed writers leave nothing, or the service drops
+        it without listing it.
         """
         return None
 
     def kept_after_delete(self) -> Sequence[str]:
-        """Return what stays of a deleted object (versions, soft deletes, locked objects), one sentence each.
+        """Return one sentence for each way the bucket keeps deleted objects: versions, soft delete, object locks.
 
-        A failed request is a sentence too. Empty if deleted objects are gone.
+        A failed request gives a sentence too. Empty if deleted objects are gone.
         """
         return ["whether the store keeps what is deleted is unknown: it does not tell"]
 
     def rules_on(self, prefix: str) -> Sequence[str] | None:  # noqa: ARG002
-        """Return the bucket's rules that delete objects under ``prefix``, or move them out of reach, one sentence each.
+        """Return one sentence for each rule of the bucket that deletes or archives objects under ``prefix``.
 
-        None if the store cannot list them.
+        None if the store cannot list its rules.
         """
         return None
 
     def lifecycle(self) -> BucketLifecycle | str:
-        """Return the bucket's rules, to read and extend; or a sentence why this store has none."""
+        """Return the bucket's lifecycle rules, to read and extend; or a sentence why this store has none."""
         return "the store does not tell its lifecycle rules"
 
     def caller(self) -> str:
-        """Return the identity of requests as this store knows it, without any secret; empty if unknown."""
+        """Return the identity that requests use, without any secret; empty if unknown."""
         return ""
 
 
 class _SingleAnswers(StoreAdmin):
-    """The administrative verbs of a store that does not derive from ``StoreAdmin``."""
+    """Administrative verbs of a store that does not derive from ``StoreAdmin``; missing ones answer "unknown"."""
 
     def __init__(self, store: ObjectStore) -> None:
         for verb in (name for name in vars(StoreAdmin) if not name.startswith("_")):
@@ -325,7 +331,7 @@ def store_time_ms(store: ObjectStore) -> int:
 
 
 def find_abandoned_writes(store: ObjectStore, prefix: str = "") -> Iterator[AbandonedWrite]:
-    """Return the abandoned writes under ``prefix``; if the store cannot list them, warn and return none."""
+    """Return the abandoned writes under ``prefix``; warn and return none if the store cannot list them."""
     writes = admin_of(store).abandoned_writes(prefix)
     if writes is None:
         _logger.warning("%s does not tell what killed writers left: unfinished writes were not checked", store.identity)
@@ -334,27 +340,27 @@ def find_abandoned_writes(store: ObjectStore, prefix: str = "") -> Iterator[Aban
 
 
 class DelegatingStore(ObjectStore, StoreAdmin):
-    """The base of wrappers: reads and writes of one key go to the store and key that ``target`` returns.
+    """Base class of wrappers: sends reads and writes of one key to the store and key that ``target`` returns.
 
-    Listings, deletions, batches, prepared objects and administrative questions go to ``inner``.
-    ``put_once`` and ``get_whole`` use the wrapper's own ``put`` and ``get``, unless it passes them on itself.
+    Listings, deletions, batches, prepared objects and administrative questions go to ``inner``. ``put_once`` and
+    ``get_whole`` call the wrapper's own ``put`` and ``get``, unless a subclass overrides them.
     """
 
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
 
     def target(self, key: str, *, writes: bool = False) -> tuple[ObjectStore, str]:  # noqa: ARG002  a wrapper's matter
-        """Return the store for a request about ``key``, and the key there."""
+        """Return the store for a request about ``key``, and the key in that store."""
         return self.inner, key
 
     @property
     def identity(self) -> str:
-        """The inner store's: these are its objects."""
+        """The identity of ``inner``, which has the objects."""
         return self.inner.identity
 
     @property
     def conditional_writes(self) -> bool:
-        """The inner store's."""
+        """True if ``inner`` has conditional writes."""
         return self.inner.conditional_writes
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
@@ -374,7 +380,7 @@ class DelegatingStore(ObjectStore, StoreAdmin):
 
     @property
     def small_batch(self) -> int:
-        """The inner store's."""
+        """The batch size of ``inner``."""
         return self.inner.small_batch
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:

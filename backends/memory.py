@@ -33,7 +33,7 @@ class _Object:
 
 
 class _Space:
-    """The objects behind one name. Versions only grow, so no etag comes twice, not even after a delete."""
+    """The objects under one store name. Versions only grow, so an etag never repeats, even after a delete."""
 
     def __init__(self) -> None:
         self.lock = ForkSafeLock()
@@ -61,11 +61,11 @@ def _space_named(name: str) -> _Space:
 
 
 class MemoryObjectStore(ObjectStore, StoreAdmin):
-    """Keeps objects in memory, safe from several threads.
+    """Objects in memory, safe for several threads.
 
-    Stores with the same ``name`` share their objects, which live as long as one of these stores does; without a name
-    the objects are this store's own. Pickling raises TypeError: another process cannot share the memory, and an empty
-    store in its place would look like lost data.
+    Stores with the same ``name`` share their objects as long as one of the stores lives. A store without a name shares
+    nothing. Pickling raises TypeError: another process cannot share the memory, and an empty store in its place would
+    look like lost data.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -74,12 +74,12 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
 
     @classmethod
     def from_settings(cls, settings: Settings) -> MemoryObjectStore:  # noqa: ARG003  every store is opened so
-        """Make an unshared store."""
+        """Make a store that shares nothing."""
         return cls()
 
     @property
     def identity(self) -> str:
-        """``memory://name``; a store without a name has a random one."""
+        """``memory://name``, with a random name if none is given."""
         return f"memory://{quote(self._name, safe='')}"
 
     def __repr__(self) -> str:
@@ -89,7 +89,7 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
         raise TypeError("a memory store cannot be pickled: another process cannot share its objects")
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """Collect the body first, so that only whole objects are stored."""
+        """Collect the whole body before storing it."""
         collected = bytearray()
         with open_body(body) as parts:
             checked_key(key)
@@ -125,14 +125,14 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
         """List the keys that exist when the first is requested, except those deleted since then."""
         with self._space.lock:
             keys = [k for k in self._space.objects if k.startswith(prefix) and (start_after is None or k > start_after)]
-        # Text compares by code points, and so in the order of its UTF-8 bytes.
+        # Python compares text by code points, which is the order of UTF-8 bytes.
         for key in sorted(keys):
             stored = self._space.objects.get(key)
             if stored is not None:
                 yield stored.info(key)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete one by one; other operations may come between."""
+        """Delete keys one by one; other operations may run in between."""
         failures: list[TieredStoreError] = []
         for key in keys:
             try:
@@ -145,7 +145,7 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
         raise_failures(failures)
 
     def lifecycle(self) -> str:
-        """Return a sentence: nothing of a failed write stays, so gc has no work either."""
+        """Return a sentence: failed writes leave nothing for a lifecycle rule, or for gc, to remove."""
         return "a store in memory has no lifecycle rules, and nothing that gc would have to remove"
 
     def head(self, key: str) -> ObjectInfo:
@@ -154,7 +154,7 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
         return self._object(key).info(key)
 
     def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """Replace an object; every replacement has a new etag, even by the same bytes."""
+        """Replace an object; every replacement has a new etag, even with equal bytes."""
         checked_key(key)
         data = bytes(body)
         with self._space.lock:
@@ -168,11 +168,11 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
         return time.time_ns() // 1_000_000
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:  # noqa: ARG002
-        """Yield nothing: nothing of a failed write stays."""
+        """Yield nothing: failed writes leave nothing."""
         return iter(())
 
     def kept_after_delete(self) -> Sequence[str]:
-        """Return nothing."""
+        """Return nothing: deleted objects are gone."""
         return ()
 
     def rules_on(self, prefix: str) -> Sequence[str]:  # noqa: ARG002

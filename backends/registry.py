@@ -1,11 +1,11 @@
-"""The store of the settings, and the settings of a URL.
+"""Make the store that settings name, and settings from a store's URL.
 
-A store's module, and its SDK, is imported on first use. A URL has the same meaning as settings in a file:
+A store's module, and its SDK, is imported on first use. A URL is short for settings:
 
     file:///folder          s3://bucket/prefix          gs://bucket/prefix          az://container/prefix
 
 A prefix is the path as written, with a ``/`` after it; it is not percent-decoded, as in the clouds' own tools. Endpoint
-and credentials come from the file; if it has none, from the environment that each cloud's SDK reads.
+and credentials come from the settings file or, if it has none, from the environment that each cloud's SDK reads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tieredstore.redaction import redacted
 
 @dataclass(frozen=True, slots=True)
 class StoreClass:
-    """The place of a store's class. ``sdk`` names the packages of ``extra``; both are empty if none is needed."""
+    """Module and name of a store's class. ``extra`` installs the packages ``sdk``; both are empty if none is needed."""
 
     module: str
     name: str
@@ -46,7 +46,7 @@ BY_SETTING: Final[dict[str, StoreClass]] = {
     "gcs": StoreClass("tieredstore.backends.gcs.store", "GcsObjectStore", "gcs", ("google", "requests")),
     "azure": StoreClass("tieredstore.backends.azure.store", "AzureObjectStore", "azure", ("azure", "requests")),
 }
-"""The store classes by their names for ``storage.backend.class``."""
+"""The store classes by their values of ``storage.backend.class``."""
 
 SCHEMES: Final[dict[str, str]] = {
     "file": "tieredstore.backends.filesystem.url",
@@ -54,34 +54,33 @@ SCHEMES: Final[dict[str, str]] = {
     "gs": "tieredstore.backends.gcs.url",
     "az": "tieredstore.backends.azure.url",
 }
-"""The modules that translate a URL, by its scheme."""
+"""The modules that translate a URL, by scheme."""
 
 
 class UrlModule(Protocol):
-    """The interface of a module in ``SCHEMES``."""
+    """Interface of a module in ``SCHEMES``."""
 
     def properties_of(self, parts: SplitResult, of_file: Properties, /) -> dict[str, str]:
-        """Return the properties of a URL; raise ConfigError for an invalid URL.
+        """Return the settings for a URL; raise ConfigError for an invalid URL.
 
-        Endpoint and credentials come from the environment if the settings file's ``of_file`` have none.
+        Endpoint and credentials come from the environment if ``of_file``, the settings of the file, have none.
         """
         ...
 
 
 class OpenedBySettings(Protocol):
-    """The interface of a store's class, including the user's own."""
+    """Interface of a store's class, including a user's own."""
 
     @classmethod
     def from_settings(cls, settings: Settings) -> ObjectStore:
-        """Make the store of the settings; raise ConfigError if one is missing or invalid."""
+        """Make the store; raise ConfigError if a setting is missing or invalid."""
         ...
 
 
 def settings_at(url: str, settings_file: Path | str | None = None) -> Settings:
-    """Load ``settings_file`` (or the defaults) for the store of ``url``.
+    """Load ``settings_file`` (or the defaults) with the store of ``url`` in place of the file's; raise ConfigError.
 
-    A path that begins with one ``/`` is the URL of that folder. Relative paths in the file start from its folder. Raise
-    ConfigError.
+    A path that begins with one ``/`` means that folder. Relative paths in the file start from the file's folder.
     """
     if settings_file is None:
         return settings_with(url, {})
@@ -90,13 +89,13 @@ def settings_at(url: str, settings_file: Path | str | None = None) -> Settings:
 
 
 def settings_with(url: str, texts: Properties, *, base_dir: Path | None = None, source: str | None = None) -> Settings:
-    """Make settings of the properties ``texts`` for the store of ``url``; errors name ``source``."""
+    """Make settings from the properties ``texts`` and the store of ``url``; errors name ``source``."""
     properties, source = properties_with(url, texts, source=source)
     return settings_from(properties, base_dir=base_dir, source=source)
 
 
 def properties_with(url: str, texts: Properties, *, source: str | None = None) -> tuple[Properties, str]:
-    """Replace the store in ``texts`` by that of ``url``; return the properties and their name in errors."""
+    """Replace the store in ``texts`` by that of ``url``; return the properties, and their name in errors."""
     parts = _folder(url) if _is_path(url) else split_url(url, tuple(SCHEMES))
     store = f"the store {url if _is_path(url) else f'{parts.scheme}://{parts.netloc}'}"
     source = store if source is None else f"{source}, with {store}"
@@ -107,19 +106,19 @@ def properties_with(url: str, texts: Properties, *, source: str | None = None) -
 
 
 def _is_path(url: str) -> bool:
-    # Two slashes begin a URL without its scheme, which may contain a password.
+    # Two slashes begin a URL without a scheme, which may contain a password.
     return url.startswith("/") and not url.startswith("//")
 
 
 def _folder(path: str) -> SplitResult:
-    """Return the parts of a folder's URL; its name may contain separators of URLs."""
+    """Return the parts of a folder's URL; the folder's name may contain ``?`` or ``#``."""
     return SplitResult("file", "", quote(path), "", "")
 
 
 def store_from_settings(settings: Settings) -> ObjectStore:
     """Make the store that ``storage.backend.class`` names: one of ours, or a user's class.
 
-    A user's class is named by its dotted path, or by an installed package's entry point. It derives from
+    A user's class is named by its dotted path, or by an entry point of an installed package. It derives from
     ``ObjectStore`` and has the class method ``from_settings``.
     """
     name = settings.storage_backend
@@ -163,7 +162,7 @@ def _module(entry: StoreClass) -> ModuleType:
         return importlib.import_module(entry.module)
     except ModuleNotFoundError as error:
         missing = error.name or ""
-        # Any other missing module is a fault of the installation, which its own error describes best.
+        # Any other missing module is a fault of the installation; the ImportError describes it best.
         if missing.partition(".")[0] in entry.sdk:
             raise ConfigError(
                 f"the store {entry.name} needs the package {missing}: {install_command(entry.extra)}"

@@ -1,4 +1,4 @@
-"""The values of the stores' interface: bodies, listed objects, and unfinished writes."""
+"""Values of the stores' interface: bodies, listed objects, and unfinished writes."""
 
 from __future__ import annotations
 
@@ -12,21 +12,19 @@ from tieredstore.limits import MAX_INT64
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Body: TypeAlias = Buffer | Iterable[Buffer]
-"""The body of a ``put``. A buffer that an iterable yields is valid only until the next one is requested: a store
-that keeps bytes longer copies them.
-"""
+"""The body of a ``put``. A buffer from an iterable is valid only until the next is requested, so copy it to keep it."""
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _MOST_PARTS: Final = 50_000
-"""Azure allows this many blocks in a blob; S3 has 10,000 parts."""
+"""Bound for parsed parts: Azure allows 50,000 blocks in a blob, S3 10,000 parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
     """One stored object.
 
-    ``size`` in bytes. ``etag`` changes whenever the content does; None if a listing lacks it. ``modified_ms`` is the
-    store's own time of the last write, in ms since the epoch; None if unknown.
+    ``size`` is in bytes. ``etag`` changes whenever the content does; None if a listing lacks it. ``modified_ms`` is the
+    time of the last write by the store's clock, in ms since the epoch; None if unknown.
     """
 
     key: str
@@ -37,12 +35,12 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class AbandonedWrite:
-    """The leftovers of a write that did not end: bytes that take space and are in no listing.
+    """Bytes left in the store by a write that did not end. They take space and are in no listing of objects.
 
-    ``key`` is that of the object being written, or the place if the store does not know it. ``size`` in bytes, None if
-    unknown. ``started_ms`` is the store's own time of the write's beginning, or of its last bytes, in ms since the
-    epoch; None if unknown. ``id`` is the store's name for it. If it is not ``removable``, only the store can drop it,
-    in its own time.
+    ``key`` is the key being written, or the place of the bytes if the store does not know the key. ``size`` is in
+    bytes, None if unknown. ``started_ms`` is when the write began, or wrote last, by the store's clock in ms since the
+    epoch; None if unknown. ``id`` is the store's name for the write. If it is not ``removable``, only the store itself
+    drops it.
     """
 
     key: str
@@ -54,11 +52,10 @@ class AbandonedWrite:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """An object whose bytes are all in the store, invisible under its key until published.
+    """An object whose bytes are all in the store, but invisible under its key until published.
 
-    Any process that may write the store can use it, as JSON too; it has no secret. ``sha256`` in hexadecimal.
-    ``place``, ``parts`` and ``mark`` are the store's own: the place and the parts of the bytes, and the name of the
-    write.
+    Any process that may write to the store can publish it, even from its JSON, which contains no secret. ``sha256`` is
+    in hexadecimal. ``place`` and ``parts`` are where this store put the bytes, and ``mark`` is its name of the write.
     """
 
     key: str
@@ -69,7 +66,7 @@ class Prepared:
     mark: str = ""
 
     def to_json(self) -> dict[str, object]:
-        """Return a JSON object."""
+        """Return the fields as a JSON object."""
         return {
             "key": self.key,
             "size": self.size,
@@ -81,7 +78,7 @@ class Prepared:
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """Invert ``to_json``. Raise StoreError for anything else: any writer of its place may have changed it."""
+        """Parse the result of ``to_json``; raise StoreError for anything else: the text may come from anywhere."""
         shown = excerpt(value)
         fields = cast("dict[str, object]", value if isinstance(value, dict) else {})
         key, size, sha256 = fields.get("key"), fields.get("size"), fields.get("sha256")

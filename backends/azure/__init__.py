@@ -1,6 +1,6 @@
 """Azure Blob Storage.
 
-Imports the options at once, the store, which needs its SDK, on first use.
+Importing this package loads the options. The store, and with it Azure's SDK, is imported on first use.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
-"""Azure's client of one container, on a session of ours with its timeouts, pool, proxy and credentials.
+"""Client of one Azure container.
 
-It uses only the identity that the settings name. Kept apart from the store, its only user: together they would come to
-600 lines.
+It uses an HTTP session of ours with our timeouts, pool and proxy, and only the identity that the settings name. Kept
+apart from the store, its only user: together they would come to 600 lines.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from tieredstore.errors import ConfigError
 
 
 class Transport(Protocol):
-    """``azure.core.pipeline.transport.RequestsTransport``: it sends the SDK's requests."""
+    """The transport that sends the SDK's requests: ``azure.core.pipeline.transport.RequestsTransport``."""
 
     def close(self) -> None:
-        """Close its session."""
+        """Close the transport's HTTP session."""
         ...
 
 
 def describe_credentials(credentials: Credentials) -> str:
-    """Describe the identity of requests, without any secret."""
+    """Describe the credentials that requests use, without any secret."""
     match credentials:
         case ConnectionString():
             return "the connection string of the settings"
@@ -53,12 +53,12 @@ def describe_credentials(credentials: Credentials) -> str:
 def sdk_credential(
     credentials: Credentials, login: Transport
 ) -> AzureNamedKeyCredential | AzureSasCredential | TokenCredential:
-    """Return the credential that the SDK signs with; not for a connection string, which it reads itself."""
+    """Return the credential object for the SDK; do not call it for a connection string, which the SDK reads itself."""
     if isinstance(credentials, AccountKey):
         return AzureNamedKeyCredential(credentials.account, credentials.key)
     if isinstance(credentials, SasToken):
         return AzureSasCredential(credentials.token.lstrip("?"))
-    # Slow to import, and not needed with a key or a token.
+    # azure.identity is slow to import, and not needed with a key or a token.
     from azure.identity import DefaultAzureCredential  # noqa: PLC0415
 
     return DefaultAzureCredential(transport=login)
@@ -67,7 +67,7 @@ def sdk_credential(
 _logger: Final = logging.getLogger(__name__)
 
 _ANY_SIZE: Final = 1 << 50
-"""The SDK splits larger downloads into several requests, one after the other; this disables it."""
+"""Download limit that no blob reaches: the SDK splits larger downloads into sequential requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class AzureClient:
     _transports: tuple[Transport, ...]
 
     def blob(self, key: str) -> BlobClient:
-        """Return the SDK's handle of a blob; makes no request."""
+        """Return the SDK's handle of a blob, without a request."""
         return self.container.get_blob_client(key)
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ def open_client(options: AzureOptions) -> AzureClient:
     connections = options.concurrency + options.upload_parallelism
     limits = HttpLimits(connections, options.connect_timeout_s, options.read_timeout_s)
     transport = _transport(StoreAdapter(limits), options)
-    # A separate session for tokens: here a failed request makes the SDK try another source.
+    # Token requests have their own session: if one fails, the SDK must be able to try the next source.
     login = _transport(BoundedAdapter(limits), options)
     with translate_errors(f"opening the container {options.container}"):
         container = _container(options, transport, login)
@@ -111,7 +111,7 @@ def _transport(adapter: BoundedAdapter, options: AzureOptions) -> Transport:
     session = configure(requests.Session(), adapter, options.proxy)
     if isinstance(adapter, StoreAdapter):
         session.hooks["response"].append(_close_unless_understood)
-    # The SDK passes this on with every request, and would override the session's.
+    # The SDK passes ``connection_verify`` with every request, where it overrides the session's own setting.
     module: Any = untyped_transport
     transport: Transport = module.RequestsTransport(
         session=session, connection_verify=certificates() if options.proxy else True
@@ -120,7 +120,7 @@ def _transport(adapter: BoundedAdapter, options: AzureOptions) -> Transport:
 
 
 def _close_unless_understood(response: requests.Response, **_: object) -> None:
-    """Close an answer with invalid lengths: the SDK calculates with them, and on failure leaves the connection open."""
+    """Close an answer with invalid lengths: the SDK would fail on them, and leave the connection open."""
     if response.status_code < HTTPStatus.MULTIPLE_CHOICES:
         try:
             check_lengths(response.headers)
@@ -146,12 +146,13 @@ def _of_connection_string(options: AzureOptions, transport: Transport | None) ->
     try:
         return ContainerClient.from_connection_string(text, options.container, **_client_options(transport))
     except (ValueError, KeyError):
-        # The cause stays hidden: it may quote the text.
+        # Suppress the cause: its message may quote the connection string.
         raise ConfigError("storage.azure.connection.string is malformed: copy it again from the account") from None
 
 
 def _client_options(transport: Transport | None) -> dict[str, Any]:
-    # No retries by the SDK: ours are around each call. A redirection would send body and signature elsewhere.
+    # The SDK does not retry, because the store retries each call. It follows no redirection, which would send body and
+    # signature to another server.
     return {
         "transport": transport,
         "retry_total": 0,

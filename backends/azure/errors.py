@@ -1,4 +1,4 @@
-"""Translation of every error of Azure's SDK into one of ours."""
+"""Translate every error of Azure's SDK into one of ours."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tieredstore.errors import (
 )
 from tieredstore.redaction import redacted
 
-# By the service's error code first, because several codes share a status.
+# Look up the service's error code before the status: several codes share a status.
 _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "BlobNotFound": ObjectNotFoundError,
     "ContainerNotFound": StoreError,
@@ -32,13 +32,13 @@ _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "ConditionNotMet": PreconditionFailedError,
     "InvalidRange": RangeNotSatisfiableError,
     "InvalidBlockList": PartsGoneError,
-    # Status 400, but transient: damaged or truncated in transit.
+    # These have status 400, but are transient: the body was damaged or truncated in transit.
     "Md5Mismatch": StoreUnavailableError,
     "IncompleteBody": StoreUnavailableError,
-    # Status 409, but about the caller.
+    # These have status 409, but are about the caller's permission.
     "AccountIsDisabled": AccessDeniedError,
     "InsufficientAccountPermissions": AccessDeniedError,
-    # Status 412, but not a condition of the caller's: the blob is leased.
+    # These have status 412, but no condition of ours failed: the blob is leased.
     "LeaseIdMissing": AccessDeniedError,
 }
 _NO_CONTAINER: Final = frozenset({"ContainerNotFound", "ContainerBeingDeleted", "ContainerDisabled"})
@@ -50,7 +50,7 @@ def translate_errors(what: str) -> Generator[None]:
     try:
         yield
     except azure.DecodeError as error:
-        # A truncated answer without a length is incomplete XML.
+        # A truncated answer without a Content-Length appears as incomplete XML.
         raise StoreUnavailableError(f"{what}: the answer could not be read: {error.message[:300]}") from error
     except azure.HttpResponseError as error:
         raise _error_of_response(what, error) from error
@@ -62,13 +62,13 @@ def translate_errors(what: str) -> Generator[None]:
 
 
 def answer_error(what: str, status: int, code: str, message: str) -> TieredStoreError:
-    """Return the error for an answer with this status and error code (empty if the service gives none)."""
+    """Return the error for an answer with this status and error code; ``code`` is empty if the service gives none."""
     if code in _NO_CONTAINER:
         return StoreError(
             f"{what}: the container does not exist, or is being deleted; create it, or correct "
             "storage.azure.container.name"
         )
-    # A success that the operation does not have proves nothing.
+    # A success status that the operation does not define proves nothing.
     error_class = _BY_CODE.get(code) or BY_STATUS.get(status, MalformedAnswerError if status < 300 else StoreError)
     reason = " ".join(part for part in (excerpt(code), f"({excerpt(message, 300)})" if message else "") if part)
     return error_class(f"{what}: the store answered with status {status}{f', {reason}' if reason else ''}")
@@ -79,7 +79,7 @@ def _error_of_response(what: str, error: azure.HttpResponseError) -> TieredStore
     if status is None:
         return _error_without_answer(what, error)
     code: Any = cast("Any", error).__dict__.get("error_code") or ""
-    # The SDK adds the request's id, the time and the whole answer, line by line.
+    # The SDK appends the request id, the time and the whole answer on further lines.
     message = redacted(error.message).partition("\n")[0].strip().rstrip(".")[:300]
     return answer_error(what, status, str(getattr(code, "value", code)), message)
 

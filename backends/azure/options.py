@@ -1,4 +1,4 @@
-"""The connection to a container of Azure Blob Storage: everything that makes the client, frozen and picklable."""
+"""Options of the connection to a container of Azure Blob Storage: frozen, picklable, enough to make the client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionString:
-    """Endpoint and credentials in one text."""
+    """Endpoint and credentials in one connection string."""
 
     text: str = field(repr=False)
 
@@ -36,7 +36,7 @@ class SasToken:
 
 @dataclass(frozen=True, slots=True)
 class AzureDefault:
-    """Azure's default credentials: environment, workload identity, the machine's identity, the command line's."""
+    """Azure's default credentials: environment, workload identity, managed identity, or Azure's command line."""
 
 
 Credentials = ConnectionString | AccountKey | SasToken | AzureDefault
@@ -44,11 +44,11 @@ Credentials = ConnectionString | AccountKey | SasToken | AzureDefault
 
 @dataclass(frozen=True, slots=True)
 class AzureOptions(CloudOptions):
-    """The connection to one container; see ``CloudOptions`` for limits and timeouts.
+    """Options of the connection to one container; see ``CloudOptions`` for limits and timeouts.
 
-    ``account_url`` is required without a connection string, which contains it. One ``put`` holds at most
-    ``upload_parallelism + 1`` parts (blocks) in memory. The service returns pages of up to 5,000. ``send_md5`` sends an
-    MD5 with each body, which the service checks: about 1.5 ms of a core for each MB.
+    ``account_url`` is required unless a connection string contains it. One ``put`` holds at most ``upload_parallelism +
+    1`` parts (blocks) in memory. The service returns listing pages of up to 5,000 blobs. With ``send_md5``, each body
+    is sent with an MD5 that the service checks; this costs about 1.5 ms of a core per MB.
     """
 
     container: str
@@ -67,7 +67,7 @@ class AzureOptions(CloudOptions):
 
     @classmethod
     def from_settings(cls, settings: Settings) -> AzureOptions:
-        """Make the options of ``storage.azure.*`` and ``storage.proxy.*``."""
+        """Make the options from ``storage.azure.*`` and ``storage.proxy.*``."""
         if settings.azure is None:
             raise ConfigError("storage.azure.container.name is missing: the settings do not select Azure Blob Storage")
         azure = settings.azure
@@ -81,7 +81,7 @@ class AzureOptions(CloudOptions):
 
 
 def _credentials(azure: AzureSettings) -> Credentials:
-    """Choose credentials as the plugin does: the key before the token, and with neither the default credentials."""
+    """Choose credentials in the plugin's order: the account key, then the token, then the default credentials."""
     if azure.connection_string is not None:
         return ConnectionString(azure.connection_string.get_secret_value())
     key, token = secret_text(azure.account_key), secret_text(azure.sas_token)

@@ -1,4 +1,4 @@
-"""Azure Blob Storage (the extra ``azure``)."""
+"""Azure Blob Storage (extra ``azure``)."""
 
 from __future__ import annotations
 
@@ -46,12 +46,13 @@ Result = TypeVar("Result")
 
 
 class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
-    """One container. The etag of an object is the service's own, without quotes; conditions use it.
+    """Objects in one container. The etag of an object is the service's own, without quotes.
 
-    The service checks an MD5 of written bodies, unless that is switched off. A whole object is checked on reading if
-    the service keeps an MD5 of it (as for objects below a block's size). Blocks of a failed upload are invisible, and
-    the service drops them after a week, or when the object is written again. They cannot be dropped earlier, though
-    ``abandoned_writes`` shows those of objects that do not exist.
+    By default the service checks an MD5 of each written body. On reading, a whole object is checked if the service
+    keeps its MD5, as it does for objects below a block's size.
+
+    Blocks of a failed upload are invisible. The service drops them after a week, or when the object is written again,
+    but not on request. ``abandoned_writes`` shows those of objects that do not exist.
     """
 
     keys_per_deletion: ClassVar = 256
@@ -63,7 +64,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """Make the store of ``storage.azure.*`` and ``storage.proxy.*``."""
+        """Make the store from ``storage.azure.*`` and ``storage.proxy.*``."""
         return cls(AzureOptions.from_settings(settings))
 
     @property
@@ -80,8 +81,8 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         return translate_errors(what)
 
     def _check_key(self, key: str) -> None:
-        # On the way to the service, ``.`` and ``..`` are resolved as in a path, and could leave the container. The
-        # service treats a backslash as a slash, and its listings cannot contain control characters.
+        # The service resolves ``.`` and ``..`` as in a path, and could leave the container. It treats a backslash as a
+        # slash, and its listings cannot contain control characters.
         checked_key(key)
         if any(part in {".", ".."} for part in key.split("/")) or "\\" in key or any(map(_is_not_xml, key)):
             raise InvalidKeyError(f"{key!r} cannot be the name of a blob in Azure")
@@ -100,11 +101,11 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         return kept_sentences(client)
 
     def _rules(self, _client: AzureClient, _prefix: str, /) -> None:
-        # They belong to the account, and only the management API lists them.
+        # Lifecycle rules belong to the storage account, and only the management API lists them.
         return None
 
     def lifecycle(self) -> str:
-        """Return a sentence: the rules cannot be read by the API that reads and writes blobs."""
+        """Return a sentence: the API for blobs cannot read lifecycle rules."""
         return (
             f"the lifecycle rules of {self.identity} are its account's, which only Azure's management plane tells and "
             "changes (az storage account management-policy); blocks that no blob has the service drops after a week"
@@ -125,7 +126,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         return info
 
     def _list_objects(self, prefix: str, _: str | None, /) -> Iterator[ObjectInfo]:
-        # The service cannot start at a key: earlier pages are requested too.
+        # The service cannot start a listing at a key, so earlier pages are requested too.
         listing = partial(info_page, prefix=prefix, size=self.options.page_size)
         return in_key_order(self.pages(self.identity, listing))
 
@@ -141,7 +142,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
             failures[:] = deletion_failures(client, keys, self.named)
             passing = next((failure for failure in failures if failure.retryable), None)
             if passing is not None:
-                # Repeating the other deletions of the batch does no harm.
+                # A retry repeats the whole batch; deleting a deleted key again does no harm.
                 raise passing
 
         try:
@@ -151,10 +152,11 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         return failures
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
-        """Yield blocks without a blob, of live or dead writers; one more request for each blob that shows no bytes.
+        """Yield names with uncommitted blocks and no blob, of live or dead writers.
 
-        Blocks beside a blob, of a failed write over it, are in no listing. None of them is removable, because
-        completing them would make a visible blob: only the service drops them, after a week.
+        Each blob that the listing shows as empty costs one more request. The listing does not show the blocks of a
+        failed write over an existing blob. None of the blocks is removable, because completing them would make a
+        visible blob; the service drops them after a week.
         """
         listing = partial(page, prefix=prefix, size=self.options.page_size, with_uncommitted=True)
         for blob in self.pages(self.identity, listing):
@@ -169,17 +171,18 @@ def _is_not_xml(character: str) -> bool:
 
 
 def download(blob: BlobClient, what: str, start: int, stop: int | None, take: Callable[[HttpAnswer], Result]) -> Result:
-    """Return the result of ``take`` for the answer to ``start:stop``."""
+    """Read ``start:stop`` of a blob; return the result of ``take`` for the answer."""
     taken: list[Result] = []
 
     def read(response: PipelineResponse[Any, Any]) -> None:
         answer: Any = response.http_response
-        # The SDK raises errors; an empty blob, which has no range, is requested again without one.
+        # The SDK raises the error of any other status. It requests an empty blob, which has no range, again without
+        # one.
         if answer.status_code not in {200, 206}:
             return
         headers = cast("Mapping[str, str]", answer.headers)
         try:
-            # A web server's page has none.
+            # A page of some web server, instead of the blob, has no etag.
             stated("the etag", headers.get("ETag"))
             size = answered_size(what, start, stop, headers)
             taken.append(take(HttpAnswer(size, answer.internal_response.raw, what, partial(_check_md5, what, headers))))
@@ -199,9 +202,7 @@ def download(blob: BlobClient, what: str, start: int, stop: int | None, take: Ca
 
 
 def _check_md5(what: str, headers: Mapping[str, str], data: bytes | memoryview) -> None:
-    """Raise StoreUnavailableError if ``data`` is a whole blob with another MD5 than the service's; many blobs have
-    none.
-    """
+    """Raise StoreUnavailableError if ``data`` is a whole blob and has not the MD5 that the service keeps, if any."""
     expected = headers.get("x-ms-blob-content-md5") or headers.get("Content-MD5")
     if expected is None or not is_whole(headers):
         return
@@ -215,7 +216,7 @@ _NUMBER: Final = re.compile(rb"^Content-ID:\s*(\d{1,9})\s*$", re.IGNORECASE | re
 def deletion_failures(
     client: AzureClient, keys: Sequence[str], named: Callable[[str], str]
 ) -> Sequence[TieredStoreError]:
-    """Delete a batch; return an error for each key that still exists, none for an absent one."""
+    """Delete a batch; return an error for each key that still exists."""
     untyped: Any = client.container
     failures: list[TieredStoreError] = []
     check = partial(_check_numbers, len(keys))
@@ -228,7 +229,7 @@ def deletion_failures(
 
 
 def _check_numbers(count: int, response: PipelineResponse[Any, Any]) -> None:
-    """Raise MalformedAnswerError unless each request of the batch has its answer, in order, as the SDK assumes."""
+    """Raise MalformedAnswerError unless the batch has an answer to each request, in order, as the SDK assumes."""
     answer: Any = response.http_response
     if answer.status_code >= 300:
         return
@@ -241,7 +242,7 @@ def _check_numbers(count: int, response: PipelineResponse[Any, Any]) -> None:
 
 
 def kept_sentences(client: AzureClient) -> list[str]:
-    """Describe what keeps deleted blobs, one sentence each; versioning is visible in Azure's management API only."""
+    """Return one sentence for each setting that keeps deleted blobs. Only the management API shows versioning."""
     untyped: Any = client.container
     kept: list[str] = []
     container = untyped.get_container_properties()
@@ -262,7 +263,10 @@ _FIRST_SURROGATE: Final = 0xD800
 def page(
     client: AzureClient, token: str | None, *, prefix: str, size: int, with_uncommitted: bool = False
 ) -> tuple[Sequence[BlobProperties], str | None]:
-    """Return one page of a listing, and the next one's token; ``with_uncommitted``: names that have only blocks too."""
+    """Return one page of a listing, and the token of the next page.
+
+    With ``with_uncommitted``, the page includes names that have only uncommitted blocks.
+    """
     untyped: Any = client.container
     include = ["uncommittedblobs"] if with_uncommitted else None
     listing = untyped.list_blobs(
@@ -279,7 +283,7 @@ def page(
 def info_page(
     client: AzureClient, token: str | None, *, prefix: str, size: int
 ) -> tuple[Sequence[ObjectInfo], str | None]:
-    """Return one page of objects, and the token of the next one."""
+    """Return one page of objects, and the token of the next page."""
     blobs, following = page(client, token, prefix=prefix, size=size)
     return [object_info(blob, blob.name or "") for blob in blobs], following
 
@@ -299,9 +303,7 @@ def listing_date(client: AzureClient) -> str | None:
 
 
 def _check_document(response: PipelineResponse[Any, Any]) -> None:
-    """Raise MalformedAnswerError for a success that is not a page of a listing: the SDK takes any XML for an empty
-    one.
-    """
+    """Raise MalformedAnswerError unless a success is a page of a listing: the SDK reads any XML as an empty page."""
     answer: Any = response.http_response
     body: bytes = answer.body()
     if answer.status_code >= 300 or breaks_off(body):
@@ -314,13 +316,13 @@ def _check_document(response: PipelineResponse[Any, Any]) -> None:
 
 
 def object_info(blob: BlobProperties, key: str) -> ObjectInfo:
-    """Return the facts about a blob from a listing's entry or a HEAD."""
+    """Convert a listing's entry, or the answer to a HEAD."""
     modified_ms = stated_ms(cast("object", blob.last_modified))
     return ObjectInfo(key, stated_size(blob.size), plain_etag(blob.etag or "") or None, modified_ms)
 
 
 def abandoned_at(client: AzureClient, blob: BlobProperties) -> AbandonedWrite | None:
-    """Return the uncommitted blocks of a name; None if there are none, or if there is a blob."""
+    """Return the uncommitted blocks of a name; None if there are none, or if a blob has the name."""
     name = blob.name or ""
     untyped: Any = client.blob(name)
     try:
@@ -330,24 +332,24 @@ def abandoned_at(client: AzureClient, blob: BlobProperties) -> AbandonedWrite | 
         return None
     if committed or not uncommitted:
         return None
-    # Always present by the SDK's type, but some servers omit it for a name without a blob.
+    # The SDK's type says that the time is always present, but some servers omit it for a name without a blob.
     modified: Any = blob.last_modified
     started_ms = None if modified is None else round(modified.timestamp() * 1000)
     return AbandonedWrite(name, sum(block.size for block in uncommitted), started_ms, name, removable=False)
 
 
 def in_key_order(infos: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
-    """Sort a listing by UTF-8. Its own order must be that, or the order of UTF-16, by which Azurite and .NET sort.
+    """Sort a listing by UTF-8 bytes. The server may have sorted it by UTF-16, as Azurite and .NET do.
 
-    The two orders differ only after a key's first character from U+D800 on, and keys that are equal up to there are
-    adjacent in both: so only these are held together.
+    The two orders differ only after a key's first character from U+D800 on. In both orders, keys that are equal up to
+    that character are adjacent, so only such a group is held in memory and sorted.
     """
     for _, alike in groupby(infos, key=lambda info: _before_surrogates(info.key)):
         yield from sorted(alike, key=lambda info: info.key)
 
 
 def _before_surrogates(key: str) -> str:
-    """Return ``key`` up to its first character that UTF-16 and UTF-8 may sort differently."""
+    """Return ``key`` before its first character that UTF-16 and UTF-8 may sort differently."""
     at = next((at for at, character in enumerate(key) if ord(character) >= _FIRST_SURROGATE), len(key))
     return key[:at]
 
@@ -355,24 +357,24 @@ def _before_surrogates(key: str) -> str:
 _logger: Final = logging.getLogger(__name__)
 
 WRITE_MARK: Final = "tieredstore_write"
-"""As in the other clouds; here names of metadata are identifiers."""
+"""Metadata name of a write's mark. Azure's metadata names are identifiers, so it has no hyphen as in other clouds."""
 
 
 class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
     """One write to Azure Blob Storage.
 
-    After any failure the blob is absent or the old one; the service drops uncommitted blocks after a week.
+    After any failure the blob is absent or unchanged; the service drops uncommitted blocks after a week.
     """
 
-    # Any completed write discards the blocks of all concurrent writes to the same blob.
+    # Any completed write discards the blocks of concurrent writes to the same blob.
     parts_gone: ClassVar[str] = "another write to it ended during this one"
 
     def write_whole(self, data: memoryview) -> str:
-        """Write by one request; if only blocks of a failed upload conflict, by a list of one block."""
+        """Write by one request, or by a list of one block if blocks of a failed upload make that request fail."""
         try:
             return self._by_one_request(bytes(data))
         except PreconditionFailedError:
-            # Such blocks count as a blob, but not for a list of blocks.
+            # A single request counts uncommitted blocks as an existing blob; committing a list of blocks does not.
             if not self.condition.is_absent or self.exists():
                 raise
         return self._commit([] if not data else [self._stage(Part(0, data, is_last=True))[0]], len(data))
@@ -392,14 +394,14 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
         self._commit([BlobBlock(name) for name in prepared.parts], prepared.size, is_publication=True)
 
     def stored(self, client: AzureClient) -> Stored:
-        """Read it by a HEAD."""
+        """Read the object's facts by a HEAD."""
         properties = client.blob(self.key).get_blob_properties()
         mark = cast("Mapping[str, str]", properties.metadata or {}).get(WRITE_MARK)
         digest = base64.b64encode(bytes(properties.content_settings.content_md5 or b"")).decode()
         return Stored(plain_etag(properties.etag or ""), stated_size(properties.size), digest, mark)
 
     def take_back(self, client: AzureClient, stored: Stored) -> None:
-        """Delete it by its etag."""
+        """Delete the object if it still has the etag of ``stored``."""
         try:
             with translate_errors(self.what):
                 client.blob(self.key).delete_blob(**_condition(Condition(etag=stored.etag)))
@@ -424,14 +426,14 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
         return self.finish(send, len(whole), is_content).etag
 
     def _stage_if_any(self, part: Part) -> str:
-        # A block has at least one byte.
+        # Azure refuses an empty block.
         return str(self._stage(part)[0].id) if part.data else ""
 
     def _stage(self, part: Part) -> tuple[BlobBlock, int]:
-        """Send a block; return its entry in the list of blocks, and its size."""
-        # As long as all others of the blob, and different from those of any other write.
+        """Send a block; return its entry in the block list, and its size."""
+        # Block names of a blob must have equal lengths. The mark keeps those of two writes apart.
         name = f"{self.mark}{part.number:08}"
-        # The SDK could send it too, but computes it from bytes only.
+        # The SDK computes this MD5 only for ``bytes``.
         headers = {"Content-MD5": md5_text(part.data)} if self.options.send_md5 else {}
         data: Any = part.data
         self.step(lambda client: client.blob(self.key).stage_block(name, data, length=len(part.data), headers=headers))
@@ -445,7 +447,7 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
             return Stored(plain_etag(stated("the etag", answer["etag"])))
 
         def is_content(client: AzureClient, _: Stored) -> bool:
-            # The names of our blocks contain the mark.
+            # Block names contain the write's mark, so equal names prove that the blob is of this write.
             committed = client.blob(self.key).get_block_list("committed")[0]
             return [block.id for block in committed] == [block.id for block in blocks]
 
@@ -453,7 +455,7 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
 
 
 def plain_etag(etag: str) -> str:
-    """Remove an etag's quotes: answers have them, listings do not."""
+    """Remove an etag's quotes, which answers have and listings lack."""
     return etag.strip('"')
 
 

@@ -1,4 +1,4 @@
-"""The settings in ``az://container/prefix``, and those that the environment of Azure's command line adds."""
+"""Settings from ``az://container/prefix`` and from the environment variables of Azure's command line."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tieredstore.model import Properties
 
 _IDENTITY: Final = ("connection.string", "account.name", "account.key", "sas.token")
 _VARIABLES: Final = ("connection.string", "account", "key", "sas.token")
-"""The ends of the environment variables of Azure's command line, spelled as settings."""
+"""Settings that Azure's command line also reads from environment variables."""
 
 
 def properties_of(parts: SplitResult, of_file: Properties) -> dict[str, str]:
-    """Return the properties of a container and its account."""
+    """Return the settings for a container and its account."""
     place = {"storage.backend.class": "azure", "storage.azure.container.name": bucket_of(parts), **prefix_of(parts)}
-    # One identity from one place: a key of the environment never goes with an account of the file.
+    # The identity comes from one place: a key of the environment is never used with an account of the file.
     if any(f"storage.azure.{name}" in of_file for name in _IDENTITY):
         return place
     variables = {name: os.environ.get(f"AZURE_STORAGE_{name.replace('.', '_').upper()}") for name in _VARIABLES}

@@ -1,1 +1,1 @@
-"""The common parts of the clouds' stores: one skeleton of a store, bodies in parts, rotated credentials."""
+"""Parts that all cloud stores share: the skeleton of a store, bodies in parts, rotated credentials."""

@@ -1,8 +1,8 @@
 """Checks of a cloud's answers, and the error for a malformed one.
 
-An SDK trusts its service: an answer without a field gives a KeyError somewhere, or nothing at all, and an empty page
-looks like an empty listing. So the fields that a caller relies on are required here, and their absence is one error of
-ours.
+An SDK trusts its service. If an answer lacks a field, the SDK raises a KeyError or nothing at all; an empty page looks
+like an empty listing. So this module requires the fields that a caller relies on, and raises one error if they are
+missing.
 """
 
 from __future__ import annotations
@@ -27,50 +27,49 @@ _BROKEN_OFF: Final = re.compile(rb"\s*(?:\xef\xbb\xbf)?<(?:\?xml[^>]*(?:>\s*(?:<
 def understood(what: str) -> Generator[None]:
     """Raise MalformedAnswerError if the block fails because an answer breaks its protocol.
 
-    The SDKs and the users of their results raise these errors unplanned. Bodies and callers' functions cannot raise
-    them here, because they run outside of requests.
+    The SDKs, and code that reads their answers, raise the errors caught here by accident. Bodies and callers' functions
+    run outside of such blocks.
     """
     try:
         yield
     except ConfigError:
         raise
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        # A sentence of the SDK's may contain the whole answer.
+        # The SDK's message may contain the whole answer.
         text = excerpt(f"{type(error).__name__}: {error}", _SHOWN)
         raise MalformedAnswerError(f"{what}: the store's answer is not what its protocol says ({text})") from error
 
 
 def shown_body(body: bytes) -> str:
-    """Return an answer as a message shows it."""
+    """Shorten an answer's body for a message."""
     return quoted(body, _SHOWN) if body else "an empty body"
 
 
 def breaks_off(body: bytes) -> bool:
-    """Return True if an XML document ends before its root begins: its connection broke, and no length shows it.
+    """Return True if an XML document ends before its root begins: the connection broke, and no length shows it.
 
-    The SDKs then fail to parse it, a transient failure; any other invalid document was never meant as one.
+    The SDK's parser then fails, and a retry may succeed. Any other invalid document is permanent: it was never a valid
+    answer.
     """
     return _BROKEN_OFF.fullmatch(body) is not None
 
 
 def stated(name: str, value: object) -> str:
-    """Return the text of an answer's field ``name``; raise ValueError, for ``understood``, if it is missing."""
+    """Return the field ``name`` of an answer; raise ValueError, for ``understood``, if it is missing."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name} is {value!r:.80}, and no text")
     return value
 
 
 def stated_size(value: object) -> int:
-    """Return an answer's number of bytes; raise ValueError, for ``understood``, if it is missing."""
+    """Return a number of bytes from an answer; raise ValueError, for ``understood``, if it is missing."""
     if not isinstance(value, int) or not 0 <= value <= MAX_INT64:
         raise ValueError(f"the size is {value!r:.80}, and no number of bytes")
     return value
 
 
 def stated_ms(value: object) -> int | None:
-    """Return an answer's time in ms since the epoch, None without one; raise ValueError, for ``understood``, if
-    invalid.
-    """
+    """Return an answer's time in ms since the epoch, or None; raise ValueError, for ``understood``, if invalid."""
     if value is None:
         return None
     if not isinstance(value, datetime):
@@ -79,7 +78,7 @@ def stated_ms(value: object) -> int | None:
 
 
 def stated_date(value: object) -> datetime | None:
-    """Parse a ``Date`` header, None without one; raise ValueError, for ``understood``, if invalid."""
+    """Parse a ``Date`` header, or return None; raise ValueError, for ``understood``, if invalid."""
     if value is None:
         return None
     date = parsedate_to_datetime(stated("the Date", value))
@@ -89,9 +88,9 @@ def stated_date(value: object) -> datetime | None:
 
 
 def in_order(what: str, infos: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
-    """Yield the objects of a listing; raise StoreError if a key does not come after the one before it.
+    """Yield the objects of a listing; raise StoreError if a key does not come after the previous one.
 
-    Readers of a listing rely on its order: otherwise they would silently miss objects.
+    Readers rely on the order, and would silently miss objects.
     """
     last = ""
     for info in infos:

@@ -1,4 +1,4 @@
-"""The common errors of the clouds: classes by HTTP status, and two that only stores use internally."""
+"""Errors that all clouds share: classes by HTTP status, and two classes that only stores use internally."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ BY_STATUS: Final[dict[int, type[TieredStoreError]]] = {
     503: StoreThrottledError,
     504: StoreUnavailableError,
 }
-"""The class of error by status, unless a cloud's own error code is more precise."""
+"""Error class by HTTP status; a cloud's own error code, if more precise, comes first."""
 
 
 class MaybeNoBucketError(ObjectNotFoundError):
-    """Either the object or its bucket is absent: the answer does not say which."""
+    """Raised if the object or its bucket is absent, and the answer does not say which of them."""
 
 
 class MalformedAnswerError(StoreError):
-    """An answer that breaks the service's protocol: it proves nothing about the operation.
+    """An answer that breaks the service's protocol, and so proves nothing about the operation.
 
-    After a write the object itself is examined; every other operation fails with this StoreError.
+    After a write, the store then examines the object itself. Every other operation fails with this error.
     """
 
 
 class PartsGoneError(StoreError):
-    """The service no longer holds the parts of an upload: it was completed, aborted, or overtaken."""
+    """The service no longer holds the parts of an upload: it was completed, aborted, or overtaken by another write."""
 
 
 def no_bucket(what: str, setting: str) -> StoreError:
-    """Return the error for an absent bucket; ``setting`` names it."""
+    """Return the error for an absent bucket; ``setting`` is the setting with its name."""
     return StoreError(f"{what}: the bucket does not exist; create it, or correct {setting}")

@@ -1,4 +1,4 @@
-"""The common options of connections to clouds: limits of size, number and time, and a proxy."""
+"""Options that all cloud connections share: limits of size, number and time, and a proxy."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _NO_NAME: Final = re.compile(r"[@?#\s]|//")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudOptions:
-    """The connection to one bucket, without the cloud's own options.
+    """Options of the connection to one bucket, without the cloud's own.
 
-    Bodies above ``part_size`` are written in parts of that size; a listing comes in pages of ``page_size`` objects.
-    ``concurrency`` is the number of parallel requests by the store's users: the size of the connection pool.
+    Bodies above ``part_size`` are written in parts of that size. A listing comes in pages of ``page_size`` objects.
+    ``concurrency`` is the number of parallel requests by the store's users, and sizes the connection pool.
 
-    ``call_timeout_s`` bounds one request with all its retries, ``attempt_timeout_s`` one attempt (None: no separate
-    limit), ``stall_timeout_s`` the time in which an upload sends no byte to the store, however long it takes as a
-    whole. ``connect_timeout_s`` and ``read_timeout_s`` bound each wait for the network.
+    ``call_timeout_s`` limits one request with all its retries, ``attempt_timeout_s`` one attempt (None: no separate
+    limit). ``stall_timeout_s`` limits the time in which an upload sends no byte; the upload as a whole has no limit.
+    ``connect_timeout_s`` and ``read_timeout_s`` limit each wait for the network.
     """
 
     part_size: int = 26214400
@@ -45,9 +45,9 @@ class CloudOptions:
 
     @classmethod
     def of_group(cls, settings: Settings, group: S3Settings | GcsSettings | AzureSettings, **own: object) -> Self:
-        """Return the options that ``settings`` give; ``group`` are those of the store's own cloud.
+        """Make the options from ``settings``. ``group`` has the settings of the store's own cloud.
 
-        Settings of the group with an option's name become that option; ``own`` are the other options.
+        A setting of the group with the name of an option becomes that option. ``own`` are the other options.
         """
         options: dict[str, Any] = {name: getattr(group, name) for name in type(group).model_fields}
         names = {field.name for field in fields(cls)}
@@ -63,7 +63,7 @@ class CloudOptions:
 
     @staticmethod
     def check_name(what: str, name: str) -> None:
-        """Raise ConfigError for an empty or invalid name: a URL may contain credentials, which errors would repeat."""
+        """Raise ConfigError for an empty or invalid name, without quoting it: it may be a URL with credentials."""
         if not name:
             raise ConfigError(f"{what} is empty")
         if _NO_NAME.search(name):
@@ -76,11 +76,11 @@ class CloudOptions:
             raise ConfigError(f"the {what}'s URL must not hold credentials; set them by themselves")
 
     def check_at_least_one(self, *names: str) -> None:
-        """Raise ConfigError, naming all of them, if one of these numbers is below 1."""
+        """Raise ConfigError if one of these numbers is below 1; the message names all of them."""
         if any(getattr(self, name) < 1 for name in names):
             raise ConfigError(f"{', '.join(names[:-1])} and {names[-1]} must be at least 1")
 
 
 def secret_text(secret: SecretStr | None) -> str | None:
-    """Return the content of a secret setting, None if it is not set."""
+    """Return the content of a secret setting, or None."""
     return None if secret is None else secret.get_secret_value()

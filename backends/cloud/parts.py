@@ -1,4 +1,4 @@
-"""A body of unknown length, cut into parts of one size and sent in parallel within a bound of memory."""
+"""Cuts a body of unknown length into parts of one size, and sends them in parallel with bounded memory."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _NOTHING: Final = memoryview(b"")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Part ``number`` (from 0) of a body; ``data`` is valid until the part is given back.
+    """Part ``number`` (from 0) of a body. ``data`` is valid until ``PartCutter.give_back``.
 
-    All parts except the last have exactly the part size. The last one is shorter, full, or (of an empty body) empty.
+    All parts except the last have exactly the part size. The last part may be shorter; that of an empty body is empty.
     """
 
     number: int
@@ -38,8 +38,9 @@ class Part:
 
 @contextmanager
 def cut(body: Body, part_size: int) -> Generator[PartCutter, None, None]:
-    """Cut ``body`` into parts; close a generator at the end of the block."""
-    # The parts of a single buffer are slices of it; each buffer of a stream ends when the next is requested.
+    """Cut ``body`` into parts; if it is a generator, close it at the end of the block."""
+    # Parts of a single buffer are slices of it. A stream must be copied: a buffer is invalid once the next is
+    # requested.
     copies = not isinstance(body, bytes | bytearray | memoryview)
     with open_body(body) as buffers:
         cutter = PartCutter(buffers, part_size, copies=copies)
@@ -50,10 +51,10 @@ def cut(body: Body, part_size: int) -> Generator[PartCutter, None, None]:
 
 
 class PartCutter(Iterator[Part]):
-    """Cuts buffers into parts, at least one, so that an empty body makes an (empty) object.
+    """Iterator over the parts of a body. An empty body gives one empty part.
 
-    It reads one source buffer ahead to know which part is the last. Copied parts take a new buffer unless one was given
-    back: at most one more exists than parts are in use. Not thread-safe, except ``give_back``.
+    It reads one source buffer ahead to know which part is the last. A copied part reuses the memory of a returned part
+    if there is one, so at most one buffer exists beyond the parts in use. Only ``give_back`` is thread-safe.
     """
 
     def __init__(self, buffers: Iterator[memoryview], part_size: int, *, copies: bool) -> None:
@@ -74,12 +75,12 @@ class PartCutter(Iterator[Part]):
         return part
 
     def give_back(self, part: Part) -> None:
-        """Make the memory of ``part`` available for another one."""
+        """Release the memory of ``part`` for the next part."""
         if part.pages is not None:
             self._free.append(part.pages)
 
     def close(self) -> None:
-        """Leave the returned memory to later uploads."""
+        """Return unused memory to the pool, for later uploads."""
         while self._free:
             POOL.give(self._free.pop())
 
@@ -93,7 +94,7 @@ class PartCutter(Iterator[Part]):
         buffer = pages.view
         filled = 0
         while filled < self._part_size and self._has_more():
-            # Keep no view of the source: its owner may resize it as soon as the next buffer is requested.
+            # Release the view before the next buffer is requested: the source may then resize its buffer.
             with self._rest[: self._part_size - filled] as taken:
                 count = len(taken)
                 buffer[filled : filled + count] = taken
@@ -102,13 +103,13 @@ class PartCutter(Iterator[Part]):
         return Part(self._number, buffer[:filled], is_last=not self._has_more(), pages=pages)
 
     def _has_more(self) -> bool:
-        """Return True if bytes remain; requests the next source buffer only when the last one is used up."""
+        """Return True if bytes remain; request the next source buffer only after the current one is used up."""
         while not self._rest:
             self._rest = _NOTHING
             following = next(self._buffers, None)
             if following is None:
                 return False
-            # A separate view: theirs is released when the next is requested.
+            # Make a separate view: the source releases its own when the next buffer is requested.
             self._rest = following[:]
         return True
 
@@ -116,11 +117,13 @@ class PartCutter(Iterator[Part]):
 def send_parts(
     cutter: PartCutter, send: Callable[[Part], Result], parallelism: int, *, first: Part | None = None
 ) -> list[Result]:
-    """``send`` every part (``first``, if already taken, before the others); return the results in the parts' order.
+    """Call ``send`` for every part; return the results in the order of the parts.
 
-    At most ``parallelism`` parts are being sent while one more is filled: memory is at most ``(parallelism + 1)``
-    parts. After any failure, of the body, of a part, or a KeyboardInterrupt, no further part begins, running ones are
-    awaited, and the failure is raised. Only a signal that ends the process does not wait for them.
+    ``first`` is a part that the caller has already taken from ``cutter``. At most ``parallelism`` parts are being sent
+    while one more is filled, so memory is at most ``(parallelism + 1)`` parts.
+
+    If the body or a part fails, or on KeyboardInterrupt, start no further part, wait for the running ones, and raise
+    the failure. Do not wait if a signal ends the process.
     """
 
     def send_one(part: Part) -> tuple[int, Result]:
@@ -133,11 +136,11 @@ def send_parts(
         parts = _chain(first, cutter)
         results = dict(in_parallel(pool, send_one, parts, at_once=parallelism, ordered=False))
     except Interrupted:
-        # The process ends, and these with it: its time is needed to roll back.
+        # The process is ending, and its threads with it. The remaining time is needed for the rollback.
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     except BaseException:
-        pool.shutdown()  # waits for running parts, after an interrupt too
+        pool.shutdown()  # wait for running parts, even after KeyboardInterrupt
         raise
     pool.shutdown()
     return [results[number] for number in sorted(results)]
@@ -156,21 +159,20 @@ _MOST_KEPT: Final = 256 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pages:
-    """One piece of memory. ``view`` has exactly the requested size."""
+    """A block of memory. ``view`` has exactly the requested size."""
 
     view: memoryview
     _mapped: mmap.mmap | None = field(default=None, repr=False)
 
     @classmethod
     def new(cls, size: int) -> Pages:
-        """Allocate fresh memory. Only touched pages take any.
+        """Allocate fresh memory; the system provides each page on first touch.
 
-        For a large piece the system is asked for huge pages: the first touch then takes a fifth of the time, because
-        there is one fault for each 2 MiB, not for each 4 KiB.
+        Large blocks use huge pages: a page fault per 2 MiB, instead of 4 KiB, makes the first touch five times as fast.
         """
         if size < _LARGE or sys.platform != "linux":
             return cls(memoryview(bytearray(size)))
-        # Whole huge pages: the end of a partial one would be small pages.
+        # Round up to whole huge pages: the system would back a partial one with small pages.
         whole = -(-size // _HUGE_PAGE) * _HUGE_PAGE
         mapped = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with contextlib.suppress(OSError):  # the kernel was built without huge pages
@@ -178,9 +180,7 @@ class Pages:
         return cls(memoryview(mapped)[:size], mapped)
 
     def put_by(self) -> bool:
-        """Let the system take the memory if it runs short, and lose its content. Return False if that is not
-        possible.
-        """
+        """Let the system discard the content when it needs memory. Return False if it cannot."""
         if self._mapped is None or sys.platform != "linux":
             return False
         try:
@@ -191,10 +191,10 @@ class Pages:
 
 
 class PagePool:
-    """Memory of finished uploads for later ones. Thread-safe.
+    """Memory of finished uploads, for reuse by later ones. Thread-safe.
 
-    New pages cost more than everything else that a process does for an upload. The system may take kept memory at any
-    time, and it counts as free (not in a container's working set); at most ``most_kept`` bytes are kept.
+    Fresh pages cost more time than all other work of a process for an upload. The pool keeps at most ``most_kept``
+    bytes. The system counts them as free, outside a container's working set, and may take them at any time.
     """
 
     def __init__(self, most_kept: int = _MOST_KEPT) -> None:
@@ -203,26 +203,26 @@ class PagePool:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Drop everything: a forked child would copy each page that it writes to."""
+        """Drop everything after a fork: a child would copy each page that it writes to."""
         self._kept: deque[Pages] = deque()
 
     def take(self, size: int) -> Pages:
-        """Take a piece of ``size`` bytes with undefined content."""
+        """Return a block of ``size`` bytes with undefined content."""
         try:
             pages = self._kept.pop()
         except IndexError:
             return Pages.new(size)
-        # Other sizes are rare: the uploads of a process have one.
+        # Blocks of another size are rare: all uploads of a process use one size.
         return pages if len(pages.view) == size else Pages.new(size)
 
     def give(self, pages: Pages) -> None:
-        """Take back a piece that is no longer referenced."""
+        """Return a block that nothing refers to any more."""
         room = self._most_kept // max(1, len(pages.view))
         if len(self._kept) < room and pages.put_by():
             self._kept.append(pages)
 
     def clear(self) -> None:
-        """Return everything to the system."""
+        """Release all memory to the system."""
         self._kept.clear()
 
 

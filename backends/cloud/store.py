@@ -1,4 +1,4 @@
-"""The skeleton of a cloud's store: everything except the cloud's own protocol."""
+"""Skeleton of a cloud store: everything except the cloud's own protocol."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class ClosableClient(Protocol):
-    """The common interface of clouds' clients."""
+    """The interface that all clouds' clients share."""
 
     def close(self) -> None:
         """Close all connections."""
@@ -49,7 +49,7 @@ class ClosableClient(Protocol):
 
 
 class Answer(Protocol):
-    """The answer to a request for bytes, with only its headers read; either method checks the body."""
+    """An answer to a request for bytes, of which only the headers were read. Both methods check the body."""
 
     @property
     def size(self) -> int:
@@ -61,16 +61,16 @@ class Answer(Protocol):
         ...
 
     def fill(self, buffer: memoryview) -> None:
-        """Read the body into ``buffer``, which has its size."""
+        """Read the body into ``buffer``, which must have its size."""
         ...
 
 
 BUCKET_REMEMBERED_S: Final = 60.0
-"""The time for which the bucket's existence is remembered."""
+"""Seconds for which a store remembers that its bucket exists."""
 
 
 _HAIR_S: Final = 0.01
-"""A timeout that ends with the deadline may fire this much before it."""
+"""Tolerance in seconds: a timeout set to end at the deadline may fire this much earlier."""
 
 
 Client = TypeVar("Client", bound=ClosableClient)
@@ -84,22 +84,22 @@ UploadKind = TypeVar("UploadKind", bound=Upload[Any, Any])
 class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     """One bucket of a cloud. Thread-safe, picklable and safe to fork: each process makes its own client.
 
-    A cloud's class has the verbs (each abstract method is one request, or one way of writing or deleting), and states
-    its service's properties below. This class adds retries, deadlines and translation of errors around each request,
-    and everything in the interface that needs no request.
+    A subclass implements the cloud's requests (the abstract methods) and states the service's properties below. This
+    class adds retries, deadlines and translated errors to each request, and implements everything that needs no
+    request.
     """
 
     keys_per_deletion: ClassVar[int] = 1000
-    """The keys of a ``delete`` taken together."""
+    """Largest number of keys in one batch of ``delete``."""
 
     replaces_whole: ClassVar[bool] = False
-    """True if a replacement is one request, however long: the service's uploads in parts lack that condition."""
+    """True if ``replace`` is always one request: the service has no condition on multipart uploads."""
 
     bucket_setting: ClassVar[str] = "the bucket's name"
-    """The setting to correct if the bucket does not exist."""
+    """Name of the setting to correct if the bucket does not exist."""
 
     def __init__(self, options: Options, *, retries: RetryPolicy | None = None) -> None:
-        """Make the store; ``retries`` replaces the policy of ``options``, for tests that count without waiting."""
+        """Make the store; ``retries`` replaces the retry policy of ``options``, for tests without pauses."""
         self.options = options
         policy = retries or RetryPolicy(attempts=options.attempts, timeout_s=options.call_timeout_s)
         self._retries = replace(policy, attempt_timeout_s=options.attempt_timeout_s)
@@ -109,9 +109,9 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     @classmethod
     @abstractmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """Make the store of ``storage.*``; raise ConfigError if a setting is missing or invalid."""
+        """Make the store from ``storage.*``; raise ConfigError if a setting is missing or invalid."""
 
-    # The parts that differ between clouds
+    # Differences between clouds
 
     @staticmethod
     @abstractmethod
@@ -129,13 +129,13 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
 
     @abstractmethod
     def _is_etag(self, text: str) -> bool:
-        """Return True if an object can have the etag ``text``; any other would change the meaning of a condition."""
+        """Return True if ``text`` can be an etag; any other text would change the meaning of a condition."""
 
     @abstractmethod
     def _read(
         self, client: Client, key: str, start: int, stop: int | None, take: Callable[[Answer], Result], what: str
     ) -> Result:
-        """Return the result of ``take`` for the answer to ``start:stop``; its range and size are checked before."""
+        """Request ``start:stop``, check range and size of the answer, and return the result of ``take`` for it."""
 
     @abstractmethod
     def _head(self, client: Client, key: str) -> ObjectInfo:
@@ -143,13 +143,11 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
 
     @abstractmethod
     def _list_objects(self, prefix: str, start_after: str | None, /) -> Iterator[ObjectInfo]:
-        """Yield the objects below ``prefix`` in the order of their keys; some before ``start_after`` do no harm."""
+        """Yield the objects whose key starts with ``prefix``, sorted; keys before ``start_after`` do no harm."""
 
     @abstractmethod
     def _deletion(self) -> Callable[[Sequence[str]], Sequence[TieredStoreError]]:
-        """Return, for one ``delete``, a function that deletes a batch of valid keys and returns an error for each
-        remaining one.
-        """
+        """Return a function that deletes one batch of valid keys, and returns an error for each that still exists."""
 
     @property
     @abstractmethod
@@ -157,27 +155,23 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         """The class that writes objects."""
 
     def _ask_for_bucket(self, client: Client) -> None:
-        """Raise ObjectNotFoundError if there is no bucket. Called after a ``MaybeNoBucketError``."""
+        """Raise ObjectNotFoundError if the bucket does not exist. Called after a ``MaybeNoBucketError``."""
 
     @abstractmethod
     def _date(self, client: Client) -> str | None:
-        """Return the ``Date`` of the answer to a listing of one key: the service's own, because a listing was
-        checked.
-        """
+        """Return the ``Date`` header of a listing of one key; the checked listing proves that it is the service's."""
 
     @abstractmethod
     def _ask_what_stays(self, client: Client) -> list[str]:
-        """Return what the bucket keeps of a deleted object, one sentence each."""
+        """Return one sentence for each way the bucket keeps deleted objects."""
 
     @abstractmethod
     def _rules(self, client: Client, prefix: str, /) -> list[str] | None:
-        """Return the bucket's rules that remove objects under ``prefix``, one sentence each; None if that cannot be
-        asked.
-        """
+        """Return one sentence for each rule that removes objects under ``prefix``; None without an answer."""
 
     @abstractmethod
     def _caller(self, client: Client, /) -> str:
-        """Return the identity of requests, without any secret."""
+        """Return the identity that requests use, without any secret."""
 
     # The interface
 
@@ -194,19 +188,19 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         self._clients.close()
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """Write by one request up to the size of a part, else by one for each part and the cloud's own around them."""
+        """Write a body up to the size of a part by one request, a longer one in parts."""
         with cut(body, self.options.part_size) as cutter:
             self._check_key(key)
             self._writing(key, IF_ABSENT if if_absent else ANY).write(cutter)
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:
-        """Write as ``put`` does; if the key is taken, a HEAD shows whose object it is."""
+        """Write as ``put`` does; if the key is taken, a HEAD shows which write made the object."""
         self._check_key(key)
         with byte_view(body) as view, cut(view, self.options.part_size) as cutter:
             replace(self._writing(key, IF_ABSENT), mark=check_mark(mark), is_shared=True).write(cutter)
 
     def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """Write as ``put`` does."""
+        """Write as ``put`` does, if the etag matches."""
         self._check_key(key)
         if not self._is_etag(etag):
             raise PreconditionFailedError(f"{self.named(key)}: {excerpt(etag)!r} is not the etag of any object")
@@ -234,14 +228,14 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         return True
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Read the range; a truncated or damaged answer is requested again."""
+        """Read the range; retry after a truncated or damaged answer."""
         self._check_key(key)
         if is_empty_request(start, stop):
             return b""
         return self._get(key, start, stop)
 
     def get_small(self, key: str, most: int) -> bytes | None:
-        """Read as ``get`` does; of a larger object only the answer's headers."""
+        """Read as ``get`` does; of a larger object, read only the answer's headers."""
         self._check_key(key)
         try:
             return self._get(key, 0, None, most)
@@ -258,19 +252,19 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         return self.call("get", what, lambda client: self._read(client, key, start, stop, take, what))
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """Read as ``get`` does, from the connection into ``buffer``."""
+        """Read as ``get`` does, straight from the connection into ``buffer``."""
         self._check_key(key)
         stop = start + memoryview(buffer).nbytes
         if not is_empty_request(start, stop):
             self._fill(key, start, stop, buffer)
 
     def get_whole(self, key: str, buffer: bytearray | memoryview) -> None:
-        """Read as ``get_into`` does."""
+        """Read the whole object as ``get_into`` reads a range."""
         self._check_key(key)
         self._fill(key, 0, None, buffer)
 
     def _fill(self, key: str, start: int, stop: int | None, buffer: bytearray | memoryview) -> None:
-        def take(answer: Answer) -> None:  # each attempt fills the buffer again
+        def take(answer: Answer) -> None:  # fill the buffer again on each attempt
             check_whole(key, answer.size, len(view))
             answer.fill(view)
 
@@ -279,8 +273,9 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             self.call("get", what, lambda client: self._read(client, key, start, stop, take, what))
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """List by one request for each page."""
-        # Some services begin at the key itself, or cannot begin at a key; some servers ignore the prefix.
+        """List by one request per page."""
+        # Drop extra keys: some services start at the key itself or cannot start at a key; some servers ignore the
+        # prefix.
         infos = self._list_objects(prefix, start_after)
         wanted = (
             info for info in infos if info.key.startswith(prefix) and (start_after is None or info.key > start_after)
@@ -291,12 +286,12 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             raise StoreError(str(error)) from error
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete batch by batch; a key that cannot be deleted does not stop the others."""
+        """Delete batch by batch; continue after a key that cannot be deleted."""
         failures: list[TieredStoreError] = []
         delete_batch = self._deletion()
         remaining = iter(keys)
         while batch := list(islice(remaining, self.keys_per_deletion)):
-            # A repeated key in one request is an error on some servers.
+            # Remove duplicates: some servers refuse a request with a repeated key.
             valid: dict[str, None] = {}
             for key in batch:
                 try:
@@ -311,9 +306,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         raise_failures(failures)
 
     def head(self, key: str) -> ObjectInfo:
-        """Return metadata by one request; for an absent object one more, if the answer cannot say if the bucket
-        exists.
-        """
+        """Return metadata by one request, or two for an absent object: the second shows if the bucket exists."""
         self._check_key(key)
 
         def ask(client: Client) -> ObjectInfo:
@@ -323,17 +316,15 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
 
         return self.call("head", self.named(key), ask)
 
-    # Questions of tools about the bucket
+    # Administrative questions
 
     def now_ms(self) -> int | None:
-        """Return the service's ``Date``, in whole seconds, like its times of writes."""
+        """Return the service's ``Date`` header: whole seconds, like its modification times."""
         date = self.call("list", self.identity, lambda client: stated_date(self._date(client)))
         return None if date is None else round(date.timestamp() * 1000)
 
     def kept_after_delete(self) -> Sequence[str]:
-        """Ask the bucket, by one or two requests; a refusal is a sentence too, because the caller may lack the
-        permission.
-        """
+        """Ask the bucket by one or two requests. A refusal gives a sentence too: the caller may lack the permission."""
         try:
             return self.call("look", self.identity, self._ask_what_stays)
         except StoreUnavailableError:
@@ -342,7 +333,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             return [f"whether the bucket keeps what is deleted could not be asked: {error}"]
 
     def rules_on(self, prefix: str) -> Sequence[str] | None:
-        """Ask the bucket by one request; None also if it is refused: a reader or writer may lack the permission."""
+        """Ask the bucket by one request. None also on a refusal: a reader or writer may lack the permission."""
         try:
             return self.call("look", self.identity, lambda client: self._rules(client, prefix))
         except StoreUnavailableError:
@@ -351,22 +342,22 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             return None
 
     def caller(self) -> str:
-        """Return the identity from the settings, or from the SDK's own chain when the client was opened."""
+        """Return the identity from the settings, or the one that the SDK's credential chain found."""
         return self.call("look", self.identity, self._caller)
 
     # Helpers of the verbs
 
     def named(self, key: str) -> str:
-        """Name the object in errors."""
+        """Return the object's name for errors."""
         return f"{key!r} of {self.identity}"
 
     def call(
         self, operation: str, what: str, request: Callable[[Client], Result], *, deadline: Deadline | None = None
     ) -> Result:
-        """Run ``request`` on this process's client, with retries after transient failures; all errors are ours.
+        """Run ``request`` on this process's client; retry transient failures and translate all errors.
 
-        ``operation`` names it in the counts of attempts, ``what`` is its object. ``deadline`` is that of an enclosing
-        operation.
+        ``operation`` names the request in metrics of attempts, ``what`` its object in errors. ``deadline`` is that of
+        an enclosing operation.
         """
         self._have_client(operation)
         end = Deadline.after(self._retries.timeout_s, self._retries.monotonic).sooner(deadline)
@@ -387,7 +378,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
                     with understood(what), self._translate_errors(what):
                         return request(client)
                 except StoreUnavailableError as error:
-                    # The network's own words ("timed out") do not say which limit was reached.
+                    # The network's message ("timed out") does not say which of our limits was reached.
                     reason = attempt.deadline.reason
                     if attempt.deadline.remaining_s() > _HAIR_S or reason in str(error):
                         raise
@@ -396,7 +387,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         return self._retries.call(operation, once, deadline=deadline)
 
     def _have_client(self, operation: str) -> None:
-        """Open this process's client, if needed, within a separate deadline: that may take longer than a short call.
+        """Open this process's client, if needed, under its own deadline, which may exceed that of a short call.
 
         Importing an SDK takes time, and opening its client may request a token.
         """
@@ -406,7 +397,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
                 try:
                     self._clients.get()
                 except AccessDeniedError as error:
-                    # An SDK that gets no answer in time reports missing credentials.
+                    # An SDK that times out reports missing credentials.
                     if attempt.deadline.remaining_s() > _HAIR_S:
                         raise
                     raise StoreUnavailableError(f"{error}; the look-up {attempt.deadline.reason}") from error
@@ -415,9 +406,10 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             self._retries.call(operation, opened)
 
     def _absence(self, error: MaybeNoBucketError, deadline: Deadline) -> TieredStoreError:
-        """Decide if the object is absent or its bucket: StoreError for the latter, which no other key would solve.
+        """Find out if the object is absent or its bucket. An absent bucket is a StoreError, because no other key would
+        help.
 
-        The bucket's existence is remembered for a minute: a search for many absent objects asks once.
+        The store remembers for a minute that the bucket exists, so a search for many absent objects asks once.
         """
         now = self._retries.monotonic()
         if now >= self._bucket_stands_until_s:
@@ -426,22 +418,22 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             except ObjectNotFoundError:
                 return no_bucket(self.identity, self.bucket_setting)
             except AccessDeniedError:
-                # Not allowed to ask: then the object is known to be absent.
+                # The caller may not ask about the bucket: treat the object as absent.
                 pass
             self._bucket_stands_until_s = now + BUCKET_REMEMBERED_S
         return ObjectNotFoundError(str(error))
 
     def stall(self) -> Stall:
-        """Return the limit of silence for an operation of several requests that begins now: a call's timeout."""
+        """Return the stall timeout for an operation of several requests that begins now: the timeout of one call."""
         return Stall(self._retries.timeout_s, self._retries.monotonic)
 
     def pages(
         self, what: str, page: Callable[[Client, Token | None], tuple[Sequence[Item], Token | None]]
     ) -> Iterator[Item]:
-        """Yield the items of all pages, lazily; ``page`` requests one by the token of the page before.
+        """Yield the items of all pages, lazily. ``page`` requests one page by the token of the page before.
 
-        Pages without items share one deadline, and a repeated token is a StoreError: a listing brings something new, or
-        ends.
+        All consecutive pages without items share one deadline, and a repeated token is a StoreError. So no listing runs
+        forever without a new item.
         """
         self._have_client("list")
         stall = self.stall()
@@ -456,7 +448,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
                 return
             if token == landmark:
                 raise StoreError(f"{what}: the store's listing goes in a circle: it gave a continuation token again")
-            # A token kept for as many pages as came before it reveals a cycle of any length.
+            # Keep the token of page 1, 2, 4, 8 and so on: comparing with it finds a cycle of any length.
             if number.bit_count() == 1:
                 landmark = token
 
@@ -478,7 +470,7 @@ def _close(client: ClosableClient) -> None:
 
 
 class HoldingStore(CloudStore[Client, Options]):
-    """A bucket of a cloud that can hold a write back."""
+    """A bucket of a cloud that can store bytes before they become visible."""
 
     @property
     @abstractmethod
@@ -486,7 +478,7 @@ class HoldingStore(CloudStore[Client, Options]):
         """The class that writes objects."""
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:  # noqa: ARG002  the cloud holds it back
-        """Send a request for each part, and one to begin if the cloud needs it."""
+        """Send one request per part, and one to begin the upload if the cloud needs it."""
         digest = Digest()
         with closing_body(body), cut(digest.of(body), self.options.part_size) as cutter:
             self._check_key(key)
@@ -495,7 +487,7 @@ class HoldingStore(CloudStore[Client, Options]):
         return Prepared(key, digest.size, digest.sha256, place, parts, upload.mark)
 
     def publish(self, prepared: Prepared) -> None:
-        """Publish by one request; examine a refusal by one more."""
+        """Publish by one request; after a refusal, examine the object by another."""
         self._check_key(prepared.key)
         upload = self._upload_of(self._upload, prepared.key, IF_ABSENT)
         replace(upload, mark=prepared.mark).publish(prepared)
@@ -504,9 +496,9 @@ class HoldingStore(CloudStore[Client, Options]):
 def delete_singly(
     keys: Sequence[str], delete: Callable[[str, Deadline], object], parallelism: int, stall: Stall
 ) -> Sequence[TieredStoreError]:
-    """``delete`` each of the keys; return the errors of those that still exist, none for an absent one.
+    """Call ``delete`` for each key; return the errors of those that still exist.
 
-    If the store has not answered about any key for as long as ``stall`` allows, give up the rest at once.
+    Stop at once if the store has not answered about any key within the time of ``stall``.
     """
 
     def failure(key: str) -> TieredStoreError | None:
@@ -528,6 +520,6 @@ def delete_singly(
 
 
 def concerns(prefix: str, of_rule: Iterable[str]) -> bool:
-    """Return True if a rule for these prefixes (none: for all objects) applies to some keys under ``prefix``."""
+    """Return True if a rule for the prefixes ``of_rule`` (empty: for all keys) applies to keys under ``prefix``."""
     prefixes = list(of_rule)
     return not prefixes or any(one.startswith(prefix) or prefix.startswith(one) for one in prefixes)

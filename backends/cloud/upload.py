@@ -1,4 +1,4 @@
-"""The skeleton of a write to a cloud: one request or parts, conditions, and lost answers."""
+"""Skeleton of a write to a cloud, by one request or in parts. Handles conditions and lost answers."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ Options = TypeVar("Options")
 Result = TypeVar("Result")
 
 WRITE_MARK: Final = "tieredstore-write"
-"""The user metadata that identifies the write of an object, so that a write with a lost answer recognizes it."""
+"""Metadata name of the mark that identifies the write of an object: after a lost answer, a writer looks for its own."""
 
 
 class Call(Protocol[Client_co]):
-    """``CloudStore.call``: runs a request on this process's client, with retries and errors of ours."""
+    """Type of ``CloudStore.call``, which runs a request with retries and translated errors."""
 
     def __call__(
         self,
@@ -51,14 +51,14 @@ class Call(Protocol[Client_co]):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """The condition of a write: there is no object, or it has this etag; by default none."""
+    """Condition of a write: the key has no object, or its object has this etag. The default is no condition."""
 
     is_absent: bool = False
     etag: str | None = None
 
     @property
     def broken(self) -> str:
-        """Describe the object if the condition does not hold."""
+        """Describe the object after the condition has failed."""
         if self.is_absent:
             return "exists already"
         return f"is gone, or it is not the one of etag {self.etag}"
@@ -67,15 +67,15 @@ class Condition:
 ANY: Final = Condition()
 """No condition."""
 IF_ABSENT: Final = Condition(is_absent=True)
-"""There must be no object."""
+"""The key must have no object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
     """The object under a key, as far as the store describes it.
 
-    ``mark`` identifies the write that made the object; None on a server that drops metadata. ``digest`` is the cloud's
-    digest of the content, in its own form. ``is_earlier``: made by an earlier attempt of ours than the last.
+    ``mark`` identifies the write that made the object; it is None on a server that drops metadata. ``digest`` is the
+    cloud's own digest of the content. ``is_earlier`` is True if an attempt of ours before the last one made the object.
     """
 
     etag: str
@@ -87,13 +87,15 @@ class Stored:
 
 @dataclass(frozen=True)
 class Upload(ABC, Generic[Client, Options]):
-    """One ``put`` or ``replace``: its object, its condition, and its limit of silence.
+    """One ``put`` or ``replace``.
 
-    ``call`` and ``translated`` are the store's; ``exists`` asks for the object; ``call_deadline`` is that of a call
-    that begins now. Each write has its own ``mark``: if a request is refused, the object shows if it is ours, because
-    an earlier attempt's answer may have been lost, or a proxy may have sent the request twice. An object without any
-    mark counts as ours by its content, but only after a lost answer: otherwise two writers of equal bytes would both
-    win. ``is_shared``: others may write under the same mark, before and concurrently.
+    ``call`` and ``translated`` are the store's; ``exists`` asks for the object; ``call_deadline`` returns the deadline
+    of a call that begins now; ``stall`` limits the time without progress.
+
+    Each write has its own ``mark``. After a refusal, the mark shows if the object is ours: an earlier attempt's answer
+    may have been lost, or a proxy may have sent the request twice. On servers without marks, the content decides, but
+    only after a lost answer; otherwise two writers of equal bytes would both win. With ``is_shared``, other writers may
+    use the same mark.
     """
 
     options: Options
@@ -109,10 +111,10 @@ class Upload(ABC, Generic[Client, Options]):
     is_shared: bool = False
 
     parts_gone: ClassVar[str] = "the upload is gone before it was completed"
-    """The meaning of parts that the service no longer holds."""
+    """Message if the service no longer holds the parts."""
 
     looks_first: ClassVar[bool] = True
-    """True to ask for the object before many bytes are sent under the condition that it is absent."""
+    """True to check that the key is free before many bytes are sent under that condition."""
 
     def write(self, cutter: PartCutter) -> str:
         """Write all parts of ``cutter``; return the object's etag."""
@@ -120,7 +122,7 @@ class Upload(ABC, Generic[Client, Options]):
         if first.is_last:
             return self.write_whole(first.data)
         if self.looks_first and self.condition.is_absent and not self.is_shared and self.exists():
-            # The service refuses too, but only after everything has been sent.
+            # The service would refuse too, but only after all bytes were sent.
             raise PreconditionFailedError(f"{self.what} exists already")
         return self.write_parts(cutter, first)
 
@@ -130,22 +132,23 @@ class Upload(ABC, Generic[Client, Options]):
 
     @abstractmethod
     def write_parts(self, cutter: PartCutter, first: Part) -> str:
-        """Write the object part by part; return its etag. After any failure nothing removable stays."""
+        """Write the object part by part; return its etag. On failure, remove everything removable."""
 
     @abstractmethod
     def stored(self, client: Client) -> Stored:
-        """Return the object under the key, by one request whose answer has no body."""
+        """Return the object under the key, by one request without a body."""
 
     @abstractmethod
     def take_back(self, client: Client, stored: Stored) -> None:
-        """Delete the object if it is still this one; an absent one is no error."""
+        """Delete the object if it is still ``stored``; an absent object is no error."""
 
     def step(
         self, request: Callable[[Client], Result], what: str | None = None, deadline: Deadline | None = None
     ) -> Result:
-        """Run one request of the write, with retries after transient failures; report a failed condition as such.
+        """Run one request of the write; retry transient failures, and raise PreconditionFailedError if the condition
+        fails.
 
-        ``deadline`` is that of several requests that form one step.
+        ``deadline`` is that of an enclosing step of several requests.
         """
         what = what or self.what
         try:
@@ -169,14 +172,14 @@ class Upload(ABC, Generic[Client, Options]):
         *,
         is_publication: bool = False,
     ) -> Stored:
-        """Make the object of ``size`` bytes by ``send``, the last request of the write.
+        """Complete an object of ``size`` bytes by ``send``, the last request of the write.
 
-        ``send`` returns the facts that an answer proves, and raises for one that proves nothing (``understood``): then
-        the object is examined, and must exist and be ours. A refusal is treated the same. ``is_content`` compares an
-        object with the written content.
+        ``send`` returns the facts that the answer proves, or raises MalformedAnswerError if it proves nothing. In that
+        case, or after a refusal, examine the object: it must exist and be ours. ``is_content`` compares an object with
+        the written content.
 
-        With ``is_publication`` an earlier process may have lost its answer, and PreparedGoneError is raised if the
-        parts are gone and there is no object.
+        With ``is_publication``, an earlier process may have lost its answer. Raise PreparedGoneError if the parts are
+        gone and the key has no object.
         """
         is_lost = is_publication or self.is_shared
         can_take_back = not is_lost
@@ -226,7 +229,7 @@ class Upload(ABC, Generic[Client, Options]):
         *,
         can_take_back: bool,
     ) -> Stored | None:
-        """Recognize it by its mark, or without one by ``is_content``, if given."""
+        """Return the object if this write made it, by its mark; if it has no mark, by ``is_content``, if given."""
         try:
             with understood(self.what), self.translated(self.what):
                 stored = self.stored(client)
@@ -234,7 +237,7 @@ class Upload(ABC, Generic[Client, Options]):
             return None
         is_marked = stored.mark == self.mark
         if is_marked and stored.size != size and stored.etag and can_take_back:
-            # Otherwise each later write under the condition that it is absent would be refused.
+            # A damaged object of ours would make every later write with ``if_absent`` fail: remove it.
             with understood(self.what), self.translated(self.what):
                 self.take_back(client, stored)
             raise StoreUnavailableError(
@@ -245,11 +248,11 @@ class Upload(ABC, Generic[Client, Options]):
 
 
 class HeldUpload(Upload[Client, Options]):
-    """A write that may end in two steps, by two processes."""
+    """A write in two steps, possibly by two processes."""
 
     @abstractmethod
     def prepare(self, cutter: PartCutter) -> tuple[str, tuple[str, ...]]:
-        """Send all parts; return place and parts of a ``Prepared``. After any failure nothing removable stays."""
+        """Send all parts; return ``place`` and ``parts`` of a ``Prepared``. On failure, remove everything removable."""
 
     @abstractmethod
     def publish(self, prepared: Prepared) -> None:

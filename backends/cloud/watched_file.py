@@ -1,4 +1,4 @@
-"""A file that is read again when it changes: credentials are rotated while a process runs."""
+"""A file that is read again when it changes, for credentials that are rotated while a process runs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from tieredstore.process.forks import ForkSafeLock
 Value = TypeVar("Value")
 
 MAX_FILE_BYTES = 1 << 20
-"""A limit for a wrong path; a credentials file has a few KiB."""
+"""Limit against a wrong path: a credentials file has a few KiB."""
 
 _Stamp = tuple[int, int, int]
 
 
 class WatchedFile(Generic[Value]):
-    """The parsed content of a file, checked again on access after ``interval_s``. Thread-safe.
+    """The parsed content of a file. An access after ``interval_s`` checks the file for changes. Thread-safe.
 
-    A changed file that is unreadable or half written is an error, never the old content: revoked credentials must not
-    stay in use. ``parse`` raises ConfigError for an invalid content, without quoting it.
+    If a changed file is unreadable or half written, raise an error; never return the old content, because revoked
+    credentials must not stay in use. ``parse`` raises ConfigError for invalid content, and must not quote it.
     """
 
     def __init__(
@@ -46,8 +46,9 @@ class WatchedFile(Generic[Value]):
         self.version = 0
 
     def get(self) -> Value:
-        """Return the content now; raise ConfigError if the file cannot be read or parsed. ``version`` grows when it
-        changes.
+        """Return the current content; raise ConfigError if the file cannot be read or parsed.
+
+        ``version`` grows with each change.
         """
         with self._lock:
             now = self._monotonic()
@@ -60,7 +61,7 @@ class WatchedFile(Generic[Value]):
         stamp = self._stamp()
         if self._read is not None and self._read[0] == stamp:
             return self._read
-        # Forget it first: if the new content is invalid, the next call must not get the old one.
+        # Forget the old content first: if the new content is invalid, the next call must not return the old.
         self._read = None
         try:
             with self.path.open("rb") as file:

@@ -1,1 +1,1 @@
-"""The treatment of arguments that all stores share: keys, ranges, bodies, URLs, the outcome of a delete."""
+"""Handling of arguments that all stores share: keys, ranges, bodies, URLs, failed deletions."""

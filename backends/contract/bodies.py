@@ -1,4 +1,4 @@
-"""The body of a ``put``, as plain bytes from any input."""
+"""The body of a ``put``: any accepted input as a series of buffers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def byte_view(buffer: Buffer | memoryview[Any]) -> memoryview:
 
 @contextmanager
 def open_body(body: Body) -> Generator[Iterator[memoryview]]:
-    """Open ``body`` as buffers; each is released as soon as the next is requested.
+    """Open ``body`` as buffers; each is released when the next is requested.
 
-    A generator is closed at the end of the block, even if nothing was taken from it, so that its threads and files are
-    released at once.
+    If ``body`` is a generator, close it at the end of the block, even if nothing was taken from it: its threads and
+    files are then released at once.
     """
     with closing_body(body), closing(_views(body)) as views:
         yield views
@@ -31,7 +31,7 @@ def open_body(body: Body) -> Generator[Iterator[memoryview]]:
 
 @contextmanager
 def closing_body(body: Body) -> Generator[None]:
-    """Close a generator at the end of the block: for callers that pass on another one made of it."""
+    """Close ``body`` at the end of the block if it is a generator, for callers that wrap it in another generator."""
     try:
         yield
     finally:
@@ -47,7 +47,7 @@ def _views(body: Body) -> Generator[memoryview]:
 
 
 class Digest:
-    """Size and SHA-256 of a body, computed as it is consumed."""
+    """Size and SHA-256 of a body, computed while a store consumes it."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -55,7 +55,7 @@ class Digest:
 
     @property
     def sha256(self) -> str:
-        """The digest in hexadecimal, of the bytes so far."""
+        """Digest of the bytes so far, in hexadecimal."""
         return self._sha256.hexdigest()
 
     def take(self, buffer: Buffer) -> None:
@@ -65,7 +65,7 @@ class Digest:
             self._sha256.update(view)
 
     def of(self, body: Body) -> Body:
-        """Return the same body: digested now if it is one buffer, else as its buffers pass."""
+        """Return the same body: a buffer is digested now, an iterable as its buffers pass."""
         if isinstance(body, bytes | bytearray | memoryview):
             self.take(memoryview(body))
             return body

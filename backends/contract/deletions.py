@@ -1,4 +1,4 @@
-"""The outcome of deleting many keys when some of them could not be deleted."""
+"""The error after some keys of a delete could not be deleted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tieredstore.errors import TieredStoreError
 def raise_failures(failures: Sequence[TieredStoreError]) -> None:
     """Raise one of ``failures`` with their number; return if there are none.
 
-    A retryable one is chosen only if all are: otherwise a retry cannot delete everything.
+    Raise a retryable error only if all are retryable: otherwise a retry cannot delete everything.
     """
     if not failures:
         return

@@ -11,9 +11,7 @@ MAX_KEY_BYTES: Final = 1024
 
 
 def checked_key(key: str) -> bytes:
-    """Return the UTF-8 bytes of ``key``; raise InvalidKeyError if it is empty, too long, or not text (a lone
-    surrogate).
-    """
+    """Return the UTF-8 bytes of ``key``; raise InvalidKeyError if it is empty, too long, or has a lone surrogate."""
     try:
         raw = key.encode("utf-8")
     except UnicodeEncodeError as error:

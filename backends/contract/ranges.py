@@ -7,17 +7,17 @@ from tieredstore.model import ByteRange
 
 
 class TooLargeError(Exception):
-    """Used inside ``get_small``: the object is larger than wanted, so its body is not read."""
+    """Raised inside ``get_small`` for an object above the limit, before its body is read."""
 
 
 def check_small(size: int, most: int | None) -> None:
-    """Raise TooLargeError for more than ``most`` bytes; None is no limit."""
+    """Raise TooLargeError if ``size`` exceeds ``most``; None is no limit."""
     if most is not None and size > most:
         raise TooLargeError
 
 
 def check_whole(key: str, size: int, wanted: int) -> None:
-    """Raise RangeNotSatisfiableError unless an object of ``size`` bytes has the ``wanted`` size."""
+    """Raise RangeNotSatisfiableError unless ``size``, the object's, is ``wanted``."""
     if size != wanted:
         raise RangeNotSatisfiableError(f"all {wanted} bytes of {key!r} were asked for, and the object has {size}")
 
@@ -25,7 +25,7 @@ def check_whole(key: str, size: int, wanted: int) -> None:
 def is_empty_request(start: int, stop: int | None) -> bool:
     """Return True if ``start:stop`` is empty, so that no request is needed.
 
-    Raise InvalidRangeError for an invalid range: a negative start, or a stop before the start.
+    Raise InvalidRangeError for a negative start, or a stop before the start.
     """
     return len(ByteRange(start, start if stop is None else stop)) == 0 and stop is not None
 
@@ -33,7 +33,8 @@ def is_empty_request(start: int, stop: int | None) -> bool:
 def resolved_range(key: str, size: int, start: int, stop: int | None) -> ByteRange:
     """Return ``start:stop`` of an object of ``size`` bytes; raise RangeNotSatisfiableError if it is not wholly inside.
 
-    Without ``stop``: to the end, and ``start`` must be before it, except for the whole of an empty object.
+    Without ``stop``, the range ends with the object. ``start`` must then be before the end, except 0 of an empty
+    object.
     """
     if stop is None and (start < size or start == size == 0):
         return ByteRange(start, size)

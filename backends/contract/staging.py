@@ -1,7 +1,7 @@
-"""Objects of stores that cannot hold a write back: written under a staging prefix, then copied to their keys.
+"""Prepared writes for stores that cannot hide bytes: written under a staging prefix, then copied to their keys.
 
-The copy is a separate write: create-only and atomic. An existing object under the key is this write's own if its bytes
-match: with the same size and SHA-256 it is the object that the caller wanted, whoever wrote it.
+The copy is a second write, atomic and only if the key is free. If the key already has an object of the same size and
+SHA-256, publication succeeds: it is the object that the caller wanted.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tieredstore.errors import (
 _MARK: Final = re.compile(r"[0-9a-f]{32}")
 
 PIECE: Final = 8 << 20
-"""Bytes of one request when an object is copied or compared."""
+"""Bytes per request when an object is copied or compared."""
 
 
 class Verbs(Protocol):
-    """The verbs of a store that staging needs."""
+    """The methods of a store that staging needs."""
 
     @property
     def identity(self) -> str:
@@ -59,7 +59,7 @@ class Verbs(Protocol):
 
 
 def prepare(store: Verbs, key: str, body: Body, prefix: str) -> Prepared:
-    """Write the object under ``prefix``, by a unique name."""
+    """Write the object under a unique name that begins with ``prefix``."""
     mark = uuid.uuid4().hex
     digest = Digest()
     place = f"{prefix}{mark}"
@@ -70,7 +70,7 @@ def prepare(store: Verbs, key: str, body: Body, prefix: str) -> Prepared:
 
 
 def publish(store: Verbs, prepared: Prepared, copy: Callable[[Prepared], None] | None = None) -> None:
-    """Copy it to its key, by the store's own ``copy`` if given, and delete it from its place."""
+    """Copy the staged object to its key, by ``copy`` if given, then delete the staged one."""
     try:
         if copy is None:
             _copy(store, prepared)
@@ -94,7 +94,7 @@ def discard(store: Verbs, prepared: Prepared) -> bool:
 
 
 def holds(store: Verbs, prepared: Prepared) -> bool:
-    """Return True if the object under the key is the prepared one, by all of its bytes."""
+    """Return True if the object under the key has the prepared bytes; read all of them."""
     sha256 = hashlib.sha256()
     try:
         if store.head(prepared.key).size != prepared.size:
@@ -107,14 +107,14 @@ def holds(store: Verbs, prepared: Prepared) -> bool:
 
 
 def conflict_error(store: Verbs, prepared: Prepared) -> PreconditionFailedError:
-    """Return the error for a key that another object has."""
+    """Return the error for a key that has another object."""
     return PreconditionFailedError(
         f"{prepared.key!r} of {store.identity} exists already, and is another object than the one to be published"
     )
 
 
 def gone_error(store: Verbs, prepared: Prepared) -> PreparedGoneError:
-    """Return the error for bytes that no longer exist."""
+    """Return the error for prepared bytes that no longer exist."""
     return PreparedGoneError(
         f"{prepared.key!r} of {store.identity} cannot be published: what was prepared for it was discarded, or the "
         "store has dropped it since; prepare it again"
@@ -128,7 +128,7 @@ def _copy(store: Verbs, prepared: Prepared) -> None:
         for piece in _pieces(store, prepared.place, prepared.size):
             digest.take(memoryview(piece))
             yield piece
-        # Before the last byte: a put whose body fails writes nothing.
+        # Compare before the body ends: a put whose body raises writes nothing.
         if digest.sha256 != prepared.sha256:
             raise StoreError(f"what was prepared for {prepared.key!r} of {store.identity} is damaged; prepare it again")
 
@@ -141,14 +141,14 @@ def _pieces(store: Verbs, key: str, size: int) -> Generator[bytes]:
 
 
 def check_mark(mark: str) -> str:
-    """Return ``mark``; raise ValueError if some store could not use it as a write's name."""
+    """Return ``mark``; raise ValueError if it is not 32 hexadecimal digits, which every store can use."""
     if not _MARK.fullmatch(mark):
         raise ValueError(f"{mark!r:.60} names no write: 32 hexadecimal digits do")
     return mark
 
 
 def holds_bytes(store: Verbs, key: str, body: Buffer) -> bool:
-    """Return True if the object has this content."""
+    """Return True if the object under ``key`` has the content of ``body``."""
     with byte_view(body) as view:
         try:
             return store.head(key).size == len(view) and memoryview(store.get(key)) == view

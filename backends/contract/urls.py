@@ -1,4 +1,4 @@
-"""The URLs of stores, ``scheme://name/prefix``, and their translation into properties."""
+"""URLs of stores, ``scheme://name/prefix``, and their translation into properties."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from tieredstore.errors import ConfigError
 from tieredstore.redaction import redacted
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
-"""``urlsplit`` silently removes some of these from a URL, and blanks before it."""
+"""``urlsplit`` silently removes some control characters from a URL, and blanks before it."""
 
 
 def shown_url(url: str) -> str:
-    """Return ``url`` for a message: without possible credentials (all up to the last ``@``) and without a query."""
+    """Return ``url`` for a message, without its query and without credentials (everything up to the last ``@``)."""
     scheme, colon, rest = re.split(r"[?#]", url, maxsplit=1)[0].partition(":")
     _, at, after = rest.rpartition("@")
     return repr(f"{scheme}{colon}…@{after}" if at else f"{scheme}{colon}{rest}")
 
 
 def split_url(url: str, schemes: tuple[str, ...]) -> SplitResult:
-    """Split the URL of a store; raise ConfigError, without the text if that may contain a password."""
+    """Split the URL of a store; raise ConfigError, which does not quote a URL that may contain a password."""
     parts = _parts(url)
     if parts is None:
-        # Not chained to the original error, which may quote the URL.
+        # Not chained to the original error, whose message may quote the URL.
         raise ConfigError("this is not the URL of a store: its parts cannot be told apart")
     if parts.scheme == "memory":
         raise ConfigError("a store in memory ends with the process that made it: name one that lasts")
@@ -59,7 +59,7 @@ def bucket_of(parts: SplitResult) -> str:
 
 
 def prefix_of(parts: SplitResult) -> dict[str, str]:
-    """Return the property ``key.prefix``, if a cloud's URL has a path; it is not percent-decoded."""
+    """Return the property ``key.prefix`` if a cloud's URL has a path, which is not percent-decoded."""
     path = parts.path.removeprefix("/")
     if not path:
         return {}
@@ -67,7 +67,7 @@ def prefix_of(parts: SplitResult) -> dict[str, str]:
 
 
 def check_exact(text: str) -> str:
-    """Return ``text`` if a property can have it unchanged: blanks and quotes around it would be stripped."""
+    """Return ``text``; raise ConfigError if it is empty, or if a property would lose blanks or quotes around it."""
     if not text or plain(text) != text:
         raise ConfigError(f"{redacted(text)!r} cannot be part of a store's URL: set it in the settings file")
     return text

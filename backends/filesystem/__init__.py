@@ -1,4 +1,4 @@
-"""The local file system, and anything mounted into it."""
+"""The local file system, and file systems mounted into it."""
 
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
 

@@ -1,8 +1,9 @@
 # cython: language_level=3
-"""Many files of one folder in one call, without the interpreter's lock: planning spends its time on system calls, and a
-thread that releases the lock for each of them waits for it as often.
+"""Examines or reads many files of one folder per call, without the interpreter's lock. Planning spends its time on
+system calls; a thread that releases the lock for each call also waits for it after each call.
 
-Any unusual file gives None or nothing here: the caller then examines files one by one, and reports the reason.
+For an unusual file the result here is None or nothing. The caller then examines files one by one, and reports the
+reason.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -50,20 +51,20 @@ cdef extern from "<dirent.h>" nogil:
     int closedir(DIR* folder)
 
 cdef enum:
-    LONGEST = 65536  # the largest file read here
-    ROOM = 1048576  # for the bytes of one call
-    MOST = 1024  # files of one call
+    LONGEST = 65536  # size in bytes of the largest file read here
+    ROOM = 1048576  # bytes that one call can read
+    MOST = 1024  # files that one call can read
 
-cdef int64_t FARTHEST_S = 1 << 52  # the latest time of change that is reported, some hundred million years after 1970
+cdef int64_t FARTHEST_S = 1 << 52  # the latest modification time reported, some hundred million years after 1970
 
 # The result for one file.
 cdef struct Seen:
-    int64_t size  # -1: examine it again; -2: there is no file
+    int64_t size  # -1: the caller must examine the file again; -2: there is no file
     int64_t modified_ms
     Py_ssize_t start
 
 
-# The names in a folder, each with its zero byte.
+# The names in a folder, each ended by a zero byte.
 cdef struct Names:
     char* text
     size_t size, room
@@ -72,7 +73,7 @@ cdef struct Names:
 
 
 cdef inline bint is_plain(const char* name, Py_ssize_t size) noexcept nogil:
-    """Return True for a valid key component in characters with only one spelling."""
+    """Return True for a valid key component whose characters have only one encoding."""
     cdef Py_ssize_t at
     cdef char one
     if not 0 < size < 256 or name[0] == b".":
@@ -99,7 +100,7 @@ cdef void note(Names* names, const char* name, size_t size) noexcept nogil:
 
 
 cdef void note_files(int folder, Names* names) noexcept nogil:
-    """Note all names of the folder; not ``good`` if one is not certainly a file's, or the folder cannot be read."""
+    """Collect all names in the folder; clear ``good`` if a name may not be a file's, or the folder cannot be read."""
     cdef DIR* opened
     cdef dirent* entry
     cdef int descriptor = openat(folder, b".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)
@@ -127,7 +128,7 @@ cdef void note_files(int folder, Names* names) noexcept nogil:
 
 
 def names_of_files(int folder):
-    """Return the names in a folder of plain files only, in no order; None for any other folder."""
+    """Return the names in a folder, in no order; None if it may contain anything but plain files."""
     cdef Names names = Names(NULL, 0, 0, 0, True)
     cdef list listed = []
     cdef const char* at
@@ -148,7 +149,7 @@ def names_of_files(int folder):
 
 
 cdef int fill_paths(const char** paths, tuple names) except -1:
-    """Fill in the C texts of ``names``, valid while these are held; raise ValueError for a name with a zero byte."""
+    """Fill in pointers to the C texts of ``names``, valid while ``names`` lives; raise ValueError for a zero byte."""
     cdef Py_ssize_t at, size = 0
     for at in range(len(names)):
         paths[at] = PyUnicode_AsUTF8AndSize(names[at], &size)
@@ -169,14 +170,14 @@ cdef void look(int folder, const char* name, Seen* seen) noexcept nogil:
         seen.size = -1
         return
     seen.size = result.st_size
-    # Floored like Python's nanoseconds, before 1970 too.
+    # Rounded down like Python's nanoseconds, even before 1970.
     seen.modified_ms = result.st_mtim.tv_sec * <int64_t>1000 + result.st_mtim.tv_nsec // 1000000
 
 
 cdef Py_ssize_t take(int folder, const char* name, char* to, Py_ssize_t room) noexcept nogil:
-    """Read the whole file into ``to`` and return its size; -1 if that fails. May write one byte more there.
+    """Read the whole file into ``to``, which needs one spare byte; return its size, or -1 on failure.
 
-    A signal, or a file that shrank or grew since it was examined, is a reason to examine it again.
+    Fail after a signal, or if the file's size has changed since it was examined: the caller examines it again.
     """
     cdef status result
     cdef Py_ssize_t size = -1
@@ -192,11 +193,11 @@ cdef Py_ssize_t take(int folder, const char* name, char* to, Py_ssize_t room) no
 
 
 def look_at_files(int folder, str path not None, list names not None):
-    """Return the listing's facts about each name, with ``path`` before it as key; None if there is no plain file.
+    """Return the listing's facts about each name, keyed by ``path`` and name; None for a name without a plain file.
 
-    Raises no OSError: then all of the result is None.
+    An OSError makes the whole result None.
     """
-    cdef tuple held = tuple(names)  # immutable during the call
+    cdef tuple held = tuple(names)  # cannot change during the call
     cdef Py_ssize_t count = len(held), at
     cdef const char** paths = <const char**>malloc(max(count, 1) * sizeof(char*))
     cdef Seen* seen = <Seen*>malloc(max(count, 1) * sizeof(Seen))
@@ -222,10 +223,11 @@ def look_at_files(int folder, str path not None, list names not None):
 
 
 def read_files(int folder, Py_ssize_t start, list keys not None, Py_ssize_t longest):
-    """Read up to 1,024 files of at most ``longest`` bytes, which ``keys`` name from ``start`` on; None for a file
-    that must be read in another way: it is longer, not a plain file, absent, or oddly named.
+    """Read up to 1,024 files of at most ``longest`` bytes. In each key, the file's name begins at character ``start``.
+
+    None for a file that must be read in another way: it is longer, not a plain file, absent, or has an unusual name.
     """
-    cdef tuple held = tuple(keys)  # immutable during the call
+    cdef tuple held = tuple(keys)  # cannot change during the call
     cdef Py_ssize_t count = len(held), at, size = 0, used = 0
     cdef const char* paths[MOST]
     cdef Seen seen[MOST]

@@ -1,6 +1,6 @@
-"""A file being written, or waiting to be published: invisible before it is complete and durable.
+"""Drafts: files being written or waiting to be published, invisible until complete and durable.
 
-Kept apart from the store, its only user: it knows files and locks, and no keys.
+Kept apart from the store, its only user: a draft knows files and locks, but no keys.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from tieredstore.backends.values import Prepared
 from tieredstore.errors import InvalidKeyError
 
 _WRITTEN_AT_ONCE: Final = 8 << 20
-"""The disk gets this much at a time during a write, so that the sync at its end has little to do."""
+"""Start writing to disk after this many bytes, so that the final sync has little left to do."""
 
 _SYNC_FILE_RANGE_WRITE: Final = 2
 _sync_file_range: Final[Any] = getattr(ctypes.CDLL(None), "sync_file_range", None)
-"""Linux has it, Python does not."""
+"""A function of Linux that Python does not offer."""
 
 
 class Draft:
-    """An unfinished file, in its final folder. A context manager: an unpublished file is removed at its end.
+    """An unfinished file in its final folder. A context manager that removes an unpublished file.
 
-    Its descriptor holds a lock for the life of the writer: so :func:`abandoned_drafts` distinguishes a live draft from
-    that of a killed writer. The methods raise OSError; callers translate it.
+    A live writer holds a lock on the file's descriptor; by it, :func:`abandoned_drafts` tells live drafts from those of
+    killed writers. The methods raise OSError, which callers translate.
     """
 
     __slots__ = ("_descriptor", "_name", "_open", "_path", "_size", "_started", "folder")
 
     def __init__(self, root: str, path: KeyPath, *, create_folders: bool) -> None:
-        """Make the file; raise FileNotFoundError if a folder is absent, or is removed concurrently."""
+        """Make the file; raise FileNotFoundError if a folder is absent, or removed concurrently."""
         self._path = path
         self._size = self._started = 0
         self._name: bytes | None = DRAFT_MARK + secrets.token_hex(12).encode("ascii")
         with ExitStack() as opened:
             self.folder: Folder = opened.enter_context(Folder(root, path.folders, create=create_folders))
-            # Under the folder's lock the file cannot be found before it is locked itself.
+            # The folder's lock hides the file from ``abandoned_drafts`` until the file itself is locked.
             with self.folder.locked():
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
                 self._descriptor = os.open(self._name, flags, 0o666, dir_fd=self.folder.descriptor)
@@ -78,17 +78,18 @@ class Draft:
         os.fsync(self._descriptor)
 
     def keep(self) -> str:
-        """Keep the file in place, durably; return its name, by which any process may publish it."""
+        """Sync the folder and leave the file in it, for ``publish_kept`` by any process; return its name."""
         draft = self._name or b""
         self.folder.sync()
         self._name = None
         return os.fsdecode(draft)
 
     def publish(self, *, if_absent: bool = False) -> None:
-        """Give the file its name; the caller holds the folder's lock, and syncs the folder after releasing it.
+        """Give the file its final name, once.
 
-        Once only. With ``if_absent``, raise FileExistsError if the name is taken. If syncing the folder fails, the
-        object already exists: as with any store whose answer was lost.
+        The caller holds the folder's lock, and syncs the folder after releasing it. With ``if_absent``, raise
+        FileExistsError if the name is taken. If the sync of the folder fails, the object exists although the write
+        failed, as after a lost answer of a cloud store.
         """
         draft = self._name or b""
         if not (if_absent and _link(self.folder, draft, self._path.name)):
@@ -99,22 +100,22 @@ class Draft:
         """Remove the file, and the folders made for it if they are empty."""
         if self._name is None:
             return
-        # A failure here must not hide the original one; a leftover draft is never visible.
+        # A failure here must not hide the original error; a leftover draft is never visible.
         with suppress(OSError):
             os.unlink(self._name, dir_fd=self.folder.descriptor)
             self.folder.prune()
 
 
 def start_writing(descriptor: int, start: int, size: int) -> None:
-    """Let the system begin to write these bytes to its disk, if it can. Guarantees nothing: the sync does."""
+    """Let the system begin to write these bytes to disk, if it can. Only ``sync`` makes them durable."""
     if _sync_file_range is not None:
         _sync_file_range(descriptor, ctypes.c_int64(start), ctypes.c_int64(size), _SYNC_FILE_RANGE_WRITE)
 
 
 def publish_kept(folder: Folder, draft: bytes, name: bytes, size: int) -> bool:
-    """Give a kept draft its name, if that is free; the caller locks and syncs, as in ``Draft.publish``.
+    """Give a kept draft its final name if the name is free; the caller locks and syncs, as for ``Draft.publish``.
 
-    Return False if the draft is absent, or has another size. Raise FileExistsError if another file has the name.
+    Return False if the draft is absent or has another size. Raise FileExistsError if another file has the name. An
     OSError passes through.
     """
     status = _status(folder, draft)
@@ -127,7 +128,7 @@ def publish_kept(folder: Folder, draft: bytes, name: bytes, size: int) -> bool:
     elif (standing.st_dev, standing.st_ino) != (status.st_dev, status.st_ino):
         raise FileExistsError
     else:
-        # A publisher was killed between link and unlink.
+        # An earlier publisher was killed between link and unlink.
         os.unlink(draft, dir_fd=folder.descriptor)
     return True
 
@@ -140,9 +141,7 @@ def _status(folder: Folder, name: bytes) -> os.stat_result | None:
 
 
 def _link(folder: Folder, draft: bytes, name: bytes) -> bool:
-    """Publish by a hard link, which is safe even against writers without locks; return False if links are not
-    supported.
-    """
+    """Publish by a hard link, which never overwrites; return False if the file system does not support links."""
     try:
         os.link(draft, name, src_dir_fd=folder.descriptor, dst_dir_fd=folder.descriptor)
     except OSError as error:
@@ -154,20 +153,18 @@ def _link(folder: Folder, draft: bytes, name: bytes) -> bool:
 
 
 def abandoned_drafts(folder: Folder) -> dict[bytes, os.stat_result]:
-    """Return the drafts in ``folder`` whose writers are dead, by their names. OSError passes through."""
+    """Return the drafts in ``folder`` whose writers are dead, by name. An OSError passes through."""
     with os.scandir(folder.descriptor) as entries:
         names = [name for entry in entries if (name := os.fsencode(entry.name)).startswith(DRAFT_MARK)]
     if not names:
         return {}
-    # A draft is created and locked under the folder's lock, so none is seen between the two.
+    # Writers create and lock a draft while they hold the folder's lock, so each draft seen here has been locked.
     with folder.locked():
         return {name: status for name in names if (status := _if_abandoned(folder, name)) is not None}
 
 
 def remove_abandoned(folder: Folder, name: bytes) -> bool:
-    """Remove one draft if its writer is dead; return False if it lives, or the draft is absent. OSError passes
-    through.
-    """
+    """Remove a draft; return False if its writer is alive or the draft is absent. An OSError passes through."""
     with folder.locked():
         if _if_abandoned(folder, name) is None:
             return False
@@ -178,7 +175,7 @@ def remove_abandoned(folder: Folder, name: bytes) -> bool:
 
 
 def _if_abandoned(folder: Folder, name: bytes) -> os.stat_result | None:
-    """Return the draft's status, if it is unlocked; the caller holds the folder's lock."""
+    """Return the draft's status if it is unlocked; the caller holds the folder's lock."""
     try:
         descriptor, _ = folder.open_file(name)
     except FileNotFoundError:
@@ -193,7 +190,7 @@ def _if_abandoned(folder: Folder, name: bytes) -> os.stat_result | None:
 
 
 def publish_prepared(root: str, prepared: Prepared) -> bool:
-    """Link the hidden file to its key, durably; return False if it is absent, or the key is taken."""
+    """Link the draft to its key, durably; return False if the draft is absent or the key is taken."""
     path, draft = KeyPath.of(prepared.key), draft_path(prepared).rpartition("/")[2]
     with (
         OsErrors(root, prepared.key, writing=True),
@@ -209,7 +206,7 @@ def publish_prepared(root: str, prepared: Prepared) -> bool:
 
 
 def draft_path(prepared: Prepared) -> str:
-    """Return the hidden file's path. Raise InvalidKeyError for any other: the value may come from anywhere."""
+    """Return the draft's path; raise InvalidKeyError if ``place``, which is not trusted, is no draft's name."""
     folder, slash, _ = prepared.key.rpartition("/")
     name = os.fsencode(prepared.place)
     if not name.startswith(DRAFT_MARK) or is_component(name) or b"/" in name or b"\0" in name:

@@ -1,4 +1,4 @@
-"""Translation of the operating system's errors into those of an object store, all in one place."""
+"""Translate errors of the operating system into those of a store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tieredstore.errors import (
     TieredStoreError,
 )
 
-# EIO is not transient: on a local disk it means damaged hardware, which a retry does not repair.
+# Transient errors. EIO is not among them: on a local disk it means damaged hardware, which a retry does not repair.
 _PASSING: Final = (
     errno.EAGAIN,
     errno.EBUSY,
@@ -43,7 +43,8 @@ _ALWAYS: Final[dict[int, type[TieredStoreError]]] = {
     **dict.fromkeys((errno.EILSEQ, errno.ELOOP, errno.ENAMETOOLONG), InvalidKeyError),
 }
 _ON_READS: Final = _ALWAYS | dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR), ObjectNotFoundError)
-# A writer whose folder is missing lost it to another program; a file in the folder's place is the key's fault.
+# On a write, a missing folder means that another program removed it. A file in the folder's place makes the key
+# invalid.
 _ON_WRITES: Final = _ALWAYS | {
     errno.ENOENT: StoreUnavailableError,
     errno.EEXIST: PreconditionFailedError,
@@ -65,8 +66,8 @@ _EXPLAINED: Final = {
 class OsErrors:
     """A context manager that turns an OSError of its block into a StoreError about ``key``.
 
-    Reads and writes differ in the meaning of an absent path. Callers' code, such as the body of a ``put``, must not run
-    inside the block: its own OSErrors are not the store's.
+    An absent path means different errors for reads and for writes. Do not run callers' code, such as the body of a
+    ``put``, inside the block: its OSErrors are not the store's.
     """
 
     __slots__ = ("_key", "_root", "_writing")
@@ -75,7 +76,7 @@ class OsErrors:
         self._root, self._key, self._writing = root, key, writing
 
     def __enter__(self) -> None:
-        """Do nothing."""
+        """Do nothing; the translation is in ``__exit__``."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -1,4 +1,4 @@
-"""Folders under a root, reached by descriptors only, so that no key and no symbolic link leads out of the root."""
+"""Folders under a root, opened step by step by descriptor, so that no key or symbolic link leads out of the root."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tieredstore.backends.contract.keys import checked_key
 from tieredstore.errors import InvalidKeyError, StoreError
 
 DRAFT_MARK: Final = DRAFT_PREFIX.encode("ascii")
-"""The start of unfinished files' names. No component of a key may start so, and listings hide such files."""
+"""Start of a draft's file name. No component of a key may start with it, and listings hide such files."""
 
 _ODD_STARTS: Final = (b"", b".")
 _SEPARATOR: Final = re.compile(rb"[/\\\0]").search
@@ -50,9 +50,7 @@ class KeyPath:
 
     @classmethod
     def of(cls, key: str) -> KeyPath:
-        """Split a key; raise InvalidKeyError if a component is empty, ``.``, ``..``, over 255 bytes, or otherwise
-        invalid.
-        """
+        """Split a key; raise InvalidKeyError for an empty, too long (over 255 bytes) or otherwise invalid component."""
         parts = checked_key(key).split(b"/")
         for part in parts:
             if not is_component(part):
@@ -64,9 +62,9 @@ class KeyPath:
 
 
 class Folder:
-    """An open folder, with its parents up to the root. A context manager; the descriptors close at its end.
+    """An open folder, with its parents up to the root. A context manager that closes the descriptors.
 
-    Its methods raise OSError; callers translate it.
+    Its methods raise OSError, which callers translate.
     """
 
     __slots__ = ("_descriptors", "_names")
@@ -83,7 +81,7 @@ class Folder:
 
     @property
     def descriptor(self) -> int:
-        """The folder's own descriptor, valid until the end of the block."""
+        """Return the folder's own descriptor, valid until the end of the block."""
         return self._descriptors[-1]
 
     def __enter__(self) -> Self:
@@ -100,10 +98,10 @@ class Folder:
 
     @contextmanager
     def locked(self) -> Generator[None]:
-        """Hold the folder's lock against every other holder, in any process.
+        """Hold the folder's lock, exclusively among all processes.
 
-        The lock is on the open descriptor: it ends with the process, and leaves no file behind. Raise OSError
-        (ETIMEDOUT) if another holder keeps it: a process may be stopped while it holds the lock.
+        The lock is on the open descriptor, so it ends with the process and leaves no file behind. Raise OSError
+        (ETIMEDOUT) after a while: a process may be stopped while it holds the lock.
         """
         self._lock()
         try:
@@ -112,8 +110,8 @@ class Folder:
             fcntl.flock(self.descriptor, fcntl.LOCK_UN)
 
     def _lock(self) -> None:
-        # The system's own wait has no deadline. The lock covers a few system calls that do not wait for a disk, so it
-        # is free soon.
+        # The system's own wait for a lock has no deadline, so poll. Holders keep the lock for a few system calls that
+        # do not wait for a disk.
         deadline_s, pause_s = time.monotonic() + _LOCKED_S, _FIRST_PAUSE_S
         while True:
             try:
@@ -132,7 +130,7 @@ class Folder:
                 return
 
     def has_file(self, name: bytes) -> bool:
-        """Return True for a plain file; raise OSError (EISDIR, ELOOP) for a folder, a link or another special file."""
+        """Return True for a plain file; raise OSError (EISDIR, ELOOP) if the name is a folder, link or special file."""
         try:
             mode = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False).st_mode
         except FileNotFoundError:
@@ -141,10 +139,8 @@ class Folder:
         return True
 
     def open_file(self, name: bytes) -> tuple[int, int]:
-        """Open a file for reading; return its descriptor and size; raise OSError as ``has_file``, or
-        FileNotFoundError.
-        """
-        # Without O_NONBLOCK, opening a named pipe would wait for a writer.
+        """Open a plain file; return descriptor and size. Raise FileNotFoundError, or OSError as ``has_file`` does."""
+        # Without O_NONBLOCK, opening a named pipe waits for a writer.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(name, flags, dir_fd=self.descriptor)
         try:
@@ -156,21 +152,21 @@ class Folder:
         return descriptor, status.st_size
 
     def sync(self) -> None:
-        """Make this folder's entries durable, and its own entry and its parents'.
+        """Sync this folder and its parents, which makes the entries in them durable.
 
-        Existing parents are synced too: their creator may not have done so yet. That costs little for an unchanged
-        folder.
+        Existing parents are synced too, because their creator may not have done so yet. This costs little for unchanged
+        folders.
         """
         for descriptor in reversed(self._descriptors):
             os.fsync(descriptor)
 
     def prune(self) -> None:
-        """Remove this folder if it is empty, then its parents, but never the root."""
+        """Remove this folder if it is empty, then its parents in the same way, but never the root."""
         for parent, name in zip(self._descriptors[-2::-1], reversed(self._names), strict=True):
             try:
                 os.rmdir(name, dir_fd=parent)
             except OSError:
-                # Not empty, in use, or not removable by us: a leftover empty folder does no harm.
+                # The folder is not empty, in use, or protected. A leftover empty folder does no harm.
                 return
 
 
@@ -178,7 +174,7 @@ def _open_root(root: str) -> int:
     try:
         return os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError) as error:
-        # Not an absent object: the whole store is unreachable.
+        # A missing root means that the whole store is unreachable, and not that an object is absent.
         raise StoreError(f"the store's root folder {root} is gone; create or mount it") from error
 
 
@@ -189,7 +185,7 @@ def _open_child(parent: int, name: bytes, *, create: bool) -> int:
     try:
         return os.open(name, _FOLDER, dir_fd=parent)
     except NotADirectoryError:
-        # The system's error is the same for a file and, with O_NOFOLLOW, for a link.
+        # With O_NOFOLLOW the system raises the same error for a file and for a link.
         _require_plain_file(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
         raise
 
@@ -205,7 +201,7 @@ _OCTAL: Final = re.compile(rb"\\([0-7]{3})")
 
 
 def is_on_nfs(path: str) -> bool:
-    """Return True if the path is on NFS; False if the system does not list its mounts."""
+    """Return True if the path is on NFS; False if the system has no list of mounts."""
     try:
         table = _MOUNTS.read_bytes()
     except OSError:
@@ -214,8 +210,9 @@ def is_on_nfs(path: str) -> bool:
 
 
 def file_system_in(table: bytes, path: str) -> str:
-    """Return the type of the file system with ``path``, by a table in the form of ``/proc/self/mountinfo``; empty if
-    unknown. Of several mounts over one another the last is visible.
+    """Return the type of the file system that contains ``path``; empty if unknown.
+
+    ``table`` has the form of ``/proc/self/mountinfo``. Of several mounts on one folder, the last is visible.
     """
     kind, longest = "", -1
     wanted = os.fsencode(path)

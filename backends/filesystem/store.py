@@ -1,7 +1,7 @@
-"""Objects as files below a folder, in the layout of the Java plugin's file system storage: a key is a path.
+"""Objects as files below a folder: a key is a path, as in the Java plugin's file system storage.
 
-A file is written under a hidden name beside its place, made durable, and only then linked or renamed. Writers of one
-folder that check before they write take turns by a lock on the folder.
+A write creates a hidden file in the object's folder, makes it durable, and then links or renames it. A lock on the
+folder serializes writers that check the folder before they write.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ _DELETE_BATCH: Final = 1000
 _ATTEMPTS: Final = 100
 _SMALL_BATCH: Final = 256
 _CLOCK: Final = "clock"
-"""The key of a hidden file that is made to learn the file system's time and then discarded: never an object."""
+"""Name under which a draft is created, only to read the file system's clock; it never becomes an object."""
 
 
 class FilesystemObjectStore(ObjectStore, StoreAdmin):
-    """The files below ``root``, an existing folder; several processes may use one root at once.
+    """Objects as files below ``root``, an existing folder; several processes may use it at once.
 
-    Reading writes nothing, so a read-only root works. An etag is the SHA-256 of the content: only ``head`` and
-    ``replace`` compute it, by reading the whole object; listings have none. The file system must support ``flock``.
-    Symbolic links below the root are not followed: a key whose path contains one is an InvalidKeyError. Picklable: it
+    Reads write nothing, so a read-only root works. An etag is the SHA-256 of the content. ``head`` and ``replace`` read
+    the whole object to compute it; listings have no etags. The file system must support ``flock``. Symbolic links below
+    the root are not followed: a key whose path contains one raises InvalidKeyError. The store is picklable, because it
     keeps nothing open between two calls.
     """
 
     def __init__(self, root: Path | str) -> None:
-        """Open a root; raise ConfigError if ``root`` is not an existing folder."""
+        """Make the store; raise ConfigError if ``root`` is not an existing folder."""
         path = Path(root)
         if not path.is_dir():
             raise ConfigError(
@@ -74,20 +74,20 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
 
     @classmethod
     def from_settings(cls, settings: Settings) -> FilesystemObjectStore:
-        """Open the root that ``storage.root`` names."""
+        """Make the store from ``storage.root``."""
         if settings.storage_root is None:
             raise ConfigError("storage.root is not set; the file system store needs it: an existing folder")
         return cls(settings.storage_root)
 
     @property
     def identity(self) -> str:
-        """The root as a ``file:`` URL, links resolved."""
+        """The root as a ``file:`` URL, with links resolved."""
         return Path(self._root).as_uri()
 
     @property
     def conditional_writes(self) -> bool:
-        """False on NFS: two mounts may see locks and links differently, and after a lost answer a link that was made
-        looks refused.
+        """False on NFS: mounts may differ in locks and links, and a retried link may fail although the first one
+        succeeded.
         """
         return not is_on_nfs(self._root)
 
@@ -95,10 +95,10 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         return f"FilesystemObjectStore({self._root!r})"
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """Write the file; sync it and the folders up to the root to disk before returning."""
+        """Write the file; sync it, and its folders up to the root, to disk before returning."""
         with open_body(body) as parts, self._new_draft(key) as draft:
             with self._writing(key):
-                # Checked again under the lock; checked here, to avoid consuming the body in vain.
+                # Check now to avoid consuming the body in vain, and again below under the lock.
                 self._require_free(draft.folder, key, if_absent=if_absent)
             for part in parts:
                 with self._writing(key):
@@ -111,7 +111,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
                 draft.folder.sync()
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Read the range; a file replaced during the read gives its old bytes, a truncated one
+        """Read the range. A file replaced meanwhile gives its old bytes; a truncated one raises
         RangeNotSatisfiableError.
         """
         path = KeyPath.of(key)
@@ -122,24 +122,24 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             data = os.pread(descriptor, len(wanted), wanted.start)
             if len(data) == len(wanted):
                 return data
-            # One call returns at most about 2 GiB: read the rest into its place.
+            # One pread returns at most about 2 GiB, so a larger range needs several.
             whole = bytearray(len(wanted))
             _read_into(descriptor, key, wanted.start, memoryview(whole))
             return bytes(whole)
 
     def get_small(self, key: str, most: int) -> bytes | None:
-        """Read as ``get`` does; a larger file is not read."""
+        """Read as ``get`` does, unless the file is larger than ``most``."""
         path = KeyPath.of(key)
         with OsErrors(self._root, key), Folder(self._root, path.folders) as folder:
             return _read_small(folder, key, path.name, most)
 
     @property
     def small_batch(self) -> int:
-        """A file is read sooner than a thread starts; several threads still help if the mount is slow."""
+        """More than 1: a file is read faster than a thread starts. Several threads still help on a slow mount."""
         return _SMALL_BATCH
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
-        """Read many files; each folder is opened once for adjacent keys in it."""
+        """Read many files; open a folder once for adjacent keys in it."""
         answers: list[bytes | TieredStoreError | None] = []
         for _, group in groupby(keys, key=_folder_of):
             while in_folder := list(islice(group, _SMALL_BATCH)):
@@ -147,7 +147,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         return answers
 
     def _get_small_in(self, keys: list[str], most: int) -> list[bytes | TieredStoreError | None]:
-        """Read files of one folder: see ``get_small_batch``."""
+        """Read files of one folder, as ``get_small_batch`` does."""
         try:
             with OsErrors(self._root, keys[0]), Folder(self._root, KeyPath.of(keys[0]).folders) as folder:
                 read = read_files(folder.descriptor, keys[0].rfind("/") + 1, keys, most)
@@ -156,7 +156,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
                     for key, content in zip(keys, read, strict=True)
                 ]
         except TieredStoreError:
-            # The folder cannot be opened, and each key has its own error for that.
+            # The folder cannot be opened: find each key's own error.
             return super().get_small_batch(keys, most)
 
     def _get_small_from(self, folder: Folder, key: str, most: int) -> bytes | TieredStoreError | None:
@@ -179,11 +179,11 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
                 _read_into(descriptor, key, start, view)
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """List files; opens only folders that can contain a match. No descriptor stays open between two objects."""
+        """List files; open only folders that may contain a match. No descriptor stays open between two objects."""
         return iter(Listing(self._root, prefix, start_after))
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete files, and folders that become empty, but never the root."""
+        """Delete files, and folders that become empty, except the root."""
         failures: list[TieredStoreError] = []
         rest = iter(keys)
         while batch := list(islice(rest, _DELETE_BATCH)):
@@ -191,16 +191,14 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         raise_failures(failures)
 
     def head(self, key: str) -> ObjectInfo:
-        """Read the whole object for its digest; a listing has only the size."""
+        """Return size and etag; read the whole file to compute the etag, which listings lack."""
         with self._open(key, KeyPath.of(key)) as (descriptor, _):
             status = os.fstat(descriptor)
             size, etag = _digest(descriptor)
             return ObjectInfo(key, size, etag, status.st_mtime_ns // 1_000_000)
 
     def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """Replace the file. The etag is a digest, so a replacement by the same bytes changes nothing, and the next
-        one wins too.
-        """
+        """Replace the file. A replacement by equal bytes keeps the etag, so the next replacer with it wins too."""
         try:
             with OsErrors(self._root, key):
                 draft = Draft(self._root, KeyPath.of(key), create_folders=False)
@@ -216,7 +214,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             return hashlib.sha256(view).hexdigest()
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:  # noqa: ARG002  it lies beside the key
-        """Write a hidden file in the object's folder, synced to disk."""
+        """Write a draft in the object's folder, synced to disk."""
         digest = Digest()
         with closing_body(body), open_body(digest.of(body)) as parts, self._new_draft(key) as draft:
             for part in parts:
@@ -228,7 +226,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         return Prepared(key, digest.size, digest.sha256, place)
 
     def publish(self, prepared: Prepared) -> None:
-        """Link the file and remove the hidden name; an existing object is read, to compare its digest."""
+        """Link the draft to its key. If the key has an object, read it to compare its digest."""
         if publish_prepared(self._root, prepared):
             return
         try:
@@ -240,20 +238,20 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         self.discard(prepared)
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
-        """Yield the hidden files of killed writers, and prepared ones; those of live writers, in any process, are
-        locked and skipped.
+        """Yield the drafts of killed writers, and prepared writes. Drafts of live writers, in any process, are locked
+        and skipped.
 
-        The key is the hidden file's own path, because the object's is not recorded. The time is that of its last
-        bytes.
+        ``key`` is the draft's own path, because the object's is not recorded. ``started_ms`` is the time of the last
+        write.
         """
         root = os.fsencode(self._root)
-        # By names only: each folder is opened again by its own path, links not followed.
+        # Use only the names that ``os.walk`` finds: each folder is opened again below without following links.
         for path, names, _ in os.walk(root):
             relative = os.path.relpath(path, root)
             folders = () if relative == b"." else tuple(relative.split(b"/"))
             below = "".join(f"{os.fsdecode(name)}/" for name in folders)
             names[:] = [name for name in names if _may_hold(f"{below}{os.fsdecode(name)}/", prefix)]
-            # A draft without its whole key belongs to each prefix that ends in its folder.
+            # A draft has a random name, so list it for any prefix that its object's key may have.
             if below.startswith(prefix) or "/" not in prefix[len(below) :]:
                 yield from self._abandoned_in(folders, below)
 
@@ -270,7 +268,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             yield AbandonedWrite(path, status.st_size, status.st_mtime_ns // 1_000_000, path)
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
-        """Remove the hidden file, and folders that become empty; safe at any time."""
+        """Remove the draft of a dead writer, and folders that become empty; safe at any time."""
         place = draft_path(write) if isinstance(write, Prepared) else write.id
         *folders, name = os.fsencode(place).split(b"/")
         if not name.startswith(DRAFT_MARK) or not all(map(is_component, folders)):
@@ -284,15 +282,15 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         return False
 
     def now_ms(self) -> int:
-        """Return the file system's time for a file created now: on a network's, its server's.
+        """Return the file system's time, from a file created now; on a network file system it is the server's.
 
-        So the root must be writable: AccessDeniedError if it is not.
+        The root must be writable; raise AccessDeniedError otherwise.
         """
         with self._new_draft(_CLOCK) as draft, self._writing(_CLOCK):
             return draft.modified_ms()
 
     def kept_after_delete(self) -> Sequence[str]:
-        """Return nothing."""
+        """Return nothing: deleted files are gone."""
         return ()
 
     def rules_on(self, prefix: str) -> Sequence[str]:  # noqa: ARG002
@@ -304,7 +302,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         return f"{self.identity} is a folder, and has no lifecycle rules: gc removes what killed writers left"
 
     def caller(self) -> str:
-        """Return the user of this process, by number: a file server may have another name for it."""
+        """Return the number of this process's user; a file server may use another name."""
         return f"user {os.geteuid()}, group {os.getegid()}"
 
     def _writing(self, key: str) -> OsErrors:
@@ -314,7 +312,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         path = KeyPath.of(key)
         for _ in range(_ATTEMPTS):
             with self._writing(key), suppress(FileNotFoundError):
-                # A delete may remove the empty folder just before the draft is created in it: make it again.
+                # A concurrent delete may remove the empty folder just before the draft is created in it: retry.
                 return Draft(self._root, path, create_folders=True)
         raise StoreUnavailableError(f"cannot change {key!r} in {self._root}: its folder is removed again and again")
 
@@ -332,7 +330,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
 
     @contextmanager
     def _open(self, key: str, path: KeyPath) -> Generator[tuple[int, int]]:
-        """Open a file for reading, as descriptor and size; callers' code must not run in the block."""
+        """Open a file for reading; yield descriptor and size. Do not run callers' code in the block."""
         with OsErrors(self._root, key):
             with Folder(self._root, path.folders) as folder:
                 descriptor, size = folder.open_file(path.name)
@@ -343,7 +341,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
 
 
 def _may_hold(folder: str, prefix: str) -> bool:
-    """Return True if keys with ``prefix`` may be in ``folder`` (which ends in a slash) or below it."""
+    """Return True if keys with ``prefix`` may be below ``folder``, which ends in a slash."""
     return folder.startswith(prefix) or prefix.startswith(folder)
 
 
@@ -363,7 +361,7 @@ def _delete_batch(root: str, keys: Sequence[str]) -> list[TieredStoreError]:
 
 
 def _delete_in(root: str, folders: tuple[bytes, ...], names: Mapping[str, bytes]) -> list[TieredStoreError]:
-    """Delete files of one folder under one lock, made durable by one sync outside of it."""
+    """Delete files of one folder while holding its lock once, then sync once after releasing it."""
     try:
         with OsErrors(root, next(iter(names))), Folder(root, folders) as folder:
             with folder.locked():
@@ -401,7 +399,7 @@ def _read_small(folder: Folder, key: str, name: bytes, most: int) -> bytes | Non
         data = os.read(descriptor, size)
         if len(data) == size:
             return data
-        whole = bytearray(size)  # one call may return less
+        whole = bytearray(size)  # one read may return less
         _read_into(descriptor, key, 0, memoryview(whole))
         return bytes(whole)
     finally:
@@ -431,13 +429,13 @@ _logger: Final = logging.getLogger(__name__)
 _PLAIN: Final = re.compile("[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}").fullmatch
 
 _PAGE: Final = 1000
-"""Files examined each time a folder is opened."""
+"""Files examined per opening of a folder."""
 
 
 class Listing:
     """One listing of the objects whose key starts with ``prefix`` and is greater than ``start_after``.
 
-    No descriptor stays open between two objects. Files and folders that vanish in between are skipped.
+    No descriptor stays open between two objects. Files and folders that disappear during the listing are skipped.
     """
 
     __slots__ = ("_prefix", "_root", "_start_after")
@@ -446,7 +444,7 @@ class Listing:
         self._root, self._prefix, self._start_after = root, prefix, start_after or ""
 
     def __iter__(self) -> Iterator[ObjectInfo]:
-        """Start at the deepest folder that contains all of ``prefix``."""
+        """Start at the deepest folder that contains every key with ``prefix``."""
         parent = self._prefix.rpartition("/")[0]
         parts = parent.split("/") if parent else []
         try:
@@ -456,9 +454,9 @@ class Listing:
         return self._below(parent + "/" if parent else "") if legal else iter(())
 
     def _below(self, path: str) -> Iterator[ObjectInfo]:
-        """List ``path``, which is empty or ends with a slash, as a folder's does in :meth:`_entries`."""
+        """List the folder ``path``, which is empty or ends with a slash."""
         entries = iter(self._entries(path))
-        # Runs of files are examined page by page; a folder ends a run.
+        # Examine adjacent files page by page, up to the next folder.
         while page := list(islice(entries, _PAGE)):
             files = [name for name in page if name[-1] != "/"]
             infos = self._infos(path, files)
@@ -473,10 +471,10 @@ class Listing:
                     yield info
 
     def _entries(self, path: str) -> list[str]:
-        """Return the sorted names of possible matches; a folder's has its slash, which sorts it with its keys.
+        """Return the sorted names of possible matches. A folder's name has a slash, so that it sorts like its keys.
 
-        ``a-b`` < ``a/c`` < ``a0``: the names alone would sort differently. Text compares by code points, and so in the
-        order of its UTF-8 bytes.
+        Example: ``a-b`` < ``a/c`` < ``a0``, although the names alone sort ``a`` first. Python compares text by code
+        points, which is the order of UTF-8 bytes.
         """
         try:
             with OsErrors(self._root, path), self._folder(path) as folder:
@@ -502,7 +500,7 @@ class Listing:
         return key.startswith(self._prefix) and key > self._start_after
 
     def _infos(self, path: str, names: list[str]) -> list[ObjectInfo | None]:
-        """Examine each name, in the same order; None for a file that no longer exists."""
+        """Examine each name, in the given order; None for a file that no longer exists."""
         if not names:
             return []
         try:
@@ -517,27 +515,25 @@ class Listing:
 
 
 def _info(folder: Folder, path: str, name: str) -> ObjectInfo | None:
-    """Return the file's present state; OSError passes through."""
+    """Return the file's current state; an OSError passes through."""
     try:
         status = os.stat(name.encode("utf-8"), dir_fd=folder.descriptor, follow_symlinks=False)
     except FileNotFoundError:
         return None
-    if not stat.S_ISREG(status.st_mode):  # it was a file when the folder was read
+    if not stat.S_ISREG(status.st_mode):  # no longer the file that the folder's listing showed
         return None
     return ObjectInfo(path + name, status.st_size, None, status.st_mtime_ns // 1_000_000)
 
 
 def _is_plain(entry: os.DirEntry[str]) -> bool:
-    """Return True if it is certainly an object's file, as nearly all entries are."""
+    """Return True if the entry is certainly an object's file, as nearly all are."""
     return _PLAIN(entry.name) is not None and entry.is_file(follow_symlinks=False)
 
 
 def _name_of(entry: os.DirEntry[str], path: str) -> str | None:
-    """Return the entry's name as a part of keys, a folder's with a slash; None if it neither is nor contains an
-    object.
-    """
+    """Return the entry's name in keys, with a slash for a folder; None if it neither is nor may contain an object."""
     name = entry.name
-    if not name.isascii():  # the system's own encoding may differ from that of keys
+    if not name.isascii():  # the system's file name encoding may differ from that of keys
         try:
             name = os.fsencode(name).decode("utf-8")
         except UnicodeDecodeError:

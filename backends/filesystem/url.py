@@ -1,4 +1,4 @@
-"""The settings in ``file:///folder``."""
+"""Settings from ``file:///folder``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tieredstore.model import Properties
 
 
 def properties_of(parts: SplitResult, _: Properties) -> dict[str, str]:
-    """Return the properties of a folder; only this kind of store URL is percent-decoded."""
+    """Return the settings for a folder. Only ``file:`` URLs are percent-decoded."""
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
         raise ConfigError(
             f"{shown_url(parts.geturl())} is not the URL of a local folder; write file:///path/of/the/folder"

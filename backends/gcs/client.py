@@ -1,7 +1,7 @@
-"""Google's client of one bucket, on a session of ours with its timeouts, pool, proxy and credentials.
+"""Client of one bucket of Google Cloud Storage.
 
-It uses only the identity that the settings name, and logs it when chosen. Kept apart from the store, its only user:
-together they would pass 600 lines.
+It uses an HTTP session of ours with our timeouts, pool and proxy, and only the identity that the settings name, which
+it logs. Kept apart from the store, its only user: together they would pass 600 lines.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tieredstore.redaction import redacted
 _logger: Final = logging.getLogger(__name__)
 
 SCOPES: Final = ("https://www.googleapis.com/auth/devstorage.read_write",)
-"""The scope of tokens: to read, write and delete objects."""
+"""OAuth scopes of tokens: read, write and delete objects."""
 
 _AWS_TOKEN: Final = "urn:ietf:params:aws:token-type:aws4_request"  # noqa: S105  the name of a kind of token
 
@@ -41,8 +41,8 @@ _AWS_TOKEN: Final = "urn:ietf:params:aws:token-type:aws4_request"  # noqa: S105 
 def choose_credentials(options: GcsOptions, request: object) -> Credentials:
     """Choose the credentials for ``options`` and log the choice, without any secret.
 
-    ``request`` is Google's transport for requests that look for credentials. Raise ConfigError for a text or file
-    without any; errors of the SDK's own search pass through.
+    The SDK makes requests through ``request``, Google's transport, to find default credentials. Raise ConfigError if a
+    text or file has no credentials. Errors of the SDK's search pass through.
     """
     chosen = options.credentials
     if isinstance(chosen, Anonymous):
@@ -75,7 +75,7 @@ def describe_credentials(credentials: Credentials) -> str:
 
 
 def parse_credentials(raw: bytes) -> Credentials:
-    """Parse credentials: a JSON file of Google's for an account, or an object with only ``access_token``.
+    """Parse credentials: Google's JSON for an account, or a JSON object with only ``access_token``.
 
     Raise ConfigError, which quotes nothing of the text, for anything else.
     """
@@ -96,7 +96,7 @@ def parse_credentials(raw: bytes) -> Credentials:
     try:
         credentials = make(info)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        # The SDK's own sentence may quote the text. Ours names the field; the error's class helps when debugging.
+        # Do not quote the SDK's message, which may repeat the text; the cause stays chained for debugging.
         raise ConfigError(f"the Google credentials of type {kind} are incomplete or malformed") from error
     return cast("Credentials", credentials)
 
@@ -125,7 +125,7 @@ def _impersonated(info: Mapping[str, object]) -> object:
     return kind.from_impersonated_service_account_info(info, scopes=SCOPES)
 
 
-# Listed one by one: the SDK's loader of any kind would also run programs that the text names.
+# Types listed one by one: the SDK's generic loader would also run programs that the text names.
 _KINDS: Final[dict[str, Callable[[Mapping[str, object]], object]]] = {
     "service_account": _service_account,
     "authorized_user": _authorized_user,
@@ -135,7 +135,7 @@ _KINDS: Final[dict[str, Callable[[Mapping[str, object]], object]]] = {
 
 
 class WatchedCredentials(Credentials):
-    """Credentials that are looked up in a watched file for each request."""
+    """Credentials that are read for each request from a file watched for changes."""
 
     def __init__(self, file: WatchedFile[Credentials]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Google's classes are not typed
@@ -144,15 +144,15 @@ class WatchedCredentials(Credentials):
 
     @property
     def valid(self) -> bool:
-        """True if the file's credentials need no refresh."""
+        """True if the credentials in the file need no refresh."""
         return bool(self._file.get().valid)
 
     def refresh(self, request: object) -> None:
-        """Fetch a new token for the file's credentials."""
+        """Fetch a new token for the credentials in the file."""
         self._current().refresh(request)
 
     def before_request(self, request: object, method: str, url: str, headers: Mapping[str, str]) -> None:
-        """Sign a request with the file's present credentials; raise ConfigError if it cannot be read."""
+        """Sign a request with the file's current credentials; raise ConfigError if the file cannot be read."""
         self._current().before_request(request, method, url, headers)
 
     def _current(self) -> Any:
@@ -170,7 +170,7 @@ def _application_default(request: object) -> Credentials:
 
 
 def _module(name: str) -> Any:
-    """Import a module of Google's, whose functions are untyped."""
+    """Import one of Google's modules as untyped."""
     return importlib.import_module(name)
 
 
@@ -179,8 +179,8 @@ _LISTED: Final = "kind,items(name,size,generation,updated),nextPageToken"
 _GOOGLES: Final = ".googleapis.com"
 _LISTING: Final = "storage#objects"
 
-# The SDK has no types: these are the parts in use. Its retries are off everywhere, ours are around it; its timeouts do
-# not matter, because the session's adapter sets ours.
+# The SDK has no types; these protocols describe the parts in use. Its own retries are off, because the store retries.
+# Its own timeouts have no effect, because the session's adapter sets ours.
 
 
 class Blob(Protocol):
@@ -200,7 +200,7 @@ class Blob(Protocol):
     def create_resumable_upload_session(
         self, *, content_type: str, if_generation_match: int | None, checksum: None, retry: None
     ) -> str:
-        """Begin an upload; return the URL for its chunks."""
+        """Begin a resumable upload; return the URL for its chunks."""
         ...
 
 
@@ -246,12 +246,12 @@ class GcsClient:
     endpoint: str
     is_custom_endpoint: bool
     credentials: Credentials
-    """The signing credentials; any request may refresh them."""
+    """The credentials that sign requests; any request may refresh them."""
     _client: _Client
     _login: requests.Session
 
     def blob(self, key: str) -> Blob:
-        """Return the SDK's handle of an object; makes no request."""
+        """Return the SDK's handle of an object, without a request."""
         return self._client.bucket(self.bucket_name).blob(key)
 
     def download_url(self, key: str) -> str:
@@ -264,12 +264,12 @@ class GcsClient:
         return f"{self.endpoint}/storage/v1/{self._path}/{quote(key, safe='')}{condition}"
 
     def single_upload_url(self, if_generation_match: int | None) -> str:
-        """Return the URL that writes an object by one request, with its metadata."""
+        """Return the URL that writes an object and its metadata by one request."""
         condition = "" if if_generation_match is None else f"&ifGenerationMatch={if_generation_match}"
         return f"{self.endpoint}/upload/storage/v1/{self._path}?uploadType=multipart{condition}"
 
     def copy_url(self, source: str, target: str, token: str | None) -> str:
-        """Return the URL that copies an object to a free key on the server; ``token`` is that of the last answer."""
+        """Return the URL for a copy on the server to a free key; ``token`` comes from the previous answer."""
         onward = "" if token is None else f"&rewriteToken={quote(token, safe='')}"
         names = f"{quote(source, safe='')}/rewriteTo/{self._path}/{quote(target, safe='')}"
         return f"{self.endpoint}/storage/v1/{self._path}/{names}?ifGenerationMatch=0{onward}"
@@ -279,9 +279,9 @@ class GcsClient:
         return f"b/{quote(self.bucket_name, safe='')}/o"
 
     def session_url(self, url: str) -> str:
-        """Return the server's URL of an upload session, at the configured endpoint if there is one.
+        """Return the URL of an upload session, moved to the configured endpoint if there is one.
 
-        Raise ValueError, for ``understood``, if it leads elsewhere: data and a token would be sent there.
+        Raise ValueError, for ``understood``, if the server's URL leads elsewhere: data and token would be sent there.
         """
         ours, theirs = urlsplit(self.endpoint), urlsplit(url)
         if self.is_custom_endpoint:
@@ -294,7 +294,7 @@ class GcsClient:
     def page(
         self, *, prefix: str, start: str | None, token: str | None, size: int
     ) -> tuple[Sequence[ObjectInfo], str | None]:
-        """Return one page of a listing from ``start`` on, and the token of the next one."""
+        """Return one page of a listing from ``start`` on, and the token of the next page."""
         pages = self._client.list_blobs(
             self.bucket_name,
             prefix=prefix or None,
@@ -306,7 +306,7 @@ class GcsClient:
         )
         answer = next(pages.pages)
         raw: Any = answer.raw_page
-        # An empty bucket has no items: only the kind distinguishes its listing from any other JSON object.
+        # An empty listing has no items: only ``kind`` distinguishes it from other JSON.
         if raw["kind"] != _LISTING or not isinstance(raw.get("items", []), list):
             raise ValueError(f"a listing has the kind {_LISTING} and a list of items; this has {str(raw)[:200]!r}")
         following = raw.get("nextPageToken")
@@ -321,7 +321,7 @@ class GcsClient:
             return response.headers.get("Date")
 
     def bucket_properties(self, fields: str) -> Mapping[str, Any]:
-        """Return these properties of the bucket, as far as it has them."""
+        """Return the requested properties of the bucket; absent ones are missing from the result."""
         with self.session.get(f"{self._bucket_url}?fields={quote(fields, safe='')}") as response:
             raise_for(response)
             properties: object = response.json()
@@ -330,7 +330,7 @@ class GcsClient:
         return cast("dict[str, Any]", properties)
 
     def set_lifecycle(self, lifecycle: Mapping[str, Any], if_metageneration_match: str) -> None:
-        """Replace the bucket's lifecycle if none of the bucket's properties have changed."""
+        """Replace the lifecycle rules if the bucket's metadata has not changed."""
         url = (
             f"{self._bucket_url}?ifMetagenerationMatch={quote(if_metageneration_match, safe='')}&fields=metageneration"
         )
@@ -348,7 +348,7 @@ class GcsClient:
 
 
 def info_of(blob: Blob) -> ObjectInfo:
-    """Return the SDK's facts about an object; its etag is the generation."""
+    """Convert the SDK's object; the etag is the generation."""
     size, generation = stated_size(blob.size), stated_size(blob.generation)
     return ObjectInfo(stated("the name", blob.name), size, str(generation), stated_ms(blob.updated))
 
@@ -357,7 +357,7 @@ def open_client(options: GcsOptions) -> GcsClient:
     """Open a new client; raise AccessDeniedError or ConfigError if its credentials are not available."""
     connections = options.concurrency + options.delete_parallelism
     limits = HttpLimits(connections, options.connect_timeout_s, options.read_timeout_s)
-    # A separate session for tokens: here a failed request makes the SDK try another source.
+    # Token requests have their own session: if one fails, the SDK must be able to try the next source.
     login = configure(requests.Session(), BoundedAdapter(limits), options.proxy)
     make_request: Any = Request
     make_session: Any = AuthorizedSession
@@ -394,6 +394,6 @@ def _sdk_client(options: GcsOptions, credentials: object, session: requests.Sess
     make: Any = partial(importlib.import_module("google.cloud.storage").Client, "<none>")
     endpoint = {"api_endpoint": options.endpoint_url.rstrip("/")} if options.endpoint_url else None
     client = make(credentials=credentials, _http=session, client_options=endpoint)
-    # Otherwise the first call starts a thread that asks for the bucket's location, for traces that are never collected.
+    # Otherwise the first call starts a thread that requests the bucket's location, only for traces.
     client._bucket_metadata_cache = None
     return cast("_Client", client)

@@ -1,4 +1,4 @@
-"""Translation of every error of Google's SDK into one of ours."""
+"""Translate every error of Google's SDK into one of ours."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tieredstore.redaction import redacted
 
 # For an upload session, 410 means the same as 404.
 _BY_STATUS: Final = BY_STATUS | {410: ObjectNotFoundError}
-# Status 403, but transient.
+# These have status 403, but are transient.
 _THROTTLED: Final = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})
 _NO_BUCKET: Final = "bucket does not exist"
 _NO_OBJECT: Final = "No such object"
@@ -41,7 +41,7 @@ def translate_errors(what: str) -> Generator[None]:
     except RefusedError as error:
         raise _error_of_answer(what, error.response) from None
     except api.GoogleAPICallError as error:
-        # The SDK's sentence begins with the URL, which for an upload is a key to it.
+        # The SDK's message begins with the URL. An upload session's URL is a secret: it permits writing.
         response = cast("requests.Response | None", cast("Any", error).response)
         if response is not None:
             raise _error_of_answer(what, response) from None
@@ -56,7 +56,7 @@ def translate_errors(what: str) -> Generator[None]:
 
 
 class RefusedError(Exception):
-    """An error answer, before the SDK has examined it."""
+    """An error answer that the SDK has not yet parsed."""
 
     def __init__(self, response: requests.Response) -> None:
         super().__init__(response.status_code)
@@ -64,15 +64,15 @@ class RefusedError(Exception):
 
 
 def raise_for(response: requests.Response) -> None:
-    """Raise RefusedError for an error answer, whatever its body is."""
+    """Raise RefusedError for an error answer, without parsing its body."""
     if response.status_code >= 400:
         response.content  # noqa: B018  read here, where a failure to do so is translated
         raise RefusedError(response)
 
 
 def raise_first(response: requests.Response, **_: object) -> None:
-    """Raise as ``raise_for``, in a hook of the session: the SDK's own parser of errors fails on odd bodies."""
-    # After this one the SDK asks again with another token.
+    """Raise RefusedError for an error answer, as a session's hook: the SDK's parser fails on unusual bodies."""
+    # After a 401 the SDK refreshes the token and repeats the request.
     if response.status_code != requests.codes.unauthorized:
         raise_for(response)
 
@@ -91,7 +91,7 @@ def _error_of_answer(what: str, response: requests.Response) -> TieredStoreError
 
 
 def _read_reasons(response: requests.Response) -> tuple[str, set[str]]:
-    """Return the server's text about an error, and its reasons; the text of a body that is not JSON is the body."""
+    """Return the server's message and its reasons. A body that is not JSON is itself the message."""
     text, reasons = response.text, set[str]()
     with suppress(ValueError, RecursionError):
         error = _of(json.loads(text), "error")
@@ -103,12 +103,12 @@ def _read_reasons(response: requests.Response) -> tuple[str, set[str]]:
 
 
 def _of(value: object, name: str) -> object:
-    """Return a field of a JSON object; None if there is none, or no object."""
+    """Return a field of a JSON object; None if ``value`` is no object or lacks it."""
     return cast("Mapping[str, object]", value).get(name) if isinstance(value, Mapping) else None
 
 
 def _unreadable(what: str, error: requests.JSONDecodeError) -> StoreError:
-    """Return the error for invalid JSON: an object may have been truncated; anything else the service never sends."""
+    """Return the error for invalid JSON: retryable if the body is truncated."""
     text = cast("str", cast("Any", error).doc)
     if text.lstrip().startswith("{"):
         return StoreUnavailableError(f"{what}: no (whole) answer: {str(error)[:100]}")

@@ -1,4 +1,4 @@
-"""The connection to a bucket of Google Cloud Storage: everything that makes the client, frozen and picklable."""
+"""Options of the connection to a bucket of Google Cloud Storage: frozen, picklable, enough to make the client."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from tieredstore.config import GcsSettings, Settings
 
 CHUNK_UNIT: Final = 256 * 1024
-"""Chunks of a resumable upload, except the last, are multiples of this."""
+"""Chunks of a resumable upload, except the last, must be multiples of this size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Anonymous:
-    """Requests without an identity: public buckets and emulators."""
+    """No identity, for public buckets and emulators."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationDefault:
-    """Google's application default credentials: ``GOOGLE_APPLICATION_CREDENTIALS``, gcloud's file, the machine's."""
+    """Google's default credentials: ``GOOGLE_APPLICATION_CREDENTIALS``, gcloud's file, or the machine's account."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class CredentialsJson:
 
 @dataclass(frozen=True, slots=True)
 class CredentialsFile:
-    """A file of credentials as JSON, checked for changes every ``reread_s`` seconds while requests are made."""
+    """A file with credentials as JSON; requests check it for changes every ``reread_s`` seconds."""
 
     path: Path
     reread_s: float = 10.0
@@ -46,7 +46,7 @@ Credentials = Anonymous | ApplicationDefault | CredentialsJson | CredentialsFile
 
 @dataclass(frozen=True, slots=True)
 class GcsOptions(CloudOptions):
-    """The connection to one bucket; see ``CloudOptions`` for limits and timeouts.
+    """Options of the connection to one bucket; see ``CloudOptions`` for limits and timeouts.
 
     A ``put`` of a stream holds at most two parts (chunks of a resumable upload) in memory.
     """
@@ -72,7 +72,7 @@ class GcsOptions(CloudOptions):
 
     @classmethod
     def from_settings(cls, settings: Settings) -> GcsOptions:
-        """Make the options of ``storage.gcs.*`` and ``storage.proxy.*``."""
+        """Make the options from ``storage.gcs.*`` and ``storage.proxy.*``."""
         if settings.gcs is None:
             raise ConfigError("storage.gcs.bucket.name is missing: the settings do not select Google Cloud Storage")
         gcs = settings.gcs

@@ -1,6 +1,6 @@
-"""Objects in a bucket of Google Cloud Storage (the extra ``gcs``): the store, and the writing of objects.
+"""Google Cloud Storage (extra ``gcs``): the store, and its writes.
 
-Small ones take one request, others a chunked session, which is invisible until its last chunk:
+A small object takes one request, a larger one a resumable upload that is invisible until its last chunk:
 https://cloud.google.com/storage/docs/performing-resumable-uploads (multiple chunk upload).
 """
 
@@ -63,7 +63,7 @@ _PERSISTED: Final = re.compile(r"bytes=0-(\d{1,19})")
 _INCOMPLETE: Final = 308
 _ENDED: Final = frozenset({404, 410, 499})
 _NOTHING: Final = frozenset({b"", b"null", b"{}"})
-"""Empty bodies: some servers write them as JSON."""
+"""Bodies that count as empty: some servers write "nothing" as JSON."""
 _CANCEL_TIMEOUT_S: Final = 30.0
 
 
@@ -73,13 +73,13 @@ def crc32c_text(value: int) -> str:
 
 
 class GcsUpload(Upload[GcsClient, GcsOptions]):
-    """One write to Google Cloud Storage; its condition is a generation."""
+    """One write to Google Cloud Storage. Its condition is a generation."""
 
     parts_gone: ClassVar[str] = "the server has forgotten the upload"
 
     @property
     def generation(self) -> int | None:
-        """The generation that the object must have, 0 for none at all, None for any."""
+        """The generation that the object must have; 0 for no object, None for no condition."""
         if self.condition.is_absent:
             return 0
         return None if self.condition.etag is None else int(self.condition.etag)
@@ -100,7 +100,7 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
         )
 
         def send(client: GcsClient) -> Stored:
-            # The SDK's own method copies the data, and opens a session for over 8 MiB.
+            # The SDK's own method copies the data, and uses a resumable upload above 8 MiB.
             post: Any = client.session.post
             response: requests.Response = post(
                 client.single_upload_url(self.generation),
@@ -110,7 +110,7 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
             raise_for(response)
             stored = describe_stored(self.what, response)
             if not _is_of(stored, len(data), crc):
-                # The next attempt sends everything again; chunks of an ended session cannot be resent.
+                # Delete the damaged object now: the retry sends everything again under the same condition.
                 self.take_back(client, stored)
                 raise self._damage_error()
             return stored
@@ -118,13 +118,13 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
         return self.finished(send, len(data), crc)
 
     def write_parts(self, cutter: PartCutter, first: Part) -> str:
-        """Write chunk by chunk; fill the next one while one is sent.
+        """Write chunk by chunk; fill the next chunk while one is sent.
 
-        After any failure the session is cancelled, so that nothing of the upload stays.
+        After any failure the upload session is cancelled, so that nothing of the upload stays.
         """
         session = _Session(self)
         try:
-            # One at a time: the server takes chunks only in order.
+            # The server takes chunks only in order, so send one at a time.
             etag = send_parts(cutter, session.send, 1, first=first)[-1]
         except BaseException:
             session.cancel()
@@ -154,7 +154,7 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
         return StoreUnavailableError(f"{self.what}: the object was damaged on its way to the server")
 
     def take_back(self, client: GcsClient, stored: Stored) -> None:
-        """Delete it by its generation."""
+        """Delete the object if it still has the generation of ``stored``."""
         try:
             with translate_errors(self.what):
                 delete_object(client, self.what, self.key, int(stored.etag))
@@ -163,10 +163,10 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
 
 
 class _Session:
-    """One upload session, opened by the first chunk. Chunks are sent one at a time; not thread-safe.
+    """A resumable upload, opened by its first chunk. Not thread-safe: chunks are sent one at a time.
 
-    After a lost connection the chunk is sent again: the server skips bytes that it has, and reports its progress. The
-    CRC-32C of the whole reveals a server that kept them twice.
+    After a lost connection the chunk is sent again. The server skips bytes that it already has, and reports its
+    progress. If it stored bytes twice, the CRC-32C of the whole object reveals that.
     """
 
     def __init__(self, upload: GcsUpload) -> None:
@@ -177,12 +177,12 @@ class _Session:
         self._crc = 0
 
     def send(self, part: Part) -> str | None:
-        """Send one chunk; return the object's etag, if it was the last."""
+        """Send one chunk; return the object's etag after the last one."""
         if self._url is None:
             self._upload.step(self._begin)
         self._crc = crc32c(part.data, self._crc)
         stop = self._persisted + len(part.data)
-        # Of the whole chunk: a server may accept it in pieces, each by one request.
+        # One deadline for the whole chunk: the server may accept it in pieces, with a request for each.
         deadline = self._upload.call_deadline()
         if part.is_last:
             return self._upload.finished(lambda client: self._end(client, part.data, stop), stop, self._crc, deadline)
@@ -191,7 +191,7 @@ class _Session:
         return None
 
     def cancel(self) -> None:
-        """End the session. A failure is logged: the server drops sessions after a week by itself."""
+        """End the session. Only log a failure: the server drops sessions after a week by itself."""
         url = self._url
         if url is None:
             return
@@ -203,7 +203,7 @@ class _Session:
         except TieredStoreError as error:
             _logger.warning("%s: the failed upload could not be cancelled: %s", self._what, error)
         else:
-            # 499 means that the session was cancelled.
+            # Status 499 confirms the cancellation.
             _logger.info("%s: the failed upload was cancelled: status %d", self._what, status)
 
     def _begin(self, client: GcsClient) -> None:
@@ -212,7 +212,7 @@ class _Session:
         url = blob.create_resumable_upload_session(
             content_type=CONTENT_TYPE, if_generation_match=self._upload.generation, checksum=None, retry=None
         )
-        # Set here, so that an interrupt right after the answer cancels the session.
+        # Set the URL here, so that an interrupt right after the answer still cancels the session.
         self._url = client.session_url(url)
 
     def _continue(self, client: GcsClient, data: memoryview, stop: int) -> None:
@@ -222,7 +222,7 @@ class _Session:
         self._advance(response, stop)
 
     def _end(self, client: GcsClient, data: memoryview, stop: int) -> Stored:
-        """Return the finished object; the server may accept the last chunk in pieces."""
+        """Send the last chunk, which the server may accept in pieces; return the finished object."""
         while True:
             response = self._put(client, self._rest(data, stop), str(stop))
             if response.status_code != _INCOMPLETE:
@@ -236,7 +236,7 @@ class _Session:
         where = f"{self._persisted}-{self._persisted + len(data) - 1}" if data else "*"
         headers = {"Content-Range": f"bytes {where}/{total}", "Content-Type": CONTENT_TYPE}
         if total != "*":
-            # With it the server refuses damaged data before the object is visible.
+            # With this checksum the server refuses damaged data before the object becomes visible.
             headers["X-Goog-Hash"] = f"crc32c={crc32c_text(self._crc)}"
         try:
             with translate_errors(self._what):
@@ -259,7 +259,7 @@ class _Session:
 
 
 def describe_stored(what: str, response: requests.Response) -> Stored:
-    """Return the finished object that ``response`` describes."""
+    """Parse an answer that describes the finished object."""
     with understood(what):
         try:
             answer: Any = response.json()
@@ -271,7 +271,7 @@ def describe_stored(what: str, response: requests.Response) -> Stored:
 
 
 def copy_staged(client: GcsClient, what: str, prepared: Prepared) -> None:
-    """Copy a staged object to its free key on the server; large objects take several requests."""
+    """Copy a staged object to its free key on the server; a large object takes several requests."""
     token: str | None = None
     while True:
         response = client.session.post(client.copy_url(prepared.place, prepared.key, token))
@@ -288,7 +288,7 @@ def copy_staged(client: GcsClient, what: str, prepared: Prepared) -> None:
 
 
 def delete_object(client: GcsClient, what: str, key: str, generation: int | None = None) -> None:
-    """Delete an object, if it has this generation. The SDK's own method treats any answer as a success."""
+    """Delete an object, if ``generation`` matches. The SDK's own method treats any answer as a success."""
     response = client.session.delete(client.deletion_url(key, generation))
     raise_for(response)
     if response.status_code not in {requests.codes.ok, requests.codes.no_content} or (
@@ -318,23 +318,23 @@ Result = TypeVar("Result")
 
 
 class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
-    """One bucket. The etag of an object is its generation; conditions use it.
+    """Objects in one bucket. The etag of an object is its generation.
 
-    The server checks a CRC-32C of everything that is written. A whole object is checked on reading, a range cannot be.
-    An unfinished upload of a killed process is invisible and in no listing (so there are no ``abandoned_writes``), and
-    the server drops it after a week.
+    The server checks a CRC-32C of everything that is written. On reading, a whole object is checked, but a range cannot
+    be. A killed process may leave an unfinished upload. It is invisible and in no listing, so there are no
+    ``abandoned_writes``; the server drops it after a week.
     """
 
     bucket_setting: ClassVar = "storage.gcs.bucket.name"
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """Make the store of ``storage.gcs.*`` and ``storage.proxy.*``."""
+        """Make the store from ``storage.gcs.*`` and ``storage.proxy.*``."""
         return cls(GcsOptions.from_settings(settings))
 
     @property
     def identity(self) -> str:
-        """``gs://bucket``, or the bucket's place under the endpoint that was set."""
+        """``gs://bucket``, or the bucket's URL at the configured endpoint."""
         return self.options.url
 
     @staticmethod
@@ -358,18 +358,18 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         return GcsUpload
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """Write an object under the prefix: another process cannot complete an upload session."""
+        """Write an object under ``staging_prefix``: another process could not complete an upload session."""
         with closing_body(body):
             self._check_key(key)
             return staging.prepare(self, key, body, staging_prefix)
 
     def publish(self, prepared: Prepared) -> None:
-        """Let the server copy it, if the key is free; then delete it from its place."""
+        """Let the server copy the staged object to its key, if the key is free; then delete the staged one."""
         self._check_key(prepared.key)
         staging.publish(self, prepared, self._copy)
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:  # noqa: ARG002
-        """Yield nothing: the service drops unfinished uploads after a week, and lists none."""
+        """Yield nothing: the service drops unfinished uploads after a week, and does not list them."""
         return iter(())
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
@@ -377,7 +377,7 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         return isinstance(write, Prepared) and staging.discard(self, write)
 
     def _copy(self, prepared: Prepared) -> None:
-        # Some servers ignore the condition of a copy: do not ask them to copy over an existing object.
+        # Some servers ignore the condition of a copy and would overwrite an existing object: look first.
         if self._exists(prepared.key):
             raise staging.conflict_error(self, prepared)
         what = self.named(prepared.key)
@@ -389,7 +389,7 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         headers = {"Accept-Encoding": "identity", **range_header(start, stop)}
         with client.session.get(client.download_url(key), headers=headers, stream=True) as response:
             raise_for(response)
-            # A web page has none.
+            # A page of some web server, instead of the object, has no generation.
             stated_size(int(response.headers["X-Goog-Generation"]))
             size = answered_size(what, start, stop, response.headers)
             return take(HttpAnswer(size, response.raw, what, partial(_check_crc, response, what)))
@@ -409,14 +409,14 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         return rule_sentences(client.bucket_properties("lifecycle"), prefix)
 
     def lifecycle(self) -> GcsLifecycle:
-        """Return the bucket's rules; a change requires that the bucket is unchanged."""
+        """Return the bucket's lifecycle rules. The service refuses a change if the bucket's metadata has changed."""
         return GcsLifecycle(self.identity, partial(self.call, "look", self.identity))
 
     def _caller(self, client: GcsClient, /) -> str:
         return describe_credentials(client.credentials)
 
     def _ask_for_bucket(self, client: GcsClient) -> None:
-        # Google's service says which of the two is absent, but other servers have to be asked.
+        # Google's answer about an object says if the bucket is absent. Other servers need this request.
         client.page(prefix="", start=None, token=None, size=1)
 
     def _list_objects(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
@@ -428,7 +428,7 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         )
 
     def _deletion(self) -> Callable[[Sequence[str]], Sequence[TieredStoreError]]:
-        # The service runs the parts of a batch request no faster.
+        # Send deletions in parallel: the service runs the parts of a batch request no faster.
         parallelism, stall = self.options.delete_parallelism, self.stall()
         return partial(delete_singly, delete=self._delete, parallelism=parallelism, stall=stall)
 
@@ -438,7 +438,7 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
 
 
 def _check_crc(response: requests.Response, what: str, data: bytes | memoryview) -> None:
-    """Raise StoreUnavailableError if ``data`` is a whole object with another checksum than the server's."""
+    """Raise StoreUnavailableError if ``data`` is a whole object whose checksum differs from the server's."""
     hashes = response.headers.get("X-Goog-Hash", "")
     if not is_whole(response.headers) or "crc32c=" not in hashes:
         return
@@ -447,13 +447,13 @@ def _check_crc(response: requests.Response, what: str, data: bytes | memoryview)
 
 
 def rule_sentences(properties: Mapping[str, Any], prefix: str) -> list[str]:
-    """Return a sentence for each rule in the bucket's properties that deletes live objects under ``prefix``."""
+    """Return one sentence for each lifecycle rule that deletes live objects under ``prefix``."""
     return [
         f"a rule deletes objects {_when(rule.get('condition', {}))}"
         for rule in properties.get("lifecycle", {}).get("rule", [])
         if rule.get("action", {}).get("type") == "Delete"
         and rule.get("condition", {}).get("isLive") is not False
-        # Only noncurrent versions match these two.
+        # These two conditions match only noncurrent versions.
         and not {"numNewerVersions", "daysSinceNoncurrentTime"} & set(rule.get("condition", {}))
         and concerns(prefix, rule.get("condition", {}).get("matchesPrefix", []))
     ]
@@ -470,8 +470,9 @@ _ABOUT: Final = {"age", "matchesPrefix"}
 
 
 class GcsLifecycle(BucketLifecycle):
-    """The rules of a bucket; ``run`` makes a request on the store's client. A change requires the same
-    metageneration.
+    """Lifecycle rules of a bucket. A change requires an unchanged metageneration.
+
+    ``run`` makes a request on the store's client.
     """
 
     has_condition: ClassVar = True
@@ -498,7 +499,7 @@ class GcsLifecycle(BucketLifecycle):
         return LifecycleState(shown, text, str(properties["metageneration"]))
 
     def add_abort_rule(self, name: str, prefix: str, days: int, state: LifecycleState) -> None:  # noqa: ARG002  see below
-        """Add a rule without its name: Google's rules have none."""
+        """Add a rule. ``name`` is ignored, because Google's rules have no names."""
         lifecycle: dict[str, Any] = json.loads(state.text) if state.text else {}
         condition: dict[str, Any] = {"age": days, **({"matchesPrefix": [prefix]} if prefix else {})}
         rule = {"action": {"type": _ABORT}, "condition": condition}
@@ -531,7 +532,7 @@ _DAY_S: Final = 86_400
 
 
 def kept_sentences(properties: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each of the bucket's properties (JSON API) that keep deleted objects."""
+    """Return one sentence for each property of the bucket (JSON API) that keeps deleted objects."""
     kept: list[str] = []
     if properties.get("versioning", {}).get("enabled"):
         kept.append(

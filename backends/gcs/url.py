@@ -1,4 +1,4 @@
-"""The settings in ``gs://bucket/prefix``, and those of Google's environment where a settings file has none."""
+"""Settings from ``gs://bucket/prefix``, and from Google's environment variables if the settings file has none."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tieredstore.model import Properties
 
 
 def properties_of(parts: SplitResult, of_file: Properties) -> dict[str, str]:
-    """Return the properties of a bucket, its endpoint and its credentials."""
+    """Return the settings for a bucket, its endpoint and its credentials."""
     place = {"storage.backend.class": "gcs", "storage.gcs.bucket.name": bucket_of(parts), **prefix_of(parts)}
     emulator = os.environ.get("STORAGE_EMULATOR_HOST")
     if emulator and "storage.gcs.endpoint.url" not in of_file:
         place["storage.gcs.endpoint.url"] = emulator if "://" in emulator else f"http://{emulator}"
     if not any(name.startswith("storage.gcs.credentials.") for name in of_file):
-        # Like Google's own client: an emulator needs no credentials.
+        # As in Google's own client, an emulator needs no credentials.
         by_default = "false" if emulator and "storage.gcs.endpoint.url" in place else "true"
         place["storage.gcs.credentials.default"] = by_default
     return place

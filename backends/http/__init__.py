@@ -1,1 +1,1 @@
-"""The common parts of the clouds' HTTP clients: sessions, bodies, proxies."""
+"""HTTP code that several clouds' clients share: sessions, bodies, proxies."""

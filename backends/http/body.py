@@ -1,4 +1,4 @@
-"""The body of an HTTP answer, read from the connection into the caller's memory, with an exact length."""
+"""Body of an HTTP answer, read from the connection into the caller's memory, with a checked length."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tieredstore.errors import StoreUnavailableError
 
 
 class RawBody(Protocol):
-    """The part of urllib3's response in use."""
+    """The part of urllib3's response that is used here."""
 
     def read1(self, amt: int | None = None, decode_content: bool | None = None) -> bytes:
-        """Return at most ``amt`` bytes, by at most one read of the socket; none at the end."""
+        """Return at most ``amt`` bytes, by at most one read of the socket; empty at the end."""
         ...
 
     def release_conn(self) -> None:
@@ -28,7 +28,7 @@ class RawBody(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """An answer with only its headers read; ``check`` gets the whole body, and raises if it is damaged."""
+    """An answer of which only the headers have been read. ``check`` gets the whole body and raises if it is damaged."""
 
     size: int
     raw: RawBody
@@ -42,7 +42,7 @@ class HttpAnswer:
         return data
 
     def fill(self, buffer: memoryview) -> None:
-        """Read the body into ``buffer``, which has its size."""
+        """Read the body into ``buffer``, which must have its size."""
         read_into(self.raw, buffer, self.what)
         self.check(buffer)
 
@@ -60,15 +60,15 @@ def read_into(raw: RawBody, buffer: memoryview, what: str) -> None:
 
 
 def read_bytes(raw: RawBody, size: int, what: str) -> bytes:
-    """Return the body's ``size`` bytes; raise StoreUnavailableError as ``read_into`` does."""
-    # Grows as bytes come: a server's claimed length must not size a buffer.
+    """Return the ``size`` bytes of the body; raise StoreUnavailableError if it ends early, or at the deadline."""
+    # The buffer grows as bytes arrive: a length that the server claims must not size it.
     kept = BytesIO()
     _read(raw, size, kept.write, what)
     return kept.getvalue()
 
 
 def _read(raw: RawBody, size: int, keep: Callable[[bytes], object], what: str) -> None:
-    # One read of the socket at a time: a server that sends single bytes must not pass the deadline. Small pieces reuse
+    # Read the socket once per round: a server that sends single bytes must not pass the deadline. Small pieces reuse
     # memory that stays in the processor's cache.
     left = size
     try:

@@ -1,4 +1,4 @@
-"""The deadline of a thread's current request, checked between the pieces of a body."""
+"""Deadline of a thread's current request, checked between the pieces of a body."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Final
 from tieredstore.process.deadline import Deadline
 
 PIECE_BYTES: Final = 256 * 1024
-"""Bodies are sent and received in pieces of this size: timeout and deadline apply to each of them."""
+"""Size of the pieces in which bodies are sent and received; timeout and deadline apply to each piece."""
 
 _deadline: Final[ContextVar[Deadline | None]] = ContextVar("tieredstore_http_deadline", default=None)
 
 
 @contextmanager
 def within(deadline: Deadline) -> Generator[None]:
-    """End requests of this thread, in the block, by ``deadline``, with StoreUnavailableError if needed."""
+    """Make requests of this thread in the block fail with StoreUnavailableError after ``deadline``."""
     token = _deadline.set(deadline)
     try:
         yield
@@ -26,19 +26,19 @@ def within(deadline: Deadline) -> Generator[None]:
 
 
 def current_deadline() -> Deadline | None:
-    """Return the deadline of the thread's innermost block (see ``within``)."""
+    """Return the deadline of the thread's innermost ``within`` block, None outside of any."""
     return _deadline.get()
 
 
 def check_deadline(what: str) -> None:
-    """Raise StoreUnavailableError if the deadline of the block has passed."""
+    """Raise StoreUnavailableError if the deadline of the ``within`` block has passed."""
     deadline = _deadline.get()
     if deadline is not None:
         deadline.check(what)
 
 
 def note_sent(position: int) -> None:
-    """Note the bytes sent of the request's body: the upload is not stalled."""
+    """Record that the body's first ``position`` bytes were sent, so that the upload does not count as stalled."""
     deadline = _deadline.get()
     if deadline is not None and deadline.part is not None:
         deadline.part.reached(position)

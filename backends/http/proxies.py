@@ -1,4 +1,4 @@
-"""A SOCKS5 proxy between here and an object store."""
+"""SOCKS5 proxy between this process and an object store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SocksProxy:
-    """The proxy's address and our credentials. It gets names of hosts, and resolves them itself."""
+    """The proxy's address and our credentials for it. The proxy resolves host names."""
 
     host: str
     port: int
@@ -21,7 +21,7 @@ class SocksProxy:
 
     @classmethod
     def from_settings(cls, settings: ProxySettings | None) -> SocksProxy | None:
-        """Return the proxy of ``storage.proxy.*``, None without one."""
+        """Return the proxy of ``storage.proxy.*``, or None."""
         if settings is None:
             return None
         username = settings.username.get_secret_value() if settings.username else None
@@ -30,7 +30,7 @@ class SocksProxy:
 
     @property
     def url(self) -> str:
-        """The proxy's URL for HTTP libraries; ``socks5h`` resolves no name on this side. Contains the password."""
+        """The proxy's URL for HTTP libraries, with the password. ``socks5h`` lets the proxy resolve host names."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         if self.username is None:
             return f"socks5h://{host}:{self.port}"

@@ -1,4 +1,4 @@
-"""The range of an HTTP request for bytes, and of the answer: the required length of its body."""
+"""Byte ranges of HTTP requests and answers, and the body length that an answer must have."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Final
 
 from tieredstore.errors import RangeNotSatisfiableError, StoreError
 
-# Azurite answers requests for ranges of an empty object, which have no answer, with 0 to -1.
+# The -1 is Azurite's: it answers a range request for an empty object with bytes 0 to -1.
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,19})-(\d{1,19}|-1)/(\d{1,19})")
 _LENGTH: Final = re.compile(r"\d{1,19}")
 
 
 def range_header(start: int, stop: int | None) -> dict[str, str]:
-    """Return the request header for ``start:stop``; none for a whole object, because an empty one has no range."""
+    """Return the Range header for ``start:stop``; none for a whole object, because an empty one has no range."""
     if start == 0 and stop is None:
         return {}
     return {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"}
 
 
 def answered_size(what: str, start: int, stop: int | None, headers: Mapping[str, str]) -> int:
-    """Return the body's size, if the answer is to a request for ``start:stop``.
+    """Return the body's size; raise StoreError if the answer is not for ``start:stop``.
 
-    Raise RangeNotSatisfiableError for an object that ends before the range: servers then send the existing bytes.
+    Raise RangeNotSatisfiableError if the object ends before the range does: servers then send the bytes that exist.
     """
     first, end, total = _answered_range(what, headers)
     if first != start:
@@ -39,8 +39,9 @@ def answered_size(what: str, start: int, stop: int | None, headers: Mapping[str,
 
 
 def _least_end(start: int, stop: int | None) -> int:
-    """Return the smallest valid end of the object: "to the end" requires one byte, except for the whole of an empty
-    object.
+    """Return the smallest size an object must have for this range.
+
+    A range to the end needs one byte, except the whole of an empty object.
     """
     if stop is not None:
         return stop
@@ -48,15 +49,13 @@ def _least_end(start: int, stop: int | None) -> int:
 
 
 def is_whole(headers: Mapping[str, str]) -> bool:
-    """Return True if the answer contains all of the object, so that the object's checksum is the body's."""
+    """Return True if the answer has all of the object, so that the object's checksum applies to the body."""
     match = _CONTENT_RANGE.fullmatch(_header(headers, "Content-Range") or "")
     return match is None or (int(match[1]) == 0 and int(match[2]) + 1 == int(match[3]))
 
 
 def _answered_range(what: str, headers: Mapping[str, str]) -> tuple[int, int, int]:
-    """Return start and stop of the answer's bytes, and the object's size; without a Content-Range it is the whole
-    object.
-    """
+    """Return start and stop of the answer's bytes, and the object's size; all of the object without Content-Range."""
     content_range = _header(headers, "Content-Range")
     length = _header(headers, "Content-Length") or ""
     if _LENGTH.fullmatch(length) is None:
@@ -78,5 +77,5 @@ def check_lengths(headers: Mapping[str, str]) -> None:
 
 
 def _header(headers: Mapping[str, str], name: str) -> str | None:
-    # botocore returns a plain dictionary with lower-case names, the others a case-insensitive one.
+    # botocore returns a plain dictionary with lower-case names; other clients return a case-insensitive mapping.
     return headers.get(name, headers.get(name.lower()))

@@ -1,7 +1,6 @@
-"""HTTP sessions under the SDKs of Google and Azure: pools, timeouts and deadlines are set here, failures translated
-once.
+"""HTTP sessions under the SDKs of Google and Azure, with our pools, timeouts, deadlines and errors.
 
-Both SDKs send their requests by ``requests``; a session's settings apply to every request.
+Both SDKs send their requests by ``requests``, so a session's settings apply to every request.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from tieredstore.errors import StoreError, StoreUnavailableError, excerpt
 from tieredstore.redaction import redacted
 
 _METADATA_HOSTS: Final = ("169.254.169.254", "metadata.google.internal")
-"""The hosts that tell a machine's own identity: through a proxy, they would tell the proxy's."""
+"""Metadata servers, which report the machine's own identity. Through a proxy, they would report the proxy's."""
 
 AnySession = TypeVar("AnySession", bound=requests.Session)
 
@@ -33,8 +32,8 @@ AnySession = TypeVar("AnySession", bound=requests.Session)
 class HttpLimits:
     """The limits of a session.
 
-    ``connections`` are kept open for reuse; more may be open at once. The timeouts are of one step: making a
-    connection, sending a piece (also bounded by the connect timeout), waiting for the next bytes.
+    The pool keeps ``connections`` open for reuse; more may be open at once. A timeout limits one step: the connect
+    timeout covers making a connection and sending a piece, the read timeout covers waiting for the next bytes.
     """
 
     connections: int = 32
@@ -42,7 +41,7 @@ class HttpLimits:
     read_timeout_s: float = 60.0
 
     def timeouts_s(self) -> tuple[float, float]:
-        """Return connect and read timeout of the next request: not beyond the deadline."""
+        """Return connect and read timeout of the next request, shortened to the deadline."""
         deadline = current_deadline()
         if deadline is None:
             return self.connect_timeout_s, self.read_timeout_s
@@ -52,7 +51,7 @@ class HttpLimits:
 
 
 class Buffers:
-    """Several buffers sent as one body, without joining them. It can be sent again."""
+    """Several buffers sent as one body, without joining them. The body can be sent again."""
 
     def __init__(self, *buffers: Buffer) -> None:
         self.views: list[memoryview[int]] = [byte_view(buffer) for buffer in buffers]
@@ -62,20 +61,20 @@ class Buffers:
 
 
 class BoundedAdapter(HTTPAdapter):
-    """Sends requests within our limits, whatever timeouts the caller passes, and never twice."""
+    """Sends each request once, within our limits; ignores the caller's timeouts."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
         super().__init__(pool_connections=4, pool_maxsize=limits.connections, max_retries=0)
 
     def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **options: Any) -> None:
-        """Make the pools, with our piece size."""
+        """Make the pools with our piece size."""
         super().init_poolmanager(connections, maxsize, block, blocksize=PIECE_BYTES, **options)
         untyped: Any = self.poolmanager
         untyped.pool_classes_by_scheme = BOUNDED_POOLS
 
     def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
-        """Make the pools behind a proxy, with our piece size."""
+        """Make the pools of a proxy with our piece size."""
         manager = super().proxy_manager_for(proxy, blocksize=PIECE_BYTES, **options)
         manager.pool_classes_by_scheme = _socks_pools() if proxy.lower().startswith("socks") else BOUNDED_POOLS
         return manager
@@ -86,15 +85,15 @@ class BoundedAdapter(HTTPAdapter):
             close_pools(manager)
 
     def send(self, request: requests.PreparedRequest, *args: Any, **options: Any) -> requests.Response:
-        """Send with our timeouts; a long body goes piece by piece."""
-        # As a positional argument the timeout comes second; both SDKs and requests itself pass it by name.
+        """Send with our timeouts; send a long body piece by piece."""
+        # Both SDKs and requests itself pass the timeout by name, so this replaces it.
         options["timeout"] = self._limits.timeouts_s()
         request.body = _in_pieces(request.body)
         return super().send(request, *args, **options)
 
 
 def _socks_pools() -> dict[str, Any]:
-    # Needs PySocks, which only users of a proxy have.
+    # This needs PySocks, which only users of a proxy have.
     from tieredstore.backends.http.socks_sockets import SOCKS_POOLS  # noqa: PLC0415
 
     return SOCKS_POOLS
@@ -103,23 +102,21 @@ def _socks_pools() -> dict[str, Any]:
 class StoreAdapter(BoundedAdapter):
     """Raises connection failures as ``StoreUnavailableError``.
 
-    Not for requests by which SDKs find credentials: there a failed request means to try another source.
+    Do not use it for requests by which SDKs find credentials: after a failure there, an SDK tries another source.
     """
 
     def send(self, request: requests.PreparedRequest, *args: Any, **options: Any) -> requests.Response:
-        """Send; raise StoreUnavailableError if no answer comes, StoreError if the server's certificate is not
-        trusted.
-        """
+        """Send; raise StoreUnavailableError without an answer, StoreError for an untrusted certificate."""
         try:
             return super().send(request, *args, **options)
         except requests.RequestException as error:
             failure = connection_failure(error)
-        # Not chained to the library's error: a traceback would show its URL with a signature.
+        # Not chained to the library's error: a traceback would show its URL, which may have a signature.
         raise failure from None
 
 
 def connection_failure(error: Exception) -> StoreError:
-    """Return our error for a request without an answer, or a truncated answer."""
+    """Return our error for a missing or truncated answer."""
     root = _root(error)
     text = excerpt(redacted(root), 300) or type(root).__name__
     if isinstance(root, ssl.SSLCertVerificationError):
@@ -128,7 +125,7 @@ def connection_failure(error: Exception) -> StoreError:
 
 
 def _root(error: BaseException) -> BaseException:
-    """Return the innermost cause: the libraries wrap it several times, each adding the URL."""
+    """Return the innermost cause: the libraries wrap an error several times, and add the URL each time."""
     seen = {id(error)}
     while True:
         inner = [getattr(error, "reason", None), *error.args, error.__cause__]
@@ -140,7 +137,7 @@ def _root(error: BaseException) -> BaseException:
 
 
 def _in_pieces(body: Any) -> Any:
-    """Return a long ``body`` as one that is read piece by piece; any other unchanged."""
+    """Wrap a long ``body`` so that it is read piece by piece; return any other unchanged."""
     if isinstance(body, bytes | bytearray | memoryview):
         body = Buffers(cast("Buffer", body))
     if not isinstance(body, Buffers):
@@ -149,9 +146,10 @@ def _in_pieces(body: Any) -> Any:
 
 
 class _PiecewiseBody:
-    """Buffers as a file, read in pieces.
+    """A body as a file that is read in pieces.
 
-    A body passed whole is one ``sendall``, limited as a whole by the connect timeout: slow lines would fail.
+    The library sends a body without ``read`` by one ``sendall``, which must end within the connect timeout: a slow line
+    would fail.
     """
 
     def __init__(self, views: Iterable[memoryview]) -> None:
@@ -159,8 +157,8 @@ class _PiecewiseBody:
         self._sent = 0
 
     def read(self, _: int = -1) -> memoryview | bytes:
-        """Return the next piece, not copied: of our size, whatever size is requested; empty at the end."""
-        # A request for more means that the previous pieces were sent.
+        """Return the next piece without a copy, of our size and not the requested one; empty at the end."""
+        # The sender has sent the previous pieces before it requests the next.
         note_sent(self._sent)
         check_deadline("sending the body")
         piece = next(self._pieces, b"")
@@ -169,17 +167,17 @@ class _PiecewiseBody:
 
 
 def configure(session: AnySession, adapter: HTTPAdapter, proxy: SocksProxy | None) -> AnySession:
-    """Mount this adapter for everything, behind ``proxy`` or, without one, the environment's."""
+    """Mount ``adapter`` for all URLs, behind ``proxy`` or else the environment's proxy."""
     session.mount("https://", adapter)
     session.mount("http://", adapter)
-    # A redirection would send bodies and credentials anywhere: treat it as an ordinary answer.
+    # Following a redirection would send bodies and credentials anywhere: treat it as an ordinary answer.
     untyped: Any = session
     untyped.get_redirect_target = _nowhere
-    # Otherwise a password for the host in ~/.netrc would replace the chosen credentials.
+    # Otherwise a password for the host in ~/.netrc replaces the chosen credentials.
     session.auth = _keep_request
     session.hooks["response"].append(_read_if_refused)
     if proxy is not None:
-        # The environment's proxy would override the configured one.
+        # Otherwise the environment's proxy overrides the configured one.
         session.trust_env = False
         session.verify = certificates()
         session.proxies = proxies_of(proxy)
@@ -187,9 +185,7 @@ def configure(session: AnySession, adapter: HTTPAdapter, proxy: SocksProxy | Non
 
 
 def proxies_of(proxy: SocksProxy) -> dict[str, str]:
-    """Return ``requests``' table of proxies: all hosts behind ``proxy``, except those that tell the machine's
-    identity.
-    """
+    """Return the proxy table of ``requests``: all hosts use ``proxy``, except the metadata servers."""
     return {"http": proxy.url, "https": proxy.url, **{f"http://{host}": "" for host in _METADATA_HOSTS}}
 
 
@@ -199,7 +195,7 @@ def certificates() -> str | bool:
 
 
 def _read_if_refused(response: requests.Response, **_: object) -> None:
-    """Read the body of a refusal or redirection: the SDKs do not, and leave its connection open."""
+    """Read the body of an error or redirection: the SDKs do not, and then its connection is not reused."""
     if response.status_code == requests.codes.unauthorized or response.is_redirect:
         response.content  # noqa: B018  a property that reads
 

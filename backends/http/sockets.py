@@ -1,9 +1,9 @@
-"""Connections whose every wait ends by the deadline of their call.
+"""Connections on which every wait ends by the deadline of the call.
 
-The timeouts of the libraries below are of one wait: a server that sends single bytes in time, or one "100 Continue"
-after the other, would block a call for ever, in a header, a listing, the body of an error, a proxy's answer. So the
-socket itself checks the deadline (``deadlines.within``) before each wait, without a thread. Only the resolution of a
-host's name cannot be cut short: the resolver has its own timeouts.
+The timeouts of the HTTP libraries limit a single wait. A server could send single bytes, or one "100 Continue" after
+the other, and block a call forever: in a header, a listing, the body of an error, or a proxy's answer. So the socket
+itself checks the deadline (``deadlines.within``) before each wait, without a thread. Only resolving a host name cannot
+be cut short: the resolver has its own timeouts.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     _Connection = HTTPSConnection
     _Pool = HTTPSConnectionPool
 else:
-    # At run time these are mixed into classes that have the methods.
+    # For the type checker these mix-ins derive from urllib3's classes; at run time they are mixed into them.
     _Connection = _Pool = object
 
 MOST_ANSWER_BYTES: Final = 16 << 20
-"""The largest answer that is parsed: a page of a thousand keys of 1024 bytes, each escaped, has some ten megabytes."""
+"""The largest answer that is parsed. A page of a thousand keys of 1,024 bytes, each escaped, has some ten megabytes."""
 
 AnySocket = TypeVar("AnySocket", bound=socket.socket)
 Result = TypeVar("Result")
 
 
 class _BoundedSocket:
-    """A mix-in for sockets: no wait lasts beyond the deadline."""
+    """Mix-in for sockets: no wait lasts beyond the deadline."""
 
     __slots__ = ()
 
@@ -59,7 +59,7 @@ class _BoundedSocket:
 
 
 def _plain(base: object) -> Any:
-    """Return the underlying class of sockets, whose methods ``_BoundedSocket`` cannot know."""
+    """Return ``base`` as untyped: ``_BoundedSocket`` cannot know the class that it is mixed into."""
     return base
 
 
@@ -77,7 +77,7 @@ def within_deadline(sock: Any, operation: Callable[..., Result], *args: Any) -> 
     try:
         return operation(*args)
     finally:
-        # The connection's next request has another deadline.
+        # Restore the timeout: the connection's next request has another deadline.
         sock.settimeout(timeout_s)
 
 
@@ -87,9 +87,9 @@ def _bounded_class(kind: type[socket.socket]) -> type[socket.socket]:
 
 
 def bound_socket(sock: Any) -> Any:
-    """Return ``sock``, TLS or not, which from now on keeps to the deadline of its thread."""
-    # A socket cannot be wrapped after its handshake, so its class is exchanged. TLS within TLS is not a socket, but
-    # uses a bounded one.
+    """Make ``sock``, TLS or not, observe the deadline of its thread from now on; return it."""
+    # A socket cannot be wrapped after its handshake, so change its class. TLS within TLS is no socket, but wraps a
+    # bounded one.
     if isinstance(sock, socket.socket) and not isinstance(sock, _BoundedSocket):
         kind: Any = type(sock)
         sock.__class__ = _bounded_class(kind)
@@ -97,7 +97,7 @@ def bound_socket(sock: Any) -> Any:
 
 
 def connect_timeout_s(timeout_s: float | None) -> float | None:
-    """Return the time for connecting: ``timeout_s``, or until the deadline; raise TimeoutError if that has passed."""
+    """Return the time left for connecting, at most ``timeout_s``; raise TimeoutError if the deadline has passed."""
     deadline = current_deadline()
     if deadline is None:
         return timeout_s
@@ -110,10 +110,10 @@ def connect_timeout_s(timeout_s: float | None) -> float | None:
 def first_connected(
     host: str, port: int, family: int, connect: Callable[[Any, float | None], AnySocket], timeout_s: float | None
 ) -> AnySocket:
-    """Return the result of ``connect`` for the first of the host's addresses (as of ``getaddrinfo``) that works.
+    """Try ``connect`` on each address of the host (from ``getaddrinfo``); return its result for the first that works.
 
-    ``connect`` also gets the timeout. If no address works, raise the OSError of the last one. An unreachable host has
-    as many timeouts as addresses, so the deadline is checked before each.
+    ``connect`` gets the address and the timeout. If no address works, raise the OSError of the last. Each address of an
+    unreachable host costs a timeout, so check the deadline before each.
     """
     failures: list[OSError] = []
     for address in socket.getaddrinfo(host.strip("[]"), port, family, socket.SOCK_STREAM):
@@ -125,7 +125,7 @@ def first_connected(
     try:
         raise failures[0] if failures else OSError("the host has no address")
     finally:
-        # An error held by its own frames would keep connections until garbage collection.
+        # Break the cycle between the error and this frame, which would keep connections open until garbage collection.
         failures.clear()
 
 
@@ -148,7 +148,7 @@ def open_socket(
 
 
 class BoundedConnection(_Connection):
-    """A mix-in for urllib3's connections, and classes made of them."""
+    """Mix-in for urllib3's connections and their subclasses."""
 
     def _new_conn(self) -> socket.socket:
         def connect(address: Any, timeout_s: float | None) -> socket.socket:
@@ -175,14 +175,14 @@ class BoundedConnection(_Connection):
 
 
 class BoundedAnswers(_Pool):
-    """A mix-in for urllib3's pools: no answer longer than any of the protocols' is read whole.
+    """Mix-in for urllib3's pools: cut off an answer that is longer than any valid one.
 
-    The SDKs read parsed answers by ``stream``, and would take minutes and gigabytes for a listing of a hundred
-    megabytes; the bytes of objects are read piece by piece, never by ``stream``.
+    The SDKs read the answers that they parse by ``stream``; a listing of a hundred megabytes would cost minutes and
+    gigabytes. The bytes of objects do not go through ``stream``.
     """
 
     def urlopen(self, *args: Any, **options: Any) -> Any:
-        """Call the pool's method; an answer that gets too long is cut off."""
+        """Send the request; cut off an answer that gets too long."""
         response: Any = super().urlopen(*args, **options)
         response.stream = partial(_read_bounded, response, response.stream)
         return response
@@ -205,8 +205,8 @@ def pools(
     https: type[HTTPConnection] = HTTPSConnection,
     before: tuple[type, ...] = (BoundedConnection,),
 ) -> dict[str, Any]:
-    """Return classes of pools by scheme, for pool managers, whose connections have ``before`` mixed in."""
-    # Made by `type`, because the libraries' stubs contradict each other about the bases.
+    """Return pool classes by scheme, for pool managers; ``before`` is mixed into their connections."""
+    # Made by `type`, because the libraries' stubs contradict each other about the base classes.
     return {
         scheme: type(
             f"Bounded{pool.__name__}",
@@ -218,9 +218,9 @@ def pools(
 
 
 def close_pools(manager: Any) -> None:
-    """Close the idle connections of a pool manager, which only forgets its pools when it is cleared itself.
+    """Close the idle connections of a pool manager, whose own ``clear`` only forgets the pools.
 
-    Otherwise they would live as long as an error that holds an answer.
+    Otherwise connections stay open as long as an error that refers to an answer.
     """
     for key in manager.pools.keys():  # noqa: SIM118  it cannot be iterated over, but copies its keys
         pool = manager.pools.get(key)
@@ -230,4 +230,4 @@ def close_pools(manager: Any) -> None:
 
 
 BOUNDED_POOLS: Final = pools()
-"""Pools of plain connections, also to and through HTTP proxies."""
+"""Pools of direct connections, and of those to and through HTTP proxies."""

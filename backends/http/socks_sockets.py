@@ -11,7 +11,7 @@ from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from tieredstore.backends.http.sockets import BoundedConnection, bound_socket, first_connected, pools
 
-# It has no types.
+# PySocks has no types.
 _socks: Final[Any] = importlib.import_module("socks")
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ else:
 
 
 class BoundedSocksConnection(_Connection):
-    """A mix-in for urllib3's connections through a SOCKS proxy, after ``BoundedConnection``'s own methods."""
+    """Mix-in for urllib3's connections through a SOCKS proxy; it comes before ``BoundedConnection``."""
 
     def _new_conn(self) -> Any:
         options: Any = self._socks_options
@@ -33,7 +33,7 @@ class BoundedSocksConnection(_Connection):
         except TimeoutError as error:
             raise ConnectTimeoutError(self, f"Connection to {self.host} timed out") from error
         except OSError as error:
-            # A refusal by the proxy is one too.
+            # A refusal by the proxy counts as a failed connection.
             raise NewConnectionError(self, f"Failed to establish a new connection: {error}") from error
         sys.audit("http.client.connect", self, self.host, self.port)
         return sock

@@ -1,6 +1,6 @@
 """Amazon S3 and compatible stores.
 
-Imports the options at once, the store, which needs its SDK, on first use.
+Importing this package loads the options. The store, and with it the SDK, is imported on first use.
 """
 
 from typing import TYPE_CHECKING

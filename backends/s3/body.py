@@ -1,4 +1,4 @@
-"""Bodies of S3's answers, read straight into the caller's memory, and parts of uploads in the SDK's form."""
+"""Bodies of S3's answers, read straight into the caller's memory, and parts of uploads as files for the SDK."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class S3Answer:
-    """An answer with only its headers read."""
+    """An answer of which only the headers have been read."""
 
     size: int
     body: StreamingBody
@@ -25,8 +25,8 @@ class S3Answer:
 
     def read(self) -> bytes:
         """Return the body; raise StoreUnavailableError if it ends early, or at the deadline."""
-        # Grows as bytes come: a server's claimed length must not size a buffer. The piece in between stays in the
-        # processor's cache, and the result is returned without another copy.
+        # The buffer grows as bytes arrive: a length that the server claims must not size it. The piece in between stays
+        # in the processor's cache, and the result is returned without another copy.
         wire = _wire(self.body)
         kept = BytesIO()
         piece = memoryview(bytearray(min(self.size, PIECE_BYTES)))
@@ -36,7 +36,7 @@ class S3Answer:
         return kept.getvalue()
 
     def fill(self, buffer: memoryview) -> None:
-        """Read the body into all of ``buffer``; makes no other copy unless checksums are checked."""
+        """Fill all of ``buffer`` with the body; makes another copy only if checksums are checked."""
         wire = _wire(self.body)
         filled = 0
         while filled < len(buffer):
@@ -44,7 +44,7 @@ class S3Answer:
         self._finish()
 
     def _some(self, wire: http.client.HTTPResponse | None, buffer: memoryview, before: int) -> int:
-        """Read once into ``buffer``; return the number of bytes."""
+        """Read the socket once into ``buffer``; return the number of bytes."""
         body: Any = self.body
         count: int = body.readinto(buffer) if wire is None else _read_once(wire, buffer)
         if count == 0:
@@ -53,8 +53,8 @@ class S3Answer:
         return count
 
     def _finish(self) -> None:
-        """Release the connection for another request, once all of the body was read."""
-        # At the end the SDK verifies the checksum, if configured.
+        """Release the connection for another request, after all of the body was read."""
+        # Reading past the end makes the SDK verify the checksum, if configured.
         if _wire(self.body) is None and self.body.read():
             raise StoreError("the store sent more bytes than it said")
         release = getattr(getattr(self.body, "_raw_stream", None), "release_conn", None)
@@ -63,8 +63,7 @@ class S3Answer:
 
 
 def _wire(body: StreamingBody) -> http.client.HTTPResponse | None:
-    """Return the answer below botocore's and urllib3's layers, which copy each byte twice more; None if it is not
-    plain.
+    """Return the socket-level answer, which skips two copies per byte in botocore and urllib3; None if it is not plain.
 
     A body is not plain if botocore checks its checksum, or if its length is unknown.
     """
@@ -77,9 +76,9 @@ def _wire(body: StreamingBody) -> http.client.HTTPResponse | None:
 
 
 def _read_once(wire: http.client.HTTPResponse, rest: memoryview) -> int:
-    """Read the socket once, as HTTPResponse.readinto does repeatedly.
+    """Read the socket once, where HTTPResponse.readinto would read it repeatedly.
 
-    Once, because a server that sends single bytes would keep a loop below us past every deadline.
+    If a server sends single bytes, a loop below us would run past every deadline.
     """
     if not wire.length:
         return 0
@@ -91,9 +90,9 @@ def _read_once(wire: http.client.HTTPResponse, rest: memoryview) -> int:
 
 
 class PartBody(io.RawIOBase):
-    """A part as the file that the SDK wants, without a copy; it can be sent again from its start.
+    """A part of an upload as the file that the SDK requires, without a copy. It can be sent again from its start.
 
-    Small pieces are sent one by one, so each has the whole network timeout, and the deadline is checked between them.
+    It is sent in small pieces. Each piece has the whole network timeout, and the deadline is checked between pieces.
     """
 
     def __init__(self, data: memoryview, what: str) -> None:
@@ -106,11 +105,12 @@ class PartBody(io.RawIOBase):
         return len(self._data)
 
     def read(self, size: int | None = -1, /) -> Any:
-        """Return the next bytes as a view; a small request may get more than it asked for."""
-        # A request for more means that the previous pieces were sent.
+        """Return the next bytes as a view, possibly more than ``size``."""
+        # The sender has sent the previous pieces before it requests the next.
         note_sent(self._position)
         check_deadline(self._what)
-        # http.client requests 16 KiB at a time, sends everything it gets, and each round costs processor time.
+        # http.client requests 16 KiB at a time, but sends everything it gets; larger pieces save processor time per
+        # round.
         stop = len(self._data) if size is None or size < 0 else self._position + max(size, PIECE_BYTES)
         piece = self._data[self._position : stop]
         self._position += len(piece)
@@ -136,7 +136,5 @@ class PartBody(io.RawIOBase):
 
 
 def sendable(data: memoryview, what: str) -> Any:
-    """Return ``data`` in the form the SDK sends. Before a file it sends "100-continue", which small bodies do not
-    repay.
-    """
+    """Return ``data`` as the SDK should send it: small bodies as bytes, because a file costs a "100-continue" first."""
     return bytes(data) if len(data) <= PIECE_BYTES else PartBody(data, what)

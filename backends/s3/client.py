@@ -1,8 +1,7 @@
-"""The boto3 client of a store: credentials, timeouts, pool, checksums, and a check of each document before it is
-parsed.
+"""The boto3 client of a store: credentials, timeouts, pool, checksums, and a check of each XML document.
 
-Fixed keys, a rotated file of keys, or the SDK's own chain sign the requests; one never replaces another. The SDK
-accepts any XML as any answer, so documents are checked before the SDK reads them.
+Requests are signed by fixed keys, by a file of keys that may be rotated, or by the SDK's own chain; one source never
+replaces another. The SDK accepts any XML as any answer, so documents are checked before it parses them.
 
 Kept apart from the store, its only user: together they would pass 600 lines.
 """
@@ -63,7 +62,7 @@ def _value(properties: Mapping[str, str], name: str) -> str:
 
 
 class FileCredentials(Credentials):
-    """Credentials read for each signature from a file that is watched for changes."""
+    """Credentials that are read for each signature from a file watched for changes."""
 
     def __init__(self, file: WatchedFile[AccessKeys]) -> None:
         self._file = file
@@ -71,7 +70,7 @@ class FileCredentials(Credentials):
         super().__init__(keys.key_id, keys.secret, keys.token, method="tieredstore-file")
 
     def get_frozen_credentials(self) -> ReadOnlyCredentials:
-        """Return the file's present keys; raise ConfigError if it cannot be read, never return older ones."""
+        """Return the file's current keys; raise ConfigError if it cannot be read, and never return older keys."""
         keys = self._file.get()
         return ReadOnlyCredentials(keys.key_id, keys.secret, keys.token)
 
@@ -92,7 +91,7 @@ def choose_credentials(options: S3Options, session: Session) -> Credentials:
 
 
 def describe_credentials(options: S3Options) -> str:
-    """Describe the source of the key, and the end of its id. May request a token."""
+    """Describe the source of the access key, and the end of its id. May request a token."""
     session = open_session()
     credentials = choose_credentials(options, session)
     match options.credentials:
@@ -122,7 +121,7 @@ _ADDRESSING: Final = {None: "auto", True: "path", False: "virtual"}
 
 
 class _Chosen(CredentialProvider):
-    """Passes chosen credentials to the SDK."""
+    """Credential provider that returns the chosen credentials to the SDK."""
 
     METHOD = "tieredstore"
     CANONICAL_NAME = "tieredstore"
@@ -132,7 +131,7 @@ class _Chosen(CredentialProvider):
         self._credentials = credentials
 
     def load(self) -> Credentials:
-        """Return the credentials."""
+        """Return the chosen credentials."""
         return self._credentials
 
 
@@ -142,7 +141,7 @@ def open_client(options: S3Options) -> S3Client:
         session = open_session()
         credentials = choose_credentials(options, session)
         session.register_component("credential_provider", CredentialResolver([_Chosen(credentials)]))
-        # The stubs of one service lack this method, which has an overload for each of some 400.
+        # The installed type stubs cover one service, and lack this method with its overloads for some 400 services.
         factory: Any = boto3.Session(botocore_session=session, region_name=options.region)
         verify = None if options.certificate_check else False
         client: S3Client = factory.client(
@@ -150,7 +149,8 @@ def open_client(options: S3Options) -> S3Client:
         )
     if not options.certificate_check:
         _logger.warning("%s: the server's certificate is not checked", options.url)
-    # Registered for any service, to come before the SDK's handler for S3, which takes a web page for a server's error.
+    # Registered for all services, to run before the SDK's own handler for S3, which reads a web page as a server's
+    # error.
     client.meta.events.register_first("before-parse.*.*", check_document)
     if options.legacy_md5:
         client.meta.events.register("before-call.s3.DeleteObjects", _md5_instead)
@@ -160,17 +160,17 @@ def open_client(options: S3Options) -> S3Client:
 
 
 def client_config(options: S3Options) -> Config:
-    """Return the SDK's configuration. The SDK tries once: the store retries, within its deadlines.
+    """Return the SDK's configuration. The SDK does not retry: the store does, within its deadlines.
 
-    The store also adds checksums of bodies (CRC-32C, some ten times as fast as the SDK's own CRC-32), so the SDK adds
-    its own only where S3 requires one. Without them the signature covers the body's SHA-256, over TLS too.
+    The SDK adds checksums only where S3 requires one. The store adds its own CRC-32C of bodies, some ten times as fast
+    as the SDK's CRC-32. If neither is sent, the signature covers the body's SHA-256, over TLS too.
     """
     compatible = options.compatibility is Compatibility.S3_COMPATIBLE
     path_style = True if compatible and options.path_style is None else options.path_style
     attempt = options.attempt_timeout_s or options.call_timeout_s
     s3: Any = {
         "addressing_style": _ADDRESSING[path_style],
-        # Over plain HTTP the SDK would sign it by default.
+        # Over plain HTTP the SDK signs the payload by default.
         "payload_signing_enabled": compatible or _is_plain_http(options),
     }
     return Config(
@@ -199,7 +199,7 @@ def _md5_instead(params: dict[str, Any], **_: object) -> None:
 
 
 def _through_proxy(client: S3Client, options: S3Options, proxy: SocksProxy) -> None:
-    # Imported here: only users of a proxy need PySocks.
+    # Only users of a proxy have PySocks.
     from tieredstore.backends.s3.socks import send_through  # noqa: PLC0415
 
     send_through(client, options, proxy)
@@ -215,24 +215,25 @@ _ROOTS: Final = {
     "GetBucketVersioning": "VersioningConfiguration",
     "GetObjectLockConfiguration": "ObjectLockConfiguration",
 }
-"""The root element of each operation's answer."""
+"""The root element of each operation's XML answer."""
 
 _WITHOUT: Final = frozenset({"PutObject", "UploadPart", "DeleteObject"})
-"""Operations whose answers have no document."""
+"""Operations whose answers have no XML document."""
 
 _TRUNCATED: Final = re.compile(rb"<(?:\w+:)?IsTruncated>(?!\s*(?:true|false)\s*<)")
 _ROOT: Final = re.compile(rb"\s*(?:<\?xml[^>]*>)?\s*(?:<!--.*?-->\s*)*<(?:\w+:)?(\w+)[\s/>]", re.DOTALL)
 
 
 def check_document(operation_model: Any, response_dict: Any, **_: object) -> None:
-    """Raise MalformedAnswerError for a success whose document is not the operation's; botocore calls it before parsing.
+    """Raise MalformedAnswerError for a success whose document is not the operation's. botocore calls this before
+    parsing.
 
-    An error in an answer of status 200 passes: the SDK looks for those.
+    An error document in an answer of status 200 passes, because the SDK detects it.
     """
     name, status, body = operation_model.name, response_dict["status_code"], response_dict["body"]
     length = response_dict["headers"].get("Content-Length", "0")
     if name == "GetObject" and status < 300 and not (length.isascii() and length.isdigit()):
-        # The SDK fails on it, and leaves the connection open.
+        # The SDK would fail on the answer and leave its connection open.
         body.close()
         raise MalformedAnswerError(f"{name}: the store answered with a Content-Length of {length!r:.80}")
     if status >= 300 or (name not in _ROOTS and name not in _WITHOUT) or not isinstance(body, bytes):

@@ -1,7 +1,7 @@
 """Bounded connections (see ``backends.http.sockets``) under botocore, which handles "100-continue" in its own way.
 
-The replaced part is not public in botocore (seen in 1.44): the classes of pools in the session of a client's endpoint.
-Tests check that deadlines hold and that requests pass the proxy.
+botocore has no public way to replace the pool classes in the session of a client's endpoint (seen in 1.44). Tests check
+that deadlines hold and that requests pass the proxy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class WholeContinue:
-    """A mix-in for botocore's connections, which look for the end of a "100 Continue" for ever."""
+    """Mix-in for botocore's connections, which would wait for the end of a "100 Continue" forever."""
 
     def _consume_headers(self, fp: Any) -> None:
         while line := fp.readline():
@@ -45,9 +45,9 @@ def http_session(client: S3Client) -> Any:
 
 
 def open_session() -> Session:
-    """Open a session of the SDK whose clients, including those that fetch credentials, keep to the call's deadline.
+    """Open a session of the SDK whose clients observe the call's deadline, including those that fetch credentials.
 
-    Each of their waits for a server, or for the environment's proxy, ends by it.
+    The deadline bounds each wait for a server, or for the environment's proxy.
     """
     session = botocore.session.get_session()
     untyped: Any = session
@@ -63,9 +63,7 @@ def open_session() -> Session:
 
 
 def bound_chain(session: Session) -> None:
-    """Bound the requests that the SDK's chain makes without a client: to the endpoints of containers and of
-    machines.
-    """
+    """Bound the SDK chain's requests to metadata endpoints of containers and hosts, which use no client."""
     chain: Any = session.get_component("credential_provider")
     for provider in chain.providers:
         fetcher = getattr(provider, "_fetcher", None) or getattr(provider, "_role_fetcher", None)

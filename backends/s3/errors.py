@@ -1,4 +1,4 @@
-"""Translation of every error of botocore, urllib3 and the socket below into one of ours."""
+"""Translate every error of botocore, urllib3 and the socket into one of ours."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ class NotSupportedError(StoreError):
     """The server does not support the request: a bulk delete, or a condition."""
 
 
-# By S3's error code first: several of them share a status, and an entry of a bulk delete has none.
+# Look up S3's error code before the status: several codes share a status, and an entry of a bulk delete has none.
 _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "NoSuchKey": ObjectNotFoundError,
     "NoSuchBucket": StoreError,
     "NoSuchUpload": PartsGoneError,
-    # Also of a server that died while it completed the upload, and restarts with some of its parts moved away.
+    # A server also sends it if it died while completing the upload, and restarts with some parts moved away.
     "InvalidPart": PartsGoneError,
     "InvalidRange": RangeNotSatisfiableError,
     "PreconditionFailed": PreconditionFailedError,
     # Another conditional write to the key was in progress.
     "ConditionalRequestConflict": StoreUnavailableError,
     "OperationAborted": StoreUnavailableError,
-    # Status 400, but transient: the body was damaged or truncated in transit, or came too slowly.
+    # These have status 400, but are transient: the body was damaged or truncated in transit, or came too slowly.
     "BadDigest": StoreUnavailableError,
     "IncompleteBody": StoreUnavailableError,
     "RequestTimeout": StoreUnavailableError,
@@ -57,13 +57,13 @@ _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "XAmzContentChecksumMismatch": StoreUnavailableError,
     "InternalError": StoreUnavailableError,
     "ServiceUnavailable": StoreThrottledError,
-    # Some of these have status 400.
+    # Some of these codes come with status 400.
     "AccessDenied": AccessDeniedError,
     "ExpiredToken": AccessDeniedError,
     "InvalidToken": AccessDeniedError,
     "InvalidAccessKeyId": AccessDeniedError,
     "SignatureDoesNotMatch": AccessDeniedError,
-    # Status 403, but not about the caller: the object is in an archive.
+    # It has status 403, but is not about permission: the object is in an archive.
     "InvalidObjectState": StoreError,
     "KeyTooLongError": InvalidKeyError,
     "KeyTooLong": InvalidKeyError,
@@ -107,7 +107,7 @@ _IDENTITY: Final = (
 
 
 def class_for(code: str, status: int) -> type[TieredStoreError]:
-    """Return the class of error for S3's error ``code`` (the status again if a HEAD has no code)."""
+    """Return the error class for S3's error ``code``, which is the status if the answer to a HEAD has no code."""
     if code in _THROTTLED or status == 429:
         return StoreThrottledError
     return _BY_CODE.get(code) or _BY_STATUS.get(status, StoreError)
@@ -142,7 +142,7 @@ def translate_errors(what: str) -> Generator[None, None, None]:
 def _error_of_answer(what: str, error: aws.ClientError) -> TieredStoreError:
     answer = error.response.get("Error", {})
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    # The SDK makes lists of an answer with several of them.
+    # If an answer has several of these fields, the SDK makes a list of them.
     return error_of(what, str(answer.get("Code", status)), str(answer.get("Message", "")), status)
 
 

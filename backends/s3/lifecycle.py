@@ -1,8 +1,8 @@
-"""A bucket's lifecycle rules, and its protection of deleted objects: versions, possibly locked.
+"""A bucket's lifecycle rules, and what keeps its deleted objects: versioning and object locks.
 
-The SDK knows the fields of its release and drops others, and a configuration is replaced as a whole. So the document
-itself is kept, and one rule is added to its text. S3 has no condition on that: a concurrent change is noticed only if
-the document read back afterwards differs from the one written.
+The SDK drops rule fields that its release does not know, and a change replaces the whole configuration. So the XML text
+itself is kept, and one rule is added to it. S3 has no condition for this write. To notice a concurrent change, read the
+document back and compare it.
 
 Kept apart from the store, its only user: together they would pass 600 lines.
 """
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
 _ARCHIVES: Final = {"GLACIER", "DEEP_ARCHIVE"}
-"""Classes whose objects must be restored by hand before a read."""
+"""Storage classes whose objects must be restored before a read."""
 
 
 def rule_sentences(client: S3Client, bucket: str, prefix: str) -> list[str]:
-    """Return a sentence for each enabled rule that deletes or archives objects under ``prefix``; errors are ours."""
+    """Return one sentence for each enabled rule that deletes or archives objects under ``prefix``; errors are ours."""
     answer: Mapping[str, Any] = {}
-    # Without any rule the answer is an error of status 404.
+    # Without rules S3 answers with status 404.
     with suppress(ObjectNotFoundError, NotSupportedError), translate_errors(bucket):
         answer = cast("Mapping[str, Any]", client.get_bucket_lifecycle_configuration(Bucket=bucket))
     return [
@@ -44,7 +44,7 @@ def rule_sentences(client: S3Client, bucket: str, prefix: str) -> list[str]:
 
 
 def _prefixes(rule: Mapping[str, Any]) -> list[str]:
-    # Old rules have it beside their other fields. Tags are ignored: a rule by tags may match any object.
+    # Old rules have the prefix outside of ``Filter``. Ignore tags: objects with the tag may have any key.
     chosen: Mapping[str, Any] = rule.get("Filter") or {}
     prefix = rule.get("Prefix") or chosen.get("Prefix") or chosen.get("And", {}).get("Prefix")
     return [prefix] if prefix else []
@@ -64,7 +64,7 @@ def _effects(rule: Mapping[str, Any]) -> Iterator[str]:
 _READ: Final = "before-parse.s3.GetBucketLifecycleConfiguration"
 _WRITE: Final = "before-call.s3.PutBucketLifecycleConfiguration"
 _LEAST_SIZE: Final = "TransitionDefaultMinimumObjectSize"
-"""A header beside the document: without it a write resets the value."""
+"""A header outside of the XML document. A write without it resets the value."""
 
 _EMPTY: Final = '<LifecycleConfiguration xmlns="http://s3.amazonaws.com/doc/2006-03-01/"></LifecycleConfiguration>'
 _END: Final = re.compile(r"</((?:[\w.-]+:)?)LifecycleConfiguration\s*>\s*$")
@@ -74,7 +74,7 @@ _ABORT: Final = "AbortIncompleteMultipartUpload"
 
 
 class S3Lifecycle(BucketLifecycle):
-    """The rules of a bucket; ``run`` makes a request on the store's client."""
+    """Lifecycle rules of a bucket. ``run`` makes a request on the store's client."""
 
     has_condition = False
 
@@ -84,7 +84,7 @@ class S3Lifecycle(BucketLifecycle):
         self._run = run
 
     def read(self) -> LifecycleState:
-        """Read the rules by one request. Without any rule the service answers with an error of status 404."""
+        """Read the rules by one request; none if S3 answers with status 404."""
         text, least_size = self._run(self._ask)
         return LifecycleState(tuple(map(_rule_of, self._rules_in(text))), text, least_size)
 
@@ -92,7 +92,7 @@ class S3Lifecycle(BucketLifecycle):
         """Write the document of ``state`` with one more rule."""
         changed = self._with_rule(state.text or _EMPTY, name, prefix, days)
         before, after = (Counter(map(_canonical, self._rules_in(text))) for text in (state.text, changed))
-        # Parsed independently, the new document must equal the old one plus this rule.
+        # Parse both documents: the new one must equal the old one plus this rule.
         if after != before + Counter([_canonical(_parse(_rule_text("", name, prefix, days)))]):
             raise self._not_understood(state.text)
 
@@ -137,7 +137,7 @@ class S3Lifecycle(BucketLifecycle):
             raise self._not_understood(text) from error
         if _name(root) != "LifecycleConfiguration":
             raise self._not_understood(text)
-        # Everything counts as a rule: future elements must be kept as well.
+        # Count every element as a rule, so that elements of future S3 versions are kept as well.
         yield from root
 
     def _with_rule(self, text: str, name: str, prefix: str, days: int) -> str:
@@ -155,7 +155,7 @@ class S3Lifecycle(BucketLifecycle):
 
 
 def _parse(text: str) -> ET.Element:
-    """Parse XML; raise ParseError, or ValueError for a document with a DTD: without one nothing in it expands."""
+    """Parse XML; raise ParseError, or ValueError for a document with a DTD, which could expand entities."""
     if "<!DOCTYPE" in text:
         raise ValueError("a document type")
     return ET.fromstring(text.encode())  # noqa: S314  see above
@@ -171,7 +171,7 @@ def _handling(client: S3Client, event: str, handler: Callable[..., None]) -> Gen
 
 
 def _rule_text(space: str, name: str, prefix: str, days: int) -> str:
-    """Return the rule in XML; ``space`` is the prefix of the document's namespace, with its colon."""
+    """Return the rule as XML; ``space`` is the document's namespace prefix, with its colon."""
 
     def element(tag: str, content: str) -> str:
         return f"<{space}{tag}>{content}</{space}{tag}>"
@@ -190,7 +190,7 @@ def _name(element: ET.Element) -> str:
 
 
 def _canonical(element: ET.Element) -> tuple[Any, ...]:
-    """Return an element's content, independent of the order of fields, spaces and namespace."""
+    """Return an element's content for comparison, independent of field order, spaces and namespace prefix."""
     children = sorted(map(_canonical, element))
     content = "" if children else (element.text or "").strip()
     return (_name(element), tuple(sorted(element.attrib.items())), content, tuple(children))
@@ -214,7 +214,7 @@ def _rule_of(element: ET.Element) -> LifecycleRule:
 
 
 def _prefix_of(fields: dict[str, ET.Element]) -> tuple[str, bool]:
-    """Return the prefix, and True if there are further conditions."""
+    """Return a rule's prefix, and True if the rule has further conditions."""
     if "Filter" not in fields:
         return _text(fields.get("Prefix")), False
     leaves = [leaf for leaf in fields["Filter"].iter() if not len(leaf) and _name(leaf) not in {"Filter", "And"}]
@@ -239,16 +239,14 @@ _LOCK: Final = "the bucket has Object Lock{}: versions under retention or legal 
 
 
 def kept_sentences(client: S3Client, bucket: str) -> list[str]:
-    """Return a sentence for each way the bucket keeps deleted objects; errors are ours. A server without versions
-    keeps nothing.
-    """
+    """Return one sentence for each way the bucket keeps deleted objects; none for a server without versioning."""
     status = None
     with suppress(NotSupportedError), translate_errors(bucket):
         status = client.get_bucket_versioning(Bucket=bucket).get("Status")
     if status is None:
         return []
     kept = [_VERSIONS.format(status.lower())]
-    # Without a lock the answer is an error of status 404.
+    # Without object locks S3 answers with status 404.
     with suppress(ObjectNotFoundError, NotSupportedError), translate_errors(bucket):
         answer: Any = client.get_object_lock_configuration(Bucket=bucket)
         kept.append(_LOCK.format(_terms(answer["ObjectLockConfiguration"].get("Rule", {}).get("DefaultRetention"))))

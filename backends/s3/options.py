@@ -1,4 +1,4 @@
-"""The connection to an S3 store: everything that makes the client, as one frozen, picklable value."""
+"""Options of the connection to an S3 store: frozen, picklable, enough to make the client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ MIN_PART_SIZE: Final = 5 << 20
 
 
 class ListingOrder(enum.Enum):
-    """The order of a server's listings. ``AUTO``: by folder for server names known for it, else by key."""
+    """Order of a server's listings. ``AUTO``: by folder if the ``Server`` header is of a server known for it, else
+    by key.
+    """
 
     AUTO = "auto"
     BY_KEY = "by-key"
@@ -27,10 +29,10 @@ class ListingOrder(enum.Enum):
 
 
 class Compatibility(enum.Enum):
-    """The kind of server.
+    """Kind of server.
 
-    ``AWS``: every part has a CRC-32C that the server checks, and Amazon's own rules choose host names.
-    ``S3_COMPATIBLE``: no checksum headers, which many other servers refuse; the bucket is in the path. The SHA-256 of
+    ``AWS``: each part has a CRC-32C that the server checks, and Amazon's rules choose the host name. ``S3_COMPATIBLE``:
+    the bucket is in the path, and no checksum headers are sent, because many other servers refuse them. The SHA-256 in
     the request's signature still covers bodies.
     """
 
@@ -40,7 +42,7 @@ class Compatibility(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class AccessKeys:
-    """Keys that sign requests; temporary ones have a token."""
+    """Keys that sign requests; temporary keys have a token."""
 
     key_id: str = field(repr=False)
     secret: str = field(repr=False)
@@ -49,9 +51,9 @@ class AccessKeys:
 
 @dataclass(frozen=True, slots=True)
 class S3Options(CloudOptions):
-    """The connection to one bucket; see ``CloudOptions`` for limits and timeouts.
+    """Options of the connection to one bucket; see ``CloudOptions`` for limits and timeouts.
 
-    ``credentials``: keys, a properties file that is read again when it changes, or None for the SDK's own chain
+    ``credentials`` are keys, a properties file that is read again when it changes, or None for the SDK's own chain
     (environment, profile, container, instance). One ``put`` holds at most ``upload_parallelism + 1`` parts in memory.
     """
 
@@ -85,7 +87,7 @@ class S3Options(CloudOptions):
 
     @classmethod
     def from_settings(cls, settings: Settings) -> S3Options:
-        """Make the options of ``storage.s3.*``, ``storage.aws.*`` and ``storage.proxy.*``."""
+        """Make the options from ``storage.s3.*``, ``storage.aws.*`` and ``storage.proxy.*``."""
         if settings.s3 is None:
             raise ConfigError("storage.s3.bucket.name is missing: the settings do not select the S3 store")
         s3 = settings.s3

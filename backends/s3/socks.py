@@ -1,9 +1,9 @@
-"""S3 through a SOCKS5 proxy, which botocore does not support: its HTTP session on urllib3's SOCKS connections.
+"""S3 through a SOCKS5 proxy, by urllib3's SOCKS connections, because botocore does not support such proxies.
 
-The replaced part is not public in botocore (seen in 1.44): the session of a client's endpoint, and the pool manager of
-that session. A test checks that requests pass the proxy, and that the proxy gets names, not addresses.
+botocore has no public way to replace the session of a client's endpoint and its pool manager (seen in 1.44). A test
+checks that requests pass the proxy, and that the proxy gets names, not addresses.
 
-Imported only if a proxy is set: it needs PySocks.
+This needs PySocks, so it is imported only if a proxy is set.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _POOLS: Final = pools(SOCKSConnection, SOCKSHTTPSConnection, _BEFORE)
 
 
 def send_through(client: S3Client, options: S3Options, proxy: SocksProxy) -> None:
-    """Send all requests of ``client`` through ``proxy``, and no other way.
+    """Send all requests of ``client`` through ``proxy``.
 
-    Raise StoreError if this botocore differs from the tested one: the setting is never ignored.
+    Raise StoreError if this botocore differs from the tested one, so that the proxy is never bypassed.
     """
     http_session(client).close()
     untyped: Any = client

@@ -1,4 +1,4 @@
-"""Amazon S3 and compatible stores, by boto3 (the extra ``s3``)."""
+"""Amazon S3 and compatible stores, by boto3 (extra ``s3``)."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ Result = TypeVar("Result")
 
 
 class S3ObjectStore(HoldingStore["S3Client", S3Options]):
-    """One bucket. The etag of an object is S3's own; conditions use it.
+    """Objects in one bucket. The etag of an object is S3's own.
 
-    Bodies below ``part_size`` take one PUT, longer ones a multipart upload that is aborted on any failure. A killed
-    process leaves parts: ``abandoned_writes`` shows them, and a lifecycle rule removes them. If the credentials may not
-    list the bucket, S3 answers AccessDeniedError for an absent key, and so does this store.
+    A body below ``part_size`` takes one PUT, a longer one a multipart upload, which is aborted on failure. A killed
+    process leaves parts: ``abandoned_writes`` shows them, and a lifecycle rule can remove them. If the credentials may
+    not list the bucket, S3 refuses access to an absent key, so the store raises AccessDeniedError.
     """
 
-    # All servers support If-Match on a PUT, but not all at the end of a multipart upload.
+    # All servers support If-Match on a PUT, but some do not on completion of a multipart upload.
     replaces_whole: ClassVar = True
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        """Make the store of ``storage.s3.*`` and ``storage.aws.*``."""
+        """Make the store from ``storage.s3.*``, ``storage.aws.*`` and ``storage.proxy.*``."""
         return cls(S3Options.from_settings(settings))
 
     @property
@@ -65,7 +65,7 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
         check_key(key)
 
     def _is_etag(self, text: str) -> bool:
-        # An empty condition is none, and every object matches a star.
+        # An empty text is no condition, and a star matches every object.
         return text not in {"", "*"}
 
     @property
@@ -79,12 +79,12 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
         response = client.get_object(**asked)
         body = response["Body"]
         try:
-            # A web server's page has none.
+            # A page of some web server, instead of the object, has no etag.
             stated("the etag", response["ETag"])
             size = answered_size(what, start, stop, response["ResponseMetadata"]["HTTPHeaders"])
             return take(S3Answer(size, body, what))
         finally:
-            # A body read to its end has already released the connection.
+            # This has no effect on a body read to its end, which has already released the connection.
             body.close()
 
     def _head(self, client: S3Client, key: str) -> ObjectInfo:
@@ -102,7 +102,7 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
         return rule_sentences(client, self.options.bucket, prefix)
 
     def lifecycle(self) -> S3Lifecycle:
-        """Return the bucket's rules; they are replaced as a whole, and S3 has no condition on that."""
+        """Return the bucket's lifecycle rules. A change replaces all of them, without a condition in S3."""
         return S3Lifecycle(self.options.bucket, self.identity, partial(self.call, "look", self.identity))
 
     def _caller(self, _client: S3Client, /) -> str:
@@ -122,15 +122,15 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
         """Yield the unfinished multipart uploads, including live ones; S3 does not return their sizes here.
 
-        MinIO lists only those of one key, which is then the whole prefix, or of the whole bucket, of those begun since
-        its start. So if a prefix has none, the bucket's are requested.
+        MinIO lists only the uploads of one key, if ``prefix`` is that key, or those of the whole bucket since its
+        start. So if no upload is found for a prefix, list the bucket's.
         """
         is_any = False
         for write in self._uploads(prefix):
             is_any = True
             yield write
         if prefix and not is_any:
-            with suppress(AccessDeniedError):  # a caller without permission for the bucket's keeps the result so far
+            with suppress(AccessDeniedError):  # without permission to list the whole bucket, keep the result so far
                 yield from (write for write in self._uploads("") if write.key.startswith(prefix))
 
     def _uploads(self, prefix: str) -> Iterator[AbandonedWrite]:
@@ -138,14 +138,14 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
         return (write for write in uploads if write.key.startswith(prefix))
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
-        """Abort the upload. A live writer of it fails."""
+        """Abort the upload. If its writer is alive, the write fails."""
         upload_id = write.place if isinstance(write, Prepared) else write.id
         target = {"Bucket": self.options.bucket, "Key": write.key, "UploadId": upload_id}
         return self.call("abort", self.named(write.key), lambda client: abort_upload(client, target))
 
 
 _LISTS_BY_FOLDER: Final = ("seaweedfs",)
-"""The start of the ``Server`` header of such servers."""
+"""Start of the ``Server`` header of servers that list by folder."""
 
 Item = TypeVar("Item")
 Token = TypeVar("Token")
@@ -154,7 +154,7 @@ _NO_ETAG: Final = frozenset({None, "", '""'})
 
 
 class Pages(Protocol):
-    """``CloudStore.pages``."""
+    """Type of ``CloudStore.pages``."""
 
     def __call__(
         self, what: str, page: Callable[[S3Client, Token | None], tuple[Sequence[Item], Token | None]]
@@ -164,7 +164,7 @@ class Pages(Protocol):
 
 
 class Listing:
-    """One listing of a bucket; lazy, page by page. ``pages`` is the store's."""
+    """One listing of a bucket, requested page by page. ``pages`` is the store's method."""
 
     def __init__(self, options: S3Options, pages: Pages) -> None:
         self._bucket = options.bucket
@@ -173,9 +173,7 @@ class Listing:
         self._ask = pages
 
     def objects(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """Yield the objects below ``prefix`` after ``start_after``, by their UTF-8 bytes; servers may return others
-        too.
-        """
+        """Yield the objects with ``prefix`` after ``start_after``, by UTF-8 bytes; some servers add other objects."""
         if self._order is ListingOrder.BY_FOLDER:
             return self._by_folder(prefix, start_after)
         return self._by_key(prefix, start_after)
@@ -196,7 +194,7 @@ class Listing:
                 yield info
 
     def _by_folder(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        """List by folder; holds the names of one folder, and of those above it, in memory."""
+        """List by folder; hold the names of one folder, and of those above it, in memory."""
         levels = [iter(self._folder(prefix))]
         while levels:
             entry = next(levels[-1], None)
@@ -213,9 +211,9 @@ class Listing:
         for page in self._pages(prefix, delimiter="/"):
             # An emptied folder lists itself, without an etag.
             entries += [info for info in page.objects if not (info.key.endswith("/") and info.etag in _NO_ETAG)]
-            # SeaweedFS strips a slash off the prefix, and so returns folders outside of it.
+            # SeaweedFS strips a slash off the prefix, so it also returns folders outside of the prefix.
             entries += [folder for folder in page.folders if not _is_beside(prefix, folder)]
-        # Text compares by code points, and so in the order of its UTF-8 bytes.
+        # Python compares text by code points, which is the order of UTF-8 bytes.
         return sorted(entries, key=lambda entry: entry if isinstance(entry, str) else entry.key)
 
     def _pages(self, prefix: str, *, start_after: str = "", delimiter: str = "") -> Iterator[_Page]:
@@ -230,13 +228,13 @@ class Listing:
                 with translate_errors(what):
                     answer: Any = client.list_objects_v2(**asked, **at)
             except InvalidKeyError:
-                # The server cannot store a key with this prefix, and says so.
+                # The server refuses the prefix, because no key can start with it.
                 return [], None
             listed = _Page.of(answer)
             following = None
             if answer["IsTruncated"]:
                 following = stated("the next page's token", answer["NextContinuationToken"])
-            # A page without keys does not count as progress.
+            # A page without keys is no progress, so do not yield it.
             return [listed] if listed.objects or listed.folders else [], following
 
         what = f"the keys of {self._bucket} that start with {prefix!r}"
@@ -244,7 +242,7 @@ class Listing:
 
 
 def _is_beside(prefix: str, folder: str) -> bool:
-    """Return True if a folder has nothing of ``prefix``; raise StoreError for one that leads back up, a cycle."""
+    """Return True if ``folder`` has no keys with ``prefix``; raise StoreError for a parent folder, which would loop."""
     if prefix.startswith(folder):
         raise StoreError(f"the store names the folder {folder!r:.200} below {prefix!r}")
     return not folder.startswith(prefix)
@@ -252,7 +250,7 @@ def _is_beside(prefix: str, folder: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """One answer to a listing, examined."""
+    """One parsed answer to a listing."""
 
     objects: list[ObjectInfo]
     folders: list[str]
@@ -269,9 +267,9 @@ class _Page:
 
 
 def object_info(key: str, size: int, metadata: Any) -> ObjectInfo:
-    """Return the facts about an object from a listing's entry or a HEAD."""
+    """Convert a listing's entry, or the answer to a HEAD."""
     modified = metadata.get("LastModified")
-    # Whole seconds: a HEAD has no more, and a listing must not differ from it.
+    # Round down to seconds: a HEAD has no more, and a listing must agree with it.
     modified_ms = None if modified is None else int(modified.timestamp()) * 1000
     return ObjectInfo(stated("the key", key), stated_size(size), metadata.get("ETag"), modified_ms)
 
@@ -279,7 +277,7 @@ def object_info(key: str, size: int, metadata: Any) -> ObjectInfo:
 def abandoned_page(
     client: S3Client, bucket: str, prefix: str, markers: tuple[str, str] | None
 ) -> tuple[list[AbandonedWrite], tuple[str, str] | None]:
-    """Return one page of unfinished uploads, and the markers of the next one."""
+    """Return one page of unfinished uploads, and the markers of the next page."""
     at: Any = {} if markers is None else {"KeyMarker": markers[0], "UploadIdMarker": markers[1]}
     answer: Any = client.list_multipart_uploads(Bucket=bucket, Prefix=prefix, **at)
     writes = [
@@ -291,14 +289,14 @@ def abandoned_page(
     return writes, (stated("the next page's marker", answer["NextKeyMarker"]), answer.get("NextUploadIdMarker", ""))
 
 
-# XML 1.0 cannot contain these, not even escaped, and a parser may change others: such keys go in URLs.
+# XML 1.0 cannot contain some of these, even escaped, and a parser may change others. Send such keys in URLs.
 _NOT_FOR_XML: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
 
 
 class Deletion:
-    """One ``delete``, which remembers if the server has no bulk delete.
+    """One ``delete``. It remembers if the server has no bulk delete.
 
-    ``call`` is the store's; ``stall`` limits the silence of keys sent one by one.
+    ``call`` is the store's method; ``stall`` limits the time without an answer while keys are deleted one by one.
     """
 
     def __init__(self, options: S3Options, identity: str, call: Call[S3Client], stall: Stall) -> None:
@@ -320,7 +318,7 @@ class Deletion:
                 self._has_bulk = False
                 by_url = list(keys)
             except TieredStoreError as error:
-                # The whole request failed, and so each of its objects.
+                # The whole request failed, so none of its objects was deleted.
                 failures += [error] * len(in_bulk)
         singly = delete_singly(by_url, self._delete, self._options.upload_parallelism, self._stall)
         return [*failures, *singly]
@@ -342,14 +340,14 @@ class Deletion:
 
 
 def _error_of_entry(entry: dict[str, Any]) -> TieredStoreError:
-    # An entry has no status; an unknown code without one is a plain StoreError.
+    # An entry has no status. An unknown code without a status gives a plain StoreError.
     return error_of(f"deleting {entry.get('Key')!r}", str(entry.get("Code", "?")), str(entry.get("Message", "")), 0)
 
 
 def check_key(key: str) -> None:
-    """Raise InvalidKeyError for a key that a URL cannot contain: with a component ``.`` or ``..``, or a NUL.
+    """Raise InvalidKeyError for a key with a NUL, or a component ``.`` or ``..``, which a URL cannot contain.
 
-    HTTP clients and servers resolve such components, and would reach another object.
+    HTTP clients and servers resolve such components, and would access another object.
     """
     checked_key(key)
     if "\0" in key or any(part in {".", ".."} for part in key.split("/")):

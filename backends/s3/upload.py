@@ -1,4 +1,4 @@
-"""The writing of one object to S3: by one PUT below a part's size, by a multipart upload above.
+"""Writes one object to S3: by one PUT below a part's size, by a multipart upload above.
 
 Kept apart from the store, its only user: together they would pass 600 lines.
 """
@@ -38,19 +38,19 @@ _MD5: Final = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The content of a write, comparable with the answer to a HEAD."""
+    """Size and digest of written content, for comparison with the answer to a HEAD."""
 
     size: int
     etag: Callable[[], str | None]
 
     @classmethod
     def of_bytes(cls, data: memoryview) -> Content:
-        """Make it for one request: the etag is the MD5 of the bytes."""
+        """Describe the content of one PUT, whose etag is the MD5 of the bytes."""
         return cls(len(data), lambda: hashlib.md5(data, usedforsecurity=False).hexdigest())
 
     @classmethod
     def of_parts(cls, size: int, parts: Sequence[Mapping[str, Any]]) -> Content:
-        """Make it for a multipart upload: an MD5 of the MD5s in the parts' etags."""
+        """Describe the content of a multipart upload, whose etag is an MD5 of the MD5s in the parts' etags."""
 
         def etag() -> str | None:
             digests = [str(part["ETag"]).strip('"') for part in parts]
@@ -61,15 +61,15 @@ class Content:
         return cls(size, etag)
 
     def is_in(self, size: int, etag: str) -> bool:
-        """Return True if an object of this size and etag has this content; False if etags are no digests."""
+        """Return True if an object of this size and etag has this content; False if its etag is no digest."""
         expected = self.etag()
         return size == self.size and expected is not None and etag.strip('"') == expected
 
 
 class S3Upload(HeldUpload["S3Client", S3Options]):
-    """One write to S3. The condition of a multipart upload is checked on completion."""
+    """One write to S3. S3 checks the condition of a multipart upload when the upload is completed."""
 
-    # The refusal at the end wastes the transfer, but a HEAD before each upload would cost every upload.
+    # A refusal on completion wastes one transfer, but a HEAD first would slow down every upload.
     looks_first: ClassVar = False
 
     def write_whole(self, data: memoryview) -> str:
@@ -81,8 +81,8 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
             answer = client.put_object(**self._target(), **extra, Body=sendable(data, self.what))
             etag = stated("the etag", answer["ETag"])
             checksum: str | None = answer.get("ChecksumCRC32C")
-            # Our checksum, or the bytes' MD5, proves that the server has these bytes; other etags (of encrypted
-            # objects) prove nothing.
+            # Our checksum or the bytes' MD5 proves that the server has the bytes. Other etags, as of encrypted objects,
+            # prove nothing.
             is_proved = checksum == extra.get("ChecksumCRC32C", _NO_CHECKSUM)
             if not is_proved and not content.is_in(len(data), etag):
                 raise MalformedAnswerError(f"{self.what}: the store answered with an etag of {etag!r:.80}")
@@ -91,36 +91,36 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
         return self.finish(send, len(data), lambda _, stored: content.is_in(stored.size, stored.etag)).etag
 
     def write_parts(self, cutter: PartCutter, first: Part) -> str:
-        """Write by a multipart upload; after any failure it is aborted."""
+        """Write by a multipart upload; abort it on failure."""
         with self._multipart_upload() as upload_id:
             sent = send_parts(
                 cutter, lambda part: self._send(upload_id, part), self.options.upload_parallelism, first=first
             )
             stored = self._complete(upload_id, [part for part, _ in sent], sum(size for _, size in sent))
         if stored.is_earlier and self.is_shared:
-            # Another attempt has made the object: the parts of this one are unused.
+            # Another attempt has made the object, so the parts of this upload are unused.
             self._abort(upload_id)
         return stored.etag
 
     def prepare(self, cutter: PartCutter) -> tuple[str, tuple[str, ...]]:
-        """Begin a multipart upload, even of a small object, without completing it; after any failure it is aborted."""
+        """Send all parts of a multipart upload without completing it; abort it on failure."""
         with self._multipart_upload() as upload_id:
             sent = send_parts(cutter, lambda part: self._send(upload_id, part), self.options.upload_parallelism)
         return upload_id, tuple(_describe_part(part) for part, _ in sent)
 
     def publish(self, prepared: Prepared) -> None:
-        """Complete the upload."""
+        """Complete the multipart upload."""
         parts = [_part_entry(number, text) for number, text in enumerate(prepared.parts, start=1)]
         self._complete(prepared.place, parts, prepared.size, is_publication=True)
 
     def stored(self, client: S3Client) -> Stored:
-        """Read it by a HEAD."""
+        """Read the object's facts by a HEAD."""
         metadata = client.head_object(**self._target())
         size = stated_size(metadata["ContentLength"])
         return Stored(metadata["ETag"], size, mark=metadata["Metadata"].get(WRITE_MARK))
 
     def take_back(self, client: S3Client, stored: Stored) -> None:
-        """Delete it by its etag, if the server supports that."""
+        """Delete the object if it still has the etag of ``stored`` and the server supports the condition."""
         try:
             with translate_errors(self.what):
                 client.delete_object(**self._target(), IfMatch=stored.etag)
@@ -129,7 +129,7 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
 
     @contextmanager
     def _multipart_upload(self) -> Generator[str]:
-        """Begin an upload, which is aborted if the block fails, or an interrupt comes right after the answer."""
+        """Begin a multipart upload; abort it if the block fails, or on an interrupt right after the answer."""
         checksum: dict[str, Any] = {"ChecksumAlgorithm": "CRC32C"} if self._sends_checksums else {}
         begun: list[str] = []
 
@@ -146,7 +146,7 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
             raise
 
     def _send(self, upload_id: str, part: Part) -> tuple[dict[str, Any], int]:
-        """Send a part; return its entry in the list of parts, and its size."""
+        """Send a part; return its entry in the part list, and its size."""
         number = part.number + 1
         what = f"{self.what}, part {number}"
         checksum = self._checksum(part.data)
@@ -179,11 +179,11 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
         return self.finish(send, size, is_content, is_publication=is_publication)
 
     def _abort(self, upload_id: str) -> None:
-        """Remove the parts. The original error is raised on, so a failure here is only logged."""
+        """Abort the upload. Only log a failure, because the original error is raised afterwards."""
         target = {**self._target(), "UploadId": upload_id}
         try:
-            # An abort races with parts whose answers were lost and which the server is still writing. The upload may
-            # have failed at its deadline: these requests have a new one.
+            # The server may still be writing parts whose answers were lost, so abort again until none is left. Use a
+            # new deadline: that of the upload may have passed.
             deadline = self.call_deadline()
             for _ in range(_ABORTS):
                 self.call("abort", self.what, lambda client: abort_upload(client, target), deadline=deadline)
@@ -213,25 +213,25 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
 
 
 def _headers(condition: Condition) -> dict[str, Any]:
-    """Return the condition as headers of the request."""
+    """Return the condition as arguments of the SDK."""
     if condition.is_absent:
         return {"IfNoneMatch": "*"}
     return {} if condition.etag is None else {"IfMatch": condition.etag}
 
 
 def _describe_part(part: Mapping[str, Any]) -> str:
-    """Return a part of an upload as text: its etag, and its checksum if one was sent."""
+    """Return a part as text for ``Prepared.parts``: its etag, and its checksum if one was sent."""
     return " ".join(filter(None, (part["ETag"], part.get("ChecksumCRC32C"))))
 
 
 def _part_entry(number: int, text: str) -> dict[str, Any]:
-    """Return the entry in the list of parts for a text of ``_describe_part``."""
+    """Return the part-list entry for a text from ``_describe_part``."""
     etag, _, checksum = text.partition(" ")
     return {"PartNumber": number, "ETag": etag, **({"ChecksumCRC32C": checksum} if checksum else {})}
 
 
 def abort_upload(client: S3Client, target: Mapping[str, str]) -> bool:
-    """Abort the upload that ``target`` names; return False if there is none."""
+    """Abort the upload ``target``; return False if there is none."""
     untyped: Any = client
     try:
         with translate_errors("aborting"):

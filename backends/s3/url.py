@@ -1,4 +1,4 @@
-"""The settings in ``s3://bucket/prefix``, and those of the AWS SDK's environment where a settings file has none."""
+"""Settings from ``s3://bucket/prefix``, and from the AWS SDK's environment if the settings file has none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tieredstore.model import Properties
 
 
 def properties_of(parts: SplitResult, of_file: Properties) -> dict[str, str]:
-    """Return the properties of a bucket, its region and its endpoint."""
+    """Return the settings for a bucket, its region and its endpoint."""
     place = {"storage.backend.class": "s3", "storage.s3.bucket.name": bucket_of(parts), **prefix_of(parts)}
     if "storage.s3.region" in of_file and "storage.s3.endpoint.url" in of_file:
         return place
@@ -20,7 +20,7 @@ def properties_of(parts: SplitResult, of_file: Properties) -> dict[str, str]:
 
 
 def _of_environment(parts: SplitResult, of_file: Properties) -> dict[str, str]:
-    # Amazon's other SDKs read the first of these; botocore does not.
+    # Amazon's other SDKs read AWS_REGION; botocore does not.
     region = of_file.get("storage.s3.region") or os.environ.get("AWS_REGION") or _region_of_profile(parts.scheme)
     if region is None:
         raise ConfigError(
@@ -34,7 +34,7 @@ def _of_environment(parts: SplitResult, of_file: Properties) -> dict[str, str]:
 
 
 def _region_of_profile(scheme: str) -> str | None:
-    """Return the region of ``AWS_DEFAULT_REGION`` or the SDK's profile; raise ConfigError without profile or SDK."""
+    """Return the region from ``AWS_DEFAULT_REGION`` or the SDK's profile; raise ConfigError without profile or SDK."""
     try:
         import botocore.session  # noqa: PLC0415  other stores are opened without it
         from botocore.exceptions import ConfigParseError, ProfileNotFound  # noqa: PLC0415

@@ -1,1 +1,1 @@
-"""Stores around stores: counted, limited."""
+"""Wrappers around stores: metrics and rate limits."""

@@ -1,4 +1,4 @@
-"""The wrappers of a store: metering, and a limit of bytes per second."""
+"""The wrappers of a store: metrics, and a rate limit in bytes per second."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def wrap(store: ObjectStore, settings: Settings) -> ObjectStore:
-    """Wrap ``store``: metered, and limited if the settings limit it; waiting for the limit does not count as time.
+    """Add metrics to ``store``, and rate limits if the settings have any. Metrics do not count time spent on the limit.
 
-    The label is its short name in the settings, or, for a user's own, the name of its class.
+    The label in metrics is the store's short name in the settings or, for a user's store, the name of its class.
     """
     name = settings.storage_backend
     metered = MeteredStore(store, name if name in BY_SETTING else type(store).__name__)
@@ -32,15 +32,15 @@ def wrap(store: ObjectStore, settings: Settings) -> ObjectStore:
 
 
 def open_wrapped(settings: Settings) -> ObjectStore:
-    """Open the store of the settings with all its wrappers."""
+    """Open the store that the settings name, with all its wrappers."""
     return wrap(store_from_settings(settings), settings)
 
 
 class TokenBucket:
     """Lets ``bytes_per_s`` bytes per second pass, after a burst of at most one second's worth. Thread-safe.
 
-    A caller that takes more than available goes into debt and waits until it is paid, so one take larger than the burst
-    passes too, and later takers queue after it. Unpickled, it is a full bucket: each process has its own.
+    A caller that takes more than available goes into debt, and waits until it is paid. So a take larger than the burst
+    passes too, and later takers queue after it. Unpickling makes a new full bucket, because each process has its own.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class TokenBucket:
 
 
 def limit_rate(body: Body, bucket: TokenBucket) -> Generator[Buffer, None, None]:
-    """Yield the buffers of ``body`` at the bucket's rate; buffers longer than the burst are cut."""
+    """Yield the buffers of ``body`` at the bucket's rate; cut buffers longer than the burst."""
     with open_body(body) as buffers:
         for view in buffers:
             for start in range(0, len(view), bucket.bytes_per_s):
@@ -90,17 +90,17 @@ _buckets: Final[dict[tuple[str, int], TokenBucket]] = {}
 
 
 def shared_bucket(direction: str, bytes_per_s: int | None) -> TokenBucket | None:
-    """Return the process's one bucket for a direction and a limit, shared by all transfers. None for no limit."""
+    """Return this process's bucket for a direction and limit, shared by all transfers; None if there is no limit."""
     if bytes_per_s is None:
         return None
     return _buckets.setdefault((direction, bytes_per_s), TokenBucket(bytes_per_s))
 
 
 class LimitedStore(DelegatingStore):
-    """Passes every call on at the buckets' rates: ``up`` for writes, ``down`` for reads.
+    """Limits the rate of calls: bucket ``up`` for writes, ``down`` for reads.
 
-    A byte counts once, even if the inner store sends it again, or the call fails in the end. Listings, deletes and
-    heads are not limited. Unpickled, it takes the buckets of its new process.
+    A byte counts once, even if the inner store sends it again or the call fails. Listings, deletes and heads are not
+    limited. Unpickling takes the buckets of the new process.
     """
 
     def __init__(self, inner: ObjectStore, up: TokenBucket | None = None, down: TokenBucket | None = None) -> None:
@@ -117,17 +117,17 @@ class LimitedStore(DelegatingStore):
         return f"LimitedStore({self.inner!r})"
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """Write; the body flows at the limit's rate."""
+        """Write, and let the body flow at the limit's rate."""
         self._send(body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:
-        """Write as ``put`` does, each attempt; waits for the whole body first."""
+        """Wait for the whole body's bytes, then write; each attempt counts."""
         if self._up is not None:
             self._up.take(memoryview(body).nbytes)
         self.inner.put_once(key, body, mark)
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """Prepare as ``put`` writes."""
+        """Prepare, and let the body flow at the limit's rate."""
         return self._send(body, lambda taken: self.inner.prepare(key, taken, staging_prefix=staging_prefix))
 
     def _send(self, body: Body, send: Callable[[Body], Result]) -> Result:
@@ -138,7 +138,8 @@ class LimitedStore(DelegatingStore):
             # Unwrapped: stores send a buffer without a copy.
             bucket.take(memoryview(body).nbytes)
             return send(body)
-        # Opened here too: a store that refuses early neither begins nor ends the limited body.
+        # Open the body here: if a store refuses before reading, the generator below never starts and could not close
+        # it.
         with open_body(body) as parts:
             return send(limit_rate(parts, bucket))
 
@@ -194,9 +195,9 @@ Listed = TypeVar("Listed")
 
 
 class MeteredStore(DelegatingStore):
-    """Passes every call on, and counts it (see ``tieredstore.metrics``) under the label ``kind``.
+    """Counts every call (see ``tieredstore.metrics``) under the label ``kind``.
 
-    The default label is the scheme of the store's URL, which for a cloud's store at an endpoint is only ``http``.
+    The default label is the scheme of the store's URL, which is only ``http`` for a cloud's store at an endpoint.
     """
 
     def __init__(self, inner: ObjectStore, kind: str | None = None) -> None:
@@ -210,7 +211,7 @@ class MeteredStore(DelegatingStore):
         return f"MeteredStore({self.inner!r})"
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """Count one object up; the time of its body's source is not the store's."""
+        """Count one object up; exclude the time in which the body is produced."""
         self._send("put", body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:
@@ -275,7 +276,7 @@ class MeteredStore(DelegatingStore):
         return data
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
-        """Count one call for each batch of the inner store, and each object down."""
+        """Count one call per batch of the inner store, and each object down."""
         if self.small_batch == 1:
             return ObjectStore.get_small_batch(self, keys, most)
         with metrics.store_call(self._kind, "get"):
@@ -304,7 +305,7 @@ class MeteredStore(DelegatingStore):
         metrics.count_objects(self._kind, "down", 1, memoryview(buffer).nbytes)
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """Count one call from the first request on; time between objects is not the store's."""
+        """Count one call, from the first request on; exclude the time that the caller spends between objects."""
         return self._measure_listing(partial(self.inner.list, prefix, start_after))
 
     def _measure_listing(self, begin: Callable[[], Iterator[Listed]]) -> Iterator[Listed]:
@@ -317,7 +318,7 @@ class MeteredStore(DelegatingStore):
                     call.elsewhere_s += perf_counter() - passed_on
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Count one call; its keys count as deleted if it succeeds, present or not."""
+        """Count one call. If it succeeds, count all its keys as deleted, present or absent."""
         deleted = 0
 
         def count() -> Generator[str, None, None]:
@@ -343,16 +344,16 @@ class MeteredStore(DelegatingStore):
         return new_etag
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:
-        """Count a ``list``."""
+        """Count one ``list`` call."""
         writes = super().abandoned_writes(prefix)
         return None if writes is None else self._measure_listing(lambda: writes)
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
-        """Count a ``delete``; no object counts as deleted."""
+        """Count one ``delete`` call, but no deleted object."""
         with metrics.store_call(self._kind, "delete"):
             return self.inner.discard(write)
 
     def now_ms(self) -> int | None:
-        """Count a ``list``, because the clouds' stores ask that way."""
+        """Count one ``list`` call, because cloud stores make one for the time."""
         with metrics.store_call(self._kind, "list"):
             return super().now_ms()
