@@ -1,10 +1,11 @@
-"""Shell completion of topics, partitions and offsets: names from the bucket, quickly, and nothing else on the screen.
+"""Shell completion of topics, partitions and offsets, with names from the bucket.
 
-Reading a bucket may take long, and the shell waits. So a forked child reads it and writes its answer into a file of the
-user's cache folder; the command waits a moment for a first answer, and offers the file's contents. If the moment was
-too short, the child goes on for some seconds, so that the next attempt has an answer.
+Reading a bucket may take long, and the shell waits. So a forked child reads the bucket and writes its answer into a
+file of the user's cache folder. The command waits 0.8 s for a first answer, then offers what the file contains. If that
+was too short, the child continues for some seconds, so that the next attempt has an answer. Errors never reach the
+screen.
 
-Kept apart from ``options``, which names it: this code forks and opens a bucket.
+Separate from ``options``, which only names these functions: this module forks and opens a bucket.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ _LOOK_S: Final = 10
 """How long the child may read for the next attempt."""
 
 _FRESH_S: Final = 60.0
-"""An older answer is given at once, while a child reads again for the next attempt."""
+"""An older answer is offered at once, while a child reads again for the next attempt."""
 
 _OLD_S: Final = 86_400.0
-"""An answer older than this is given only if no read ends in time."""
+"""An answer older than this is offered only if no read ends in time."""
 
 _MAX_NAMES: Final = 1000
 _MAX_FILES: Final = 200
@@ -54,7 +55,7 @@ def complete_topic(ctx: Any, incomplete: str) -> list[str]:
 
 
 def complete_partition(ctx: Any, incomplete: str) -> list[str]:
-    """Offer the topic's partitions; in a list complete the last one."""
+    """Offer the topic's partitions; in a comma-separated list complete the last one."""
     listed, comma, last = incomplete.rpartition(",")
     topic = _topic(ctx)
     return [f"{listed}{comma}{name}" for name in _offer(ctx, last, topic)] if topic else []
@@ -74,7 +75,7 @@ def _topic(ctx: Any) -> str | None:
 
 
 def _text(ctx: Any, *names: str) -> str | None:
-    """Return the text of the first of the parameters that has a value; None for several values."""
+    """Return the value of the first parameter that has one; None for several values."""
     given = _texts(ctx, *names)
     return given[0] if len(given) == 1 else None
 
@@ -89,7 +90,7 @@ def _texts(ctx: Any, *names: str) -> list[str]:
 
 
 def _offer(ctx: Any, incomplete: str, topic: str | None = None, partition: int | None = None) -> list[str]:
-    """Answer from the bucket that the options name; with nothing if there is no answer in time."""
+    """Offer names from the bucket that the options name; nothing if there is no answer in time."""
     settings, store = _text(ctx, "settings") or os.environ.get("TIEREDSTORE_SETTINGS"), _text(ctx, "url", "store")
     if settings is None and store is None:
         return []
@@ -132,10 +133,10 @@ def legal_names(names: Iterable[str]) -> Names:
 
 
 def _look_in_child(look: Callable[[], object], *, wait_s: float) -> None:
-    """Let a child read, and wait until it is done or the moment is over."""
+    """Let a child read, and wait until it is done or ``wait_s`` is over."""
     looked, done = os.pipe()
     with warnings.catch_warnings():
-        # Newer Pythons warn of forks beside threads: these threads only wait, and hold no lock.
+        # Newer Pythons warn of forks beside threads. Here the threads only wait, and hold no lock.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
@@ -143,7 +144,7 @@ def _look_in_child(look: Callable[[], object], *, wait_s: float) -> None:
             _leave_terminal()
             look()
         finally:
-            # Errors are dropped, and nothing of the parent's is undone here.
+            # End at once: errors are dropped, and nothing of the parent may be undone here.
             os._exit(0)
     os.close(done)
     try:
@@ -155,7 +156,7 @@ def _look_in_child(look: Callable[[], object], *, wait_s: float) -> None:
 
 
 def _leave_terminal() -> None:
-    """In the child: leave the terminal's session, print nothing, and end in time."""
+    """In the child: leave the terminal's session, discard all output, and set the time at which to end."""
     os.setsid()
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(signum, signal.SIG_DFL)
@@ -168,7 +169,9 @@ def _leave_terminal() -> None:
 
 
 def answer_path(settings: str | None, store: str | None, question: object) -> Path:
-    """Return the file of an answer, opaque by name, for a settings file as it is now and a URL without secrets."""
+    """Return the file of an answer. Its name is a hash of the settings file's present state, the URL and the
+    question.
+    """
     from hashlib import sha256
 
     subject: list[object] = [None if store is None else redacted(store), str(Path.cwd()), question]
@@ -180,7 +183,7 @@ def answer_path(settings: str | None, store: str | None, question: object) -> Pa
 
 
 def read_answer(path: Path) -> tuple[Names, float] | None:
-    """Return names and their age in seconds; None if this user wrote none."""
+    """Return the stored names and their age in seconds; None if there is no answer written by this user."""
     with contextlib.suppress(OSError, ValueError, RecursionError), path.open("rb") as file:
         known = os.fstat(file.fileno())
         content: object = json.loads(file.read(_MAX_BYTES))

@@ -1,4 +1,4 @@
-"""Entry of the command line: signals end it quietly while the rest of it is still being imported."""
+"""Entry of the command line. Signals end the process quietly from here on, while the rest is still being imported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VERSION: Final = (["--version"], ["--version", "--json"], ["--json", "--version"
 """Command lines that ask only for the version and need no parser."""
 
 JSON_VERSION: Final = 1
-"""Version of docs/reference/json.md: the names in the JSON that commands print, and their meanings."""
+"""The version of the names and meanings in commands' JSON, as docs/reference/json.md describes them."""
 
 
 def run() -> NoReturn:
@@ -23,7 +23,7 @@ def run() -> NoReturn:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(signum) is not signal.SIG_IGN:
             signal.signal(signum, _end)
-    # Pydantic asks every installed distribution for plugins, which would see our settings, secrets too.
+    # Pydantic loads plugins of all installed distributions; they would see our settings, including secrets.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from tieredstore.cli.app import running
 
@@ -40,7 +40,7 @@ def version_text() -> str:
 
 
 def show_version(arguments: Sequence[str]) -> int:
-    """Write the version, with ``--json`` also that of the JSON that commands print; return the exit code."""
+    """Write the version, with ``--json`` also JSON_VERSION; return the exit code."""
     as_json = f'{{"version": "{__version__}", "json_version": {JSON_VERSION}}}'
     sys.stdout.write(f"{as_json if '--json' in arguments else version_text()}\n")
     return 0

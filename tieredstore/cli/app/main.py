@@ -1,7 +1,7 @@
 """The command ``tieredstore``: parser, help pages, exit codes and one-sentence errors.
 
-Help says what to type and what it does, without Python's type names, and cuts no word. ``entry`` imports this module
-once signals end the process quietly.
+Help shows what to type and what it does, without Python's type names, and never cuts a word. ``entry`` imports this
+module after it has arranged that signals end the process quietly.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Command(TyperCommand):
             return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return TOPIC, not {TOPIC}."""
+        """Return arguments as TOPIC, not {TOPIC}."""
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments and options; an argument shows its name, a switch no value."""
+        """Write arguments and options. An argument shows its name; a switch shows no value."""
         _write_parameters(self, ctx, formatter)
 
 
@@ -60,7 +60,7 @@ class Group(TyperGroup):
             return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the named command; ConfigError suggests the one that was meant."""
+        """Return the named command; raise ConfigError, which suggests a similar one, if there is none."""
         command = self.commands.get(args[0])
         if command is None and not ctx.resilient_parsing:
             raise no_such_command(ctx, args[0])
@@ -80,7 +80,7 @@ class Group(TyperGroup):
 
 
 class AllCommands(Group):
-    """The commands of the table: listed by their summaries, and imported when named."""
+    """The commands of the table: listed by their summaries, and imported when they are called."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -91,7 +91,7 @@ class AllCommands(Group):
         return list(self.commands)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  the parser's signature
-        """Return the entry of a command as lists show it."""
+        """Return a command's entry, in the form that lists show."""
         entry = entry_of(cmd_name)
         return entry and TyperCommand(cmd_name, help=entry.summary)
 
@@ -137,7 +137,7 @@ def _verbose_option() -> Any:
     app = typer.Typer(add_completion=False)
     app.command()(declare)
     (option,) = typer.main.get_command(app).params
-    # Users look for it after a command too.
+    # Accept ``-v`` after a command too, where users look for it.
     option.expose_value, option.callback = False, _say_more
     return option
 
@@ -149,7 +149,7 @@ def _say_more(_context: object, _parameter: object, verbose: bool) -> None:
 
 @contextlib.contextmanager
 def _of_context(context: Any) -> Generator[None]:
-    """Name the command in usage errors of the block: the parser does not always do so."""
+    """Add the command to usage errors of the block: the parser does not always name it."""
     try:
         yield
     except UsageProblem as problem:
@@ -179,7 +179,7 @@ def _write_parameters(command: TyperCommand | TyperGroup, ctx: Any, formatter: A
 
 
 def _without_noise(words: str) -> str:
-    """Drop what the usage line already says: that numbers begin at 0, that an argument is required."""
+    """Drop what the usage line already shows: that numbers begin at 0, that an argument is required."""
     words = _NOISE.sub("", words).replace("[; ", "[").removesuffix("[]").rstrip()
     return _LEAST.sub(r"at least \1", _RANGE.sub(r"\1 to \2", words))
 
@@ -216,8 +216,8 @@ app: Final = typer.Typer(
     help=_HELP,
     epilog=_EPILOG,
     no_args_is_help=True,
-    rich_markup_mode=None,  # plain text, like other tools, and no time to import rich
-    # Python's own traceback for a bug: a decorated one can show the values of variables, and so secrets.
+    rich_markup_mode=None,  # plain text, as in other tools; importing rich would take time
+    # For a bug, show Python's own traceback: a decorated one can show the values of variables, including secrets.
     pretty_exceptions_enable=False,
 )
 
@@ -253,14 +253,14 @@ def options(
     if not any(isinstance(handler, _Complaints) for handler in logger.handlers):
         logger.addHandler(_Complaints())
     logger.setLevel(logging.INFO if verbose else logging.NOTSET)
-    # Without a handler Python prints the SDKs' warnings itself, beside our sentence about the same error.
+    # Without a handler, Python would print the SDKs' warnings itself, in addition to our sentence about the same error.
     for sdk in ("azure", "botocore", "google", "msal", "urllib3"):
         logging.getLogger(sdk).addHandler(logging.NullHandler())
 
 
 @functools.cache
 def program() -> Any:
-    """Make the parser once: for a caller that runs many commands, such as tests, it is most of a command's cost."""
+    """Make the parser once. For tests, which run many commands in a process, this is most of a command's cost."""
     return typer.main.get_command(app)
 
 
@@ -269,7 +269,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (asked := list(sys.argv[1:] if arguments is None else arguments)) in VERSION:
         return show_version(asked)
     try:
-        # Standalone mode would report wrong usage in its own way; the result is the code of typer.Exit.
+        # Standalone mode would report wrong usage in its own way. The result is the exit code of typer.Exit.
         code = int(cast("int | None", program()(args=arguments, prog_name="tieredstore", standalone_mode=False)) or 0)
     except SystemExit as done:
         code = done.code if isinstance(done.code, int) else int(done.code is not None)
@@ -292,7 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 UsageProblem: Final = cast("type[Exception]", typer.BadParameter.__base__)
-"""The base of the parser's errors: typer exports only some of its subclasses."""
+"""The common base of the parser's errors, of which typer exports only some subclasses."""
 
 _MEANT: Final[Mapping[str, str]] = {
     "check": "verify", "clean": "gc", "consume": "cat --group", "consumer": "cat --group", "convert": "cat -o",
@@ -302,7 +302,7 @@ _MEANT: Final[Mapping[str, str]] = {
     "read": "cat", "records": "cat", "remove": "rm", "segments": "ls", "size": "du", "sql": "query",
     "stat": "inspect", "sync": "mirror", "tail": "cat --follow", "topics": "ls", "validate": "verify", "view": "cat",
 }  # fmt: skip
-"""Other tools' names for commands."""
+"""Names that other tools use for commands, and ours."""
 
 _MOVED: Final[Mapping[str, str]] = {
     "keys add": "keys new", "keys check": "keys list", "keys generate": "keys new", "lifecycle": "doctor",
@@ -310,11 +310,11 @@ _MOVED: Final[Mapping[str, str]] = {
     "pubsub audit": "pubsub verify", "pubsub consume": "pubsub cat", "pubsub cost": "pubsub topics --prices FILE",
     "pubsub groups": "pubsub topics TOPIC", "pubsub inspect": "show FILE",
 }  # fmt: skip
-"""Other tools' words for a subcommand, and the whole command that does it."""
+"""Subcommands of other tools, and the command that does the same here."""
 
 
 def tell_usage(problem: Any) -> int:
-    """Report on stderr what the parser found, in our words; return the exit code."""
+    """Report an error of the parser on stderr, in our words; return the exit code."""
     if type(problem).__name__ == "NoArgsIsHelpError":
         problem.show()  # this shows the help itself
     else:
@@ -394,17 +394,17 @@ _SENTENCES: Final[Mapping[str, Callable[[Any], str]]] = {
 
 
 def _path(problem: Any) -> str:
-    """``tieredstore keys list``."""
+    """Return the whole call, such as ``tieredstore keys list``."""
     return str(problem.ctx.command_path)
 
 
 def _command(problem: Any) -> str:
-    """``keys list``."""
+    """Return the command without the program, such as ``keys list``."""
     return _path(problem).partition(" ")[2] or "tieredstore"
 
 
 def _usage_line(context: Any) -> str:
-    """``tieredstore fetch TOPIC PARTITION BASE_OFFSET``, with the options that must be there."""
+    """Return the call with its required options, such as ``tieredstore fetch TOPIC PARTITION BASE_OFFSET``."""
     pieces: list[str] = context.command.collect_usage_pieces(context)
     options = [
         f"{_name(parameter)} {parameter.metavar}"
@@ -415,7 +415,7 @@ def _usage_line(context: Any) -> str:
 
 
 def _name(parameter: Any) -> str:
-    """``TOPIC``, ``--partition``."""
+    """Return a parameter's name, such as ``TOPIC`` or ``--partition``."""
     if parameter.param_type_name == "argument":
         return str(parameter.metavar or parameter.name).strip("[]{}.")
     return max(map(str, parameter.opts), key=len)

@@ -1,12 +1,12 @@
 """Option groups that commands share: each option is declared once, and means the same everywhere.
 
-A command takes a group as one parameter, and :func:`expand` makes a signature of it that the parser understands::
+A command takes a group as one parameter. :func:`expand` turns that into a signature that the parser understands::
 
     def du(topics: Topics, store: Store, work: Work, output: Output) -> None:
         with store.open() as bucket:
             usage = bucket.usage(*topics.names, **topics.which(work))
 
-The name of a group is its panel in the help.
+The name of a group is its heading in the help.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _Settings: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile(Group):
-    """The settings file of a service, which the service reads again while it runs."""
+    """The settings file of a service; the service reads it again while it runs."""
 
     PANEL: ClassVar[str] = "Store"
     settings: _Settings = None
@@ -98,17 +98,18 @@ class Store(Group):
 
     @property
     def is_given(self) -> bool:
-        """True if a store is named."""
+        """True if a store was named."""
         return self.settings is not None or self.url is not None
 
     def read_settings(self) -> Settings:
-        """Return the settings of the file, of the URL, or of the file for the URL's store; raise ConfigError without
-        both.
+        """Return the settings: those of the file, those of the URL, or the file's with the URL as the store.
+
+        Raise ConfigError if neither is given.
         """
         return self.resolve()[0]
 
     def resolve(self) -> tuple[Settings, NamedStore | None]:
-        """Return the same settings, and their source."""
+        """Return the settings and their source."""
         if not self.is_given:
             raise ConfigError("no store is named: give --settings FILE (-c) or --store URL")
         from tieredstore.remote.stores import resolve_store
@@ -117,7 +118,7 @@ class Store(Group):
 
     @contextlib.contextmanager
     def open(self, cluster: Cluster | None = None) -> Generator[Bucket]:
-        """Open the bucket; it is closed at the end."""
+        """Open the bucket, and close it at the end of the block."""
         from tieredstore.api.bucket import Bucket
 
         settings, named = self.resolve()
@@ -127,7 +128,7 @@ class Store(Group):
 
 @dataclass(frozen=True, slots=True)
 class Cluster(Group):
-    """The brokers beside the bucket."""
+    """The brokers whose log the bucket extends."""
 
     PANEL: ClassVar[str] = "Cluster"
     bootstrap_server: Annotated[
@@ -160,7 +161,7 @@ class Cluster(Group):
         for text in self.kafka_property or ():
             name, equals, value = text.partition("=")
             if not equals or not name.strip():
-                # Not the text itself: it may be a password without its name.
+                # Do not show the text: it may be a password whose name was forgotten.
                 raise ConfigError("a property of the Kafka client (-X) is not NAME=VALUE, as client.id=tieredstore is")
             client[name.strip()] = value
         if self.bootstrap_server is not None:
@@ -433,7 +434,7 @@ class Work(Group):
 class Apply(Group):
     """For commands that delete or rewrite: they show their plan, and only ``--yes`` applies it.
 
-    There is no prompt, even on a terminal: the same line does the same in a shell, in a script and in cron.
+    There is no prompt, even on a terminal: the same line has the same effect in a shell, in a script and in cron.
     """
 
     PANEL: ClassVar[str] = "Work"
@@ -443,7 +444,7 @@ class Apply(Group):
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", rich_help_panel="Work", help="Only show what would be done.")
 ]
-"""For commands that only add: they act at once, except with this."""
+"""For commands that only add. They act at once unless this is given."""
 
 MinAge: TypeAlias = Annotated[
     str,
@@ -526,7 +527,9 @@ def expand(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def parse_partitions(texts: Sequence[str] | None) -> tuple[int, ...] | None:
-    """Parse partitions like ``3``, ``0,2`` and ``4-7``; ascending, each once; None for ``all``, and by default."""
+    """Parse partitions such as ``3``, ``0,2`` and ``4-7``; return them in ascending order, each once, or None for
+    all.
+    """
     if not texts or ALL in texts:
         return None
     ranges = [each for text in texts for each in _ranges(text)]
@@ -536,7 +539,7 @@ def parse_partitions(texts: Sequence[str] | None) -> tuple[int, ...] | None:
 
 
 def parse_option(option: str, text: str | None) -> int | AtTime | None:
-    """Parse the position that an option gives; ConfigError, which names the option, for an invalid one."""
+    """Parse the position that an option gives; raise ConfigError, which names the option, for an invalid one."""
     if text is None:
         return None
     from tieredstore.api.positions import parse_place
@@ -545,7 +548,7 @@ def parse_option(option: str, text: str | None) -> int | AtTime | None:
 
 
 def parse_segment(text: str, name: str = "OFFSET|ID") -> int | Uuid:
-    """Parse a segment's base offset or id; ConfigError, which names the option, for anything else."""
+    """Parse a segment's base offset or id; raise ConfigError, which names the option, for anything else."""
     if text.isascii() and text.isdecimal():
         if len(text) > _DIGITS or int(text) > MAX_OFFSET:
             raise ConfigError(f"{name} is {excerpt(text)}: an offset is at most {MAX_OFFSET}")

@@ -1,7 +1,7 @@
-"""The report of a command that changes a bucket, and the one rule for commands that delete or rewrite.
+"""The report of a command that changes a bucket, and the rule for commands that delete or rewrite.
 
-These show their plan and end with 0; only ``--yes`` applies it. For scripts each item is a JSON object, the same for
-all tools, and the last line is a summary.
+Commands that delete or rewrite show their plan and exit with 0; only ``--yes`` applies it. For scripts each item is a
+JSON object, the same for all tools, and the last line is a summary.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
 
 OUTCOME: Final[Row[Outcome]] = attributes_of(Outcome)
-"""One item of any tool, for scripts."""
+"""The fields of any tool's items, for scripts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
     """A tool's words for a person: ``noun`` for its items, ``done`` for the main result, and others by code.
 
-    ``show`` returns a line for an item, or None where the sums are enough. Items kept for a code of ``stopping`` make
-    the command end with 6: it did not do what it was asked to.
+    ``show`` returns a line for an item, or None if the sums are enough. If an item is kept for a code of ``stopping``,
+    the command exits with 6, because it did not do what was asked.
     """
 
     noun: str
@@ -42,18 +42,18 @@ class Words:
     doing: str
     stopping: frozenset[str] = frozenset()
     also: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Words for codes of other changes than ``done``; they are counted apart."""
+    """Words for the codes of other changes than ``done``, which are counted separately."""
     exit_codes: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Exit codes for items of these codes, each of which ``show`` has reported."""
+    """The exit code for items with these codes; ``show`` must have reported them."""
     has_sizes: bool = True
     none: str | None = None
-    """The sentence if there were no items."""
+    """The sentence to print if there were no items."""
     again: str = "run again to go on"
     """How to continue after a signal."""
     only_adds: bool = False
-    """True if it acts at once unless dry_run is given."""
+    """True if the command acts at once unless ``dry_run`` is given."""
     row: Row[Any] = OUTCOME
-    """An item's fields for scripts: a tool whose outcomes have more adds them after the common ones."""
+    """An item's fields for scripts. A tool whose outcomes have further fields adds them after the common ones."""
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class Teller:
     size: int = 0
     unsized: int = 0
     more: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
-    """Fields of the summary for scripts beside the sums of every tool."""
+    """Fields of the summary for scripts, in addition to the sums that every tool has."""
 
     def note(self, outcome: Outcome) -> None:
         """Count an item."""
@@ -79,7 +79,7 @@ class Teller:
             self.unsized += outcome.stored_size is None
 
     def verb_of(self, outcome: Outcome) -> str:
-        """``deleted``, ``would be deleted``, ``not tried``."""
+        """Return the item's result, such as ``deleted``, ``would be deleted`` or ``not tried``."""
         return f"would be {outcome.code}" if outcome.status == "planned" else outcome.code.replace("_", " ")
 
     def tell(self, outcome: Outcome) -> None:
@@ -93,7 +93,7 @@ class Teller:
             print_lines([line])
 
     def sentence(self) -> str:
-        """Return how much is done, with its bytes."""
+        """Return how many items are done, with their bytes."""
         done = f"{counted(self.changed, self.words.noun)} {'would be ' if self.is_plan else ''}{self.words.done}"
         unknown = f", and {human_count(self.unsized)} whose size the store does not tell" if self.unsized else ""
         return f"{done} ({human_bytes(self.size)}{unknown})" if self.changed and self.words.has_sizes else done
@@ -103,12 +103,12 @@ class Teller:
         return "; ".join(f"{self.counts[code]} {text}" for code, text in words.items() if self.counts[code])
 
     def stopped(self) -> str:
-        """Return the sentence for a run ended by a signal."""
+        """Return the sentence to print if a signal ends the run."""
         left = self.count_up(self.words.left)
         return f"stopped; {self.sentence()}; {f'left alone: {left}; ' if left else ''}{self.words.again}"
 
     def sum_up(self, totals: Totals, stays: list[JsonValue]) -> None:
-        """Print the summary: for scripts, or for a person the sums, what was left, and how to apply a plan."""
+        """Print the summary. A person sees the sums, what was left, and how to apply a plan."""
         if self.as_json:
             sums = {name: value for name, value in asdict(totals).items() if name != "failures"}
             codes: dict[str, JsonValue] = dict(sorted(self.counts.items()))
@@ -124,7 +124,7 @@ class Teller:
 
 
 def carry_out(plan: Plan, words: Words, *, yes: bool, as_json: bool, store: ObjectStore | None = None) -> None:
-    """Show a plan, or apply it, and sum it up. If ``store`` retains deleted data, that is reported."""
+    """Show a plan or apply it, and sum it up. Report if ``store`` retains deleted data."""
     tell_all(plan.apply if yes else plan.show, Teller(words, as_json, is_plan=not yes), store)
 
 
@@ -168,7 +168,7 @@ def finish(teller: Teller, totals: Totals, failure: PartlyDoneError | None, stay
 
 
 def say_what_stays(store: ObjectStore) -> list[JsonValue]:
-    """Report on stderr what a deletion does not free; return the same for scripts."""
+    """Report on stderr which storage a deletion does not free; return the same for scripts."""
     from tieredstore.backends.base import admin_of
 
     sentences = list(admin_of(store).kept_after_delete())

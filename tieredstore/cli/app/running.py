@@ -1,6 +1,7 @@
-"""One command in its own process: streams, signals, end. Imports little, and no command.
+"""One command in its own process: streams, signals, exit. Imports little, and no command.
 
-``entry`` imports this module once signals end the process quietly, and without the parser for ``--version``.
+``entry`` imports this module after it has arranged that signals end the process quietly. ``--version`` gets along
+without the parser.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from tieredstore.cli.terminal.streams import ReaderGoneError, StandardOutputFail
 
 
 def run_at_once(command: Callable[[], int]) -> NoReturn:
-    """Run a command that only writes a line: it has nothing to undo when a signal ends the process, as in ``entry``."""
+    """Run a command that only writes a line. A signal may end the process at any time, because there is nothing to
+    undo.
+    """
     output, complaints = take_streams(_complain_of)
     sys.exit(_run_to_the_end(command) or output.exit_code or complaints.exit_code)
 
@@ -28,7 +31,7 @@ def run(command: Callable[[], int]) -> NoReturn:
 
         def output_failed(error: StandardOutputFailedError) -> None:
             _complain_of(error)
-            # Work in progress has no reader any more, and closing it may wait for a store.
+            # Do not wait for work in progress: nobody reads its output any more, and closing it may wait for a store.
             interruption.end_soon(error.exit_code)
 
         output, complaints = take_streams(output_failed)

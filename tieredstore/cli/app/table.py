@@ -1,12 +1,12 @@
-"""The table of commands: the core's own, and those that a wing attaches by an entry point ``tieredstore.commands``.
+"""The table of commands: the core's own, and those that wings attach by the entry point ``tieredstore.commands``.
 
-An entry has its name and summary before its module is imported, so that help, completion and other commands do not
-import it. A wing's entry point names the wing's own table::
+An entry has its name and summary without importing its module, so that help, completion and other commands do not
+import it either. A wing's entry point names the wing's own table::
 
     [project.entry-points."tieredstore.commands"]
     uploader = "tieredstore.uploader.cli:COMMANDS"
 
-An entry with a name like ``cat --group`` is not a command but the implementation of that option.
+An entry with a name like ``cat --group`` is not a command, but implements that option.
 
 Entry points are read only if the core has no command of the name.
 """
@@ -29,15 +29,19 @@ Loaded: TypeAlias = "Callable[..., object] | typer.Typer"
 """A command's function, or a group of commands."""
 
 Effect: TypeAlias = Literal["reads", "adds", "rewrites"]
-"""The effect of a command on stored data: ``reads`` changes nothing (except a group's position), ``adds`` acts at
-once and deletes nothing (except by a service's settings), ``rewrites`` shows a plan that ``--yes`` applies.
+"""The effect of a command on stored data.
+
+``reads`` changes nothing, except a group's position. ``adds`` acts at once and deletes nothing, except by a service's
+settings. ``rewrites`` shows a plan that ``--yes`` applies.
 """
 
 EXTRAS: Final = {
     "confluent_kafka": "kafka", "duckdb": "query", "fastavro": "avro", "pandas": "spark", "pyarrow": "arrow",
     "pyspark": "spark", "watchdog": "uploader",
 }  # fmt: skip
-"""The extra for each package: a command imports what it needs when it runs, and names what is missing."""
+"""The extra that installs each package. A command imports packages when it runs, and names the extra of a missing
+one.
+"""
 
 _GROUP: Final = "tieredstore.commands"
 
@@ -54,7 +58,7 @@ class Entry:
 
     @property
     def effects(self) -> dict[str, Effect]:
-        """Return the effect of each command, by the words that call it."""
+        """Return the effect of each command, by the words with which it is called."""
         if isinstance(self.effect, str):
             return {self.name: self.effect}
         return {f"{self.name} {command}": effect for command, effect in self.effect.items()}
@@ -84,7 +88,9 @@ def wing_entries() -> tuple[Entry, ...]:
 @functools.cache
 def _attached() -> tuple[Entry, ...]:
     """Read the tables of the installed wings."""
-    from importlib.metadata import entry_points  # takes a tenth of a second, which most commands avoid
+    from importlib.metadata import (
+        entry_points,
+    )  # here: it takes a tenth of a second
 
     return tuple(read_tables(entry_points(group=_GROUP)))
 
@@ -133,7 +139,7 @@ _COMMANDS: Final[Mapping[str, tuple[Effect | Mapping[str, Effect], str]]] = {
 
 
 def load_of_core(name: str) -> Loaded:  # noqa: C901  a table
-    """Import a command of the core; LookupError for a summary without a case here."""
+    """Import a command of the core; raise LookupError for a summary without a case here."""
     match name:
         case "upload":
             from tieredstore.cli.bucket import upload

@@ -1,4 +1,4 @@
-"""The entries of a segment's indexes, as rows for a person and for scripts, and the option that names an index."""
+"""The entries of a segment's indexes as rows, and the option that names an index."""
 
 from __future__ import annotations
 

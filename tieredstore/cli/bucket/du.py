@@ -25,7 +25,7 @@ from tieredstore.ops.cost.prices import PriceFile, read_prices
 
 
 class By(enum.StrEnum):
-    """The subject of a row."""
+    """What a row stands for."""
 
     TOPIC = "topic"
     PARTITION = "partition"
@@ -124,7 +124,7 @@ def _show(
 
 
 def _name_row(by: By, rows: Sequence[Usage]) -> Row[Usage]:
-    """Declare the fields that name a row; the topic's id is shown if nothing else distinguishes rows."""
+    """Declare the fields that name a row. The topic's id is shown if nothing else distinguishes rows."""
     is_id_needed = len({(row.topic, row.partition) for row in rows}) < len(rows)
     is_day = by is By.DAY
     return Row(
@@ -139,7 +139,7 @@ def _name_row(by: By, rows: Sequence[Usage]) -> Row[Usage]:
 
 
 def _sums_row(*, is_priced: bool) -> Row[Usage]:
-    """Declare the sums; beside amounts only --wide shows most of them."""
+    """Declare the sums. Only ``--wide`` shows most of the counts; the amounts of bytes are always shown."""
     more = WIDE if is_priced else 0
     sums: Row[Usage] = Row(
         field("stored_size", lambda row: row.stored_size, number("STORED", rank=int(is_priced)), human_bytes),
@@ -215,7 +215,7 @@ _LOG: Final[Sequence[_Part]] = (("log before compression", lambda row: row.size,
 
 
 def _by_label(rows: Sequence[Usage]) -> dict[str, Usage]:
-    """Return the rows by their labels in the picture; ids distinguish the lives of a re-created topic."""
+    """Return the rows by their labels in the picture. Ids distinguish the incarnations of a re-created topic."""
     times = Counter((row.topic, row.partition, row.day) for row in rows)
     return {_label(row, with_id=times[row.topic, row.partition, row.day] > 1): row for row in rows}
 
@@ -226,9 +226,10 @@ def _label(row: Usage, *, with_id: bool) -> str:
 
 
 def _draw(picture: Picture, usage: Mapping[str, Usage], total: Usage, prices: PriceFile | None) -> None:
-    """Draw two bars per row, the largest rows first and the rest together: bytes in the bucket, beside the log's.
+    """Draw two bars per row: bytes in the bucket, and bytes of the log. The largest rows come first; one row sums up
+    the rest.
 
-    With prices: the cost in the bucket, beside the cost on brokers. Reports if there is nothing to draw.
+    With prices, draw the cost in the bucket and the cost on brokers instead. Report if there is nothing to draw.
     """
     if not usage:
         complain(f"{picture.path} was not drawn: there are no segments")
@@ -263,7 +264,7 @@ def _draw(picture: Picture, usage: Mapping[str, Usage], total: Usage, prices: Pr
 
 
 def _longest(usage: Mapping[str, Usage], parts: Sequence[_Part]) -> dict[str, Usage]:
-    """Return the rows with the longest bars; the rest as one."""
+    """Return the rows with the longest bars, and one row that sums up the others."""
     by_length = sorted(usage.items(), key=lambda row: -sum(amount_of(row[1]) or 0.0 for _, amount_of, _ in parts))
     if len(by_length) <= _MOST_ROWS:
         return dict(by_length)

@@ -51,9 +51,9 @@ def fetch(
                 write_all(file, content)
             return
         inside = range_of_slice(bounds, segment.size or 0)
-        assert segment.stored is not None  # it was inspected
+        assert segment.stored is not None  # the segment was inspected
         with target as file:
-            if inside:  # else no key file is read
+            if inside:  # for an empty range no key file is read
                 _copy(read_range(bucket.manager, segment.stored, inside), len(inside), file)
 
 

@@ -1,4 +1,4 @@
-"""``tieredstore gc``: leftovers of copies and deletions."""
+"""``tieredstore gc``: delete leftovers of copies and deletions."""
 
 from __future__ import annotations
 

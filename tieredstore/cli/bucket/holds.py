@@ -1,4 +1,4 @@
-"""``tieredstore holds``: segments that no tool deletes."""
+"""``tieredstore holds``: protect segments from deletion."""
 
 from __future__ import annotations
 

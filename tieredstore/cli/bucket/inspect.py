@@ -1,4 +1,4 @@
-"""``tieredstore inspect``: everything known about one segment, and whether its objects are consistent."""
+"""``tieredstore inspect``: everything known about one segment, and a check that its objects are consistent."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def inspect(
             entries = row_of(rows)
             entries.show(rows, as_json=output.as_json, summary={"entries": len(rows)}, empty="no entries")
             return
-        assert segment.stored is not None  # it was inspected
+        assert segment.stored is not None  # the segment was inspected
         view = SegmentView(segment.stored, bucket.opened())
     if output.as_json:
         print_json_line(view.as_json(chunks=chunks))
@@ -161,7 +161,7 @@ class SegmentView:
         yield "offsets", f"{self.segment.objects.start_offset} to {metadata.end_offset}"
         yield "leader epochs", epochs or "unknown"
         yield "last timestamp", _time(metadata.max_timestamp_ms)
-        # -1: not copied by a broker, or its log directory did not name the broker.
+        # -1: no broker copied it, or its log directory did not name the broker.
         broker = "not by a broker" if metadata.broker_id < 0 else f"by broker {metadata.broker_id}"
         yield "copied", f"{_time(metadata.event_timestamp_ms)}, {broker}"
         yield "aborted transactions", {None: "unknown", True: "none", False: "some"}[metadata.txn_idx_empty]

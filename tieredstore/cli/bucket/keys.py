@@ -1,4 +1,4 @@
-"""``tieredstore keys``: key pairs that encrypt the segments' data keys: made, counted, rotated, retired."""
+"""``tieredstore keys``: make, count, rotate and retire the key pairs that encrypt segments' data keys."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def _as_properties(lines: Mapping[str, str]) -> str:
 
 
 def _check(bucket: Bucket, key_id: str, *, as_json: bool) -> None:
-    """Print what needs a pair. Raises typer.Exit with 5 while anything does; ResourceNotFoundError without any
+    """Print what needs a pair. Raise typer.Exit with 5 while anything needs it, ResourceNotFoundError without any
     segment.
     """
     reasons: Counter[NeedReason] = Counter()
@@ -300,7 +300,7 @@ def _check(bucket: Bucket, key_id: str, *, as_json: bool) -> None:
 
 
 def _until(bucket: Bucket, old_keys: Sequence[str]) -> str:
-    """Return until when readers need the old pairs: the time that ``keys list ID`` uses."""
+    """Return until when readers need the old pairs, by the same rule as ``keys list ID``."""
     opened, cached_ms = bucket.opened(), bucket.settings.fetch.manifest_cache.retention_ms
     names = ", ".join(map(repr, old_keys))
     if cached_ms < 0:
@@ -323,7 +323,7 @@ _NEED: Final[Row[KeyNeed]] = Row(
 
 
 def _key_row(encryption: EncryptionSettings | None) -> Row[KeyUse]:
-    """Declare the row of a key pair: its id (None for unencrypted segments), and the sums of its segments."""
+    """Declare the row of a key pair: its id (None for unencrypted segments), and the sums over its segments."""
     on_ring, active = _ring_ids(encryption), None if encryption is None else encryption.key_pair_id
 
     def ring(key_id: str | None) -> str:

@@ -1,4 +1,4 @@
-"""``tieredstore ls``: topics, partitions and segments in a store, and the brokers' beside them."""
+"""``tieredstore ls``: topics, partitions and segments in a store, and the brokers' offsets."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ from tieredstore.ops.offsets import Extent
 _HOLE: Final = "(hole)"
 _MOST_SPANS: Final = 3
 _NEVER: Final = WIDE + 1
-"""Rank of a column that is omitted because each line would show the same."""
+"""The rank of a column that is omitted because every line would show the same."""
 
 _Life: TypeAlias = tuple[str, Uuid, int]
-"""A partition of one life of a topic."""
+"""A partition of one incarnation of a topic."""
 
 
 def ls(
@@ -120,7 +120,7 @@ def ls(
 
 @dataclass(slots=True)
 class _Seen:
-    """The listed data: sums, present offsets and, for a picture, times and sizes of complete segments."""
+    """What has been listed: sums, present offsets and, for a picture, times and sizes of complete segments."""
 
     is_drawn: bool
     whole: list[tuple[str, int | None, int]] = field(default_factory=list[tuple[str, int | None, int]])
@@ -151,7 +151,7 @@ class _Seen:
         return segment, hole
 
     def summary(self) -> dict[str, JsonValue]:
-        """Return the sums of segments for scripts; byte sums cover complete ones."""
+        """Return the sums over segments for scripts; sums of bytes cover complete segments only."""
         return {**_SEEN.json(self), "ratio": ratio_of(self.size, self.stored_size)}
 
     def partitions(self) -> dict[_Life, Partition]:
@@ -253,14 +253,14 @@ def _sums_of(rows: Sequence[Partition]) -> Partition:
 
 
 def _show_spans(stored: Sequence[Extent]) -> str:
-    """Return ``0 … 99, 150 … 199`` around a hole; for many holes their number."""
+    """Return ranges around holes, such as ``0 … 99, 150 … 199``; if there are many holes, their number."""
     if len(stored) > _MOST_SPANS:
         return f"{stored[0][0]} … {stored[-1][1] - 1}, {len(stored) - 1} holes"
     return ", ".join(f"{start} … {stop - 1}" for start, stop in stored)
 
 
 def _around_holes(held: str) -> str:
-    """Return the same from ``0 … 199, 1 hole``."""
+    """Shorten ``0 … 199, 1 hole`` to its range."""
     first, *others = held.split(", ")
     if not others or "…" not in others[-1]:
         return held
@@ -280,7 +280,7 @@ def _is_complete(one: Partition) -> bool | None:
 
 
 def _judge(topics: Sequence[Topic], until: AtTime) -> None:
-    """Report which partitions are not complete up to a time, and why; the errors have the exit codes."""
+    """Report which partitions are incomplete up to a time, and why. The errors raised have the exit codes."""
     unknown = incomplete = 0
     for topic in topics:
         for one in topic.partitions:
@@ -345,7 +345,8 @@ def _show_segments(seen: _Seen, listed: Iterable[tuple[Segment, Extent | None]],
     rows.append(
         ["total", "", "", "", human_bytes(seen.size), human_bytes(stored), human_ratio(seen.size, stored), *[""] * 4]
     )
-    # Columns that are the same in each line of one topic or partition are omitted, so "total" is in the first column.
+    # Columns that every line of one topic or partition would repeat are omitted, so "total" goes into the first one
+    # left.
     at = [place for place, each in enumerate(row.columns) if each.rank != _NEVER]
     cells = [[line[place] for place in at] for line in rows]
     cells[-1][0] = "total"
@@ -355,7 +356,9 @@ def _show_segments(seen: _Seen, listed: Iterable[tuple[Segment, Extent | None]],
 def _segment_row(
     *, has_topic: bool = True, has_partition: bool = True, has_topic_id: bool = False, has_segment_id: bool = False
 ) -> Row[Segment]:
-    """Declare the fields of a segment; tables show complete ones, and names and ids if they distinguish rows."""
+    """Declare the fields of a segment. Tables show complete segments, and names and ids only if they distinguish
+    rows.
+    """
     return Row(
         declare("topic", lambda one: one.topic, text("TOPIC", rank=0 if has_topic else _NEVER)),
         declare("topic_id", lambda one: one.topic_id),
@@ -382,7 +385,7 @@ def _segment_row(
 
 
 def _time_ms(segment: Segment) -> int | None:
-    """Return the greatest timestamp of its batches, if known."""
+    """Return the greatest timestamp of the segment's batches, if known."""
     known = None if segment.metadata is None else segment.metadata.max_timestamp_ms
     return None if known is None or known < 0 else known
 
@@ -392,7 +395,7 @@ def _ratio(segment: Segment) -> float | None:
 
 
 def _form(segment: Segment) -> str:
-    """Return how the segment is stored: ``zstd key1``, ``plain``."""
+    """Return how the segment is stored, such as ``zstd key1`` or ``plain``."""
     forms = ["zstd"] if segment.compressed else []
     return " ".join([*forms, *([] if segment.key_id is None else [excerpt(segment.key_id)])]) or "plain"
 
@@ -400,17 +403,17 @@ def _form(segment: Segment) -> str:
 # ---- pictures
 
 _STEPS: Final = 500
-"""Times that a picture distinguishes; more would be less than a dot each."""
+"""The number of times that a picture distinguishes; more would be closer than its dots."""
 _NARROWEST_MS: Final = 1000
 
 Stored = Sequence[tuple[int, int]]
-"""Times in milliseconds, ascending, each with the stored bytes of records since the previous one."""
+"""Times in milliseconds, ascending, each with the bytes stored of records since the previous time."""
 
 
 def draw_stored(picture: Picture, segments: Iterable[tuple[str, int | None, int]]) -> None:
-    """Draw the bytes stored up to each time, from segments as topic, time and size.
+    """Draw the bytes stored up to each time. A segment is given as topic, time and size.
 
-    Reports on stderr how many segments have no time in their manifests, and if there is nothing to draw.
+    Report on stderr how many segments have no time in their manifests, and if there is nothing to draw.
     """
     stored: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     timeless = 0
@@ -447,13 +450,13 @@ def draw_stored(picture: Picture, segments: Iterable[tuple[str, int | None, int]
     axes.set_title(f"{topics}: {human_bytes(sum(sums.values()))} stored", loc="left", fontweight="bold")
     if len(bands) > 1:
         names = [f"{label(topic)}: {human_bytes(size)}" for topic, size in sums.items()]
-        # In the order of the bands, from the top.
+        # In the order of the bands, from top to bottom.
         add_legend(axes, areas[::-1], names[::-1])
     picture.save(axes)
 
 
 def _bands(stored: Mapping[str, Stored]) -> dict[str, Stored]:
-    """Return the largest topics first; those without a colour of their own are summed up in the last one."""
+    """Return the largest topics first. The last band sums up those for which there is no colour."""
     by_size = sorted(stored, key=lambda topic: (-sum(size for _, size in stored[topic]), topic))
     if len(by_size) <= len(COLORS):
         return {topic: stored[topic] for topic in by_size}
@@ -480,22 +483,22 @@ def _heights(stored: Stored, times: Iterable[int]) -> list[int]:
 _BUCKET, _BROKER = COLORS[:2]
 _THICK: Final = 0.38
 _TALLEST: Final = 30.0
-"""The greatest height in inches; however many partitions share it."""
+"""The greatest height in inches, however many partitions share it."""
 
 
 def draw_offsets(picture: Picture, partitions: Mapping[_Life, Partition], *, broker: bool) -> None:
-    """Draw a bar for each partition and holder; ``broker`` is True if one was asked."""
+    """Draw a bar for each partition in the bucket, and one for it on the broker if ``broker`` is True."""
     if not partitions:
         complain(f"{picture.path} was not drawn: there are no segments")
         return
     axes = picture.axes(height=min(1.9 + 0.45 * len(partitions), _TALLEST))
-    # Bucket above broker; the bucket alone takes the whole height.
+    # The bucket's bar is above the broker's; alone it takes the whole height.
     thick = _THICK if broker else 2 * _THICK
     for row, known in enumerate(partitions.values()):
         _draw(axes, known.stored, (row - _THICK, thick), _BUCKET)
         if known.broker is not None:
             _draw(axes, [known.broker.extent], (row, _THICK), _BROKER)
-        # With an edge, so that a hole of one offset among millions is visible.
+        # The edge makes a hole of one offset visible among millions.
         _draw(axes, known.lost, (row - _THICK, 2 * _THICK), RED, edgecolor=RED, linewidth=1)
     _label(axes, partitions, broker=broker)
     picture.save(axes)

@@ -1,4 +1,4 @@
-"""``tieredstore mirror``: segments from one store to another, without a broker."""
+"""``tieredstore mirror``: copy segments from one store to another, without a broker."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _limit_rate(settings: Settings, rate: str | None) -> Settings:
 
 
 def _line(outcome: Outcome, verb: str) -> str | None:
-    """Return a line for changes and warnings; what was already there is only counted."""
+    """Return a line for changes and warnings; segments that were already there are only counted."""
     if outcome.error is not None:
         return f"failed  {outcome.name}: {outcome.error}"
     if outcome.kind is not None and outcome.code == "copied":

@@ -1,4 +1,4 @@
-"""``tieredstore rm``: the segments of topics, all or the oldest, or one of them."""
+"""``tieredstore rm``: delete segments of topics: all, the oldest, or a single one."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def rm(
 
 
 def _check_topics(names: Sequence[str]) -> None:
-    """Raise ConfigError without a topic, and for a number after a topic, which may be meant as a partition."""
+    """Raise ConfigError if no topic is given, and for a number after a topic, which may be meant as a partition."""
     if not names:
         raise ConfigError("rm needs TOPIC: tieredstore rm TOPIC...")
     number = next((name for name in names[1:] if name.isdecimal()), None)

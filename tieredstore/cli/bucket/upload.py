@@ -1,4 +1,4 @@
-"""``tieredstore upload``: closed segments of a broker's disk into the store, each once."""
+"""``tieredstore upload``: copy closed segments of a broker's disk into the store, each once."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def upload(
 
 @dataclass(slots=True)
 class _Teller(Teller):
-    """Failures go to stderr; the rest to stdout unless the bar is enough.
+    """Reports failures on stderr, and the rest on stdout unless the bar is enough.
 
     An error that repeats for consecutive segments of a partition is reported once, with the count at the end.
     """
@@ -92,7 +92,7 @@ class _Teller(Teller):
             print_json_line(OUTCOME.json(outcome))
         if outcome.error is None:
             self.end_repetition()
-            # If both streams are one terminal the bar is enough.
+            # If both streams are the same terminal, the bar is enough.
             if not self.as_json and (outcome.name is not None or not (sys.stderr.isatty() and sys.stdout.isatty())):
                 print_lines([_line(outcome, self.verb_of(outcome))])
             return
@@ -113,7 +113,7 @@ class _Teller(Teller):
             self.bar.say(f"{'failed':<10} {where}: the same ({len(repeated)} more segments)")
 
     def stopped(self) -> str:
-        """Return the progress without sizes, because a signal requires haste."""
+        """Return the progress without sizes: after a signal there is no time to compute them."""
         skipped = f", {self.counts['there']} skipped" if self.counts["there"] else ""
         return f"stopped; {self.counts['copied']} of {self.expected} copied{skipped}; {self.words.again}"
 

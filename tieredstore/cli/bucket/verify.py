@@ -1,4 +1,4 @@
-"""``tieredstore verify``: corrupt, missing or suspicious data in a bucket."""
+"""``tieredstore verify``: find corrupt, missing or suspicious data in a bucket."""
 
 from __future__ import annotations
 
@@ -114,11 +114,11 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """Exit code of the worst finding."""
+        """The exit code of the worst finding."""
         return max((kind.facts.severity.exit_code for kind in self._kinds), default=0)
 
     def sentence(self) -> str:
-        """Return what was done so far."""
+        """Return a sentence about what was checked so far."""
         counts: Counter[Severity] = Counter()
         for kind, count in self._kinds.items():
             counts[kind.facts.severity] += count
@@ -127,7 +127,7 @@ class Report:
         return f"{self._reading()}{passed}: {worst or 'no problems found'}"
 
     def _reading(self) -> str:
-        """Return what was read: the level's depth, or a sample."""
+        """Return what was read: as the level asks, or only a sample."""
         seen, segments = self.seen, counted(self.seen.segments, "segment")
         if seen.level == "data":
             return f"{seen.segments_read} of {segments} read in full ({human_share(seen.log_read, seen.log_size)})"
@@ -137,7 +137,7 @@ class Report:
         return f"manifests of {segments} read, and no log ({size})"
 
     def finish(self) -> None:
-        """Print the sums, and the meaning of each kind of finding and what to do."""
+        """Print the sums, and for each kind of finding its meaning and what to do."""
         if self._as_json:
             print_json_line({"summary": _SEEN.json(self.seen) | dict(self.seen.severities)})
             return

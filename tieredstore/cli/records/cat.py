@@ -1,4 +1,4 @@
-"""``tieredstore cat``: the records of a topic, on the screen or into files."""
+"""``tieredstore cat``: show the records of a topic, or write them into files."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from tieredstore.query.writers import BatchRows
 
 _WIDTH: Final = 8
-"""Width of offsets in a table of records that a group shares."""
+"""The width of offsets in the table when a group's records are shown."""
 
 
 def cat(
@@ -179,7 +179,7 @@ def _text_of(column: str, types: ColumnTypes) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Sink:
-    """The destination and form of a topic's records: lines of a format, or the target's."""
+    """Where a topic's records go, and in which form: lines of a format, or the target's."""
 
     topic: str
     target: Target
@@ -196,7 +196,7 @@ class _Sink:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns to read; partition and offset are always among them, to know the progress."""
+        """The columns to read. Partition and offset are always among them, because progress is computed from them."""
         if self.lines is None and self.target.ending is not None:
             from tieredstore.query.topic_columns import TOPIC_COLUMNS
 
@@ -205,7 +205,7 @@ class _Sink:
         return tuple(dict.fromkeys(("partition", "offset", *shown)))
 
     def write(self, rows: BatchRows, width: int) -> None:
-        """Write the records; ``width`` is that of offsets in a table."""
+        """Write the records; ``width`` is the width of offsets in a table."""
         if self.lines is not None:
             with self.target.open() as file:
                 write_formatted(_by_partition(rows), self.lines, file, topic=self.topic)
@@ -272,7 +272,7 @@ def _need_broker(cluster: Cluster) -> Mapping[str, str]:
 
 
 def _group_reader() -> Any:
-    """Return the reader for a group, of the class ``ConsumedTopic``; the consumer attaches it."""
+    """Return the implementation of ``cat --group``, a ``ConsumedTopic``, which the wing ``consumer`` attaches."""
     entry = find_option("cat --group")
     if entry is None:
         raise ConfigError("--group is read by the consumer, which is not installed here")

@@ -1,14 +1,14 @@
 """File formats that ``show`` knows: the core's own, and those that a wing attaches by an entry point.
 
-Kept apart from ``show`` because wings import it. An entry point of ``tieredstore.files`` names a tuple of
+Separate from ``show``, because wings import it. An entry point of ``tieredstore.files`` names a tuple of
 :class:`Format`::
 
     [project.entry-points."tieredstore.files"]
     pubsub = "tieredstore.pubsub.cli.files:FILES"
 
-``show`` asks one format after another whether it knows a file, the core's first, then those of wings in the order of
-their entry points, and prints the result of the first. Importing the table should be cheap: ``knows`` and ``show``
-import what they need.
+``show`` asks one format after another if it knows a file: first the core's, then those of wings in the order of their
+entry points. The first that does prints the file. Keep the import of the table cheap: ``knows`` and ``show`` import
+what they need.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class View(enum.Enum):
-    """The view of a file; the value is its option."""
+    """The part of a file to show; the value is its option."""
 
     CONTENTS = ""
     RECORDS = "--records"
@@ -41,8 +41,8 @@ class View(enum.Enum):
 class Asked:
     """One file, and the view to show.
 
-    ``path`` is the local file of ``name``; if it is None, the name is the key of an object: in the store that ``store``
-    names, or in the one of its settings file.
+    ``path`` is the local file with this ``name``. If ``path`` is None, ``name`` is the key of an object in the store
+    that ``store`` gives, or in the store of its settings file.
     """
 
     name: str
@@ -55,10 +55,10 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Rows(Generic[T]):
-    """Rows of a file, generated while they are printed: an error comes after the rows before it.
+    """Rows of a file, generated while they are printed, so that an error comes after the rows before it.
 
-    A person sees ``heading`` and a table, or ``lines`` of each row if there is no table. ``sums`` are called at the
-    end, for the summary; those of several files are added up.
+    A person sees ``heading`` and a table or, if there is no table, the ``lines`` of each row. ``sums`` are called at
+    the end, for the summary; those of several files are added up.
     """
 
     row: Row[T]
@@ -81,11 +81,11 @@ Shown: TypeAlias = "Rows[Any] | Records"
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format of files. ``noun`` names such files in a sentence: ``batches of MemQ``."""
+    """A file format. ``noun`` names such files in a sentence, for example ``batches of MemQ``."""
 
     noun: str
     views: frozenset[View]
     knows: Callable[[Asked], bool]
-    """Return True for its files, by name, settings or first bytes."""
+    """Returns True for files of the format, by name, settings or first bytes."""
     show: Callable[[Asked], AbstractContextManager[Shown]]
-    """Return what to show, while the file is open."""
+    """Returns what to show; the file stays open within the context."""

@@ -1,6 +1,6 @@
-"""Files of a broker's log directory for ``show``. Uses no store.
+"""Files of a broker's log directory, as formats for ``show``. Uses no store.
 
-Kept apart from ``show``, which knows the formats of core and wings only by their table.
+Separate from ``show``, which sees all formats, the core's and the wings', only through their tables.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def _show_log(asked: Asked) -> Generator[Rows[BatchHeader] | Records]:
         from tieredstore.kafka.records import RecordDecoder  # needs the extra `arrow`
 
         with Path(asked.name).open("rb", buffering=0) as log:
-            # A file has one partition, and its records do not name it.
+            # A file belongs to one partition, which its records do not name.
             yield Records((None, batch) for batch in RecordDecoder(SHOWN).decode(_pieces(log)))
         return
-    # Closed before the file is: it holds views of it.
+    # Close the reader before the file, because it holds views of the file.
     with (
         _map(Path(asked.name)) as mapped,
         contextlib.closing(batch for batch in read_batch_headers(mapped, check_crc=True)) as batches,

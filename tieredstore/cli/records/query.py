@@ -67,7 +67,7 @@ def query(
 
 
 _MEASURED: Final = "integer", "floating", "decimal", "timestamp", "date", "null"
-"""Arrow's kinds of types that are plotted on an axis; all others are names on it."""
+"""Kinds of Arrow types that have an axis of their own; values of all other types are names on an axis."""
 
 _MOST_POINTS: Final = 100_000
 _MOST_NAMES: Final = 40

@@ -23,7 +23,7 @@ PartitionRecords: TypeAlias = "tuple[int, pa.RecordBatch]"
 
 IN_TABLE: Final = ("offset", "timestamp", "key", "value", "headers")
 _SAMPLE: Final = 200
-"""Rows of the first records that determine the widths of a table's columns."""
+"""The number of first records that determine the widths of a table's columns."""
 
 
 def write_table(batches: Iterable[PartitionRecords], *, offset_width: int = 0) -> None:
@@ -41,7 +41,7 @@ def write_table(batches: Iterable[PartitionRecords], *, offset_width: int = 0) -
 def write_formatted(
     batches: Iterable[PartitionRecords], record_format: RecordFormat, file: BinaryIO, *, topic: str
 ) -> None:
-    """Write each record by a format, and nothing else."""
+    """Write each record in the format, with nothing added."""
     for partition, records in batches:
         place = {"topic": topic, "partition": partition}
         for row in rows_of(records, record_format.columns):
@@ -71,7 +71,7 @@ _Part: TypeAlias = Callable[[Record], bytes]
 
 @dataclass(frozen=True, slots=True)
 class RecordFormat:
-    """A format of records; ``columns`` are those to read."""
+    """A format of records; ``columns`` are the columns to read for it."""
 
     parts: tuple[_Part, ...]
     columns: tuple[str, ...]
@@ -135,7 +135,7 @@ def _length_of(data: bytes | None) -> int:
 
 
 def _encode(text: str) -> bytes:
-    # Arguments that are not text in the locale's encoding keep their bytes.
+    # Bytes of arguments that are not text in the locale's encoding are kept.
     return text.encode(errors="surrogateescape")
 
 
@@ -143,7 +143,7 @@ def _constant(data: bytes) -> _Part:
     return lambda _: data
 
 
-# A trailing "\" or "%" is a token too: no part of a format is ignored.
+# A trailing "\" or "%" is a token too, so that no part of a format is ignored.
 _TOKEN: Final = re.compile(r"(?P<letter>%.?)|(?P<escape>\\(?:x[0-9A-Fa-f]{1,2}|.)?)|(?P<plain>[^%\\]+)", re.DOTALL)
 
 _ESCAPES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0"}

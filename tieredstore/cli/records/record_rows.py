@@ -1,4 +1,4 @@
-"""Records as lines: for a person, and for scripts."""
+"""Records as rows of a table, and as JSON lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rows_of(records: pa.RecordBatch, columns: Sequence[str] = SHOWN) -> Iterator
     """Yield each record as a mapping of these columns."""
     untyped: Any = records
     values: list[Sequence[Any]] = [_values(untyped.column(name)) for name in columns]
-    # Without columns there are still as many rows.
+    # Without columns, still yield one row per record.
     rows = zip(*values, strict=True) if values else ((),) * records.num_rows
     return (dict(zip(columns, row, strict=True)) for row in rows)
 
@@ -55,7 +55,7 @@ def table_cells(row: Mapping[str, Any], partition: str, offset_width: int = 0) -
 
 
 def _values(column: Any) -> Sequence[Any]:
-    # Milliseconds, since a record's time may be beyond Python's calendar.
+    # Take times as milliseconds, because a record's time may be beyond Python's calendar.
     values: Sequence[Any] = (column.view("int64") if str(column.type).startswith("timestamp") else column).to_pylist()
     return values
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The destination of rows: ``path`` or stdout, in a file format; None for a table."""
+    """The destination of rows: ``path`` or stdout, in a file format; the format is None for a table."""
 
     path: Path | None
     ending: str | None
@@ -58,14 +58,16 @@ class Target:
 
     @contextlib.contextmanager
     def open(self) -> Generator[BinaryIO]:
-        """Open the file, which appears whole at the end or not at all; or stdout, made safe on a terminal."""
+        """Open the destination: a file that appears whole at the end or not at all, or stdout, made safe on a
+        terminal.
+        """
         with output_to(self.path) as file:
             is_screen = self.path is None and not _is_binary(self.ending) and sys.stdout.isatty()
             yield cast("BinaryIO", _Screen(file)) if is_screen else file
 
     def write(self, rows: BatchRows, *, noun: str = "row") -> None:
-        """Write the rows in their format, and report a file on stderr. Raises ConfigError for duplicate column
-        names.
+        """Write the rows in their format, and report a finished file on stderr. Raise ConfigError for duplicate
+        column names.
         """
         row_format = writers.WRITERS[self.ending or ""]
         if not row_format.takes_equal_names:
@@ -92,20 +94,20 @@ class GivenRows:
 
 
 def _flushing(rows: BatchRows, file: BinaryIO) -> Iterator[pa.RecordBatch]:
-    """Yield rows, flushing written ones before the next are requested."""
+    """Yield the batches; flush what was written before requesting the next batch."""
     for batch in rows:
         yield batch
         file.flush()
 
 
 class _Screen:
-    """A terminal, which would obey control characters in any record."""
+    """A terminal, which would obey control characters in records."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
 
     def write(self, data: bytes) -> int:
-        """Write everything except control characters other than line ends and tabs."""
+        """Write all data, without control characters except line ends and tabs."""
         self._file.write(bytes_in_terminal(bytes(data)))
         return len(data)
 
@@ -114,7 +116,7 @@ class _Screen:
 
 
 def bytes_in_terminal(data: bytes) -> bytes:
-    """Return untrusted bytes as safe for a terminal: no control characters except line ends."""
+    """Make untrusted bytes safe for a terminal: remove control characters except line ends and tabs."""
     text = data.decode(errors="replace")
     kept = (
         character if character.isprintable() or character in "\n\t" else "\N{REPLACEMENT CHARACTER}"
@@ -124,7 +126,7 @@ def bytes_in_terminal(data: bytes) -> bytes:
 
 
 def print_rows(reader: BatchRows) -> None:
-    """Print a table to stdout, of possibly millions of rows."""
+    """Print a table to stdout; it may have millions of rows."""
     from pyarrow import types
 
     untyped: Any = reader
@@ -138,7 +140,7 @@ def print_rows(reader: BatchRows) -> None:
 
 
 def check_names(reader: BatchRows) -> None:
-    """Raise ConfigError for duplicate column names, which only a table or CSV could show."""
+    """Raise ConfigError for duplicate column names, which only a table or CSV can show."""
     untyped: Any = reader
     names: list[str] = untyped.schema.names
     twice = next((name for name in names if names.count(name) > 1), None)

@@ -1,4 +1,4 @@
-"""``tieredstore show``: the contents of a file, local or by a key of a store. Each format is an entry of a table."""
+"""``tieredstore show``: show the contents of a file, local or in a store. Each format is an entry of a table."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class _Report:
             self._sums.update(shown.sums())
 
     def finish(self) -> None:
-        """Print the summary, unless nothing was shown; records are data, and have none."""
+        """Print the summary, unless nothing was shown. Records are data, and get no summary."""
         if self._output.as_json and self._shown and not self._is_data:
             sums: dict[str, JsonValue] = {**self._sums, "entries": self._sums["entries"]}
             print_json_line({"summary": {"files": self._shown, **sums, "failed": len(self.exit_codes)}})
@@ -135,7 +135,7 @@ class _Report:
             for partition, batch in batches:
                 sys.stdout.writelines(json_lines(batch, partition, topic=shown.topic))
             return
-        # The records of a broker's file do not name their partition.
+        # Records of a broker's file do not name their partition: drop that column.
         skipped = 1 if shown.topic is None else 0
         rows = (
             table_cells(row, "" if partition is None else str(partition))[skipped:]

@@ -1,6 +1,6 @@
-"""Types of keys and values from ``--key`` and ``--value``, for all topics and for single ones.
+"""Types of keys and values from ``--key`` and ``--value``, for all topics or for single ones.
 
-Kept apart from the options, which need no pyarrow.
+Separate from the options, because those do not need pyarrow.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _OF_TOPIC: Final = re.compile(r"([A-Za-z0-9._-]+)=(.*)", re.DOTALL)
 _ALL: Final = ""
 
 _Kind: TypeAlias = "Callable[[str], ValueType]"
-"""The type of a registry's subject."""
+"""A function that returns the type of a registry's subject."""
 
 
 def parse_types(
     values: Values, default: Literal["bytes", "text"], *, alone: str | None = None
 ) -> Callable[[str], ColumnTypes]:
-    """Return a function from topics to types. Schema files are read at once, a registry when a topic is requested.
+    """Return a function from topics to types. Schema files are read at once, a registry only when a topic is requested.
 
-    ``alone`` is the only topic that is read. Raises ConfigError for unknown types, and for types of another topic.
+    ``alone`` is the only topic that will be read. Raise ConfigError for unknown types, and for types of another topic.
     """
     from tieredstore.query.topic_columns import ColumnTypes
 

@@ -1,4 +1,4 @@
-"""Bars and counters on a terminal. Imported only for one: importing rich takes a tenth of a second."""
+"""Bars and counters on a terminal. Import it only for a terminal, because importing rich takes a tenth of a second."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from tieredstore.model import human_bytes
 from tieredstore.process.interruption import at_sudden_end
 
 BarParts: TypeAlias = tuple[Callable[[int], None], Callable[[str], None]]
-"""Functions that advance a bar by bytes, and print a sentence above it."""
+"""Two functions: one advances a bar by bytes, the other prints a sentence above it."""
 
 _SHOW_CURSOR: Final = "\x1b[?25h\n"
 
 
 _ONE_LINE: Final = Column(no_wrap=True)
-"""A narrow terminal shortens the bar, not the words."""
+"""On a narrow terminal the bar gets shorter, and the words stay whole."""
 
 
 class _Count(ProgressColumn):
-    """Number done."""
+    """The number of items done."""
 
     def __init__(self, unit: str) -> None:
         super().__init__(_ONE_LINE)
         self._unit = unit
 
     def render(self, task: Task) -> Text:
-        """``1,234 segments``."""
+        """Return the number with its unit, such as ``1,234 segments``."""
         return Text(f"{human_count(int(task.completed))} {self._unit}")
 
 
@@ -52,21 +52,21 @@ class _Done(ProgressColumn):
     """Bytes done of the total, formatted as in tables and sums."""
 
     def render(self, task: Task) -> Text:
-        """``1.5 MiB of 6.0 MiB``."""
+        """Return both sizes, such as ``1.5 MiB of 6.0 MiB``."""
         return Text(f"{human_bytes(int(task.completed))} of {human_bytes(int(task.total or 0))}")
 
 
 class _Speed(ProgressColumn):
-    """Speed."""
+    """The speed in bytes per second."""
 
     def render(self, task: Task) -> Text:
-        """``12.0 MiB/s``; nothing before anything is done."""
+        """Return the speed, such as ``12.0 MiB/s``; nothing before anything is done."""
         return Text("" if task.speed is None else human_rate(int(task.speed), 1))
 
 
 @contextlib.contextmanager
 def counter(what: str, unit: str) -> Generator[Callable[[], None]]:
-    """Yield a function to call for each item done, for an unknown total."""
+    """Yield a function to call for each item done. The total is unknown."""
     columns = (SpinnerColumn(), _Count(unit), TimeElapsedColumn())
     with _progress(_console(), *columns) as drawn:
         task = drawn.add_task(what, total=None)
@@ -90,7 +90,7 @@ def _console() -> Console:
 @contextlib.contextmanager
 def _progress(console: Console, *columns: ProgressColumn) -> Generator[Progress]:
     description = TextColumn("{task.description}")
-    # stdout is left alone: it may be the data.
+    # Leave stdout alone: it may carry the data.
     with (
         Progress(description, *columns, console=console, transient=True, redirect_stdout=False) as drawn,
         at_sudden_end(_show_cursor),
@@ -99,6 +99,6 @@ def _progress(console: Console, *columns: ProgressColumn) -> Generator[Progress]
 
 
 def _show_cursor() -> None:
-    """A bar hides the cursor, and would show it only at its end."""
+    """A bar hides the cursor, and shows it again only at its end."""
     sys.stderr.write(_SHOW_CURSOR)
     sys.stderr.flush()

@@ -25,16 +25,16 @@ class _JsonFormatter(logging.Formatter):
 
 
 class _Stderr(logging.Handler):
-    """Writes to whatever stderr currently is."""
+    """Writes to the stderr of the moment, which tests and redirections replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One record."""
+        """Write one record."""
         sys.stderr.write(self.format(record) + "\n")
         sys.stderr.flush()
 
 
 def log_lines(*, as_json: bool) -> None:
-    """Log lines for a collector, for a service that runs for months, instead of sentences for a person."""
+    """Write the log as lines for a collector, not as sentences for a person. For a service that runs for months."""
     logger = logging.getLogger("tieredstore")
     handler = _Stderr()
     handler.setFormatter(_JsonFormatter() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

@@ -1,4 +1,4 @@
-"""Output of commands: JSON, tables, sentences, numbers for a person.
+"""Output of commands: JSON, tables, sentences, and numbers.
 
 Numbers look the same everywhere. For a person: ``human_bytes`` (in ``model``: ``1.5 MiB``), ``human_rate`` (``12.0
 MiB/s``), ``human_count`` (``1,234``), ``counted`` (``1 segment``), ``human_time`` (``2026-01-01 00:00:13``, UTC),
@@ -22,12 +22,12 @@ from tieredstore.model import human_bytes
 JsonValue: TypeAlias = "Mapping[str, JsonValue] | Sequence[JsonValue] | str | int | float | bool | None"
 """A value that can be printed as JSON."""
 
-_MAX_TIME_MS: Final = 253_402_300_799_999  # the end of the year 9999, the last that ISO 8601 has four digits for
+_MAX_TIME_MS: Final = 253_402_300_799_999  # the end of the year 9999: ISO 8601 has no more than four digits for a year
 _SAMPLE: Final = 200
 
 
 def print_json_line(value: JsonValue) -> None:
-    """Print ``value`` as one line of JSON to stdout and flush it, for items that come one by one over hours."""
+    """Print ``value`` as one line of JSON to stdout and flush it, because items may come hours apart."""
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 
@@ -47,7 +47,7 @@ def complain(sentence: str) -> None:
 def print_table(
     columns: Sequence[ColumnLike], rows: Iterable[Sequence[str]], *, total: bool = False, wide: bool = False
 ) -> None:
-    """Print a table to stdout, with columns of :mod:`tieredstore.cli.terminal.tables`; ``total`` separates the last
+    """Print a table to stdout, with columns of :mod:`tieredstore.cli.terminal.tables`. ``total`` is a last, separate
     row.
 
     On a terminal each row is one line; in a pipe nothing is cut. ``wide`` shows all columns, and cuts nothing.
@@ -56,7 +56,7 @@ def print_table(
 
 
 def print_growing_table(columns: Sequence[ColumnLike], rows: Iterable[Sequence[str]], *, wide: bool = False) -> None:
-    """Print a table of possibly millions of rows to stdout: the first ones determine the widths of columns."""
+    """Print a table of possibly millions of rows to stdout. The first rows determine the widths of columns."""
     _write_lines(table_lines(columns, rows, width=terminal_width(), is_wide=wide, sample=_SAMPLE))
 
 
@@ -65,17 +65,17 @@ def _write_lines(lines: Iterable[str]) -> None:
 
 
 def terminal_width() -> int | None:
-    """Return the cells in a line of stdout; None if it is not a terminal and nothing is cut."""
+    """Return the number of cells in a line of stdout; None if stdout is not a terminal, so that nothing is cut."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def column_name(field: str) -> str:
-    """Return ``MAX TIMESTAMP`` for the JSON's ``max_timestamp``."""
+    """Return the column's heading, such as ``MAX TIMESTAMP`` for the JSON field ``max_timestamp``."""
     return field.upper().replace("_", " ")
 
 
 def iso_utc(timestamp_ms: int | None) -> str | None:
-    """Return a Kafka timestamp as ISO 8601 in UTC with milliseconds; None if unknown or not a date."""
+    """Return a Kafka timestamp as ISO 8601 in UTC with milliseconds; None if it is unknown or not a date."""
     if timestamp_ms is None or not 0 <= timestamp_ms <= _MAX_TIME_MS:
         return None
     seconds, ms = divmod(timestamp_ms, 1000)
@@ -88,7 +88,7 @@ def leader_epoch_rows(epochs: Iterable[tuple[int, int]]) -> list[dict[str, JsonV
 
 
 def ratio_of(original: int, stored: int) -> float | None:
-    """Return log bytes per stored byte, indexes and manifest included; None if nothing is stored."""
+    """Return log bytes per stored byte, counting indexes and manifest as stored; None if nothing is stored."""
     return round(original / stored, 4) if stored else None
 
 
@@ -109,13 +109,13 @@ def human_count(count: int) -> str:
 
 
 def human_share(part: int, whole: int) -> str:
-    """``2.9 of 25.6 MiB``."""
+    """Return a part of a whole, such as ``2.9 of 25.6 MiB``."""
     (size, unit), of = human_bytes(part).split(), human_bytes(whole)
     return f"{size} of {of}" if of.endswith(f" {unit}") else f"{size} {unit} of {of}"
 
 
 def counted(count: int, noun: str) -> str:
-    """``no segments``, ``1 segment``, ``1,234 segments``."""
+    """Return a count with its noun, such as ``no segments``, ``1 segment`` or ``1,234 segments``."""
     return f"{human_count(count) if count else 'no'} {noun}{'s' * (count != 1)}"
 
 

@@ -1,4 +1,4 @@
-"""Destination of a command's bytes: stdout, or a file that is whole or absent."""
+"""The destination of a command's bytes: stdout, or a file that is complete or absent."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tieredstore.process.whole_files import whole_file
 
 @contextlib.contextmanager
 def output_to(path: Path | None) -> Generator[BinaryIO]:
-    """Open the destination: stdout for None and ``-``, else a file that appears whole at the end or not at all.
+    """Open the destination: stdout for None and ``-``, otherwise a file that appears whole at the end or not at all.
 
-    The bytes go to a draft beside it, which is synced and renamed. A device or a pipe is written directly. Drafts of a
-    killed command are removed. Raises ConfigError for a symbolic link to a file: another user of the folder may have
-    put it there to choose what is overwritten.
+    The bytes go to a draft in the same folder, which is then synced and renamed. A device or a pipe is written
+    directly. Drafts of a killed command are removed. Raise ConfigError for a symbolic link to a file: another user of
+    the folder may have created the link to choose what is overwritten.
     """
     if path is None or str(path) == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
     with _explained(path):
-        # If the name becomes a link from here on, the rename replaces the link instead of following it.
+        # If the name becomes a link after this, the rename replaces the link instead of following it.
         target = path.resolve() if path.is_symlink() else path.parent.resolve() / path.name
         if path.is_symlink() and (target.is_file() or not target.exists()):
             raise ConfigError(f"{path} is a symbolic link to {target}: name the file itself, or remove the link")
@@ -39,7 +39,9 @@ def output_to(path: Path | None) -> Generator[BinaryIO]:
 
 
 def binary_output_to(path: Path | None) -> contextlib.AbstractContextManager[BinaryIO]:
-    """As ``output_to``, for binary data: ConfigError if it would go to a terminal without being requested."""
+    """Open the destination like ``output_to``, for binary data. Raise ConfigError if stdout is a terminal, unless
+    ``-`` is given.
+    """
     if path is None and sys.stdout.isatty():
         raise ConfigError(
             "this is binary and would upset a terminal: give -o FILE, or -o - to have it here all the same"

@@ -23,7 +23,7 @@ PlotFile: TypeAlias = Annotated[
 ]
 
 COLORS: Final = ("#3f90da", "#ffa90e", "#94a4a2", "#832db6", "#a96b59", "#b9ac70", "#717581", "#92dadd")
-"""Colours distinguishable with colour blindness too: Petroff's ten without the reds."""
+"""Colours that people with colour blindness can distinguish: Petroff's ten without the reds."""
 GREY: Final = "#cccccc"
 RED: Final = "#bd1f01"
 
@@ -33,7 +33,9 @@ _LONGEST_NAME: Final = 30
 
 
 class Picture:
-    """A picture to draw. Raises ConfigError if it cannot, before the command reads anything."""
+    """A picture to draw. The constructor raises ConfigError if it cannot be drawn, before the command reads
+    anything.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -50,7 +52,7 @@ class Picture:
         return axes
 
     def save(self, axes: Any) -> None:
-        """Write the figure of ``axes``; the same axes give the same bytes."""
+        """Write the figure of ``axes``; equal axes give equal bytes."""
         kind = self.path.suffix[1:].lower()
         drawn = io.BytesIO()
         undated = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
@@ -78,7 +80,7 @@ def add_legend(axes: Any, *which: Any, **more: Any) -> None:
 
 
 def module(name: str) -> ModuleType:
-    """Return a module of matplotlib, which no other command needs; ConfigError names the extra."""
+    """Return a module of matplotlib, imported on first use; raise ConfigError, which names the extra, without it."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -86,7 +88,7 @@ def module(name: str) -> ModuleType:
 
 
 def label(name: str) -> str:
-    """Return a foreign name as text for matplotlib; a long one is shortened in the middle.
+    """Return a name from elsewhere as a label; a long name is shortened in the middle.
 
     matplotlib treats ``$`` as mathematics, and omits names with a leading underscore from a legend.
     """

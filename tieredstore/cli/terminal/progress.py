@@ -1,4 +1,4 @@
-"""Progress of a command: a bar on a terminal, sentences elsewhere; and a sentence if a signal ends it."""
+"""Progress of a command: a bar on a terminal, sentences elsewhere, and a sentence if a signal ends the command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tieredstore.process.interruption import Interrupted, at_sudden_end
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Progress display. ``advance`` takes bytes; ``say`` prints a sentence to stderr."""
+    """A display of progress. ``advance`` takes bytes; ``say`` prints a sentence to stderr."""
 
     advance: Callable[[int], None]
     say: Callable[[str], None]
@@ -27,8 +27,9 @@ _LINE_EVERY_S: Final = 10.0
 
 @contextlib.contextmanager
 def counting(what: str, unit: str) -> Generator[Callable[[], None], None, None]:
-    """Yield a function to call for each item done, for an unknown total: a counter on a terminal, else a line every
-    ten seconds.
+    """Yield a function to call for each item done. The total is unknown.
+
+    On a terminal this shows a counter, elsewhere a line every ten seconds.
     """
     if sys.stderr.isatty():
         with _bars().counter(what, unit) as advance_on_terminal:

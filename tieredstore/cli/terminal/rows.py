@@ -1,4 +1,4 @@
-"""Rows that a command lists, each field declared once: its JSON name, its column in a table, and its cell.
+"""Rows that a command lists. Each field is declared once: its JSON name, its column in a table, and its cell.
 
 A row is a table of fields over a value of the library::
 
@@ -9,7 +9,8 @@ A row is a table of fields over a value of the library::
         column(text("OF"), scope_of),
     )
 
-``field`` without a column is only in JSON, ``column`` only in the table. Unknown values are null, and ``-``.
+A ``field`` without a column appears only in JSON, a ``column`` only in the table. An unknown value is null in JSON and
+``-`` in the table.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ ValueT = TypeVar("ValueT")
 
 @dataclass(frozen=True, slots=True)
 class Field(Generic[T]):
-    """One field of a row; ``name`` is None if not in JSON, ``column`` if not in a table."""
+    """One field of a row. ``name`` is None if it is not in JSON, ``column`` is None if it is not in a table."""
 
     name: str | None
     value: Callable[[T], JsonValue]
@@ -51,7 +52,7 @@ def field(
     *,
     digits: int | None = None,
 ) -> Field[T]:
-    """Declare a field; ``show`` formats a value for its cell, ``digits`` are the decimal places in JSON."""
+    """Declare a field. ``show`` formats a value for its cell; ``digits`` is the number of decimal places in JSON."""
 
     def cell(item: T) -> str:
         known = value(item)
@@ -63,27 +64,27 @@ def field(
 
 
 def column(shown: Column | None, cell: Callable[[T], str]) -> Field[T]:
-    """Declare a column of the table alone, if there is one."""
+    """Declare a column that only the table has; None declares nothing."""
     return Field(None, lambda _: None, shown, cell)
 
 
 def attributes(*names: str) -> Row[Any]:
-    """Declare fields of JSON alone, by the names of the value's attributes."""
+    """Declare fields that only JSON has, by the names of the value's attributes."""
     return Row(*(field(name, attrgetter(name)) for name in names))
 
 
 def attributes_of(kind: type[DataclassInstance], *but: str) -> Row[Any]:
-    """Declare all fields of a dataclass except ``but``, for JSON alone."""
+    """Declare all fields of a dataclass except ``but``; only JSON has them."""
     return attributes(*(each.name for each in fields(kind) if each.name not in but))
 
 
 def rounded_bytes(size: float) -> str:
-    """Show a calculated size."""
+    """Show a computed size, which may be a fraction."""
     return human_bytes(round(size))
 
 
 def rounded_count(count: float) -> str:
-    """Show a calculated number."""
+    """Show a computed number, which may be a fraction."""
     return human_count(round(count))
 
 
@@ -97,7 +98,7 @@ class Row(Generic[T]):
 
     @property
     def names(self) -> list[str]:
-        """The names of JSON."""
+        """The names of the JSON fields."""
         return [each.name for each in self._fields if each.name is not None]
 
     @property
@@ -114,11 +115,11 @@ class Row(Generic[T]):
         return [each.cell(item) for each in self._fields if each.column is not None]
 
     def of(self, part: Callable[[PartT], T]) -> Row[PartT]:
-        """Return the same fields for values that hold such a value as their ``part``."""
+        """Return these fields for values that contain such a value as their ``part``."""
         return Row(*(_of_part(each, part) for each in self._fields))
 
     def in_json(self, *shown: str) -> Row[T]:
-        """Return the same fields in JSON alone, except those ``shown`` in a table."""
+        """Return these fields without their columns, except those ``shown`` in a table."""
         return Row(*(each if each.name in shown else replace(each, column=None) for each in self._fields))
 
     def show(
@@ -131,7 +132,7 @@ class Row(Generic[T]):
         empty: str | None = None,
         wide: bool = False,
     ) -> None:
-        """Print items as lines of JSON followed by the summary, or as a table followed by the cells of a total.
+        """Print the items: as lines of JSON followed by the summary, or as a table followed by the cells of a total.
 
         Without items a person sees ``empty`` on stderr, if given, and no table header.
         """

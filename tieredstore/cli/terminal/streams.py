@@ -1,4 +1,4 @@
-"""stdout and stderr of the process: a write failure is one sentence and an exit code, wherever it happens."""
+"""stdout and stderr of the process. If writing fails anywhere, the user sees one sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ class OutputFailedError(TieredStoreError):
 
 
 class StandardOutputFailedError(OutputFailedError):
-    """stdout cannot be written. The stream's ``on_failure`` has been called."""
+    """stdout cannot be written. The stream has already called its ``on_failure``."""
 
 
 class ReaderGoneError(StandardOutputFailedError):
-    """The reader of stdout is gone, as after ``| head``. Not worth a message: other tools end by SIGPIPE."""
+    """The reader of stdout is gone, as after ``| head``. It gets no message, because other tools silently end by
+    SIGPIPE.
+    """
 
     exit_code = 141
 
 
 class _Stream(io.RawIOBase):
-    """The bytes of one of the process's streams; the descriptor is None if it was closed when the process began."""
+    """The bytes of a standard stream. The descriptor is None if the stream was closed when the process began."""
 
     def __init__(self, descriptor: int | None) -> None:
         super().__init__()
@@ -44,7 +46,7 @@ class _Stream(io.RawIOBase):
         return True
 
     def fileno(self) -> int:
-        """Return the descriptor; OSError without one."""
+        """Return the descriptor; raise OSError if there is none."""
         if self._descriptor is None:
             raise io.UnsupportedOperation("the stream was closed when the process began")
         return self._descriptor
@@ -55,9 +57,9 @@ class _Stream(io.RawIOBase):
 
 
 class StandardOutput(_Stream):
-    """The bytes of stdout. Its errors are StandardOutputFailedError; after the first one nothing more is written.
+    """The bytes of stdout. Its errors are StandardOutputFailedError; after the first error nothing more is written.
 
-    Not an OSError, which a caller may take for an error of the file or the store that it uses.
+    They are not OSErrors, which a caller may take for an error of the file or store that it uses.
     """
 
     def __init__(self, descriptor: int | None, on_failure: Callable[[StandardOutputFailedError], None]) -> None:
@@ -74,7 +76,7 @@ class StandardOutput(_Stream):
         """Write as much of ``data`` as is accepted at once."""
         with memoryview(data) as view:
             if self._failure is not None:
-                return view.nbytes  # the command is ending, and the error is known
+                return view.nbytes  # the command is ending, and the error is already known
             try:
                 return self._written(view)
             except StandardOutputFailedError as error:
@@ -94,7 +96,7 @@ class StandardOutput(_Stream):
 
 
 class StandardError(_Stream):
-    """The bytes of stderr. If it cannot be written they are lost; only the exit code can tell."""
+    """The bytes of stderr. If they cannot be written, they are lost, and only the exit code shows it."""
 
     def __init__(self, descriptor: int | None) -> None:
         super().__init__(descriptor)
@@ -102,7 +104,7 @@ class StandardError(_Stream):
         """0 as long as everything was written."""
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write all of ``data`` as far as possible."""
+        """Write as much of ``data`` as possible; ignore the rest."""
         with memoryview(data) as view:
             try:
                 return _write(self.fileno(), view)
@@ -114,7 +116,7 @@ class StandardError(_Stream):
 def take_streams(
     on_failure: Callable[[StandardOutputFailedError], None],
 ) -> tuple[StandardOutput, StandardError]:
-    """Replace Python's own streams, which raise the system's errors, and are None if closed."""
+    """Replace Python's own streams, which raise the system's errors, and are None if they were closed."""
     output = StandardOutput(None if sys.stdout is None else _STDOUT, on_failure)
     complaints = StandardError(None if sys.stderr is None else _STDERR)
     _occupy_free_descriptors()
@@ -125,7 +127,7 @@ def take_streams(
 def _text(replaced: TextIO | None, raw: io.RawIOBase) -> io.TextIOWrapper:
     """Return ``raw`` as text, buffered and encoded like the stream that it replaces."""
     buffered = io.BufferedWriter(raw)
-    # A name that the locale cannot show must not fail.
+    # Writing a name that the locale cannot show must not fail.
     if not isinstance(replaced, io.TextIOWrapper):
         return io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace")
     return io.TextIOWrapper(
@@ -149,7 +151,7 @@ def _write(descriptor: int, view: memoryview) -> int:
         try:
             return os.write(descriptor, view)
         except BlockingIOError:
-            # The process at the other end made it non-blocking for us too: wait for it.
+            # The process at the other end has made the stream non-blocking, for us too: wait until it is writable.
             poll = select.poll()
             poll.register(descriptor, select.POLLOUT)
             poll.poll()

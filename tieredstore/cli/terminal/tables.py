@@ -1,14 +1,14 @@
-"""Tables that fit: on a terminal each row is one line, in a pipe nothing is cut. Returns lines, draws nothing.
+"""Tables that fit: on a terminal each row is one line, in a pipe nothing is cut. Returns lines and prints nothing.
 
-A column is made by what it holds::
+A function for each kind of content makes the columns::
 
     columns = [text("TOPIC"), number("SIZE", rank=1), moment("LAST RECORD"), word("TOPIC ID", rank=WIDE)]
 
-``number`` and ``word`` (an id, a fixed word) are never cut; ``text`` (foreign names and texts) is cut with ``…`` where
-the terminal is too narrow. If that is not enough, columns with a rank are dropped, the greatest rank first, those of
-the same rank from the right; ``--wide`` shows all of them. Users look first for columns of a rank up to ``WANTED``:
-before one of these is dropped, cells with a shorter form take it, as a ``moment`` that becomes a day. A name alone
-means ``text``, and ``>NAME`` means ``number``.
+``number`` and ``word`` (an id, a fixed word) are never cut. ``text`` (names and texts from elsewhere) is cut with ``…``
+if the terminal is too narrow. If that is not enough, columns with a rank are dropped: the greatest rank first, and
+within a rank from the right; ``--wide`` shows all of them. Columns of a rank up to ``WANTED`` are what users look for
+first: before one of these is dropped, cells with a shorter form are shortened, for example a ``moment`` to its day.
+Instead of a column, ``NAME`` means ``text`` and ``>NAME`` means ``number``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GAP: Final = "  "
 """Gap between two columns."""
 
 WIDE: Final = 100
-"""Rank of columns that only ``--wide`` shows, in a pipe too."""
+"""The rank of columns that only ``--wide`` shows, also in a pipe."""
 
 WANTED: Final = 2
 """Columns of a greater rank are dropped before any cell is shortened."""
@@ -37,7 +37,7 @@ _ELLIPSIS: Final = "…"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. ``least`` is its minimum width in cells; None: never cut. ``short`` makes a cell's shorter form."""
+    """One column. ``least`` is its minimum width in cells; None means it is never cut. ``short`` shortens a cell."""
 
     name: str
     is_right: bool = False
@@ -51,22 +51,22 @@ Row: TypeAlias = Sequence[str]
 
 
 def number(name: str, *, rank: int = 0) -> Column:
-    """Numbers, sizes, ratios: right-aligned, never cut."""
+    """Make a column of numbers, sizes or ratios: right-aligned, never cut."""
     return Column(name, is_right=True, rank=rank)
 
 
 def word(name: str, *, rank: int = 0, short: Callable[[str], str] | None = None) -> Column:
-    """Ids and fixed words: never cut."""
+    """Make a column of ids or fixed words, which are never cut."""
     return Column(name, rank=rank, short=short)
 
 
 def moment(name: str, *, rank: int = 0) -> Column:
-    """Times to the second; only the day if there is no room."""
+    """Make a column of times to the second, shortened to the day if there is no room."""
     return Column(name, rank=rank, short=_day_of)
 
 
 def text(name: str, *, rank: int = 0, least: int = _LEAST) -> Column:
-    """Names and sentences: cut down to ``least`` cells if the terminal is too narrow."""
+    """Make a column of names or sentences, cut down to ``least`` cells if the terminal is too narrow."""
     return Column(name, least=least, rank=rank)
 
 
@@ -79,10 +79,10 @@ def table_lines(
     total: bool = False,
     sample: int | None = None,
 ) -> Iterator[str]:
-    """Yield the lines of a table, without line ends: names, a rule, rows; ``total`` separates the last row.
+    """Yield the lines of a table, without line ends: header, rule, rows. ``total`` is a last row after another rule.
 
-    ``width`` is the terminal's; None for a pipe. With ``sample`` the first rows determine the widths of columns and
-    rows are taken one by one; otherwise all are taken first.
+    ``width`` is the terminal's; None for a pipe. With ``sample``, that many rows determine the widths of columns and
+    the others are taken one by one; without it, all rows are taken first.
     """
     every = [_column(column) for column in columns]
     ahead = iter(rows)
@@ -118,9 +118,7 @@ class _Layout:
         return self._line([column.name for column in self.columns])
 
     def line(self, cells: Sequence[str]) -> str:
-        """Return one row; a last column of text takes the rest of the line, however long its name and its first
-        cells were.
-        """
+        """Return the line of one row. If the last column is text, it takes the rest of the line."""
         return self._line(_shorten(self.columns, cells) if self.is_short else cells)
 
     def _line(self, cells: Sequence[str]) -> str:
@@ -189,12 +187,12 @@ def _by_column(columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[Row]:
 
 
 def _needed(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
-    """Return the uncut width of each column."""
+    """Return the width that each column needs if nothing is cut."""
     return [max(map(cell_count, (columns[at].name, *cells))) for at, cells in enumerate(_by_column(columns, rows))]
 
 
 def _lacks_wanted(columns: Sequence[Column], needed: Sequence[int], shown: Sequence[int], width: int) -> bool:
-    """Return True if a column is dropped that users look for first, or the shown ones do not fit."""
+    """Return True if a column of a rank up to ``WANTED`` is dropped, or the shown columns do not fit."""
     left_out = (column.rank for at, column in enumerate(columns) if at not in shown)
     return _total(columns, needed, shown) > width or any(rank <= WANTED for rank in left_out)
 
@@ -221,7 +219,7 @@ def _least(column: Column, needed: int) -> int:
 
 
 def _widths(columns: Sequence[Column], needed: Sequence[int], shown: Sequence[int], width: int | None) -> list[int]:
-    """Return the width of each shown column: the excess is taken from the widest that may be cut."""
+    """Return the width of each shown column. If they are too wide, the widest columns that may be cut get narrower."""
     least = [_least(columns[at], needed[at]) for at in shown]
     most = [needed[at] for at in shown]
     if width is None:
@@ -231,5 +229,5 @@ def _widths(columns: Sequence[Column], needed: Sequence[int], shown: Sequence[in
     def capped(cap: int) -> list[int]:
         return [max(low, min(high, cap)) for low, high in zip(least, most, strict=True)]
 
-    # The widest cap under which all fit: the capped widths grow with it.
+    # Find the largest limit of widths under which all columns fit: their sum grows with the limit.
     return capped(bisect.bisect_right(range(max(most) + 1), room, key=lambda cap: sum(capped(cap))) - 1)
