@@ -1,4 +1,4 @@
-"""A segment up, a range down: the remote storage manager, with Kafka's verbs."""
+"""The remote storage manager: copies segments to the store and fetches ranges, with Kafka's verbs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MODULES: Final = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a name above on first use: a caller of one small module of this package imports no more."""
+    """Import one of the names above on first use, so that importing a small module of this package imports no more."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

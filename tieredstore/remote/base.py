@@ -1,4 +1,4 @@
-"""Kafka's ``RemoteStorageManager`` interface (KIP-405), with the bulk fetch of indexes."""
+"""Kafka's ``RemoteStorageManager`` interface (KIP-405), with an additional fetch of several indexes."""
 
 from __future__ import annotations
 
@@ -12,22 +12,20 @@ from tieredstore.model import IndexType, LogSegmentData, RemoteLogSegmentMetadat
 
 
 class RemoteStorageManagerBase(ABC):
-    """The interface of a remote storage manager. Safe from several threads."""
+    """Interface of a remote storage manager. Safe from several threads."""
 
     @abstractmethod
     def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, log_segment_data: LogSegmentData
     ) -> bytes | None:
-        """Copy a closed segment; return its custom metadata, if any is configured. All of it is stored, or nothing
-        is visible.
-        """
+        """Copy a closed segment; return its custom metadata if configured. A failed copy leaves nothing visible."""
 
     @abstractmethod
     def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None
     ) -> io.RawIOBase:
-        """Fetch the log's bytes from ``start_position`` to ``end_position``, **inclusive**; past the end means the
-        end.
+        """Fetch the log's bytes from ``start_position`` to ``end_position``, **inclusive**, clamped to the last
+        byte.
         """
 
     @abstractmethod
@@ -37,9 +35,9 @@ class RemoteStorageManagerBase(ABC):
     def fetch_indexes(
         self, metadata: RemoteLogSegmentMetadata, index_types: Iterable[IndexType]
     ) -> dict[IndexType, BinaryIO]:
-        """Fetch the requested indexes; one that was not recorded is absent from the map.
+        """Fetch the requested indexes; omit an index that was not recorded.
 
-        This default fetches one by one. On any other error it closes the opened ones and raises.
+        This default fetches one by one. On any other error it closes the indexes already opened, and raises.
         """
         opened: dict[IndexType, BinaryIO] = {}
         try:
@@ -60,4 +58,4 @@ class RemoteStorageManagerBase(ABC):
 
     @abstractmethod
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Delete the segment; deleting an absent one succeeds."""
+        """Delete the segment; succeed if it is absent."""

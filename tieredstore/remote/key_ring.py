@@ -1,4 +1,4 @@
-"""The key ring that settings describe."""
+"""The key ring that the settings describe."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def key_ring_of(settings: Settings) -> KeyRing | None:
-    """Make the ring of ``encryption.*``, its keys read; None without encryption.
+    """Make the key ring of ``encryption.*`` and read its keys; None without encryption.
 
-    Raise KeyRingError, which names an unusable key, or KeyServiceError if a key management service did not open one.
+    Raise KeyRingError, which names an unusable key, or KeyServiceError if a key management service refused to open one.
     """
     if settings.encryption is None:
         return None

@@ -1,4 +1,4 @@
-"""The text of a key or a passphrase, from a file, an environment variable, or an open descriptor."""
+"""Reads the text of a key or a passphrase from a file, an environment variable, or an open descriptor."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from tieredstore.transform.pem import MAX_BYTES, key_file_content
 _PIPE_TIMEOUT_S: Final = 30.0
 _lock: Final = threading.Lock()
 _from_pipes: Final[dict[tuple[int, int, int], bytes]] = {}
-"""Texts read from pipes, by descriptor, device and inode: a pipe gives its text once, and settings may be read
-again.
-"""
+"""Texts read from pipes, by descriptor, device and inode: a pipe gives its text once, but settings are read again."""
 
 
 def passphrase_in(path: Path) -> bytes:
-    """Return the first line of a file, without its end; raise KeyRingError if it is unreadable or empty."""
+    """Return a file's first line without its line end; raise KeyRingError if it is unreadable or empty."""
     passphrase = key_file_content(path).partition(b"\n")[0].removesuffix(b"\r")
     if not passphrase:
         raise KeyRingError(f"the first line of {path} is empty, and a passphrase is expected there")
@@ -30,7 +28,7 @@ def passphrase_in(path: Path) -> bytes:
 
 
 def variable_content(name: str, what: str) -> bytes:
-    """Return the content of an environment variable; raise KeyRingError if it is not set, or empty."""
+    """Return the content of an environment variable; raise KeyRingError if it is not set or empty."""
     text = os.environb.get(os.fsencode(name))
     if not text:
         raise KeyRingError(f"the environment variable {name}, which holds the {what}, is not set in this process")
@@ -38,11 +36,11 @@ def variable_content(name: str, what: str) -> bytes:
 
 
 def descriptor_content(number: int, what: str) -> bytes:
-    """Read an open descriptor to its end; raise KeyRingError if it is empty, or does not end."""
+    """Read an open descriptor to its end; raise KeyRingError if it is empty, or has no end within a deadline."""
     try:
         status = os.fstat(number)
         if stat.S_ISREG(status.st_mode):
-            # By position: other processes may share the descriptor and its place in the file.
+            # Read by position, because other processes may share the descriptor and move its position.
             return os.pread(number, MAX_BYTES, 0)
         place = number, status.st_dev, status.st_ino
         with _lock:
@@ -59,7 +57,7 @@ def _to_end(number: int) -> bytes:
     parts: list[bytes] = []
     deadline = Deadline.after(_PIPE_TIMEOUT_S)
     while sum(map(len, parts)) < MAX_BYTES:
-        # A descriptor without a writer, such as a terminal's, would block for ever.
+        # A descriptor without a writer, such as a terminal's, would block forever.
         if not select.select([number], [], [], max(0.0, deadline.remaining_s()))[0]:
             raise KeyRingError(f"descriptor {number} gave no key within {_PIPE_TIMEOUT_S:g} s; close its other end")
         part = os.read(number, MAX_BYTES)

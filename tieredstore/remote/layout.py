@@ -1,4 +1,4 @@
-"""The keys of a segment's objects."""
+"""Keys of a segment's objects."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tieredstore.places.raw_keys import raw_topic_id
 
 @dataclass(frozen=True, slots=True)
 class KeyLayout:
-    """The settings ``key.prefix`` and ``key.prefix.mask``.
+    """Key layout given by the settings ``key.prefix`` and ``key.prefix.mask``.
 
-    ``raw_cluster`` is the cluster's name in the raw layout, which stores no topic ids and no transaction indexes; None
-    for the plugin's keys.
+    ``raw_cluster`` is the cluster's name in the raw layout, which stores no topic ids and no transaction indexes. It is
+    None for the plugin's layout.
     """
 
     prefix: str = ""
@@ -24,24 +24,24 @@ class KeyLayout:
 
     @property
     def tells_transactions(self) -> bool:
-        """True if a manifest without a transaction index proves that the segment aborts no transaction."""
+        """True if a segment without a transaction index is known to have no aborted transaction."""
         return self.raw_cluster is None
 
     def derived_id(self, topic: str) -> Uuid | None:
-        """Return the id derived from a topic's name in a layout without topic ids; None in one that has them."""
+        """Return the topic id derived from the topic's name if the layout stores no ids, else None."""
         return None if self.raw_cluster is None else raw_topic_id(self.raw_cluster, topic)
 
     def topic_id(self, topic: str, value: Uuid) -> TopicId:
-        """Wrap an id of a topic, from a bucket, a broker or a checkpoint; it is real unless this layout derives it."""
+        """Wrap a topic id from a bucket, a broker or a checkpoint; mark it as derived if this layout stores no ids."""
         return TopicId.of(value, self.derived_id(topic))
 
     def key(self, metadata: RemoteLogSegmentMetadata, suffix: Suffix) -> str:
-        """Return the key under the current prefix: for writes, deletions, and look-ups of manifests."""
+        """Return the key under the current prefix, for writes, deletions, and manifests."""
         return object_key(self.prefix, main_path(metadata.remote_log_segment_id, metadata.start_offset), suffix)
 
     def data_key(self, metadata: RemoteLogSegmentMetadata, suffix: Suffix) -> str:
-        """Return the key from which ``.log`` or ``.indexes`` are read: recorded custom metadata take precedence."""
-        # A later prefix applies to new segments only: the recorded one leads to the old ones.
+        """Return the key from which to read ``.log`` or ``.indexes``; a key in the custom metadata takes precedence."""
+        # A changed prefix applies only to new segments; custom metadata record the prefix of an old one.
         recorded = CustomMetadata.from_bytes(metadata.custom_metadata or b"")
         prefix = self.prefix if recorded.object_prefix is None else recorded.object_prefix
         path = recorded.object_key or main_path(metadata.remote_log_segment_id, metadata.start_offset)

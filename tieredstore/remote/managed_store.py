@@ -1,6 +1,6 @@
-"""The store that a manager passes on: every call ends when the manager is closed.
+"""A manager's store, whose calls end when the manager is closed.
 
-Kept apart from ``manager``, which has Kafka's verbs: this one has a store's.
+Kept apart from ``manager``, which has Kafka's verbs: this class has a store's.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tieredstore.process.thread_pool import ThreadPool
 _logger: Final = logging.getLogger(__name__)
 
 _MOST_CALLS: Final = 256
-"""Parallel calls; one more waits, as it would for a connection."""
+"""Maximum number of parallel calls; further calls wait, as they would for a connection."""
 
 _UNDO_S: Final = 2.0
 """Seconds that a KeyboardInterrupt waits for a rollback."""
 
 _MOST_LISTED: Final = 1024
-"""Objects taken in one visit to a listing's thread, once many are being read."""
+"""Maximum number of objects that a listing takes at once on the manager's thread."""
 
 _Result = TypeVar("_Result")
 _Listed = TypeVar("_Listed")
@@ -43,9 +43,9 @@ class _Here(threading.local):
 
 
 class ManagerCalls:
-    """Calls on the manager's threads, so that closing the manager can release a waiting caller.
+    """Runs calls on the manager's threads, so that closing the manager releases a waiting caller.
 
-    No thread can be taken out of a call that a store does not answer; so the caller waits outside of it.
+    A thread cannot leave a call that the store does not answer, so the caller waits on another thread.
     """
 
     def __init__(self, life: Lifetime, *, pool: ThreadPool | None = None, undo_s: float = _UNDO_S) -> None:
@@ -57,9 +57,9 @@ class ManagerCalls:
 
     @contextlib.contextmanager
     def on_this_thread(self) -> Generator[None]:
-        """Make this thread's calls directly during the block: for threads that others watch, and may abandon.
+        """Make calls directly on this thread during the block, for a thread that is watched and may be abandoned.
 
-        A separate thread costs each call two hand-overs, more than a small call takes on a disk.
+        This saves each call two hand-overs between threads, which cost more than a small call to a local disk.
         """
         before, self._here.is_so = self._here.is_so, True
         try:
@@ -68,25 +68,25 @@ class ManagerCalls:
             self._here.is_so = before
 
     def run(self, call: Callable[[], _Result]) -> _Result:
-        """Return the result of ``call``; raise AlreadyClosedError at once when the manager is closed, while the call
-        runs on.
+        """Return the result of ``call``; raise AlreadyClosedError when the manager is closed, while ``call``
+        continues.
         """
         if self._here.is_so:
             return self.life.during(call)
         return outcome(self._bound.submit(call))
 
     def run_writing(self, what: str, write: Callable[[Callable[[], None]], _Result]) -> _Result:
-        """Run a call of several steps that leaves nothing half done; ``what`` names its objects.
+        """Run a call of several steps that can roll back; ``what`` names its objects in messages.
 
-        ``write`` gets a function to call between its steps: it raises once the caller has gone, because the manager was
-        closed or the caller interrupted, and then ``write`` rolls back. An interrupt waits for that. After Interrupted
-        it waits until the process ends: Interruption, which raised it, ends the process after a moment and names the
-        leftovers. A KeyboardInterrupt has no such end: it waits ``undo_s`` and then names the leftovers here.
+        ``write`` gets a function to call between its steps. The function raises if the manager was closed or the caller
+        interrupted; ``write`` must then roll back. An interrupted caller waits for the rollback. After Interrupted it
+        waits until Interruption, which raised the error, ends the process and names the leftovers. After
+        KeyboardInterrupt it waits ``undo_s``, and then names the leftovers itself.
         """
         if self._here.is_so:
             return self.life.during(lambda: write(self.life.check))
         is_interrupted = threading.Event()
-        # The interrupt may come before submit has returned its future: this one exists before.
+        # Made before submit, because the interrupt may come before submit returns its future.
         ended: Future[None] = Future()
 
         def check() -> None:
@@ -109,7 +109,7 @@ class ManagerCalls:
         except BaseException as interrupt:
             is_interrupted.set()
             wait_s = None if isinstance(interrupt, Interrupted) else self._undo_s
-            # Cancelling prevents a call that has not begun.
+            # A cancelled call never begins, so there is nothing to roll back.
             if not ended.cancel() and not is_done(ended, wait_s):
                 _logger.warning(
                     "%s: the copy was interrupted, and what it wrote is not taken back yet; what may stay of it "
@@ -119,14 +119,14 @@ class ManagerCalls:
             raise
 
     def shutdown(self, wait: bool) -> None:
-        """End the threads when their calls end; ``wait`` for that, or abandon them."""
+        """End the threads after their calls. Wait for the calls if ``wait``, otherwise abandon them."""
         self._pool.shutdown(wait, cancel_futures=True)
 
 
 class ManagedStore(DelegatingStore):
-    """Passes every call on until the manager is closed, then raises AlreadyClosedError. The store itself stays open.
+    """Passes every call on until the manager is closed, then raises AlreadyClosedError. Does not close the inner store.
 
-    Pickled, it is the store itself. In a forked child a listing continues after its last object.
+    Pickling gives the inner store. In a forked child a listing continues after its last object.
     """
 
     def __init__(self, inner: ObjectStore, calls: ManagerCalls) -> None:
@@ -140,7 +140,7 @@ class ManagedStore(DelegatingStore):
         return f"ManagedStore({self.inner!r})"
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """Write an object; closing the manager stops a body of several pieces, and with it the write."""
+        """Write an object. Closing the manager stops the write if the body has several pieces."""
         self._send(body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:
@@ -148,7 +148,7 @@ class ManagedStore(DelegatingStore):
         self._calls.run(lambda: self.inner.put_once(key, body, mark))
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """Prepare as ``put`` writes."""
+        """Call the inner store. Closing the manager stops the call if the body has several pieces."""
         return self._send(body, lambda taken: self.inner.prepare(key, taken, staging_prefix=staging_prefix))
 
     def publish(self, prepared: Prepared) -> None:
@@ -172,18 +172,18 @@ class ManagedStore(DelegatingStore):
         return self._calls.run(lambda: self.inner.get_small(key, most))
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
-        """Call the inner store, in one visit to the manager's thread."""
+        """Call the inner store, once for all keys."""
         return self._calls.run(lambda: self.inner.get_small_batch(keys, most))
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """Read through separate memory: after the call no thread writes into the buffer."""
+        """Read into separate memory, so that no thread writes into ``buffer`` after this call."""
         target = memoryview(buffer).cast("B")
         own = bytearray(len(target))
         self._calls.run(lambda: self.inner.get_into(key, start, own))
         target[:] = own
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """List the inner store; take no more of a page ahead than was read before."""
+        """List the inner store. Take objects in growing batches, so a short look at a listing stays cheap."""
         last, process = start_after, os.getpid()
         batches, check = _batches(self._calls, self.inner.list(prefix, start_after)), self._calls.life.check
         while batch := next(batches, None):
@@ -191,12 +191,12 @@ class ManagedStore(DelegatingStore):
                 check()
                 yield info
             last = batch[-1].key
-            if os.getpid() != process:  # the parent's thread never answers here
+            if os.getpid() != process:  # a forked child lists again, because the parent's thread does not exist in it
                 process = os.getpid()
                 batches = _batches(self._calls, self.inner.list(prefix, last))
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete in the inner store; keys not yet sent when the manager is closed stay."""
+        """Delete in the inner store. If the manager is closed, keys that were not yet sent stay."""
         self._calls.run(lambda: self.inner.delete(self._while_open(keys)))
 
     def head(self, key: str) -> ObjectInfo:
@@ -233,7 +233,7 @@ class ManagedStore(DelegatingStore):
         return self._calls.run(super().caller)
 
     def close(self) -> None:
-        """Do nothing: the manager's owner closes the manager, and the manager its own store."""
+        """Do nothing: closing the manager closes its store."""
 
     def _while_open(self, items: Iterable[_Listed]) -> Generator[_Listed]:
         for item in items:
@@ -241,14 +241,14 @@ class ManagedStore(DelegatingStore):
             yield item
 
     def _list_objects(self, objects: Iterator[_Listed]) -> Generator[_Listed]:
-        """Take objects on a thread of the manager."""
+        """Take ``objects`` on a thread of the manager."""
         with contextlib.closing(_batches(self._calls, objects)) as batches:
             for batch in batches:
                 yield from self._while_open(batch)
 
 
 def _batches(calls: ManagerCalls, objects: Iterator[_Listed]) -> Generator[list[_Listed]]:
-    """Take objects on a thread of the manager: one, then twice as many each time; no batch is empty."""
+    """Take objects on a thread of the manager, in batches that double in size from 1; no batch is empty."""
     size = 1
     try:
         while True:
@@ -265,7 +265,7 @@ def _batches(calls: ManagerCalls, objects: Iterator[_Listed]) -> Generator[list[
 
 
 def _take(objects: Iterator[_Listed], count: int) -> tuple[list[_Listed], Exception | None]:
-    """Return the next objects, and the error that ended them."""
+    """Return the next objects, and the error that stopped them, or None."""
     batch: list[_Listed] = []
     try:
         batch.extend(islice(objects, count))
@@ -276,7 +276,7 @@ def _take(objects: Iterator[_Listed], count: int) -> tuple[list[_Listed], Except
 
 def _end(items: Iterable[object]) -> None:
     if isinstance(items, Generator):
-        with contextlib.suppress(ValueError):  # an abandoned thread is still in it
+        with contextlib.suppress(ValueError):  # an abandoned thread may still be running the generator
             items.close()
 
 

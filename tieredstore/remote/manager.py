@@ -1,4 +1,4 @@
-"""The facade: Kafka's verbs over a store, made from settings."""
+"""The remote storage manager: Kafka's verbs over a store, made from settings."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ if TYPE_CHECKING:
 
 
 CLOSE_S: Final = 2.0
-"""The longest time of closing a manager, in seconds."""
+"""Maximum time for closing a manager, in seconds."""
 
 _REST_S: Final = 0.7
-"""Seconds that closing waits for running work: a copy rolls back its writes."""
+"""Seconds that ``close`` waits for running work, so that a copy can roll back."""
 
 
 class RemoteStorageManager(RemoteStorageManagerBase, Closing):
     """Copies, fetches and deletes segments, byte-compatible with Aiven's plugin. Safe from several threads.
 
-    Holds thread pools and caches: close it, or use it as a context manager. After that its methods, its streams and its
-    store raise AlreadyClosedError, and so do running calls, at once. It has more than twelve fields because it
-    assembles the parts: only ``_is_at_rest`` changes.
+    It holds thread pools and caches: close it, or use it as a context manager. Closing makes its methods, streams and
+    store raise AlreadyClosedError, and running calls too, at once. It has more than twelve fields because it assembles
+    the parts; only ``_is_at_rest`` changes.
     """
 
     def __init__(
@@ -69,14 +69,14 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
     ) -> None:
         """Open the store of ``source``, in any form that :func:`tieredstore.open` takes.
 
-        ``store`` replaces the settings' own; ``random_bytes`` makes keys and IVs. ``pools`` replaces the threads of the
-        settings. The owner of a given store and given pools closes them; ``close`` does not. With ``shares_read_ahead``
-        the settings' limit of read-ahead is for all readers of this manager together, not for each.
+        ``store`` replaces the store in the settings, ``pools`` the threads; the caller closes both. ``random_bytes``
+        makes keys and IVs. With ``shares_read_ahead``, the settings' read-ahead limit applies to all readers of this
+        manager together, not to each.
         """
         settings, named = resolve_store(source)
         self.settings: Settings = settings
         self.named: NamedStore | None = named
-        """The origin of the settings; None if they were given as an object."""
+        """The origin of the settings; None if the caller passed a settings object."""
         self.layout: KeyLayout = KeyLayout(
             settings.key_prefix,
             settings.key_prefix_mask,
@@ -85,18 +85,18 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         self.manifest_rules: ManifestRules = rules_of(settings)
         self.key_ring: KeyRing | None = key_ring_of(settings)
         self._fields = tuple(CustomMetadataField[name] for name in settings.custom_metadata_fields)
-        with contextlib.ExitStack() as opened:  # closes again if a later step fails
+        with contextlib.ExitStack() as opened:  # closes everything if a later step fails
             owns_store = store is None
             if store is None:
                 store = opened.enter_context(contextlib.closing(open_places(settings)))
             self._life = Lifetime("the remote storage manager")
             self._calls = ManagerCalls(self._life)
-            self._is_at_rest = True  # until a copy begins
+            self._is_at_rest = True  # nothing runs before the manager is complete
             opened.callback(lambda: self._calls.shutdown(self._is_at_rest))
             self._store = store
             self._owns_store = owns_store
             self.store: ObjectStore = ManagedStore(store, self._calls)
-            """The objects, while the manager is open."""
+            """The store, usable while the manager is open."""
             threads = settings.transform_thread_pool_size or os.cpu_count() or 1
             if pools is None:
                 pools = Pools.of_threads(
@@ -133,7 +133,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
     ) -> bytes | None:
         """Copy a closed segment; return its custom metadata, or None if ``custom.metadata.fields.include`` is empty.
 
-        :meth:`copy_segment` under Kafka's name and with Kafka's parameters alone.
+        This is :meth:`copy_segment` under Kafka's name and with Kafka's parameters.
         """
         return self.copy_segment(metadata, log_segment_data, on_progress=on_progress).custom_metadata
 
@@ -146,9 +146,9 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
     ) -> CopiedSegment:
         """Copy a closed segment; return its stored size and its custom metadata.
 
-        The manifest is written last and commits. ``on_progress`` is called with the stored bytes of each chunk, on
-        another thread. Raise SegmentAlreadyExistsError if the id was used before; InvalidSegmentError and
-        SegmentTooLargeError before anything is written. After any error nothing of the attempt is visible.
+        The manifest is written last and commits the segment. Another thread calls ``on_progress`` with the stored bytes
+        of each chunk. Raise SegmentAlreadyExistsError if the id was used before. Raise InvalidSegmentError or
+        SegmentTooLargeError before anything is written. After any error, nothing of the attempt is visible.
         """
         with metrics.SEGMENT_COPY_ERRORS.count_exceptions():
             started = perf_counter()
@@ -168,9 +168,9 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
     ) -> SegmentStream:
         """Open the log's bytes ``start_position..end_position``, the end **inclusive** and clamped to the last byte.
 
-        Raise InvalidRangeError if that is empty (unless the log is), SegmentNotFoundError without a manifest,
-        SegmentCorruptError, here or in the stream's reads, for damaged bytes. ``next_segment`` names the segment that
-        the caller will fetch next: reading ahead continues into its first bytes.
+        Raise InvalidRangeError if the range is empty but the log is not, SegmentNotFoundError without a manifest. For
+        damaged bytes, this call or a read of the stream raises SegmentCorruptError. ``next_segment`` returns the
+        segment that the caller will fetch next; read-ahead continues into its first bytes.
         """
         log_range = range_of_request(metadata, start_position, end_position)
         metrics.SEGMENT_FETCH_REQUESTED_BYTES.add(len(log_range))
@@ -181,7 +181,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         return self._fetcher.logs.open(metadata)
 
     def fetch_manifest(self, metadata: RemoteLogSegmentMetadata) -> SegmentManifest:
-        """Fetch the segment's manifest; needs no private key."""
+        """Fetch the segment's manifest, without a private key."""
         return self._fetcher.manifests.get(metadata).manifest
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
@@ -191,20 +191,20 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
     def fetch_indexes(
         self, metadata: RemoteLogSegmentMetadata, index_types: Iterable[IndexType]
     ) -> dict[IndexType, BinaryIO]:
-        """Fetch the requested indexes by one request beside the manifest's; one not recorded is absent from the map."""
+        """Fetch the requested indexes by one request, plus one for the manifest; omit any that was not recorded."""
         return self._indexes.get(metadata, index_types)
 
     @property
     def fetch_stats(self) -> FetchStats:
-        """The fetches through this manager so far."""
+        """Totals of all fetches by this manager so far."""
         return self._fetcher.counters.snapshot()
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Delete the manifest, then the rest, so that a half deleted segment is never visible. Idempotent.
+        """Delete the manifest, then the other objects, so that a half-deleted segment is never visible. Idempotent.
 
-        As in the plugin, the keys are those of the current prefix; custom metadata is ignored.
+        As in the plugin, keys have the current prefix; a prefix in the custom metadata is ignored.
         """
-        # First, so that cached entries do not keep a deleted segment visible.
+        # Drop cached entries first, so that they do not keep a deleted segment visible.
         self._fetcher.forget(metadata)
         with metrics.SEGMENT_DELETE_ERRORS.count_exceptions():
             started = perf_counter()
@@ -214,22 +214,22 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         metrics.SEGMENT_DELETE_BYTES.add(metadata.segment_size_in_bytes)
 
     def on_this_thread(self) -> contextlib.AbstractContextManager[None]:
-        """Make this thread's copies and store calls directly during the block, without a hand-over for each.
+        """Make copies and store calls directly on this thread during the block, without a hand-over for each.
 
-        A call that the store does not answer then blocks the thread, even after the manager is closed: for threads that
-        others watch.
+        A call that the store does not answer then blocks this thread, even after the manager is closed. Use it only on
+        a thread that is watched and may be abandoned.
         """
         return self._calls.on_this_thread()
 
     def check_open(self) -> None:
-        """Raise AlreadyClosedError if it was closed."""
+        """Raise AlreadyClosedError if the manager was closed."""
         self._life.check()
 
     def close(self) -> None:
-        """End running work, close the caches, and the store unless it was given. Idempotent.
+        """Stop running work; close the caches, and the store unless the caller passed it. Idempotent.
 
-        Takes at most about two seconds: a call that the store does not answer is abandoned with its thread. Several
-        threads and a signal handler may call it.
+        This takes at most about two seconds: a call that the store does not answer is abandoned with its thread.
+        Several threads and a signal handler may call it.
         """
         self._closer.close(CLOSE_S)
 
@@ -238,7 +238,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         self._opened.close()
         if not self._is_at_rest and self._owns_store:
             self._life.rest(None)
-            self._store.close()  # abandoned work may have opened it again
+            self._store.close()  # abandoned work may have opened the store again
 
     def _segment_writer(self) -> SegmentWriter | RawSegmentWriter:
         if not self.settings.endpoint.is_raw:
@@ -248,7 +248,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         return RawSegmentWriter(self._store, self.layout)
 
     def _raw_indexes(self) -> RawIndexes:
-        # Few buckets are raw.
+        # Imported here because few buckets have the raw layout.
         from tieredstore.remote.fetch.raw_indexes import RawIndexes  # noqa: PLC0415
 
         fetcher = self._fetcher

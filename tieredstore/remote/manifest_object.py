@@ -1,4 +1,4 @@
-"""A segment's manifest as an object: it commits the segment, is read first and deleted first."""
+"""A segment's manifest as an object. It commits the segment; readers read it first, and a delete removes it first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def rules_of(settings: Settings) -> ManifestRules:
-    """Return the settings' demands on manifests; chunks as small as these settings would write are always read."""
+    """Return the settings' limits on manifests; chunks as small as these settings would write are always accepted."""
     encryption = settings.encryption
     return ManifestRules(
         min(settings.fetch.min_chunk_size, settings.chunk_size), encryption is not None and encryption.required
@@ -26,25 +26,25 @@ def rules_of(settings: Settings) -> ManifestRules:
 def read_manifest(
     store: ObjectStore, key: str, shown: str, known: KnownSegment, rules: ManifestRules
 ) -> SegmentManifest:
-    """Read the manifest under ``key``, by one request; errors as in the two functions below.
+    """Read and parse the manifest under ``key``, by one request; raise the errors of the two functions below.
 
-    Every reader of a manifest uses this function, or the two below.
+    Every reader of a manifest uses this function, or those two.
     """
     return parse_manifest(read_manifest_text(store, key, shown), shown, known, rules)
 
 
 def read_manifest_text(store: ObjectStore, key: str, shown: str) -> bytes:
-    """Read the stored manifest by one request.
+    """Read the stored manifest, by one request; messages show the key as ``shown``.
 
-    Raise ObjectNotFoundError; ManifestCorruptError, naming it as ``shown``, for an object larger than any manifest,
-    which is not read.
+    Raise ObjectNotFoundError if it is absent. Raise ManifestCorruptError for an object larger than any manifest,
+    without reading it.
     """
     return manifest_text(store.get_small(key, MAX_MANIFEST_SIZE), shown)
 
 
 def manifest_text(raw: bytes | None, shown: str) -> bytes:
-    """Return the result of a small read; raise ManifestCorruptError if it is None, for an object larger than any
-    manifest.
+    """Return ``raw``, the result of ``get_small``; raise ManifestCorruptError if it is None, because it was too
+    large.
     """
     if raw is None:
         raise ManifestCorruptError(
@@ -54,8 +54,10 @@ def manifest_text(raw: bytes | None, shown: str) -> bytes:
 
 
 def parse_manifest(raw: bytes, shown: str, known: KnownSegment, rules: ManifestRules) -> SegmentManifest:
-    """Parse the text. Raise ManifestCorruptError, naming it as ``shown``; SegmentCorruptError if it is not the
-    ``known`` segment's, or breaks the ``rules``.
+    """Parse the text of a manifest; messages show the key as ``shown``.
+
+    Raise ManifestCorruptError if it is damaged, SegmentCorruptError if it is not of the ``known`` segment or breaks the
+    ``rules``.
     """
     try:
         return SegmentManifest.from_bytes(raw, known, rules)
@@ -66,10 +68,9 @@ def parse_manifest(raw: bytes, shown: str, known: KnownSegment, rules: ManifestR
 
 
 def delete_manifest_first(store: ObjectStore, keys: Iterable[str]) -> None:
-    """Delete these objects of one segment: the manifest, then the rest, by at most two requests.
+    """Delete these objects of one segment, manifest first, by at most two requests. Absent objects are no error.
 
-    While a manifest exists, its objects must: so a half deleted segment is never visible. If the manifest cannot be
-    deleted, nothing is. Deleting absent objects succeeds.
+    A manifest must not exist without its objects: if it cannot be deleted, delete nothing.
     """
     ending = f".{Suffix.MANIFEST.value}"
     every = list(keys)

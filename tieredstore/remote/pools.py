@@ -1,4 +1,4 @@
-"""The threads of a remote storage manager: three pools, so that no task waits for one of its own pool."""
+"""Threads of a remote storage manager, in three pools, so that no task waits for a task of its own pool."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from tieredstore.process.thread_pool import ThreadPool, ThreadsOfProcess
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """``transform`` works on chunks (processor time), ``fetch`` waits for ranged GETs of logs, ``lookup`` for manifests
-    and indexes. A fetch task may wait for a lookup; no task waits for anything else."""
+    """Three thread pools.
+
+    ``transform`` encodes and decodes chunks. ``fetch`` waits for ranged GETs of logs, ``lookup`` for manifests and
+    indexes. A fetch task may wait for a lookup task; no other task waits for a task.
+    """
 
     transform: Executor
     fetch: Executor
@@ -21,21 +24,21 @@ class Pools:
 
     @classmethod
     def of_threads(cls, *, transform: int, fetch: int, lookup: int) -> Pools:
-        """Make pools of at most this many threads; 0 means one per processor. Threads start on demand."""
+        """Make pools with at most this many threads, 0 for one per processor. Threads start on demand."""
         sizes = {"transform": transform, "fetch": fetch, "lookup": lookup}
         return cls(
             **{name: ThreadPool(size or os.cpu_count() or 1, f"tieredstore-{name}") for name, size in sizes.items()}
         )
 
     def of_this_process(self) -> Pools:
-        """Wrap the threads, of any kind, so that a forked child refuses them."""
+        """Wrap the pools so that a forked child refuses to use them."""
         return Pools(*(ThreadsOfProcess(pool) for pool in (self.transform, self.fetch, self.lookup)))
 
     def bound(self, life: Lifetime) -> Pools:
-        """Wrap the threads so that the futures of work end with ``life``."""
+        """Wrap the pools so that the futures of their tasks end with ``life``."""
         return Pools(life.bound(self.transform), life.bound(self.fetch), life.bound(self.lookup))
 
     def shutdown(self, wait: bool) -> None:
-        """Drop queued work; ``wait`` for running work, or abandon it."""
+        """Drop queued tasks. Wait for running tasks if ``wait``, otherwise abandon them."""
         for pool in (self.lookup, self.fetch, self.transform):
             pool.shutdown(wait, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Private keys, from a file, a variable, or a descriptor; plain, protected by a passphrase, or sealed.
+"""Private keys from a file, a variable or a descriptor: plain, protected by a passphrase, or sealed by a key service.
 
 Only this process holds their bytes, and no message shows them.
 """
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def key_pair_of(pair: KeyPairSettings) -> KeyPair:
-    """Open the pair that the settings describe; raise KeyRingError or KeyServiceError as ``key_ring_of`` does."""
+    """Open the key pair that the settings describe; raise KeyRingError or KeyServiceError as ``key_ring_of`` does."""
     return open_pair(pair)[0]
 
 
 def open_pair(pair: KeyPairSettings) -> tuple[KeyPair, bytes]:
-    """Open the pair and its private key (PKCS#8, DER), with one request to a service or one passphrase for both."""
+    """Open the pair; return it and its private key (PKCS#8, DER), with one passphrase or one call to a key service."""
     name, public = _name(pair), read_public_key(pair.public_key_file)
     der = _private_key_der(pair)
     return KeyPair.of(public, private_key(der, name), name, str(pair.public_key_file)), der
@@ -56,7 +56,7 @@ def _text(pair: KeyPairSettings) -> bytes:
         return variable_content(pair.private_key_env, f"private key of {pair.id}")
     if pair.private_key_fd is not None:
         return descriptor_content(pair.private_key_fd, f"private key of {pair.id}")
-    # The settings guarantee one of the three.
+    # The settings require one of the three.
     assert pair.private_key_file is not None
     return key_file_content(pair.private_key_file)
 

@@ -19,18 +19,18 @@ NextSegment: TypeAlias = Callable[[], RemoteLogSegmentMetadata | None]
 
 
 class SegmentSource(Protocol):
-    """Lists and reads segments; ``RemoteStorageManager`` is one. Safe from several threads.
+    """Lists and reads segments; ``RemoteStorageManager`` implements it. Safe from several threads.
 
-    A user of a source neither copies nor deletes; its owner closes it.
+    Users of a source only read; its owner closes it.
     """
 
     def check_open(self) -> None:
-        """Raise AlreadyClosedError if its owner has closed it, as every read then does."""
+        """Raise AlreadyClosedError if its owner has closed it; every read then raises the same."""
         ...
 
     @property
     def store(self) -> ObjectStore:
-        """The objects, for listings and manifests."""
+        """The store, for listings and manifests."""
         ...
 
     @property
@@ -40,7 +40,7 @@ class SegmentSource(Protocol):
 
     @property
     def manifest_rules(self) -> ManifestRules:
-        """The settings' demands on manifests."""
+        """The settings' limits on manifests."""
         ...
 
     def fetch_log_segment(
@@ -59,7 +59,7 @@ class SegmentSource(Protocol):
         ...
 
     def fetch_manifest(self, metadata: RemoteLogSegmentMetadata) -> SegmentManifest:
-        """Fetch the segment's manifest; needs no private key."""
+        """Fetch the segment's manifest, without a private key."""
         ...
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
@@ -69,5 +69,5 @@ class SegmentSource(Protocol):
     def fetch_indexes(
         self, metadata: RemoteLogSegmentMetadata, index_types: Iterable[IndexType]
     ) -> dict[IndexType, BinaryIO]:
-        """Fetch the requested indexes; one that was not recorded is absent from the map."""
+        """Fetch the requested indexes; omit an index that was not recorded."""
         ...

@@ -1,4 +1,4 @@
-"""Counters of a reader."""
+"""Counters of a reader's fetches."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tieredstore.process.forks import ForkSafeLock
 class FetchStats:
     """Totals since the reader was made.
 
-    ``bytes_asked`` were returned by streams; ``bytes_fetched`` are stored bytes of logs from ``requests`` ranged GETs;
-    ``wait_seconds`` is the time that readers waited for them. ``chunk_*`` count chunks.
+    ``bytes_asked`` counts bytes that streams returned, ``bytes_fetched`` stored bytes of logs from ``requests`` ranged
+    GETs. ``wait_seconds`` is the time that readers waited for these GETs. ``chunk_*`` count chunks.
     """
 
     bytes_asked: int = 0
@@ -28,12 +28,12 @@ class FetchStats:
 
     @property
     def fetched_per_asked(self) -> float:
-        """Stored bytes fetched for each original byte that was read; below 1 where compression or a cache pays."""
+        """Stored bytes fetched per byte returned; below 1 if compression or a cache saves transfer."""
         return self.bytes_fetched / self.bytes_asked if self.bytes_asked else 0.0
 
     @property
     def requests_per_gib(self) -> float:
-        """Ranged GETs for each GiB that was read."""
+        """Ranged GETs per GiB returned."""
         return self.requests / (self.bytes_asked / 2**30) if self.bytes_asked else 0.0
 
 
@@ -45,13 +45,13 @@ class FetchCounters:
         self._totals: dict[str, float] = {field.name: 0 for field in fields(FetchStats)}
 
     def add(self, **counted: float) -> None:
-        """Add to the fields of these names."""
+        """Add to the counters of these names."""
         with self._lock:
             for name, count in counted.items():
                 self._totals[name] += count
 
     def snapshot(self) -> FetchStats:
-        """Return the totals of this moment."""
+        """Return the current totals."""
         with self._lock:
             totals = dict(self._totals)
         wait_seconds = totals.pop("wait_seconds")

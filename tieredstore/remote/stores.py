@@ -1,4 +1,4 @@
-"""The store that a caller names: every entry point accepts all of the forms of ``StoreLike``."""
+"""Finds the store that a caller names; every entry point accepts all forms of ``StoreLike``."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class OfSettings(Protocol):
 
     @property
     def settings(self) -> Settings:
-        """The settings of its store."""
+        """The settings of the object's store."""
         ...
 
 
 StoreLike: TypeAlias = "str | os.PathLike[str] | GivenProperties | Settings | OfSettings | None"
-"""A URL, a folder, a settings file (a broker's ``server.properties`` too), a mapping of settings, loaded settings,
-or an object made from them; None is the file that :data:`SETTINGS_VARIABLE` names.
+"""A URL, a folder, a settings file (also a broker's ``server.properties``), a mapping of settings, loaded settings,
+or an object made from settings. None means the file that :data:`SETTINGS_VARIABLE` names.
 """
 
 SETTINGS_VARIABLE: Final = "TIEREDSTORE_SETTINGS"
@@ -49,27 +49,27 @@ _KINDS: Final = "a path, a URL, a mapping of settings, Settings, or an object op
 
 @dataclass(frozen=True, slots=True)
 class NamedStore:
-    """The origin of settings: a file, ``properties`` that extend and override it, or both.
+    """Origin of settings: a file, ``properties`` that extend and override it, or both.
 
-    Another process can load them again. Its repr shows no value.
+    Another process can load the settings from it. Its repr shows no values.
     """
 
     file: Path | None
     properties: tuple[tuple[str, str], ...]
     source: str
     elsewhere: tuple[tuple[str, str], ...] = ()
-    """The properties without those of a URL that was given for the store."""
+    """The properties without those from a URL that replaced the store."""
 
     def load(self) -> Settings:
-        """Load the settings now; raise ConfigError with all of their faults."""
+        """Load the settings now; raise ConfigError that lists all faults."""
         return settings_from(self._read(), base_dir=self._folder(), source=self.source)
 
     def load_uploader(self) -> UploaderSettings:
-        """Load the settings ``uploader.*`` of the same file; raise ConfigError with all of their faults."""
+        """Load the settings ``uploader.*`` of the same file; raise ConfigError that lists all faults."""
         return uploader_settings_from(self._read(), base_dir=self._folder(), source=self.source)
 
     def at(self, store: str) -> NamedStore:
-        """Return the same settings for another store, as ``store=`` of :func:`settings_of` does."""
+        """Return the same settings for another store, as ``settings_of(..., store=)`` does."""
         texts = {} if self.file is None else read_properties(self.file)
         return _named(self.file, texts, store, dict(self.elsewhere), source=None if self.file is None else self.source)
 
@@ -89,9 +89,9 @@ class NamedStore:
 
 
 def settings_of(source: StoreLike, *, store: str | None = None, extra: GivenProperties = _NOTHING) -> Settings:
-    """Load the settings of ``source``, overridden by ``extra``, for the store at the URL ``store``.
+    """Load the settings of ``source``, overridden by ``extra``; a URL in ``store`` replaces the store.
 
-    Asks no store. Raise ConfigError, in a sentence without a secret, if the source names no settings.
+    Makes no request. Raise ConfigError, without a secret in its text, if ``source`` names no settings.
     """
     return resolve_store(source, store=store, extra=extra)[0]
 
@@ -99,9 +99,7 @@ def settings_of(source: StoreLike, *, store: str | None = None, extra: GivenProp
 def resolve_store(
     source: StoreLike, *, store: str | os.PathLike[str] | None = None, extra: GivenProperties = _NOTHING
 ) -> tuple[Settings, NamedStore | None]:
-    """Load settings as :func:`settings_of` does, and return them with their origin; that is None for loaded
-    settings.
-    """
+    """Load settings as :func:`settings_of` does; return them and their origin, None for loaded settings."""
     found = find_store(source, store=store, extra=extra)
     return (found, named_store_of(source)) if isinstance(found, Settings) else (found.load(), found)
 
@@ -109,9 +107,7 @@ def resolve_store(
 def find_store(
     source: StoreLike, *, store: str | os.PathLike[str] | None = None, extra: GivenProperties = _NOTHING
 ) -> NamedStore | Settings:
-    """Return the origin that ``source`` names, not loaded; loaded settings are returned unchanged. Raise
-    ConfigError.
-    """
+    """Return the origin that ``source`` names, not loaded, or loaded settings unchanged; raise ConfigError."""
     if store is not None:
         try:
             store = os.fsdecode(store)
@@ -133,9 +129,9 @@ def find_store(
 
 
 def target_settings(target: StoreLike, source: NamedStore | None) -> Settings:
-    """Return the settings of a mirror. A URL or a folder takes the settings of its source, for that store.
+    """Return the settings of a mirror's target. If it is a URL or a folder, take the other settings from ``source``.
 
-    Settings files, mappings and opened objects are complete themselves. Raise ConfigError if nothing names the source.
+    Settings files, mappings and opened objects have all settings. Raise ConfigError if ``source`` is needed but None.
     """
     text = os.fspath(target) if isinstance(target, str | os.PathLike) else None
     if text is None or _is_settings_file(text):
@@ -152,7 +148,7 @@ def named_store_of(source: object) -> NamedStore | None:
 
 
 def manager_of(source: StoreLike | RemoteStorageManager) -> tuple[RemoteStorageManager, bool]:
-    """Return the manager of a store, and True if it was opened here, so that the caller closes it."""
+    """Return the manager for ``source``, and True if this call opened it, so that the caller must close it."""
     from tieredstore.remote.manager import RemoteStorageManager  # noqa: PLC0415  it takes settings by this module
 
     if isinstance(source, RemoteStorageManager):
@@ -171,7 +167,7 @@ def keyword_properties(given: Mapping[str, SettingValue]) -> dict[str, SettingVa
 
 
 def url_of(settings: Settings) -> str:
-    """Return the settings' store and prefix as a URL without credentials; for the user's own class its name."""
+    """Return store and prefix as a URL without credentials; for a user's own class, return its name."""
     prefix = settings.key_prefix
     if settings.s3 is not None:
         return f"s3://{settings.s3.bucket_name}/{prefix}"
@@ -218,7 +214,7 @@ def _of_text(text: str, store: str | None, extra: GivenProperties) -> NamedStore
 def _named(
     file: Path | None, texts: Properties, store: str | None, extra: GivenProperties, *, source: str | None
 ) -> NamedStore:
-    """Make the origin; ``texts`` are those of the file, or the only ones."""
+    """Make the origin; ``texts`` are the file's properties, or all properties without a file."""
     label = source or "settings"
     given = texts_of(extra, label)
     if file is None:
@@ -226,7 +222,7 @@ def _named(
         given = {**texts, **{prefix + name: text for name, text in given.items()}}
     elsewhere = tuple(given.items())
     if store is not None:
-        # The meaning of a URL depends on other settings: those of the file's properties that affect it are added.
+        # A URL's meaning depends on other settings, so read those of the file as well.
         own = {**own_properties(texts, label).texts, **given} if file is not None else given
         properties, label = properties_with(_url(store), own, source=source)
         given |= {name: text for name, text in properties.items() if own.get(name) != text}
@@ -239,8 +235,8 @@ def _is_settings_file(text: str) -> bool:
 
 
 def _url(store: str) -> str:
-    """Return the URL of a store: a URL, or a folder that may be empty or absent."""
-    if not store or "\0" in store:  # an empty text is not the working folder
+    """Return the URL of a store, given as a URL or as a folder that may be empty or absent."""
+    if not store or "\0" in store:  # an empty text must not mean the working folder
         raise ConfigError(f"{store!r} names no store: give a URL or a folder")
     if "://" in store:
         return store
@@ -249,7 +245,7 @@ def _url(store: str) -> str:
     path = _local_path(store)
     if path.is_file():
         raise ConfigError(f"{excerpt(store)!r} is a file, and a store is a URL or a folder; -c takes a settings file")
-    if path.name == store and not path.is_dir():  # a lone word may be a bucket's name
+    if path.name == store and not path.is_dir():  # a single word may be meant as a bucket's name
         raise ConfigError(_no_such(store))
     return str(path.absolute())
 

@@ -1,1 +1,1 @@
-"""A segment up: log, indexes, manifest, and the keys that one attempt has written."""
+"""Copies a segment to the store: log, indexes and manifest."""

@@ -1,4 +1,4 @@
-"""One attempt to copy a segment: the keys it has written, their verification, and its time limit."""
+"""One attempt to copy a segment: the keys it has written, the check of its objects, and its time limit."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class AttemptAge:
-    """The time limit of an attempt: a clean-up treats objects without a manifest as abandoned after twice that."""
+    """Time limit of an attempt. After twice this time, a clean-up may delete objects that have no manifest."""
 
     def __init__(
         self, clock: Callable[[], float], most_s: float, metadata: RemoteLogSegmentMetadata, *, before_s: float = 0.0
     ) -> None:
-        """Begin now, or ``before_s`` ago if this attempt continues an earlier one."""
+        """Start the time now, or ``before_s`` ago if this attempt continues an earlier one."""
         self._clock = clock
         self._began_s = clock() - before_s
         self._most_s = most_s
         self._metadata = metadata
 
     def check(self) -> None:
-        """Raise StoreUnavailableError if the time is over."""
+        """Raise StoreUnavailableError if the attempt has exceeded its time limit."""
         if self._clock() - self._began_s > self._most_s:
             raise StoreUnavailableError(
                 f"the copy of {self._metadata} has taken longer than {self._most_s:g} s (upload.max.age.ms), so it is "
@@ -46,7 +46,7 @@ class AttemptAge:
 
 
 class Attempt:
-    """The keys that one copy has written: all of them stay, or none does."""
+    """The keys that one copy has written. A failed copy deletes all of them."""
 
     def __init__(
         self, store: ObjectStore, layout: KeyLayout, metadata: RemoteLogSegmentMetadata, age: AttemptAge
@@ -58,9 +58,9 @@ class Attempt:
         self._written: list[str] = []
 
     def require(self, suffix: Suffix, size: int) -> None:
-        """Raise StoreUnavailableError if the object is absent, StoreError if its size is not ``size``; one request.
+        """Raise StoreUnavailableError if the object is absent, StoreError if it has not ``size`` bytes; by one request.
 
-        Reads the last byte, which is cheap on every store: a folder's ``head`` reads the whole object.
+        It reads the last byte, which is cheap on every store, whereas ``head`` of a folder reads the whole object.
         """
         key = self._layout.key(self._metadata, suffix)
         shown = self._layout.show(key)
@@ -82,12 +82,12 @@ class Attempt:
         """Write one object; raise SegmentAlreadyExistsError if its key is taken."""
         self._age.check()
         key = self._layout.key(self._metadata, suffix)
-        # Noted before the write: after a lost answer the object may exist.
+        # Record the key before the write: after a lost answer the object may exist.
         self._written.append(key)
         try:
             self._store.put(key, body, if_absent=True)
         except PreconditionFailedError as error:
-            self._written.remove(key)  # another attempt's object
+            self._written.remove(key)  # the object is another attempt's
             raise SegmentAlreadyExistsError(
                 f"{self._layout.show(key)} exists: {self._metadata} is being copied by another process under the "
                 "same id; every attempt needs a new id"

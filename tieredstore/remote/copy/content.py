@@ -1,4 +1,4 @@
-"""The content of a segment to copy: its log by position, and its indexes."""
+"""Content of a segment to copy: its log, read at any position, and its indexes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tieredstore.transform.pipeline import ReadInto
 _logger: Final = logging.getLogger(__name__)
 
 _TURN_S: Final = 600.0
-"""Seconds that a read waits for the one before it: longer than a store stays silent."""
+"""Seconds that a read waits for the previous one: longer than a store may stall."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentContent:
-    """A segment to be copied, from any source.
+    """A segment to copy, from any source.
 
-    ``name`` is that of the log in messages, ``size`` its bytes. Several threads call ``read_into``. ``is_uncompressed``
-    returns True if the first batch has uncompressed records. ``indexes`` returns the plain ones in their stored order;
-    the optional transaction index is the last.
+    ``name`` is the log's name in messages, ``size`` its bytes. Several threads call ``read_into``. ``is_uncompressed``
+    returns True if the first batch has uncompressed records. ``indexes`` returns the plain indexes in the order in
+    which they are stored; the transaction index, which is optional, is the last.
     """
 
     name: str
@@ -49,9 +49,9 @@ def content_of_files(data: LogSegmentData) -> Generator[SegmentContent]:
 
 
 class InOrder:
-    """Reads by several threads at positions of one stream: each waits for the one before it.
+    """Lets several threads read one stream, each at a position: a read waits until the stream has reached its position.
 
-    The caller begins them in order, so the first of the running ones never waits.
+    The caller begins the reads in order, so the first unfinished read never waits.
     """
 
     def __init__(self, read: Callable[[memoryview], int], name: str) -> None:
@@ -62,12 +62,12 @@ class InOrder:
         self._has_failed = False
 
     def read_into(self, position: int, buffer: memoryview) -> None:
-        """Fill the buffer; raise InvalidSegmentError if the stream ends within it."""
+        """Fill the buffer from the stream's ``position``; raise InvalidSegmentError if the stream ends within it."""
         with self._turn:
             is_due = self._turn.wait_for(lambda: self._has_failed or self._position == position, _TURN_S)
             if self._has_failed or not is_due:
                 raise AlreadyClosedError(f"{self._name}: the bytes before byte {position} were not read")
-            self._has_failed = True  # unless it succeeds
+            self._has_failed = True  # reset below on success
             filled = 0
             try:
                 while filled < len(buffer):

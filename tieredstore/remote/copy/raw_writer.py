@@ -1,4 +1,4 @@
-"""A segment up into the raw layout: index, time index, the log last, and then the state for Pinterest's reader."""
+"""Copies a segment in the raw layout: index, time index, then the log, then the state files of Pinterest's reader."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _TRIES: Final = 10
 class RawSegmentWriter:
     """Stores the three files of a segment, each once. Safe from several threads.
 
-    An existing file with the same bytes is another attempt's, or another replica's; so is an existing index with other
-    bytes that fits the batches of this log. Anything else raises SegmentConflictError, and nothing is overwritten. A
-    repeated copy continues where the first one stopped.
+    A file that exists with the same bytes is kept: another attempt or replica wrote it. An existing index with other
+    bytes is kept too if it fits the batches of this log. Any other existing file raises SegmentConflictError; nothing
+    is overwritten. So a repeated copy continues where an earlier one stopped.
     """
 
     def __init__(self, store: ObjectStore, layout: KeyLayout) -> None:
@@ -51,7 +51,9 @@ class RawSegmentWriter:
         on_progress: Callable[[int], None] | None,
         check: Callable[[], None],
     ) -> StoredSizes:
-        """Store a segment by five writes, of which the log commits it. ``check`` runs between them, and may raise."""
+        """Store a segment by five writes; the log commits it. ``check`` runs between them, and stops the copy if it
+        raises.
+        """
         path = f"{self._layout.prefix}{main_path(metadata.remote_log_segment_id, metadata.start_offset)}"
         sizes = 0
         for ending, file in ((INDEX, data.offset_index), (TIME_INDEX, data.time_index)):
@@ -65,8 +67,8 @@ class RawSegmentWriter:
         return StoredSizes(log_size, sizes, 0)
 
     def reach(self, segment_id: RemoteLogSegmentId, base_offset: int, modified_ms: int | None = None) -> None:
-        """Move ``offset.wm`` at least to a stored segment, and name all: an earlier attempt may have stopped before
-        that.
+        """Move ``offset.wm`` at least to a stored segment, and update the metadata, as an earlier attempt may not
+        have.
         """
         folder = f"{self._layout.prefix}{main_path(segment_id, base_offset)}".rpartition("/")[0]
         self._move_watermark(f"{folder}/{WATERMARK}", base_offset)
@@ -81,7 +83,7 @@ class RawSegmentWriter:
             stored = self._store.get_small(key, _MOST_INDEX)
             if stored == content:
                 return
-            # Each replica has its own index: entries depend on its appends.
+            # Each replica has its own index, because entries depend on how it appended.
             if stored is None or not _leads_into(stored, ending, metadata, log):
                 raise self._conflict(metadata, ending) from error
 
@@ -113,7 +115,7 @@ class RawSegmentWriter:
         return True
 
     def _move_watermark(self, key: str, base_offset: int) -> None:
-        """Move it to ``base_offset`` at least: others move it too, and it never moves back."""
+        """Move the watermark to ``base_offset`` unless it is already higher; other writers may move it concurrently."""
         for _ in range(_TRIES):
             try:
                 info = self._store.head(key)
@@ -139,7 +141,7 @@ class RawSegmentWriter:
 
 
 def _offset_of(standing: bytes | None) -> int:
-    """Parse a watermark; -1 for an invalid one, which is replaced."""
+    """Parse a watermark; return -1 for an invalid one, so that it is replaced."""
     line = (standing or b"").partition(b"\n")[0].strip()
     return int(line) if line.isdigit() and len(line) <= 20 else -1
 
@@ -152,7 +154,7 @@ def _open_file(file: SegmentFile) -> BinaryIO:
 
 
 def _modification_ms(file: SegmentFile) -> int | None:
-    """Return the time of the broker's last write to the log, which Pinterest's index uses; None if it is no file."""
+    """Return the log's modification time, which Pinterest's index uses; None if the log is not a file."""
     with _open_file(file) as opened:
         try:
             return os.fstat(opened.fileno()).st_mtime_ns // 1_000_000
@@ -186,7 +188,7 @@ def _pieces(
 
 
 def _leads_into(stored: bytes, ending: str, metadata: RemoteLogSegmentMetadata, log: SegmentFile) -> bool:
-    """Return True if an index of another replica fits this log."""
+    """Return True if a stored index, of another replica, fits this log."""
     base, end = metadata.start_offset, metadata.end_offset
     with _open_file(log) as file:
         headers = list(_headers(file, metadata.segment_size_in_bytes))

@@ -1,4 +1,4 @@
-"""A segment up: log, then indexes, then the manifest, which commits it."""
+"""Copies a segment: the log, then the indexes, then the manifest, which commits it."""
 
 from __future__ import annotations
 
@@ -38,9 +38,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """The way segments are written. ``chunk_size`` in bytes; ``compression_level`` None writes without compression;
-    ``heuristic`` skips segments whose first batch is compressed already; ``key_ring`` None does not encrypt. A
-    copy older than ``max_age_s`` does not commit.
+    """Options for writing segments.
+
+    ``chunk_size`` is in bytes. ``compression_level`` None writes without compression. ``heuristic`` skips compression
+    if the first batch is already compressed. ``key_ring`` None writes without encryption. A copy that takes longer than
+    ``max_age_s`` does not commit.
     """
 
     chunk_size: int
@@ -52,13 +54,13 @@ class WriteOptions:
 
     @classmethod
     def of_settings(cls, settings: Settings, key_ring: KeyRing | None, threads: int) -> Self:
-        """Make the options of the settings, for this many transform threads."""
+        """Make the options from the settings, for ``threads`` transform threads."""
         return cls(
             chunk_size=settings.chunk_size,
             compression_level=settings.compression_level if settings.compression_enabled else None,
             heuristic=settings.compression_heuristic_enabled,
             key_ring=key_ring,
-            # More chunks than threads keep the threads busy while the store takes one.
+            # More chunks than threads keep the threads busy while the store takes a chunk.
             chunks_in_flight=threads + 2,
             max_age_s=settings.upload_max_age_ms / 1000,
         )
@@ -66,7 +68,7 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True)
 class StoredSizes:
-    """Bytes of the three objects that a copy wrote."""
+    """Sizes in bytes of the three objects that a copy wrote."""
 
     log: int
     indexes: int
@@ -74,24 +76,24 @@ class StoredSizes:
 
     @property
     def total(self) -> int:
-        """``REMOTE_SIZE`` of the custom metadata."""
+        """All bytes, which custom metadata record as ``REMOTE_SIZE``."""
         return self.log + self.indexes + self.manifest
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedSegment:
-    """The result of a copy. ``custom_metadata`` is None if ``custom.metadata.fields.include`` is empty."""
+    """Result of a copy. ``custom_metadata`` is None if ``custom.metadata.fields.include`` is empty."""
 
     sizes: StoredSizes
     custom_metadata: bytes | None
 
 
 def _go_on() -> None:
-    """Let a copy continue."""
+    """Never stop a copy: the default of ``check``."""
 
 
 class SegmentWriter:
-    """Copies segments into a store. Safe from several threads; memory is bounded by the options."""
+    """Copies segments into a store. Safe from several threads; the options bound its memory."""
 
     def __init__(
         self,
@@ -117,12 +119,13 @@ class SegmentWriter:
         on_progress: Callable[[int], None] | None = None,
         check: Callable[[], None] = _go_on,
     ) -> StoredSizes:
-        """Write the three objects; ``on_progress`` gets the stored bytes of each chunk as it is sent.
+        """Write the three objects; call ``on_progress`` with the stored size of each chunk as it is sent.
 
-        Store calls: one head, three puts, and before the last one a read of one byte of each written object, because a
-        manifest must not commit deleted objects; nor may an attempt older than ``max_age_s`` commit (both raise
-        StoreUnavailableError). If a call fails, the objects of this attempt are deleted, manifest first. ``check`` runs
-        before each chunk and each put, and after the last: if it raises, the copy fails.
+        It makes one head and three puts. Before the last put it reads one byte of the log and of the indexes, because a
+        manifest must not commit deleted objects. If one is gone, or the attempt is older than ``max_age_s``, raise
+        StoreUnavailableError. On any failure, delete the objects of this attempt, manifest first.
+
+        ``check`` runs before each chunk and each put, and after the last put. If it raises, the copy fails.
         """
         with content_of_files(data) as content:
             return self.copy_content(metadata, content, on_progress, check)
@@ -134,17 +137,17 @@ class SegmentWriter:
         on_progress: Callable[[int], None] | None = None,
         check: Callable[[], None] = _go_on,
     ) -> StoredSizes:
-        """Copy a segment from any source: see :meth:`copy`."""
+        """Copy a segment from any source, as :meth:`copy` does."""
         compress = self._decide(metadata, content)
-        # A new key for each copy: two objects never share a key and an IV.
+        # Use a new key for each copy, so that two objects never share a key and an IV.
         data_key = None if self._options.key_ring is None else DataKey.generate(self._random_bytes)
-        # Checked before the long upload of the log; the conditional puts decide in the end.
+        # Check early to save the long upload of the log; the conditional puts decide in the end.
         self._refuse_existing(metadata)
         age = AttemptAge(self._clock, self._options.max_age_s, metadata)
         with Attempt(self._store, self._layout, metadata, age) as attempt:
             upload = _Upload(self._options, metadata, compress, data_key, self._random_bytes)
             chunks = upload.chunks(content, self._pool)
-            # In this order: the manifest's objects are complete before the manifest is written.
+            # The manifest comes last, when its objects are complete.
             attempt.put(Suffix.LOG, _count_chunks(chunks, metadata, on_progress, check))
             check()
             blobs, entries = upload.indexes(content.indexes())
@@ -154,14 +157,14 @@ class SegmentWriter:
             attempt.require(Suffix.LOG, sum(chunks.stored_sizes))
             attempt.require(Suffix.INDEXES, sum(map(len, blobs)))
             attempt.put(Suffix.MANIFEST, manifest)
-            # During so long a write a clean-up may have found no manifest yet.
+            # If writing the manifest took long, a clean-up may already have deleted the other objects.
             age.check()
             # If the caller has already given up, roll back.
             check()
         return StoredSizes(sum(chunks.stored_sizes), sum(map(len, blobs)), len(manifest))
 
     def _decide(self, metadata: RemoteLogSegmentMetadata, content: SegmentContent) -> bool:
-        """Decide whether to compress; refuse, before any write, a segment that could not be read back."""
+        """Return True to compress; refuse, before any write, a segment that no reader could read back."""
         size = content.size
         if size != metadata.segment_size_in_bytes:
             raise InvalidSegmentError(
@@ -203,7 +206,7 @@ class SegmentWriter:
 
 
 class _Upload:
-    """The content of one segment's three objects."""
+    """Content of the three objects of one segment."""
 
     def __init__(
         self,
@@ -233,7 +236,7 @@ class _Upload:
         )
 
     def indexes(self, plain: tuple[bytes, ...]) -> tuple[list[bytes], SegmentIndexes]:
-        """Return the stored indexes in their fixed order, and the place of each."""
+        """Return the stored indexes in their fixed order, and the position and size of each."""
         blobs = [self._seal(index) for index in plain]
         entries: list[IndexEntry] = []
         position = 0
@@ -245,7 +248,7 @@ class _Upload:
 
     def _seal(self, index: bytes) -> bytes:
         if self._cipher is None or not index:
-            return index  # an empty index stays empty, even if encrypted
+            return index  # an empty index is stored empty, even with encryption
         return self._cipher.seal(self._random_bytes(IV_SIZE), index)
 
     def manifest(self, stored_sizes: array[int], indexes: SegmentIndexes) -> SegmentManifest:

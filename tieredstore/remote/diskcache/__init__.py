@@ -1,1 +1,1 @@
-"""Chunks and indexes in a folder that survives a restart."""
+"""Cache of chunks and indexes in a folder, which survives a restart."""

@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Reads values of the disk cache from their files: each piece is checksummed while it is still in the processor's
-cache, and the interpreter's lock is released once for all of them.
+"""Reads values of the disk cache from their files. Each piece is checksummed while it is in the processor's cache.
+The interpreter's lock is released once for all pieces.
 """
 
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
@@ -15,7 +15,7 @@ cdef extern from "<unistd.h>" nogil:
     Py_ssize_t pread(int descriptor, void* to, size_t size, Py_ssize_t at)
 
 cdef enum:
-    PIECE = 131072  # fits into a core's own cache beside other data
+    PIECE = 131072  # small enough for a core's own cache
 
 build_checksums()
 
@@ -23,8 +23,8 @@ build_checksums()
 cdef Py_ssize_t take(
     int descriptor, Py_ssize_t start, uint8_t* to, Py_ssize_t size, uint32_t* crc, int* trouble
 ) noexcept nogil:
-    """Return the number of bytes read, fewer than ``size`` only at the end of the file or with ``trouble``, an
-    errno.
+    """Return the number of bytes read. It is below ``size`` only at the end of the file, or after an error, whose
+    errno is then in ``trouble``.
     """
     cdef Py_ssize_t done = 0, came
     trouble[0] = 0
@@ -39,9 +39,9 @@ cdef Py_ssize_t take(
 
 
 def read_checked(int descriptor, Py_ssize_t start, uint8_t[::1] buffer not None, uint32_t crc):
-    """Fill ``buffer`` from a file's byte ``start`` on.
+    """Fill ``buffer`` from byte ``start`` of a file.
 
-    Return the number of bytes read, fewer at the end of the file, and the CRC-32C ``crc`` continued over them.
+    Return the number of bytes read, which is lower at the end of the file, and the CRC-32C ``crc`` continued over them.
     """
     cdef Py_ssize_t done = 0, size = buffer.shape[0]
     cdef int trouble = EINTR

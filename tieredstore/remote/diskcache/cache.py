@@ -1,8 +1,7 @@
-"""The cache on disk: chunks, and one entry with all indexes of a segment, in one folder that survives a restart.
+"""Cache on disk: chunks, and one entry per segment with all its indexes, in a folder that survives a restart.
 
-``<path>/tieredstore-v1`` holds a table (SQLite, by ``diskcache``) and one file for each entry. An entry is written to
-its file first and listed afterwards, so it is complete or absent. Several processes may share the folder; it must be on
-a local disk.
+``<path>/tieredstore-v1`` holds a table (SQLite, by ``diskcache``) and one file per entry. The file of an entry is
+complete before the table lists it. Several processes may share the folder, which must be on a local disk.
 """
 
 from __future__ import annotations
@@ -22,17 +21,19 @@ from tieredstore.remote.diskcache.table import DiskTable
 from tieredstore.remote.fetch.chunk_cache import CacheStats, ChunkCache, ChunkKey
 
 MAX_BLOB_SIZE: Final = 256 * 1024 * 1024
-"""The largest entry except chunks, in bytes: all indexes of a segment, each at most 10 MiB by Kafka's default."""
+"""Largest entry in bytes, except chunks: all indexes of a segment, each at most 10 MiB by Kafka's default."""
 
 
 class DiskChunkCache(ChunkCache):
     """Chunks in a private folder within ``path``. The least recently used are evicted first.
 
-    ``size_bytes`` bounds the sum of the sizes of chunks and blobs, -1 without limit; a larger entry is not kept.
-    ``retention_ms`` counts from the last use, -1 is for ever. Transactions of other processes take a millisecond: a put
-    waits for them at most ``lock_timeout_s``, a hit never. Only files of the cache are removed. Plaintext and
-    ``encrypted`` chunks may share a folder: their keys differ. Raise ConfigError if the folder cannot be made. Safe
-    after fork and picklable: each process opens the folder for itself.
+    ``size_bytes`` limits the total size of chunks and other entries; -1 is no limit, and a larger entry is not kept.
+    ``retention_ms`` counts from the last use; -1 keeps entries forever. ``lock_timeout_s`` limits the time that a put
+    waits for transactions of other processes, which take about a millisecond; a hit never waits.
+
+    Only the cache's own files are removed. Plaintext and ``encrypted`` chunks may share a folder, because their keys
+    differ. Raise ConfigError if the folder cannot be made. Safe after fork and picklable: each process opens the folder
+    for itself.
     """
 
     is_worth_threads = True
@@ -62,7 +63,7 @@ class DiskChunkCache(ChunkCache):
         return self._copy, ()
 
     def get_into(self, key: ChunkKey, buffer: memoryview) -> bool:
-        """See the base class; opens one file, and reads the bytes once for their checksum."""
+        """See the base class. Opens one file, and reads the bytes once to check them."""
 
         def buffer_for(size: int) -> memoryview | None:
             return buffer if size == len(buffer) else None
@@ -72,7 +73,7 @@ class DiskChunkCache(ChunkCache):
         return is_hit
 
     def put(self, key: ChunkKey, data: Buffer) -> None:
-        """See the base class; written straight from ``data``, without a copy, and not forced to the disk."""
+        """See the base class. Writes ``data`` to a file without a copy, and without a sync to disk."""
         if len(data):
             self._table.keep(self._digest(key), data)
 
@@ -80,12 +81,12 @@ class DiskChunkCache(ChunkCache):
         return self._table.holds(self._digest(key))
 
     def close(self) -> None:
-        """See the base class; closes the blobs too."""
+        """See the base class; closes ``blobs`` too."""
         self._table.close()
 
     @property
     def stats(self) -> CacheStats:
-        """See the base class; hits and misses are the chunks', all other counts are of chunks and blobs together."""
+        """See the base class. Hits and misses count chunks alone; all other numbers include blobs."""
         entries, size = self._table.measure()
         return replace(self._table.counters.stats, entries=entries, bytes=size)
 
@@ -95,18 +96,18 @@ class DiskChunkCache(ChunkCache):
 
 
 class BlobCache:
-    """Small entries beside the chunks, under the caller's names: atomic, checked, bounded and evicted like them."""
+    """Other small entries beside the chunks, under the caller's names; checked, bounded and evicted like chunks."""
 
     def __init__(self, table: DiskTable) -> None:
         self._table = table
 
     def get(self, key: str) -> bytes | None:
-        """Return the entry; None if it is absent, expired or damaged (then dropped). Never raises."""
+        """Return the entry; None if it is absent, expired or damaged. Drop a damaged one. Never raises."""
         payload = self._table.read(_digest("blob", key), _blob_buffer)
         return None if payload is None else bytes(payload)
 
     def put(self, key: str, data: bytes) -> None:
-        """Keep ``data`` in place of an older entry; more than 256 MiB are not kept. Never raises."""
+        """Keep ``data`` and replace an older entry; ignore more than 256 MiB. Never raises."""
         if len(data) <= MAX_BLOB_SIZE:
             self._table.keep(_digest("blob", key), data)
 
@@ -120,7 +121,7 @@ def _blob_buffer(size: int) -> memoryview:
 
 
 def _digest(*parts: str) -> bytes:
-    """Return the key of an entry: different lists of parts have different keys."""
+    """Return the key of an entry, a digest that differs for different lists of parts."""
     hashed = hashlib.blake2b(digest_size=32, person=b"disk cache key")
     for part in parts:
         raw = part.encode("utf-8", "surrogatepass")
@@ -130,9 +131,9 @@ def _digest(*parts: str) -> bytes:
 
 
 def _make_private_folder(path: Path) -> Path:
-    """Make the cache's own folder within ``path``, accessible to its owner only.
+    """Make the cache's own folder within ``path``, accessible only to its owner.
 
-    ``path`` is made too if absent; an existing one stays unchanged, because it may hold other files. Raise ConfigError
+    Make ``path`` too if it is absent; otherwise leave it unchanged, because it may hold other files. Raise ConfigError
     if the folder cannot be made.
     """
     folder = path / "tieredstore-v1"

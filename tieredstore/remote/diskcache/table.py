@@ -1,9 +1,9 @@
-"""The table of the disk cache: the values, their last use, and their eviction.
+"""Table of the disk cache: the list of values, their last use, and their eviction.
 
-It is ``diskcache.Cache``, through its public names alone. An unusable table is removed and replaced by an empty one;
-other processes notice that theirs no longer exists.
+It uses only the public names of ``diskcache.Cache``. An unusable table is removed and replaced by an empty one; other
+processes notice that their table has disappeared.
 
-Kept apart from ``cache``, which makes the keys of chunks and blobs and raises for folders: here no call raises.
+Kept apart from ``cache``, which makes keys and raises errors about folders: here no call raises.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ _PASSING: Final = frozenset(
 _SETTINGS: Final = {
     "eviction_policy": "least-recently-used",
     "cull_limit": 1,
-    "sqlite_mmap_size": 0,  # a truncated database would kill the process
+    "sqlite_mmap_size": 0,  # with a memory map, a truncated database would kill the process
 }
-_ROOM: Final = "room"  # not a value's key
+_ROOM: Final = "room"  # no value has this key
 _MAX_NOTED: Final = 1024
 _WRITE_EVERY_S: Final = 1.0
 _SWEEP_EVERY_S: Final = 3600.0
 _UNLISTED_AGE_S: Final = 600.0  # a file gets its row right after it is written, or never
-_PAUSE_S: Final = 2.0  # lets running calls finish, which wait at most for the table's lock
+_PAUSE_S: Final = 2.0  # time for running calls, which wait at most for the table's lock
 
 Result = TypeVar("Result")
 
 
 class DiskTable:
-    """The values of one folder. Safe from several threads, in forked children, and beside other processes.
+    """The values in one folder. Safe from several threads, in forked children, and beside other processes.
 
-    ``size_bytes`` bounds the sum of the payloads, ``retention_ms`` the time since the last use; -1 is without limit. No
-    call raises: a value that the table cannot take is dropped.
+    ``size_bytes`` limits the sum of the payloads, ``retention_ms`` the time since the last use; -1 is no limit. No call
+    raises: a value that the table cannot take is dropped.
 
-    A separate thread has the only connection, and closes it before a fork. SQLite's locks belong to process and file: a
-    child with an open connection of its parent, even untouched, would assume locks that it does not have. If the parent
-    could not close it in time, the child has no table. Connection, thread and notes are reset together in a child, so
-    one object has all 14 fields.
+    A thread of its own has the only connection, and closes it before a fork. SQLite's locks belong to process and file:
+    a child that inherited an open connection would assume locks that it does not have. If the parent could not close
+    the connection in time, the child has no table. A child resets connection, thread and notes together, so one object
+    has all 14 fields.
     """
 
     def __init__(self, folder: Path, size_bytes: int, retention_ms: int, lock_timeout_s: float) -> None:
@@ -74,10 +74,9 @@ class DiskTable:
         pause_during_fork(self)
 
     def begin_again(self) -> None:
-        """Reset to no connection and no thread, with fresh locks and counters; close it for good if a connection was
-        open.
+        """Reset a forked child: no connection, no thread, fresh locks and counters.
 
-        For a forked child.
+        If the parent's connection was open at the fork, close the table permanently.
         """
         self.is_closed = self.is_closed or self._cache is not None
         self._identity: tuple[int, int] | None = None
@@ -90,7 +89,7 @@ class DiskTable:
         self.counters: Counters = Counters()
 
     def pause(self) -> None:
-        """Write the noted uses, close the connection, and end its thread: before a fork."""
+        """Before a fork, write the recorded uses, close the connection, and end its thread."""
         if self._gate.shut(_PAUSE_S) and self._thread is not None:
             if self._noted:
                 self._thread.submit(self._attempt, self._write_uses)
@@ -99,7 +98,7 @@ class DiskTable:
             self._thread = None
 
     def go_on(self) -> None:
-        """Allow the table to be opened again: after a fork, in the parent."""
+        """After a fork, allow the parent to open the table again."""
         self._gate.open()
 
     def close(self) -> None:
@@ -109,7 +108,7 @@ class DiskTable:
         self.go_on()
 
     def keep(self, key: bytes, data: Buffer) -> None:
-        """Store a value in place of an older one, and make room."""
+        """Store a value, replace an older one, and evict others if needed."""
         if len(memoryview(data).cast("B")) > self._limit or self.is_closed:
             return
         try:
@@ -122,16 +121,17 @@ class DiskTable:
             self._suffer(error)
 
     def read(self, key: bytes, buffer_for: Callable[[int], memoryview | None]) -> memoryview | None:
-        """Read a value into the buffer for its size; None if there is none. A damaged one is dropped.
+        """Read a value into the buffer that ``buffer_for`` returns for its size; None if absent. Drop a damaged value.
 
-        Does not ask the table: a value's file has its last use, and a read never waits for a lock.
+        A read uses only the value's file, whose modification time is its last use, so it never waits for the table's
+        lock.
         """
         name = key.hex()
         try:
             with self._open_value(name) as file:
                 payload = read_value(file, key, buffer_for)
                 if self._retention is not None:
-                    with contextlib.suppress(OSError):  # it may be read-only
+                    with contextlib.suppress(OSError):  # the file may be read-only
                         os.utime(file.fileno())
         except FileNotFoundError:
             return None
@@ -148,7 +148,7 @@ class DiskTable:
         return payload
 
     def holds(self, key: bytes) -> bool:
-        """Return True if there is a value, without reading it; this does not count as a use."""
+        """Return True if the value exists, without reading it or counting a use."""
         try:
             self._open_value(key.hex()).close()
         except OSError:
@@ -156,7 +156,7 @@ class DiskTable:
         return True
 
     def _open_value(self, name: str) -> io.FileIO:
-        """Open a value's file; raise FileNotFoundError if there is none, or it is too old."""
+        """Open a value's file; raise FileNotFoundError if it is absent or expired."""
         if self.is_closed:
             raise FileNotFoundError(name)
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -167,11 +167,11 @@ class DiskTable:
         return file
 
     def measure(self) -> tuple[int, int]:
-        """Count the values, and the bytes of their payloads; (0, 0) while the table cannot be read."""
+        """Return the number of values and the size of their payloads; (0, 0) if the table cannot be read."""
         return self._run(lambda cache: (len(cache), cache.volume())) or (0, 0)
 
     def _note_use(self, key: str) -> None:
-        """Note that a value was used now; written with a later use or value, without a wait."""
+        """Record a use of the value now; the table is updated later, without a wait here."""
         with self._lock:
             self._noted.pop(key, None)
             self._noted[key] = None
@@ -182,7 +182,7 @@ class DiskTable:
         self._submit(self._write_uses)
 
     def _report(self, kind: str, words: str) -> None:
-        """Warn, once for each kind of trouble."""
+        """Log a warning, once per kind of failure."""
         if kind not in self._reported:
             self._reported.add(kind)
             _logger.warning("the disk cache in %s: %s (not said again)", self._folder, words)
@@ -192,7 +192,7 @@ class DiskTable:
             return None
         try:
             return outcome(self._submit(use))
-        except AlreadyClosedError:  # this process ends
+        except AlreadyClosedError:  # the process is ending
             return None
 
     def _submit(self, use: Callable[[_PayloadCache], Result]) -> Future[Result | None]:
@@ -208,9 +208,7 @@ class DiskTable:
             return use(self._open())
         except Exception as error:  # noqa: BLE001 - the library trusts what it reads: damage may raise anything
             self._suffer(error)
-            if not isinstance(
-                error, Timeout
-            ):  # closing the connection ends a transaction that a failed commit left open
+            if not isinstance(error, Timeout):  # close a transaction that a failed commit left open
                 self._leave()
             if not _is_passing(error):
                 with contextlib.suppress(OSError):
@@ -222,7 +220,7 @@ class DiskTable:
         self._report(type(error).__name__, f"a call failed, which only costs a fetch: {error!r}")
 
     def _open(self) -> _PayloadCache:
-        if self._cache is not None and self._find() != self._identity:  # removed or replaced by another process
+        if self._cache is not None and self._find() != self._identity:  # another process removed or replaced it
             self._leave()
         if self._cache is None:
             self._identity = self._find()
@@ -238,7 +236,7 @@ class DiskTable:
         return self._cache
 
     def _connect(self) -> _PayloadCache:
-        limit = self._limit + 0.5  # the library evicts at its limit, not beyond it
+        limit = self._limit + 0.5  # the library evicts when its limit is reached, not exceeded
         return _PayloadCache(str(self._folder), self._lock_timeout_s, RawDisk, size_limit=limit, **_SETTINGS)
 
     def _find(self) -> tuple[int, int] | None:
@@ -254,14 +252,14 @@ class DiskTable:
                 cache.close()
 
     def _remove(self) -> None:
-        """Remove the database and the values, unless another process has made a new one."""
+        """Remove the database and the values, unless another process has made a new database."""
         if self._identity == self._find():
             for name in (
                 "cache.db-wal",
                 "cache.db-shm",
                 "cache.db-journal",
                 "cache.db",
-            ):  # a lone log belongs to no database
+            ):  # logs first, because a log without its database is useless
                 (self._folder / name).unlink(missing_ok=True)
             for path in filter(is_own, self._folder.glob("??/*.val")):
                 path.unlink(missing_ok=True)
@@ -286,13 +284,13 @@ class DiskTable:
                 cache.expire()
             cache.set(key, written, self._retention)
             while cache.volume() > self._limit and len(cache) > 1:
-                cache.set(_ROOM, None)  # evicts one more value; the library's ``cull`` takes ten, which may be all
+                cache.set(_ROOM, None)  # evicts one more value; the library's ``cull`` takes ten, possibly all
                 cache.delete(_ROOM)
         self.counters.add(evictions=len(cache.disk.removed), evicted_bytes=sum(cache.disk.removed))
         return True
 
     def _sweep(self, cache: _PayloadCache) -> None:
-        """Reconcile files, rows and sums after killed processes and damage; once an hour."""
+        """Once an hour, repair what killed processes and damage left: files, rows and sums that disagree."""
         marker, now = self._folder / "swept", time.time()
         if marker.exists() and 0 <= now - marker.stat().st_mtime < _SWEEP_EVERY_S:
             return
@@ -316,15 +314,15 @@ class DiskTable:
 
 
 class _PayloadCache(Cache):
-    """The library's cache, bounded by its payloads: its own sum includes the database, at least 32 KiB."""
+    """The library's cache, bounded by the payloads. The library's own sum includes the database, at least 32 KiB."""
 
     def volume(self) -> int:
-        """Return the sum of the payloads."""
+        """Return the total size of the payloads."""
         return int(self.reset("size"))
 
 
 def _is_passing(error: BaseException) -> bool:
-    """Return True for a transient error or one of the machine, not of the table's content."""
-    if isinstance(error, Timeout) and error.__context__ is not None:  # the reason why a transaction could not begin
+    """Return True for an error that is transient, or the machine's, and does not come from the table's content."""
+    if isinstance(error, Timeout) and error.__context__ is not None:  # its context is why a transaction could not begin
         error = error.__context__
     return isinstance(error, OSError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING

@@ -1,6 +1,6 @@
-"""Values of the disk cache in files named by their keys, and the ``diskcache.Disk`` that places and removes the files.
+"""Values of the disk cache, in files named by their keys, and the ``diskcache.Disk`` that places and removes the files.
 
-A file binds its value to its key; all numbers are big-endian::
+The header binds a value to its key. All numbers are big-endian::
 
     offset  size  field
          0     8  magic, with the version of this layout
@@ -34,34 +34,32 @@ from tieredstore.remote.diskcache._value_files import read_checked
 _MAGIC: Final = b"tschunk1"
 _BOUND: Final = struct.Struct(">8s32sQ")
 HEADER_SIZE: Final = _BOUND.size + 4
-_IN_FILE: Final = 2  # the library's mode of a row whose value is a file of bytes
+_IN_FILE: Final = 2  # the library's mode for a row whose value is a file of bytes
 _NAME: Final = re.compile(r"[0-9a-f]{2}/[0-9a-f]{30}([0-9a-f]{32})?\.val|[0-9a-f]{32}\.new")
 """Earlier versions used 30 random digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A value in a file that is not listed yet; ``size`` is the payload's."""
+    """A value in a file that the table does not list yet. ``size`` is that of the payload."""
 
     path: Path
     size: int
 
 
 def name_of(key: str) -> str:
-    """Return the name of a value's file within the cache's folder; ``key`` is 64 hexadecimal digits."""
+    """Return the path of a value's file within the cache's folder; ``key`` is 64 hexadecimal digits."""
     return f"{key[:2]}/{key[2:]}.val"
 
 
 def is_own(path: Path) -> bool:
-    """Return True for the cache's own file names, in a folder of two digits or, with ``.new``, in its own."""
+    """Return True if the cache made the file: its name matches, with its folder of two digits unless it is ``.new``."""
     name = path.name if path.suffix == ".new" else f"{path.parent.name}/{path.name}"
     return _NAME.fullmatch(name) is not None
 
 
 def write_value(folder: Path, key: bytes, data: Buffer) -> Written:
-    """Write ``data`` and the header for ``key`` to a new file, completely or not at all; it is not forced to the
-    disk.
-    """
+    """Write ``data`` and the header for ``key`` to a new file, whole or not at all, without a sync to disk."""
     payload = memoryview(data).cast("B")
     bound = _BOUND.pack(_MAGIC, key, len(payload))
     path = folder / f"{os.urandom(16).hex()}.new"
@@ -76,9 +74,9 @@ def write_value(folder: Path, key: bytes, data: Buffer) -> Written:
 
 
 def read_value(file: io.FileIO, key: bytes, buffer_for: Callable[[int], memoryview | None]) -> memoryview | None:
-    """Read a value's file into the buffer for a payload of its length; None if there is no buffer for it.
+    """Read a value into the buffer that ``buffer_for`` returns for its length; None if it returns none.
 
-    Raise CorruptDataError if it is not exactly the value written for ``key``; the buffer's content is then undefined.
+    Raise CorruptDataError if the file is not exactly the value written for ``key``; the buffer is then undefined.
     """
     header = file.read(HEADER_SIZE)
     if len(header) != HEADER_SIZE:
@@ -98,26 +96,26 @@ def read_value(file: io.FileIO, key: bytes, buffer_for: Callable[[int], memoryvi
 
 
 class RawDisk(Disk):
-    """Rows whose values are in separate files. Nothing is pickled or unpickled (CVE-2025-69872).
+    """Keeps values in files, beside the library's rows. Pickles nothing (CVE-2025-69872).
 
-    Only files with the cache's names are removed. ``removed`` collects the size of each removed payload.
+    It removes only files with the cache's names. ``removed`` collects the size of each removed payload.
     """
 
     def __init__(self, directory: str, **_: object) -> None:
-        super().__init__(directory)  # without the settings that the table has for it
+        super().__init__(directory)  # ignore the settings that the table stores for this class
         self._folder = Path(directory)
         self.removed: list[int] = []
 
     def get(self, key: object, raw: object) -> str:
-        """Return the key of a row; raise CorruptDataError unless it is text."""
+        """Return the key of a row; raise CorruptDataError if it is not text."""
         if not raw or not isinstance(key, str):
             raise CorruptDataError("the disk cache lists a key that is not text; nothing is unpickled")
         return key
 
     def store(self, value: object, read: bool, key: str) -> tuple[int, int, str | None, None]:  # noqa: ARG002 - the library passes it
-        """Name a written value by its key; return its size, mode, name, and no value for the row.
+        """Name a written value by its key; return size, mode and name for its row, which holds no value.
 
-        None becomes a row without a file; raise TypeError for anything else.
+        None becomes a row without a file; anything else raises TypeError.
         """
         if value is None:
             return 0, _IN_FILE, None, None
@@ -129,10 +127,10 @@ class RawDisk(Disk):
         return value.size, _IN_FILE, name_of(key), None
 
     def fetch(self, mode: object, filename: object, value: object, read: bool) -> None:
-        """Return nothing: values are read from their files."""
+        """Return None, because values are read from their files."""
 
     def remove(self, file_path: object) -> None:
-        """Remove a value's file if possible."""
+        """Remove a value's file, and ignore a failure."""
         if isinstance(file_path, str) and file_path.endswith(".val") and _NAME.fullmatch(file_path):
             with contextlib.suppress(OSError):
                 size = (self._folder / file_path).lstat().st_size - HEADER_SIZE

@@ -1,1 +1,1 @@
-"""A range down: manifests, chunks, indexes, and the streams that order them."""
+"""Fetches ranges of segments: manifests, chunks, indexes, and streams over chunks."""

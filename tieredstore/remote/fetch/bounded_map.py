@@ -1,4 +1,4 @@
-"""A map in memory, bounded by age and by weight."""
+"""Map in memory, limited by age and weight of its entries."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Value = TypeVar("Value")
 
 @dataclass(slots=True)
 class MapStats:
-    """The present content of a map, and its history since it was made.
+    """Current content of a map, and counters since it was made.
 
-    ``evictions`` counts entries removed for space or age, and ``evicted_weight`` their weight; replaced and discarded
-    entries are in neither.
+    ``evictions`` counts entries removed for space or age, ``evicted_weight`` their weight; neither includes entries
+    that were replaced or discarded.
     """
 
     entries: int = 0
@@ -39,13 +39,13 @@ class _Entry(Generic[Value]):
 
 
 class BoundedMap(Generic[Key, Value]):
-    """A map bounded by the weight of its entries; the least recently used are evicted first. Safe from several threads.
+    """Map limited by the weight of its entries; the least recently used are evicted first. Safe from several threads.
 
-    ``limit`` bounds the sum of ``weigh(value)``, which is called once for each value (by default every entry weighs 1);
-    -1 is without limit. An entry that exceeds the limit alone is not kept. ``entry_cost`` is an entry's weight besides
-    its value, counted beyond ``free_entries``: it is negligible for a few heavy values, and nearly everything for
-    millions of light ones. Entries expire ``retention_ms`` after their last use, -1 never. ``clock`` returns monotonic
-    seconds. In a forked child the map is empty.
+    ``limit`` bounds the sum of ``weigh(value)``, called once per value (default: each weighs 1); -1 is no limit. An
+    entry above the limit is not kept. ``entry_cost`` is the weight of an entry besides its value, charged for each
+    entry beyond ``free_entries``: it is negligible for a few heavy values, but dominates with millions of light ones.
+    Entries expire ``retention_ms`` after their last use, -1 never. ``clock`` returns monotonic seconds. In a forked
+    child the map is empty.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class BoundedMap(Generic[Key, Value]):
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Reset to empty: for a forked child, where another thread may have left it half changed."""
+        """Empty the map in a forked child, because another thread may have been changing it."""
         self._lock = threading.Lock()
-        self._entries: OrderedDict[Key, _Entry[Value]] = OrderedDict()  # the least recently used first
+        self._entries: OrderedDict[Key, _Entry[Value]] = OrderedDict()  # the least recently used comes first
         self._stats = MapStats()
 
     def get(self, key: Key) -> Value | None:
-        """Return the value and count this as a use; None if there is none or it expired."""
+        """Return the value and count a use; None if it is absent or expired."""
         with self._lock:
             now = self._expire()
             entry = self._entries.get(key)
@@ -86,7 +86,7 @@ class BoundedMap(Generic[Key, Value]):
             return entry.value
 
     def put(self, key: Key, value: Value) -> None:
-        """Keep ``value`` in place of an older one, and evict others for it."""
+        """Keep ``value``, replace an older one, and evict others if needed."""
         weight = 1 if self._weigh is None else self._weigh(value)
         with self._lock:
             now = self._expire()
@@ -114,7 +114,7 @@ class BoundedMap(Generic[Key, Value]):
             self._stats.weight = 0
 
     def __contains__(self, key: Key) -> bool:
-        """Return True if ``get`` would find it now; does not count as a use."""
+        """Return True if ``get`` would find the key now, without counting a use."""
         with self._lock:
             self._expire()
             return key in self._entries
@@ -124,13 +124,13 @@ class BoundedMap(Generic[Key, Value]):
 
     @property
     def stats(self) -> MapStats:
-        """A snapshot."""
+        """Return a snapshot of content and counters."""
         with self._lock:
             self._expire()
             return replace(self._stats, entries=len(self._entries))
 
     def _expire(self) -> float:
-        """Remove expired entries, which are the first ones; return the time now."""
+        """Remove expired entries, which come first; return the current time."""
         now = self._clock()
         if self._retention is not None:
             while self._entries and now - next(iter(self._entries.values())).used >= self._retention:

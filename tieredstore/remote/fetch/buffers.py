@@ -1,4 +1,4 @@
-"""The memory of streams, reused, and the reader's own where possible."""
+"""Memory of streams: reused where possible, or the reader's own buffer."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tieredstore.transform.chunks import fresh_memory
 _ROUNDED: Final = 1 << 20
 
 Original: TypeAlias = memoryview
-"""The original bytes of one chunk; read-only for its holder."""
+"""Original bytes of one chunk; the holder must not change them."""
 
 
 class BufferPool:
-    """Memory that one stream reuses, because page faults in fresh memory cost more than the decoding into it.
+    """Memory that one stream reuses. Page faults in fresh memory cost more than decoding into it.
 
-    With ``reuse`` off every buffer is fresh: other readers share the results of a cache's loads. Safe from several
+    Without ``reuse`` every buffer is fresh, because a cache shares loaded chunks among readers. Safe from several
     threads.
     """
 
@@ -37,21 +37,21 @@ class BufferPool:
                 smallest = min(fitting, key=len)
                 self._free = [memory for memory in self._free if memory is not smallest]
                 return smallest[:size]
-            # Drop one that is too small. Rounded up, so that the next run of compressed chunks fits too.
+            # Drop a buffer that is too small. Round up, so that the next run of compressed chunks fits too.
             del self._free[:1]
         return fresh_memory(-(-size // _ROUNDED) * _ROUNDED if size > _ROUNDED else size)[:size]
 
     def give(self, view: memoryview) -> None:
-        """Take back memory from ``take`` that is no longer referenced."""
+        """Return memory from ``take`` that nothing refers to any more."""
         if self._reuse:
             with self._lock:
                 self._free.append(memoryview(view.obj))
 
 
 class StreamBuffers:
-    """A stream's memory: separate pools for stored and for decoded bytes, whose sizes differ.
+    """Memory of a stream, in separate pools for stored and for decoded bytes, because their sizes differ.
 
-    Buffers in ``cached`` were read for this stream alone, so their memory is always reused.
+    Buffers in ``cached`` hold chunks read for this stream alone, so their memory is always reused.
     """
 
     def __init__(self, *, reuse: bool) -> None:
@@ -61,9 +61,9 @@ class StreamBuffers:
 
 
 class Destination:
-    """A reader's own buffer and its range of the log: chunks inside are decoded straight into it.
+    """A reader's own buffer and its range of the log: chunks inside the range are decoded straight into the buffer.
 
-    It is lent to writers until the reader takes it back. Safe from several threads.
+    Loads may write into it until the reader takes it back. Safe from several threads.
     """
 
     def __init__(self, buffer: memoryview, byte_range: ByteRange) -> None:
@@ -74,13 +74,13 @@ class Destination:
         self._is_back = False
 
     def holds(self, log_range: ByteRange) -> bool:
-        """Return True if all of ``log_range`` belongs into it."""
+        """Return True if all of ``log_range`` lies in the buffer's range."""
         return self._range.start <= log_range.start and log_range.stop <= self._range.stop
 
     @contextmanager
     def lent(self, log_range: ByteRange) -> Generator[memoryview]:
-        """Lend the part of the buffer for ``log_range`` during the block; raise AlreadyClosedError if it was taken
-        back.
+        """Yield the part of the buffer for ``log_range``, to be filled in the block; raise AlreadyClosedError if
+        taken back.
         """
         with self._changed:
             if self._is_back:
@@ -94,7 +94,7 @@ class Destination:
                 self._changed.notify_all()
 
     def take_back(self, timeout_s: float) -> bool:
-        """Stop lending it, and wait for all writers; return False if one still writes after the timeout."""
+        """Refuse new writers, and wait for running ones; return False if one still writes after the timeout."""
         with self._changed:
             self._is_back = True
             return self._changed.wait_for(lambda: not self._writers, timeout_s)

@@ -1,4 +1,4 @@
-"""Small values that are needed often: cached, and loaded once for all waiting callers."""
+"""Cache of small values that are needed often; concurrent callers share one load."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Value = TypeVar("Value")
 class CachedLoads(Generic[Value]):
     """A cache that runs one load per key for all callers. Safe from several threads.
 
-    A caller that gives up does not cancel the load; failures are not cached. A caller waits at most ``timeout_ms``.
-    Once ``life`` has ended, nothing is returned, not even cached values.
+    A load continues after a caller gives up, and a failure is not cached. A caller waits at most ``timeout_ms``. After
+    ``life`` has ended, ``get`` raises, even for cached values.
     """
 
     def __init__(
@@ -35,12 +35,12 @@ class CachedLoads(Generic[Value]):
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Forget running loads: for a forked child, where the parent's would never end."""
+        """Forget running loads in a forked child, where the parent's loads never end."""
         self._lock = threading.RLock()
         self._running: dict[str, Future[Value]] = {}
 
     def get(self, key: str, load: Callable[[], Value]) -> Value:
-        """Return the cached value, or the result of ``load``; raise StoreUnavailableError if that takes too long."""
+        """Return the cached value, or the result of ``load``; raise StoreUnavailableError if loading takes too long."""
         self._life.check()
         cached = self._cache.get(key)
         if cached is not None:
@@ -57,19 +57,19 @@ class CachedLoads(Generic[Value]):
         self._cache.discard(key)
 
     def close(self) -> None:
-        """Remove all: manifests include their data keys."""
+        """Remove all values: manifests contain data keys."""
         self._cache.clear()
 
     def _start(self, key: str, load: Callable[[], Value]) -> Future[Value]:
         with self._lock:
             if key in self._running:
                 return self._running[key]
-            # A load caches its value before it leaves `_running`, so a load that ended in between is found here.
+            # Look again: a load caches its value before it leaves `_running`, and may have ended just now.
             if (cached := self._cache.get(key)) is not None:
                 future: Future[Value] = Future()
                 future.set_result(cached)
                 return future
-            # On a thread of the pool, so that a caller that stops waiting leaves it to the others.
+            # Load on a pool thread, so that the load survives a caller that stops waiting.
             future = self._pool.submit(self._run, key, load)
             if not future.done():  # an executor may run the task before submit returns
                 self._running[key] = future

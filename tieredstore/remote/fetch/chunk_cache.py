@@ -1,4 +1,4 @@
-"""The interface of caches of fetched chunks, and the cache in memory."""
+"""Interface of caches for fetched chunks, and the cache in memory."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.remote.fetch.bounded_map import BoundedMap
 
 LAYOUT_DIGEST_SIZE: Final = 16
-"""The size of :func:`layout_digest`, in bytes."""
+"""Size in bytes of :func:`layout_digest`."""
 
 _ENTRY_COST: Final = 512
-"""Bytes that a chunk in memory takes besides its own: key, entry and their places in the map, measured and rounded
-up. Negligible for usual chunks, hundreds of times the size of a chunk of one byte.
+"""Memory overhead per chunk in bytes (key, entry, and their places in the map), measured and rounded up. It is
+negligible for usual chunks, but hundreds of times the size of a one-byte chunk.
 """
 
 _FREE_ENTRIES: Final = 64
-"""Chunks whose cost is not counted: 32 KiB."""
+"""Chunks whose overhead is not counted: 32 KiB in total."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkKey:
-    """The identity of a chunk: its store, object and layout.
+    """Identity of a chunk.
 
-    ``store`` is the store's ``identity``, ``object_key`` the full key with its prefix, and ``layout`` the
-    :func:`layout_digest` of the segment's manifest, so that an object rewritten in another way has other keys.
+    ``store`` is the store's ``identity``, ``object_key`` the full key with its prefix. ``layout`` is the
+    :func:`layout_digest` of the segment's manifest, so that a rewritten object has other chunk keys.
     """
 
     store: str
@@ -45,12 +45,12 @@ class ChunkKey:
 def layout_digest(manifest: SegmentManifest) -> bytes:
     """Return a digest (BLAKE2b, 16 bytes) of everything that decodes the object: chunk index, compression and AAD.
 
-    It excludes the data key: wrapping that again leaves the chunks unchanged.
+    It excludes the wrapped data key, because wrapping the key again leaves the chunks unchanged.
     """
     hashed = hashlib.blake2b(digest_size=LAYOUT_DIGEST_SIZE, person=b"chunk layout")
     aad = b"" if manifest.encryption is None else b"aad" + manifest.encryption.aad
     for part in (*_index_parts(manifest.chunk_index), str(manifest.compression).encode(), aad):
-        hashed.update(len(part).to_bytes(8, "big"))  # so that different lists of parts differ
+        hashed.update(len(part).to_bytes(8, "big"))  # prefix the length, so that different lists of parts differ
         hashed.update(part)
     return hashed.digest()
 
@@ -66,11 +66,11 @@ def _index_parts(index: ChunkIndex) -> tuple[bytes, ...]:
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """The present content of a cache, and the history of this object since it was made.
+    """Current content of a cache, and counters since this object was made.
 
-    ``evictions`` and ``evicted_bytes`` count entries removed for space or age, ``damaged`` those dropped because their
-    content had changed, ``failures`` calls that the disk or its database refused. ``entries`` and ``bytes`` (of
-    payload) are of the whole cache, including other writers'.
+    ``evictions`` and ``evicted_bytes`` count entries removed for space or age, ``damaged`` entries dropped after a
+    failed check, ``failures`` failed calls to the disk or its database. ``entries`` and ``bytes`` (of payload) cover
+    the whole cache, including entries of other processes.
     """
 
     hits: int = 0
@@ -91,55 +91,51 @@ class Counters:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Reset to zero: for a forked child."""
+        """Reset to zero in a forked child."""
         self._lock = threading.Lock()
         self._counted = dict.fromkeys((field.name for field in fields(CacheStats)), 0)
 
     def add(self, **counted: int) -> None:
-        """Add to the fields of these names."""
+        """Add to the counters of these names."""
         with self._lock:
             for name, count in counted.items():
                 self._counted[name] += count
 
     @property
     def stats(self) -> CacheStats:
-        """A snapshot; ``entries`` and ``bytes`` are 0."""
+        """Return a snapshot; ``entries`` and ``bytes`` are 0."""
         with self._lock:
             return CacheStats(**self._counted)
 
 
 class ChunkCache(ABC):
-    """Chunks by :class:`ChunkKey`. Returns exactly the bytes put, or nothing. Safe from several threads.
+    """Chunks by :class:`ChunkKey`. Returns exactly the bytes that were put, or nothing. Safe from several threads.
 
-    No call raises for the cache's own trouble (a full disk, a locked database, damage): a ``put`` is then lost and a
-    ``get_into`` is a miss.
+    No call raises for failures of the cache itself, such as a full disk, a locked database or damage. A ``put`` is then
+    lost, and a ``get_into`` is a miss.
     """
 
     encrypted: bool
-    """True: entries are chunks as stored, and the caller decodes them. False: entries are the chunks' original
-    bytes.
-    """
+    """True if entries are chunks as stored, which the caller decodes; False if they are the original bytes."""
 
     is_worth_threads: bool = False
-    """True if several threads get several chunks sooner than one. A copy within memory keeps the interpreter's lock."""
+    """True if several threads read chunks faster than one. A copy within memory holds the interpreter's lock."""
 
     @abstractmethod
     def get_into(self, key: ChunkKey, buffer: memoryview) -> bool:
-        """Fill all of ``buffer`` with the chunk, on the caller's thread, and return True.
+        """Fill ``buffer`` with the chunk, on the caller's thread; return False on a miss.
 
-        False is a miss: absent, expired, damaged (then dropped), or of another length than ``buffer``, whose content is
+        A miss is a chunk that is absent, expired, damaged (then dropped), or not of the buffer's length. The buffer is
         then undefined. An empty buffer is always a miss.
         """
 
     @abstractmethod
     def put(self, key: ChunkKey, data: Buffer) -> None:
-        """Keep a chunk; ``data`` may be reused as soon as this returns. Empty data are not kept."""
+        """Keep a chunk; the caller may reuse ``data`` afterwards. Empty data are not kept."""
 
     @abstractmethod
     def __contains__(self, key: ChunkKey) -> bool:
-        """Return True if ``get_into`` would probably hit: cheap, reads and checks nothing, and does not count as a
-        use.
-        """
+        """Return True if ``get_into`` would probably hit. Cheap: does not read, check, or count a use."""
 
     @abstractmethod
     def close(self) -> None:
@@ -148,14 +144,14 @@ class ChunkCache(ABC):
     @property
     @abstractmethod
     def stats(self) -> CacheStats:
-        """A snapshot."""
+        """Return a snapshot of content and counters."""
 
 
 class MemoryChunkCache(ChunkCache):
     """Chunks in this process's memory; the least recently used are evicted first.
 
-    ``size_bytes`` bounds the sum of their sizes, -1 without limit; from the 64th chunk on it includes the cache's own
-    cost of half a KiB each. ``retention_ms`` counts from the last use, -1 is for ever. ``clock`` returns seconds.
+    ``size_bytes`` limits the sum of their sizes, -1 is no limit; from the 65th chunk on, each counts half a KiB more
+    for the cache's overhead. ``retention_ms`` counts from the last use, -1 is forever. ``clock`` returns seconds.
     """
 
     def __init__(
@@ -189,7 +185,7 @@ class MemoryChunkCache(ChunkCache):
         return True
 
     def put(self, key: ChunkKey, data: Buffer) -> None:
-        """See the base class; ``bytes`` are kept without a copy, anything else is copied."""
+        """See the base class; keeps ``bytes`` without a copy, and copies anything else."""
         if len(data) and not self._is_closed:
             self._chunks.put(key, bytes(data))
 
@@ -197,7 +193,7 @@ class MemoryChunkCache(ChunkCache):
         return key in self._chunks
 
     def close(self) -> None:
-        """See the base class; later puts of running loads are not kept."""
+        """See the base class; ignores later puts of running loads."""
         self._is_closed = True
         self._chunks.clear()
 

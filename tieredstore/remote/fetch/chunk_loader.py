@@ -1,4 +1,4 @@
-"""Loads chunks: from the cache, from a load that another reader started, or by a ranged GET."""
+"""Gets chunks from the cache, from a load that another reader started, or by a ranged GET."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from tieredstore.remote.statistics import FetchCounters
 
 WORTH_A_THREAD: Final = 1 << 20
-"""The chunk size from which another thread is woken for the next one: waking takes a quarter of its decoding time."""
+"""Chunk size from which waking another thread pays: waking takes a quarter of the time to decode such a chunk."""
 
 MAX_HELPERS: Final = (os.cpu_count() or 1) - 1
-"""The most threads that one read wakes beside the reader's."""
+"""Maximum number of threads that one read wakes, besides the reader's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachedRead:
-    """The chunks that one reader wants from a cache that claims to have them, and their destination.
+    """Chunks that one reader wants from a cache that seems to have them, and the memory for them.
 
-    A chunk goes into the ``destination`` if that holds all of it, else into memory of the reader's ``buffers``.
+    A chunk goes into ``destination`` if it fits there whole, else into memory of the reader's ``buffers``.
     """
 
     segment: OpenSegment
@@ -57,7 +57,7 @@ class CachedRead:
         return self.destination is not None and self.destination.holds(self.segment.index.original_range(chunk))
 
     def memory(self, chunk: int) -> AbstractContextManager[memoryview]:
-        """Return the memory for the chunk."""
+        """Return the memory into which to decode the chunk."""
         chunk_range = self.segment.index.original_range(chunk)
         if self.destination is not None and self.is_direct(chunk):
             return self.destination.lent(chunk_range)
@@ -65,7 +65,7 @@ class CachedRead:
 
 
 class CachedChunks:
-    """Reads chunks from a cache. Safe from several threads."""
+    """Reads chunks from a cache, with helper threads. Safe from several threads."""
 
     def __init__(self, cache: ChunkCache, store: str, helpers: Executor, life: Lifetime) -> None:
         self._cache = cache
@@ -74,9 +74,9 @@ class CachedChunks:
         self._life = life
 
     def read(self, wanted: CachedRead) -> dict[int, Original]:
-        """Return the original bytes of the chunks that are still cached and intact.
+        """Return the original bytes of the chunks that are cached and intact.
 
-        After an error other threads may still write into the chunks' memory.
+        After an error, helper threads may still write into the chunks' memory.
         """
         waiting, originals = deque(wanted.chunks), dict[int, Original]()
 
@@ -95,7 +95,7 @@ class CachedChunks:
             helping = self._woken(wanted, take_all)
             take_all()
             for help in helping:
-                # A task that has not begun would find nothing to do.
+                # Cancel a helper that has not begun: no chunk is left for it.
                 if not help.cancel():
                     outcome(help)
         finally:
@@ -103,16 +103,14 @@ class CachedChunks:
         return originals
 
     def _woken(self, wanted: CachedRead, work: Callable[[], None]) -> list[Future[None]]:
-        """Wake helpers for the work."""
+        """Let helper threads run ``work`` too."""
         helping: list[Future[None]] = []
-        with suppress(
-            AlreadyClosedError
-        ):  # these threads accept no more work, for example in a forked child: the reader's own remains
+        with suppress(AlreadyClosedError):  # the pool may be closed, as in a forked child: then the reader works alone
             helping.extend(self._helpers.submit(work) for _ in range(self._helper_count(wanted)))
         return helping
 
     def _helper_count(self, wanted: CachedRead) -> int:
-        """Count the helpers: limited by processors and chunks, none if one thread is as fast."""
+        """Return the number of helpers: at most the processors or the chunks, and none if one thread is as fast."""
         decoded = self._cache.encrypted and not wanted.segment.decoder.is_identity
         if not (decoded or self._cache.is_worth_threads):
             return 0
@@ -131,7 +129,7 @@ class CachedChunks:
                 if not self._cache.get_into(key, stored):
                     return None
                 segment.decoder.decode_into(stored, original)
-            except CorruptDataError:  # the cached bytes have changed: a miss
+            except CorruptDataError:  # a damaged entry counts as a miss
                 return None
             finally:
                 spare.give(stored)
@@ -139,15 +137,15 @@ class CachedChunks:
 
 
 MAX_IDLE_BUFFERS: Final = max(2, min(8, os.cpu_count() or 2))
-"""Closed streams whose memory is kept for later ones: page faults in fresh memory cost a fifth of a whole read. As
-many as one process reads in parallel.
+"""Number of closed streams whose memory is kept for later ones, about as many as a process reads in parallel. Page
+faults in fresh memory cost a fifth of a whole read.
 """
 
 
 class ChunkLoader:
     """Returns chunks from the cache, and loads missing ones. Thread-safe.
 
-    With a cache, loads are shared: a chunk is fetched once, however many readers wait for it.
+    With a cache, readers share loads: a chunk is fetched once, however many readers wait for it.
     """
 
     def __init__(
@@ -163,7 +161,7 @@ class ChunkLoader:
         self._life = life
         self._pools = pools.bound(life)
         self.cache = cache
-        self._identity = manifests.store.identity  # read once: it is part of every chunk's key
+        self._identity = manifests.store.identity  # read once, because it is part of every chunk's key
         self._cached = None if cache is None else CachedChunks(cache, self._identity, self._pools.transform, life)
         self.coalesce_max_bytes = coalesce_max_bytes
         self.counters: FetchCounters = manifests.counters
@@ -171,30 +169,30 @@ class ChunkLoader:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Forget running loads: for a forked child, where the parent's would never end."""
+        """Forget running loads in a forked child, where the parent's loads never end."""
         self._lock = threading.Lock()
         self._running: dict[ChunkKey, Load] = {}
-        # Without a lock: the garbage collector may close a stream at any point of this thread.
+        # Used without a lock: the garbage collector may close a stream while this thread holds the lock.
         self._idle_buffers: deque[StreamBuffers] = deque(maxlen=MAX_IDLE_BUFFERS)
 
     @property
     def is_closed(self) -> bool:
-        """True if the manager was closed."""
+        """True after the manager was closed."""
         return self._life.is_over
 
     def check_open(self) -> None:
-        """Raise AlreadyClosedError once the manager was closed; cached bytes are not returned either."""
+        """Raise AlreadyClosedError after the manager was closed, so that no cached bytes are returned either."""
         self._life.check()
 
     def take_buffers(self) -> StreamBuffers:
-        """Take memory for a stream, an earlier stream's if possible."""
+        """Return memory for a stream, reused from a closed stream if possible."""
         try:
             return self._idle_buffers.pop()
         except IndexError:
             return StreamBuffers(reuse=self.cache is None)
 
     def give_buffers(self, buffers: StreamBuffers) -> None:
-        """Take back the memory of a stream without running loads."""
+        """Take back the memory of a stream that has no running loads."""
         self._idle_buffers.append(buffers)
 
     def schedule(
@@ -210,14 +208,14 @@ class ChunkLoader:
         is_awaited: bool = False,
         by_reader: bool = False,
     ) -> list[Scheduled]:
-        """Arrange for chunk ``first``, and for those before ``limit`` that the same request brings.
+        """Schedule chunk ``first``, and further chunks before ``limit`` that the same request fetches.
 
-        Chunks inside ``destination`` are decoded into it. With ``end``, bytes of the log after it may be left out (see
-        :meth:`whole`). A reader that waits for a single chunk (``is_awaited``) decodes it itself, because waking
-        another thread would cost more; with ``by_reader`` it decodes each chunk. With a cache none of this applies: it
-        shares its loads.
+        Without a cache, chunks inside ``destination`` are decoded into it, and a chunk may be decoded only up to
+        ``end`` of the log (see :meth:`whole`). A reader decodes a chunk itself if it waits for this one alone
+        (``is_awaited``), because waking another thread costs more; with ``by_reader`` it decodes every chunk. With a
+        cache, loads are shared, so none of these options applies.
         """
-        # Without a cache nothing is shared: the load is this reader's own, and its memory is reused.
+        # Without a cache the load is this reader's own, and its memory is reused.
         if self.cache is None:
             run = greedy_run(first, limit, size_of=segment.index.original_size, max_bytes=max_bytes)
             by_reader = by_reader or (is_awaited and len(run) == 1 and not segment.decoder.is_identity)
@@ -225,8 +223,8 @@ class ChunkLoader:
             load = Load(run, self._pools.fetch.submit(self._fetch, job))
             return [Scheduled(chunk, load, owned=True, direct=job.is_direct(chunk)) for chunk in run]
         with self._lock:
-            # A load caches its chunk before it leaves `_running`. So here, under the lock, a chunk in neither is really
-            # missing, and claiming it makes all other readers wait for this load.
+            # A load caches its chunk before it leaves `_running`. So under the lock, a chunk in neither place is
+            # missing. Claiming it makes all other readers wait for this load.
             running = self._running.get(segment.key(self._identity, first))
             if running is not None:
                 return [Scheduled(first, running)]
@@ -242,9 +240,9 @@ class ChunkLoader:
         buffers: StreamBuffers,
         destination: Destination | None = None,
     ) -> list[Scheduled]:
-        """Read chunks that the cache claims to hold, whole ones into the ``destination`` if they fit.
+        """Read chunks that the cache seems to have, into ``destination`` where they fit whole.
 
-        A chunk that it no longer has is loaded.
+        Load a chunk that has left the cache.
         """
         assert self._cached is not None
         wanted = CachedRead(segment, chunks, buffers, destination)
@@ -258,7 +256,7 @@ class ChunkLoader:
         ]
 
     def original(self, scheduled: Scheduled, timeout_s: float | None) -> Original:
-        """Return a scheduled chunk's original bytes, read from the cache or awaited."""
+        """Return a scheduled chunk's original bytes; wait for its load if it has one."""
         if scheduled.cached is not None:
             return scheduled.cached
         load = scheduled.load
@@ -272,7 +270,7 @@ class ChunkLoader:
     def whole(
         self, segment: OpenSegment, scheduled: Scheduled, buffers: StreamBuffers, timeout_s: float | None
     ) -> Original:
-        """Decode all of a chunk that was decoded in part, from the bytes of its request."""
+        """Decode all of a chunk that was decoded only in part, from the bytes already fetched."""
         load, chunk = scheduled.load, scheduled.chunk
         assert load is not None
         assert scheduled.owned
@@ -290,7 +288,7 @@ class ChunkLoader:
             return running
 
     def _claim(self, segment: OpenSegment, first: int, limit: int, max_bytes: int, buffers: StreamBuffers) -> Load:
-        """Start a load that others share; the caller holds the lock."""
+        """Start a shared load; the caller holds the lock."""
 
         def is_missing(chunk: int) -> bool:
             key = segment.key(self._identity, chunk)
@@ -315,12 +313,12 @@ class ChunkLoader:
                 self._running.pop(segment.key(self._identity, chunk), None)
 
     def _fetch(self, job: Job) -> Arrived:
-        """Fetch the run by one GET; the transform pool decodes its chunks."""
+        """Fetch the run of chunks by one GET; the transform pool decodes them."""
         segment, run = job.segment, job.run
         try:
             stored = self._read_stored(job)
         except RangeNotSatisfiableError as error:
-            # If the run extends past the object's end, its first chunks may still exist.
+            # The object may end within the run, and still contain its first chunks.
             if len(run) > 1:
                 return self._fetch_one_by_one(job)
             raise self._manifests.why_missing(segment.metadata, segment.log_key, error, SegmentCorruptError) from error
@@ -333,13 +331,13 @@ class ChunkLoader:
         return Arrived([self._pools.transform.submit(decode, chunk) for chunk in run], kept)
 
     def _fetch_one_by_one(self, job: Job) -> Arrived:
-        """Fetch each chunk alone: the object ends within the run, but earlier chunks are intact."""
+        """Fetch each chunk by its own GET: the object ends within the run, but earlier chunks are intact."""
         decoding: list[Future[Original]] = []
-        # Readers were told which chunks go into their buffers: that must not change for the run as a whole.
+        # ``Scheduled.direct`` was decided for the whole run, so decide the same here.
         copied = job.segment.decoder.is_identity and not job.fits(job.run)
         for chunk in job.run:
             destination = None if copied else job.destination
-            # Whole, because its stored bytes are not kept.
+            # Decode the whole chunk, because its stored bytes are not kept for later.
             alone = replace(job, run=range(chunk, chunk + 1), destination=destination, end=None, by_reader=False)
             try:
                 decoding.extend(self._fetch(alone).decoding)
@@ -389,7 +387,7 @@ class ChunkLoader:
         if job.segment.decoder.is_identity:
             return stored
         size, wanted = job.segment.index.original_size(chunk), job.size_to_decode(chunk)
-        # Memory for all of it: unwritten pages cost nothing, and the next chunk finds it large enough.
+        # Allocate memory for the whole chunk: untouched pages cost nothing, and the next chunk can reuse it.
         with job.memory(range(chunk, chunk + 1), job.buffers.originals, size) as memory:
             job.segment.decoder.decode_into(stored, memory, wanted)
         return memory[:wanted]

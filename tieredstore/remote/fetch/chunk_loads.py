@@ -1,4 +1,4 @@
-"""Chunks being loaded: the content of one ranged GET, and the wait for its chunks."""
+"""Running loads: the result of one ranged GET, and the wait for its chunks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tieredstore.transform.chunks import ChunkDecoder
 
 @dataclass(frozen=True, slots=True)
 class OpenSegment:
-    """Everything needed to read the chunks of one segment. ``layout`` is of the manifest, for the cache's keys."""
+    """Everything needed to read the chunks of one segment. ``layout`` is the digest of its manifest, for cache keys."""
 
     metadata: RemoteLogSegmentMetadata
     log_key: str
@@ -29,16 +29,16 @@ class OpenSegment:
     layout: bytes
 
     def key(self, store: str, chunk: int) -> ChunkKey:
-        """Return the cache's key of a chunk; ``store`` is the store's identity."""
+        """Return a chunk's key in the cache; ``store`` is the store's identity."""
         return ChunkKey(store, self.log_key, chunk, self.layout)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request: the chunks of a segment, and their memory.
+    """One request: a run of chunks of a segment, and the memory for them.
 
-    Bytes after ``end`` of the original log are not needed, None if all of the last chunk may be. With ``by_reader`` the
-    waiting reader decodes each chunk.
+    Original bytes from ``end`` on need not be decoded; None means all are needed. With ``by_reader``, the waiting
+    reader decodes each chunk.
     """
 
     segment: OpenSegment
@@ -49,22 +49,22 @@ class Job:
     by_reader: bool = False
 
     def size_to_decode(self, chunk: int) -> int:
-        """Return the number of bytes to decode of a chunk, from its beginning."""
+        """Return the number of original bytes to decode, from the chunk's beginning."""
         chunk_range = self.segment.index.original_range(chunk)
         if self.end is None or not self.segment.decoder.stops_early:
             return len(chunk_range)
         return min(chunk_range.stop, self.end) - chunk_range.start
 
     def is_direct(self, chunk: int) -> bool:
-        """Return True if the chunk reaches the reader's buffer without a copy."""
+        """Return True if the chunk is decoded, or fetched, straight into the reader's buffer."""
         return self.fits(self.run if self.segment.decoder.is_identity else range(chunk, chunk + 1))
 
     def fits(self, run: range) -> bool:
-        """Return True if all original bytes of these chunks belong into the reader's buffer."""
+        """Return True if the chunks lie inside the range of the reader's buffer."""
         return self.destination is not None and self.destination.holds(self._original_range(run))
 
     def memory(self, run: range, pool: BufferPool, size: int) -> AbstractContextManager[memoryview]:
-        """Return the memory for ``size`` bytes of these chunks: the reader's buffer if they fit, else the pool's."""
+        """Return memory for ``size`` bytes of these chunks: in the reader's buffer if they fit, else from ``pool``."""
         if self.destination is not None and self.fits(run):
             return self.destination.lent(self._original_range(run))
         return nullcontext(pool.take(size))
@@ -76,9 +76,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """The result of a GET: each chunk being decoded, from ``stored`` (None without one buffer for all).
+    """Result of a GET: a future for each chunk that is being decoded.
 
-    With ``decode``, called with a chunk's number, the reader decodes each chunk.
+    ``stored`` are the fetched bytes, None if no single buffer has them all. If ``decode`` is set, the reader calls it
+    with a chunk's number to decode that chunk itself.
     """
 
     decoding: list[Future[Original]]
@@ -110,14 +111,14 @@ class Load:
             ) from error
 
     def stored_bytes(self, number: int, positions: Sequence[int]) -> memoryview:
-        """Return the stored bytes of a decoded chunk."""
+        """Return the stored bytes of a chunk that was already decoded."""
         stored = outcome(self._arrived).stored
         assert stored is not None
         start = positions[self.chunks.start]
         return stored[positions[number] - start : positions[number + 1] - start]
 
     def finish_one(self, original: Original | None, buffers: StreamBuffers) -> None:
-        """Note that the one reader has finished a chunk: return memory that is no longer referenced.
+        """Record that the only reader has finished a chunk, and reuse memory that nothing refers to any more.
 
         ``original`` is None for a chunk in the reader's own buffer.
         """
@@ -129,16 +130,16 @@ class Load:
             buffers.stored.give(stored)
 
     def cancel(self) -> None:
-        """Cancel tasks that have not started; running ones continue into abandoned memory."""
+        """Cancel tasks that have not started; running tasks continue, and write into memory that nothing reads."""
         self._arrived.cancel()
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """One chunk that a stream will need next: being loaded by ``load``, or, without one, in the cache.
+    """One chunk that a stream will need next. It is being loaded by ``load`` or, if that is None, is in the cache.
 
-    An ``owned`` ``load`` has no other reader; a ``direct`` chunk goes into the reader's buffer. ``cached`` are its
-    bytes once read from the cache.
+    If ``owned``, the load has no other reader. If ``direct``, the chunk goes into the reader's buffer. ``cached`` are
+    the chunk's bytes after they were read from the cache.
     """
 
     chunk: int
@@ -149,5 +150,5 @@ class Scheduled:
 
     @property
     def is_unread(self) -> bool:
-        """True if it is in the cache and was not read yet."""
+        """True if the chunk is in the cache and has not been read yet."""
         return self.load is None and self.cached is None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Fetcher:
-    """The readers of manifests, indexes and chunks, and their counters."""
+    """Readers of manifests, indexes and chunks, and their counters."""
 
     manifests: Manifests
     indexes: Indexes
@@ -48,26 +48,26 @@ class Fetcher:
         life: Lifetime,
         shares_read_ahead: bool = False,
     ) -> Fetcher:
-        """Assemble by the ``fetch.*`` settings, over the store of the manifests, until ``life`` ends."""
+        """Assemble the readers by the ``fetch.*`` settings, over the store of ``manifests``; they end with ``life``."""
         cache, blobs = (None, None) if settings.chunk_cache is None else _chunk_cache(settings.chunk_cache)
         keep_stored = cache is not None and cache.encrypted
         index_loads = _index_loads(settings.index_cache, pools, life)
         indexes = Indexes(manifests, loads=index_loads, blobs=blobs, keep_stored=keep_stored)
         coalesce_max_bytes = settings.coalesce_max_bytes
         loader = ChunkLoader(manifests, pools=pools, cache=cache, coalesce_max_bytes=coalesce_max_bytes, life=life)
-        # The setting belongs to the chunk cache: without one a read waits as long as the store does.
+        # This timeout is a setting of the chunk cache. Without a cache, a read waits as long as the store does.
         timeout_s = None if settings.chunk_cache is None else settings.chunk_cache.get_timeout_ms / 1000
         options = ReadOptions(ReadAhead(settings.read_ahead_bytes, is_shared=shares_read_ahead), timeout_s)
         logs = SegmentLogs(manifests, loader, options, pools=pools, life=life)
         return cls(manifests, indexes, logs, manifests.counters, cache)
 
     def forget(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Drop a segment from memory before its deletion."""
+        """Drop a segment from the caches in memory, before its deletion."""
         self.manifests.forget(metadata)
         self.indexes.forget(metadata)
 
     def export(self) -> Callable[[], None]:
-        """Add the counters to the process's metrics, until the returned function is called."""
+        """Add the counters to the process's metrics; return a function that removes them."""
         stop = [metrics.FETCH.add(lambda: asdict(self.counters.snapshot()))]
         cache = self.chunk_cache
         if cache is not None:
@@ -89,7 +89,7 @@ class Fetcher:
 
 
 def manifest_loads(limits: ManifestCacheSettings, pools: Pools, life: Lifetime) -> CachedLoads[OpenManifest]:
-    """Make the cache of ``fetch.manifest.cache.*``."""
+    """Make the cache configured by ``fetch.manifest.cache.*``."""
     cache = BoundedMap[str, OpenManifest](limits.size, weigh=weight_of_manifest, retention_ms=limits.retention_ms)
     return CachedLoads(cache, pools.lookup, limits.get_timeout_ms, "the segment's manifest", life=life)
 
@@ -105,7 +105,7 @@ def _chunk_cache(settings: ChunkCacheSettings) -> tuple[ChunkCache, BlobCache | 
     if settings.kind == "memory":
         memory = MemoryChunkCache(settings.size, retention_ms=settings.retention_ms, encrypted=settings.encrypted)
         return memory, None
-    # Imports diskcache and its database only if configured.
+    # Import diskcache and its database only if they are configured.
     try:
         from tieredstore.remote.diskcache.cache import DiskChunkCache  # noqa: PLC0415
     except ModuleNotFoundError as error:
@@ -113,7 +113,7 @@ def _chunk_cache(settings: ChunkCacheSettings) -> tuple[ChunkCache, BlobCache | 
             raise
         raise ConfigError(f"the disk cache needs the package diskcache: {install_command('cache')}") from error
 
-    assert settings.path is not None  # the settings guarantee it
+    assert settings.path is not None  # the settings require a path
     disk = DiskChunkCache(
         settings.path, settings.size, retention_ms=settings.retention_ms, encrypted=settings.encrypted
     )

@@ -1,4 +1,4 @@
-"""The indexes of a store's segments: small, cached in memory, and in the disk cache if there is one."""
+"""Indexes of a store's segments, cached in memory, and in the disk cache if there is one."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from tieredstore.transform.encryption import SegmentCipher
 
 INDEX_ENTRY_COST: Final = 512
-"""Bytes of an entry in the index cache besides its indexes, roughly."""
+"""Approximate overhead in bytes of an entry in the index cache."""
 
 
 class BlobCache(Protocol):
-    """Small values that outlive the process; a damaged one is None."""
+    """Cache of small values that outlive the process; a damaged value is None."""
 
     def get(self, key: str) -> bytes | None:
         """Return the value, or None."""
@@ -41,9 +41,10 @@ class BlobCache(Protocol):
 
 
 class Indexes:
-    """The indexes of a store's segments: all of a segment's come by one request and are one cache entry.
+    """Indexes of a store's segments. One request fetches all indexes of a segment, and they are one cache entry.
 
-    ``fetch.indexes.cache.*``; on disk too if ``blobs`` is given, as plaintext, or as stored if ``keep_stored``.
+    ``fetch.indexes.cache.*`` configures the cache in memory. If ``blobs`` is given, indexes are kept there too: as
+    plaintext, or as stored if ``keep_stored``.
     """
 
     def __init__(
@@ -60,11 +61,11 @@ class Indexes:
         self._keep_stored = keep_stored
 
     def get(self, metadata: RemoteLogSegmentMetadata, types: Iterable[IndexType]) -> dict[IndexType, BinaryIO]:
-        """Return the requested indexes that were recorded, by at most one request beside the manifest's."""
+        """Return the requested indexes that were recorded, by at most one request, plus one for the manifest."""
         opened = self._manifests.get(metadata)
         entries = dict(opened.manifest.segment_indexes.recorded())
         recorded = [kind for kind in types if kind in entries]
-        # Empty indexes have no bytes in the store, even in encrypted segments.
+        # Empty indexes have no bytes in the store, even in encrypted segments, so no request is needed.
         if not any(entries[kind].size for kind in recorded):
             return {kind: io.BytesIO() for kind in recorded}
         key = self._manifests.layout.data_key(metadata, Suffix.INDEXES)
@@ -91,7 +92,7 @@ class Indexes:
         indexes = self._from_blob(blob_key, metadata, opened)
         if indexes is None:
             stored = self._fetch(key, metadata, opened.manifest)
-            # One object holds all of the segment's indexes: one request brings them, and they are one entry.
+            # One object holds all indexes of the segment, so one request fetches them.
             indexes = _open_indexes(stored, opened, metadata)
             if self._blobs is not None:
                 self._blobs.put(blob_key, stored if self._keep_stored else b"".join(indexes.values()))
@@ -107,7 +108,7 @@ class Indexes:
     def _from_blob(
         self, blob_key: str, metadata: RemoteLogSegmentMetadata, opened: OpenManifest
     ) -> dict[IndexType, bytes] | None:
-        """Return the disk cache's indexes; None if the whole set must come from the store."""
+        """Return the indexes from the disk cache; None if they must come from the store."""
         blob = None if self._blobs is None else self._blobs.get(blob_key)
         if blob is None:
             return None
@@ -118,14 +119,14 @@ class Indexes:
         return _open_indexes(blob, opened, metadata)
 
     def _blob_key(self, key: str, manifest: SegmentManifest) -> str:
-        """Return a key that differs for each segment, store, and form."""
+        """Return a key that differs by segment, by store, and by plaintext or stored form."""
         aad = b"" if manifest.encryption is None else manifest.encryption.aad
         parts = (self._manifests.store.identity, key, repr(manifest.segment_indexes), aad.hex(), str(self._keep_stored))
         return hashlib.blake2b("\0".join(parts).encode(), digest_size=20).hexdigest()
 
 
 def _open_indexes(stored: bytes, opened: OpenManifest, metadata: RemoteLogSegmentMetadata) -> dict[IndexType, bytes]:
-    """Return the plaintext of every recorded index."""
+    """Decrypt every recorded index."""
     return {
         kind: _open_index(opened.cipher, stored, entry, f"{kind.value} index of {metadata}")
         for kind, entry in opened.manifest.segment_indexes.recorded()
@@ -143,7 +144,7 @@ def _open_index(cipher: SegmentCipher | None, stored: bytes, entry: IndexEntry, 
 
 
 def _split(plain: bytes, manifest: SegmentManifest) -> dict[IndexType, bytes] | None:
-    """Split the concatenated plaintexts; None if their length is not the sum of the indexes'."""
+    """Split the concatenated plaintexts; None if their length is not the sum of the index sizes."""
     overhead = 0 if manifest.encryption is None else ENCRYPTION_OVERHEAD
     indexes: dict[IndexType, bytes] = {}
     position = 0
@@ -155,5 +156,5 @@ def _split(plain: bytes, manifest: SegmentManifest) -> dict[IndexType, bytes] | 
 
 
 def weight_of_indexes(indexes: dict[IndexType, bytes]) -> int:
-    """Return the bytes that a segment's indexes take in memory."""
+    """Return the memory in bytes that a segment's indexes take."""
     return INDEX_ENTRY_COST + sum(len(content) for content in indexes.values())

@@ -1,4 +1,4 @@
-"""The manifests of a store: read, checked, their data keys opened, and cached."""
+"""Manifests of a store: reads, checks and caches them, and opens their data keys."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ if TYPE_CHECKING:
 
 
 _MANIFEST_COST: Final = 64 << 10
-"""Bytes in the cache that count as one manifest; one of 20,000 chunks takes as many."""
+"""Bytes per unit of cache weight: an ordinary manifest weighs 1, and one with 20,000 chunks takes this many bytes."""
 
 _EPOCH_COST: Final = 128
-"""Bytes that a leader epoch takes in memory, roughly."""
+"""Approximate memory of a leader epoch in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenManifest:
-    """A manifest and its opened data key. ``cipher`` raises if the key ring lacks the pair."""
+    """A manifest and its unwrapped data key. ``cipher`` raises if the key ring lacks the key pair."""
 
     manifest: SegmentManifest
     opened: SegmentCipher | UnknownKeyError | WrongKeyError | None
 
     @property
     def cipher(self) -> SegmentCipher | None:
-        """The cipher of the segment's units; None for an unencrypted segment."""
+        """The cipher of the segment's chunks and indexes; None for an unencrypted segment."""
         if isinstance(self.opened, UnknownKeyError | WrongKeyError):
             raise self.opened.with_traceback(None)
         return self.opened
 
 
 def weight_of_manifest(opened: OpenManifest) -> int:
-    """Return the memory in ordinary manifests: 1, except for hostile ones, which may take a thousand times more."""
+    """Return the manifest's weight in the cache: 1, or up to a thousand times more for a hostile one."""
     manifest = opened.manifest
     held = 0
     if isinstance(manifest.chunk_index, VariableChunkIndex):
@@ -66,9 +66,9 @@ def weight_of_manifest(opened: OpenManifest) -> int:
 
 
 class Manifests:
-    """The manifests of a store, cached by key: ``fetch.manifest.cache.*``. Absence is not cached.
+    """Manifests of a store, cached by key as ``fetch.manifest.cache.*`` says. Absence is not cached.
 
-    Indexes and logs are found through them: in the same ``store``, by the same ``layout``, and counted beside them.
+    Readers of indexes and logs share its ``store``, ``layout`` and ``counters``.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class Manifests:
     def get(self, metadata: RemoteLogSegmentMetadata) -> OpenManifest:
         """Return the segment's manifest, by at most one request.
 
-        Raise SegmentNotFoundError without one, SegmentCorruptError for another segment's.
+        Raise SegmentNotFoundError if it is absent, SegmentCorruptError if it is another segment's.
         """
         key = self.layout.key(metadata, Suffix.MANIFEST)
         opened = self._loads.get(key, lambda: self._load(key, metadata))
         if isinstance(opened.opened, UnknownKeyError | WrongKeyError):
-            # Not cached: its data key may soon be wrapped by another pair that is on the ring.
+            # Do not cache a missing key: the data key may soon be wrapped by a pair that the ring has.
             self._loads.discard(key)
         return opened
 
@@ -114,8 +114,8 @@ class Manifests:
         error: ObjectNotFoundError | RangeNotSatisfiableError,
         corrupt: type[CorruptDataError],
     ) -> CorruptDataError | SegmentNotFoundError:
-        """Return the reason why a manifest's object is missing or short: corruption, unless the segment was deleted."""
-        # The cached manifest may be that of a deleted segment.
+        """Return the error for a missing or short object of a segment: corruption, unless the segment was deleted."""
+        # Drop the cached manifest, which may be that of a deleted segment.
         self.forget(metadata)
         try:
             self.store.head(self.layout.key(metadata, Suffix.MANIFEST))
@@ -132,7 +132,7 @@ class Manifests:
             manifest = read_manifest(self.store, key, shown, known, self._rules)
         except ObjectNotFoundError as error:
             raise SegmentNotFoundError(f"{metadata} is not in the store: {shown} does not exist") from error
-        # Unwrapped once for all reads of the segment: RSA takes longer than decrypting a chunk.
+        # Unwrap once for all reads of the segment: RSA takes longer than decrypting a chunk.
         return OpenManifest(manifest, self._open(manifest))
 
     def _open(self, manifest: SegmentManifest) -> SegmentCipher | UnknownKeyError | WrongKeyError | None:
@@ -147,4 +147,4 @@ class Manifests:
         try:
             return SegmentCipher(DataKey(self._key_ring.unwrap(wrapped.key_id, wrapped.wrapped), wrapped.aad))
         except (UnknownKeyError, WrongKeyError) as error:
-            return error  # a reader of the manifest alone needs no key
+            return error  # ``cipher`` raises it later: some readers need the manifest but no key

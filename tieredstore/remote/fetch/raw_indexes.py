@@ -1,4 +1,4 @@
-"""Indexes that the raw layout does not store (transactions, open producers, leader epochs), made from the logs."""
+"""Indexes that the raw layout does not store (transactions, producers, leader epochs), computed from the logs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _MADE: Final = frozenset({IndexType.TRANSACTION, IndexType.PRODUCER_SNAPSHOT, In
 
 
 class RawIndexes:
-    """Returns stored indexes from ``stored``, and makes the others on demand.
+    """Returns stored indexes from ``stored``, and computes the others on demand.
 
     The transaction index and the producer snapshot cost one read of the log per segment. A transaction that began in an
-    earlier segment is known if that was read for its transactions too, as readers do.
+    earlier segment is found only if that segment's transactions were read before, as readers do.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class RawIndexes:
     ) -> None:
         self._stored, self._open_log, self._manifests = stored, open_log, manifests
         self._steps = BoundedMap[str, tuple[TransactionStep, ...]](_MOST)
-        # Possibly incomplete for each place in a log, but never wrong.
+        # Open transactions by position in a log; an entry may be incomplete, but never wrong.
         self._open = BoundedMap[tuple[TopicIdPartition, int], dict[int, int]](_MOST)
 
     def get(self, metadata: RemoteLogSegmentMetadata, types: Iterable[IndexType]) -> dict[IndexType, BinaryIO]:
-        """Return the requested indexes; in the raw layout all are recorded."""
+        """Return the requested indexes; the raw layout provides all of them."""
         wanted = list(types)
         indexes = self._stored.get(metadata, [kind for kind in wanted if kind not in _MADE])
         for kind in wanted:
@@ -90,9 +90,9 @@ class RawIndexes:
         return steps
 
     def _history(self, metadata: RemoteLogSegmentMetadata) -> LeaderEpochs:
-        """Return the leader epochs of the partition up to the segment's end, of all segments that begin before it.
+        """Return the partition's leader epochs up to the end of the segment, from all segments that begin before it.
 
-        If segments contradict each other, the later epoch is right about its own start.
+        If segments contradict each other, the later epoch decides where it starts.
         """
         starts: dict[int, int] = {}
         for segment in self._before(metadata):

@@ -1,4 +1,4 @@
-"""The limit of bytes that are read ahead."""
+"""Limit on bytes that are read ahead."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tieredstore.process.forks import begin_again_after_fork
 
 
 class ReadAhead:
-    """A limit in bytes for each reader; or, if ``is_shared``, for all readers together. Safe from several threads.
+    """Limit in bytes for each reader or, if ``is_shared``, for all readers together. Safe from several threads.
 
-    A reader gets at most an equal part of a shared limit, and no more than the others leave at the moment. The bytes of
-    the read itself do not count: each reader may always have the chunk at its position.
+    Of a shared limit, a reader gets at most an equal part, and only what the others leave unused at the moment. The
+    limit does not count the bytes of the read itself: each reader may always have the chunk at its position.
     """
 
     def __init__(self, limit_bytes: int, *, is_shared: bool = False) -> None:
@@ -22,13 +22,13 @@ class ReadAhead:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Reset: for a forked child, whose readers begin again too, with nothing being loaded."""
-        # Reentrant: the garbage collector may close a reader inside this very lock.
+        """Reset in a forked child, whose readers start again without running loads."""
+        # Reentrant: the garbage collector may close a reader while this thread holds the lock.
         self._lock = threading.RLock()
         self._held: WeakKeyDictionary[object, int] = WeakKeyDictionary()
 
     def grant(self, reader: object) -> int:
-        """Return how many bytes from its position on a reader may load now."""
+        """Return how many bytes beyond its position ``reader`` may load now."""
         if not self._is_shared:
             return self.limit_bytes
         with self._lock:
@@ -37,13 +37,13 @@ class ReadAhead:
             return max(0, min(self.limit_bytes // len(self._held), self.limit_bytes - others))
 
     def hold(self, reader: object, byte_count: int) -> None:
-        """Note how many bytes of a reader are being loaded, or loaded and not read."""
+        """Record the bytes that ``reader`` is loading, or has loaded and not read."""
         if self._is_shared:
             with self._lock:
                 self._held[reader] = byte_count
 
     def release(self, reader: object) -> None:
-        """Note that a reader has finished."""
+        """Record that ``reader`` has finished."""
         if self._is_shared:
             with self._lock:
                 self._held.pop(reader, None)

@@ -1,4 +1,4 @@
-"""A range down: the manifest, the chunks that overlap the range, their bytes in order."""
+"""Opens logs of segments as streams: gets the manifest, and the chunks that overlap the range."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from tieredstore.remote.pools import Pools
 
 _MOST_LISTED: Final = 1024
-"""Positions of a segment's chunks that are kept as numbers."""
+"""Chunk positions are kept as a list up to this many, and computed on demand above."""
 
 MAX_PREPARED: Final = 4
-"""Segments prepared and not yet opened; the oldest is dropped."""
+"""Maximum number of prepared segments that are not yet opened; the oldest is dropped."""
 
 
 class SegmentLogs:
@@ -52,8 +52,9 @@ class SegmentLogs:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Drop prepared segments: for a forked child, where the parent's preparation never ends."""
-        # Reentrant: the garbage collector may close a stream, which drops its prepared segment, inside this very lock.
+        """Drop prepared segments in a forked child, where the parent's preparation never ends."""
+        # Reentrant: the garbage collector may close a stream, which drops its prepared segment, while this thread holds
+        # the lock.
         self._lock = threading.RLock()
         self._prepared: OrderedDict[RemoteLogSegmentId, PreparedSegment] = OrderedDict()
 
@@ -63,9 +64,9 @@ class SegmentLogs:
         byte_range: ByteRange | None = None,
         next_segment: NextSegment | None = None,
     ) -> SegmentStream:
-        """Open the bytes of ``byte_range`` (default: all). Reads the manifest now, chunks on demand.
+        """Open the bytes of ``byte_range`` (default: all). Read the manifest now, chunks on demand.
 
-        Takes over a segment that an earlier stream prepared, with its running loads.
+        Use the segment that an earlier stream prepared, if any, with its running loads.
         """
         stream = self._take_prepared(metadata, byte_range) or self._open(metadata, byte_range)
         if next_segment is not None:
@@ -99,7 +100,7 @@ class SegmentLogs:
             prepared = self._prepared.pop(metadata.remote_log_segment_id, None)
         if prepared is None:
             return None
-        # A prepared segment begins at its first byte; another range must be planned again.
+        # A prepared stream covers the whole segment, so another range needs a new stream.
         if byte_range is not None and byte_range != ByteRange(0, metadata.segment_size_in_bytes):
             prepared.drop()
             return None
@@ -115,7 +116,7 @@ class SegmentLogs:
                 f"{metadata} has {size} bytes by its manifest and {metadata.segment_size_in_bytes} by its metadata"
             )
         positions = manifest.chunk_index.positions()
-        # Computed once if they are few: each is needed several times while its chunk is loaded.
+        # If they are few, compute the positions once: each is needed several times while its chunk is loaded.
         if len(positions) <= _MOST_LISTED:
             positions = tuple(positions)
         segment = OpenSegment(
@@ -130,46 +131,47 @@ class SegmentLogs:
 
 
 class PreparedSegment:
-    """A segment that is being opened, and the bytes of it to prefetch."""
+    """A segment that is being opened in the background, and the number of its bytes to prefetch."""
 
     def __init__(self, opening: Future[SegmentStream]) -> None:
         self._opening = opening
         self._byte_count = 0
         self._is_over = False
-        # Reentrant: the garbage collector may close a stream, which drops its prepared segment, inside this very lock.
+        # Reentrant: the garbage collector may close a stream, which drops its prepared segment, while this thread holds
+        # the lock.
         self._lock = threading.RLock()
 
     def prefetch(self, byte_count: int) -> None:
-        """Prefetch at least this many first bytes. Called by one thread at a time; never waits."""
+        """Prefetch at least the first ``byte_count`` bytes, without waiting. Call it from one thread at a time."""
         self._byte_count = max(self._byte_count, byte_count)
         self._opening.add_done_callback(self._prefetch)
 
     def take(self) -> SegmentStream | None:
-        """Return the stream; None if opening failed, so that the caller opens it again and gets the error."""
+        """Return the stream; None if opening failed."""
         try:
             stream = outcome(self._opening)
-        # The caller then opens the segment itself, and can handle the error.
+        # The caller opens the segment again, and gets the error.
         except TieredStoreError:
             return None
         self._end()
         return stream
 
     def drop(self) -> None:
-        """Drop it unused."""
+        """Close the segment without using it."""
         self._end()
         if not self._opening.cancel():
             self._opening.add_done_callback(_close)
 
     def _end(self) -> None:
-        """Give up the stream to its new owner."""
+        """Stop prefetching, because the stream gets a new owner."""
         with self._lock:
             self._is_over = True
 
     def _prefetch(self, opening: Future[SegmentStream]) -> None:
-        # Waiters are woken before this is called, and a stream is for one thread at a time.
+        # The future wakes waiters before it calls this, and only one thread may use a stream at a time.
         with self._lock:
             if not self._is_over and not opening.cancelled() and opening.exception() is None:
-                with contextlib.suppress(AlreadyClosedError):  # no later read follows
+                with contextlib.suppress(AlreadyClosedError):  # no read follows
                     outcome(opening).prefetch(self._byte_count)
 
 
@@ -179,7 +181,7 @@ def _close(opening: Future[SegmentStream]) -> None:
 
 
 class _NextSegment:
-    """A stream's continuation into the segment that a callable names."""
+    """Continuation of a stream into the segment that ``next_segment`` returns."""
 
     def __init__(self, logs: SegmentLogs, next_segment: NextSegment) -> None:
         self._logs = logs

@@ -1,4 +1,4 @@
-"""The bytes of a range, in order, as a file, with a bounded number of chunks always being loaded."""
+"""Bytes of a range as a file, with a bounded number of chunks being loaded ahead."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tieredstore.remote.fetch.chunk_loads import Load, OpenSegment, Scheduled
 
 _TAKE_BACK_S: Final = 0.5
-"""Seconds that a failed read waits for writers into its buffer before it checks whether to go on waiting."""
+"""After a failed read, seconds per wait for loads that still write into the buffer."""
 
 _POOLED: Final = range(1 << 20, (4 << 20) + 1)
 """Sizes of reads that use pooled memory: page faults took a sixth of a read of 1 MiB."""
@@ -32,8 +32,10 @@ _POOLED: Final = range(1 << 20, (4 << 20) + 1)
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """``read_ahead`` limits original data loaded beyond the request; ``timeout_s`` bounds the wait for one chunk,
-    None for as long as the store takes.
+    """Options of a stream.
+
+    ``read_ahead`` limits original bytes loaded beyond the request. ``timeout_s`` limits the wait for one chunk; None
+    waits as long as the store does.
     """
 
     read_ahead: ReadAhead
@@ -41,23 +43,23 @@ class ReadOptions:
 
 
 class Continuation(Protocol):
-    """The part after the end of a segment, prepared while the end is still being read."""
+    """The next segment, prepared while the end of this one is being read."""
 
     def prepare(self, byte_count: int) -> None:
-        """Load this many of the next segment's first bytes. Returns at once."""
+        """Start loading the next segment's first ``byte_count`` bytes, without waiting."""
         ...
 
     def drop(self) -> None:
-        """Drop it: no read follows."""
+        """Drop the prepared segment, because no read follows."""
         ...
 
 
 class SegmentStream(io.RawIOBase):
     """A readable, seekable file over a range of a segment's log; position 0 is the range's first byte.
 
-    Sequential reads keep the bytes that ``read_ahead`` grants and one request's chunks ahead; a seek ends that, and two
-    consecutive reads start it again. A failed read consumes nothing and can be repeated. Memory: the bytes ahead, twice
-    if they are encoded. For one thread at a time; close it, even early.
+    Sequential reads load ahead what ``read_ahead`` grants, plus at most one request. A seek ends this, and two
+    consecutive reads start it again. A failed read consumes nothing and can be repeated. Memory is the bytes ahead,
+    twice if they are compressed or encrypted. Use a stream from one thread at a time, and close it.
     """
 
     def __init__(
@@ -83,18 +85,18 @@ class SegmentStream(io.RawIOBase):
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Keep the position and forget running loads: for a forked child, where the parent's never end."""
+        """Keep the position and forget running loads in a forked child, where the parent's loads never end."""
         self._scheduled = deque()
         self._head = None
         self._buffers = StreamBuffers(reuse=self._loader.cache is None)
         self.continuation = None
 
     def readable(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
@@ -103,11 +105,11 @@ class SegmentStream(io.RawIOBase):
 
     @property
     def remaining(self) -> int:
-        """Bytes from here to the end of the range."""
+        """Bytes from the position to the end of the range."""
         return max(0, self._range.stop - self._position)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Move to another position; past the end reads nothing. Loads nothing."""
+        """Move to another position, without loading; reads past the end return nothing."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self.tell(), io.SEEK_END: len(self._range)}.get(whence)
         if base is None:
             raise ValueError(f"whence is {whence}; 0, 1 and 2 are possible")
@@ -120,13 +122,13 @@ class SegmentStream(io.RawIOBase):
         return self.tell()
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Read up to ``size`` bytes (all that remain if negative): fewer only at the end."""
+        """Read up to ``size`` bytes (all that remain if negative); return fewer only at the end."""
         self._check_open()
         size = self.remaining if size is None or size < 0 else min(size, self.remaining)
-        # Large ones take no memory until written: a manifest may claim 2 GiB that do not exist.
+        # Fresh memory takes no pages until written: a manifest may claim 2 GiB that do not exist.
         buffers, is_pooled = self._buffers.originals, size in _POOLED
         data = buffers.take(size) if is_pooled else fresh_memory(size)
-        # After an error a load may still write into it, but it is no longer read.
+        # After an error a load may still write into ``data``, but nothing reads it any more.
         self._fill(data, Destination(data, ByteRange(self._position, self._position + size)))
         read = bytes(data)
         if is_pooled:
@@ -138,7 +140,7 @@ class SegmentStream(io.RawIOBase):
         return self.read()
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Fill ``buffer`` as far as the range goes; return the number of bytes, 0 only at the end.
+        """Fill ``buffer``; return the number of bytes, which is lower only at the end of the range.
 
         After AlreadyClosedError or an interrupt, a call that the store has not answered may still write into the
         buffer.
@@ -155,10 +157,10 @@ class SegmentStream(io.RawIOBase):
     def chunks(self, *, decode_ahead: bool = True) -> Iterator[memoryview]:
         """Yield the remaining bytes chunk by chunk, without a copy.
 
-        Each is valid until the next is requested or the stream is closed: then its memory is reused. Without
-        ``decode_ahead`` each is decoded here on demand, not by other threads. That takes a tenth less processor time,
-        because its bytes are then in the reader's cache, and a fraction of the memory: for as many parallel streams as
-        there are processors.
+        A chunk is valid until the next is requested or the stream is closed, because its memory is reused. Without
+        ``decode_ahead``, this thread decodes each chunk on demand. That takes a fraction of the memory and a tenth less
+        processor time, because the decoded bytes are in this core's cache. It suits as many parallel streams as there
+        are processors.
         """
         self._check_open()
         self._decodes_ahead = decode_ahead
@@ -179,19 +181,18 @@ class SegmentStream(io.RawIOBase):
             self._after_read(size)
 
     def prefetch(self, byte_count: int) -> None:
-        """Load this many bytes from here, without waiting for them."""
+        """Start loading ``byte_count`` bytes from the position, without waiting."""
         most = min(self._loader.coalesce_max_bytes, max(self._options.read_ahead.limit_bytes, 1))
         self._start_loads(self._position + byte_count, self._range.stop, most)
         self._hold()
 
     def close(self) -> None:
-        """Stop loading; requests not yet started never start."""
+        """Stop loading; requests that have not started never start."""
         if not self.closed:
-            # The reader may stop exactly at the end of the last chunk without asking for more: return that chunk's
-            # memory.
+            # A reader may stop at the end of the last chunk: return that chunk's memory.
             if self._head is not None and self._scheduled:
                 self._drop_first()
-            # Memory that a load may still write into is left to that load.
+            # Do not reuse memory into which a load may still write.
             if self._cancel_loads():
                 self._buffers = StreamBuffers(reuse=False)
             else:
@@ -215,7 +216,7 @@ class SegmentStream(io.RawIOBase):
                 self._read_cached(len(target) - filled, destination)
                 filled += self._take(target[filled:])
         except BaseException:
-            # Nothing was consumed: the same read can be repeated.
+            # Consume nothing, so that the same read can be repeated.
             self._position = start
             self._forget()
             raise
@@ -223,9 +224,9 @@ class SegmentStream(io.RawIOBase):
         return filled
 
     def _take_back(self, destination: Destination, error: BaseException) -> None:
-        """Wait, after an error, for the writers into the buffer, which the caller gets back.
+        """After an error, wait for loads that still write into the buffer, before the caller gets it back.
 
-        The store's own deadlines end that; a closed manager or an interrupt shortens it to a moment.
+        The store's deadlines end the wait. After an interrupt, or if the manager is closed, wait only a moment.
         """
         is_hurried = not isinstance(error, Exception)
         while not destination.take_back(_TAKE_BACK_S):
@@ -240,11 +241,11 @@ class SegmentStream(io.RawIOBase):
         self._sequential = True  # the next read continues here, unless a seek comes first
 
     def _schedule(self, needed: int, destination: Destination | None = None) -> None:
-        """Start the loads that this read needs, and those for the next reads."""
+        """Start the loads for this read and, if it is sequential, for the next ones."""
         most = self._loader.coalesce_max_bytes
         ahead = self._options.read_ahead.grant(self) if self._sequential else 0
         horizon = self._position + max(min(needed, most), ahead)
-        # After a seek: only the requested bytes, because the next read may be anywhere.
+        # After a seek, load only the requested bytes, because the next read may be anywhere.
         if not ahead:
             self._start_loads(horizon, self._position + needed, most, destination)
             self._hold()
@@ -257,14 +258,14 @@ class SegmentStream(io.RawIOBase):
             self.continuation.prepare(past_the_end)
 
     def _start_loads(self, horizon: int, limit: int, most: int, destination: Destination | None = None) -> None:
-        """Start requests of at most ``most`` bytes while the next one's first byte is before ``horizon``."""
+        """Start requests of at most ``most`` bytes, as long as a request begins before ``horizon``."""
         index = self._segment.index
         end = min(limit, self._range.stop)
         if end <= self._position:
             return
         stop = index.chunk_at(end - 1) + 1
         following = self._scheduled[-1].chunk + 1 if self._scheduled else index.chunk_at(self._position)
-        # Limit the number of chunks too, not only their bytes: a segment may have chunks of one byte.
+        # Limit the number of chunks as well as their bytes: a segment may have chunks of one byte.
         while (
             following < stop
             and following * index.original_chunk_size < horizon
@@ -284,7 +285,7 @@ class SegmentStream(io.RawIOBase):
         self._options.read_ahead.hold(self, max(0, min(end, self._range.stop) - self._position))
 
     def _read_cached(self, needed: int, destination: Destination | None = None) -> None:
-        """Read the cached chunks that hold the next bytes, together."""
+        """Read all cached chunks of the next ``needed`` bytes at once."""
         if self._head is not None or not self._scheduled[0].is_unread:
             return
         chunk_size, end = self._segment.index.original_chunk_size, self._position + needed
@@ -309,13 +310,13 @@ class SegmentStream(io.RawIOBase):
         return size
 
     def _current(self, size: int) -> Original:
-        """Return the first scheduled chunk's original bytes, at least ``size`` of them after the position."""
+        """Return the original bytes of the first scheduled chunk, with at least ``size`` bytes after the position."""
         first, timeout_s = self._scheduled[0], self._options.timeout_s
         if self._head is None:
             self._head = self._loader.original(first, timeout_s)
         begin = self._position - self._segment.index.original_range(first.chunk).start
         if begin + size > len(self._head):
-            # The previous read ended within the chunk, and it was decoded only up to there.
+            # The chunk was decoded only up to the end of the previous read.
             whole = self._loader.whole(self._segment, first, self._buffers, timeout_s)
             self._buffers.originals.give(self._head)
             self._head = whole
@@ -326,7 +327,7 @@ class SegmentStream(io.RawIOBase):
         if not self._scheduled:  # the process was forked while another thread used the chunk
             return
         chunk = self._scheduled[0].chunk
-        # The last chunk of a range may be needed in part only: its memory is free then too.
+        # At the end of the range, release the last chunk even if only part of it was needed.
         if self._position >= min(self._segment.index.original_range(chunk).stop, self._range.stop):
             self._drop_first()
 
@@ -339,7 +340,7 @@ class SegmentStream(io.RawIOBase):
             self._buffers.cached.give(head)
 
     def _keep_what_follows(self) -> None:
-        """Keep loaded chunks after a seek forward within the scheduled ones."""
+        """After a seek to a scheduled chunk, keep it and those after it; otherwise forget all."""
         chunk = self._position // self._segment.index.original_chunk_size
         if not self._scheduled or not self._scheduled[0].chunk <= chunk <= self._scheduled[-1].chunk:
             self._forget()
@@ -351,7 +352,7 @@ class SegmentStream(io.RawIOBase):
             self._buffers = self._loader.take_buffers()  # running loads still write into the old memory
 
     def _cancel_loads(self) -> bool:
-        """Forget all loads; return True if one may still write into this stream's memory."""
+        """Forget all loads; return True if a load may still write into this stream's memory."""
         if not self._scheduled:
             return False
         is_under_way = any(entry.load is not None for entry in self._scheduled)

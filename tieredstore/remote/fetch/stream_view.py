@@ -1,4 +1,4 @@
-"""A stored log read batch by batch."""
+"""Reads the record batches of a stored log."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _HEAD: Final = HEADER_SIZE + MARKER_BYTES
 
 
 class StreamView:
-    """The batches of a log of ``size`` bytes; the stream begins at byte ``start`` of it."""
+    """Record batches of a log of ``size`` bytes; the stream begins at the log's byte ``start``."""
 
     def __init__(self, stream: SegmentStream, size: int, start: int = 0) -> None:
         self._stream, self._size, self._start = stream, size, start
         self._piece, self._begin = b"", start
 
     def at(self, position: int) -> memoryview:
-        """Return the bytes from ``position`` on: at least a header and a marker, unless the log ends before."""
+        """Return the bytes from ``position`` on: at least a batch header and a marker, unless the log ends earlier."""
         needed = min(_HEAD, self._size - position)
         if not self._begin <= position <= self._begin + len(self._piece) - needed:
             self._stream.seek(position - self._start)
@@ -32,7 +32,7 @@ class StreamView:
     def marker(self, header: BatchHeader) -> bytes:
         """Return the first bytes of a control batch's records; raise BatchCorruptError for a damaged marker."""
         head = self.at(header.position)
-        # True of all markers that end a transaction.
+        # Every marker that ends a transaction is so small.
         if header.size_in_bytes <= _HEAD:
             check_batch_crc(head[: header.size_in_bytes], header)
         return bytes(head[HEADER_SIZE : min(header.size_in_bytes, _HEAD)])
