@@ -1,4 +1,4 @@
-"""Files of examples/uploader: each metric, option and setting exists, and limits fit the defaults."""
+"""Files of examples/uploader: each option and setting exists, and limits fit the defaults."""
 
 from __future__ import annotations
 
@@ -6,57 +6,15 @@ import importlib
 import json
 import re
 import tomllib
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from tests.support.cli.cli_process import tieredstore
 from tests.support.paths import REPOSITORY
 from tieredstore.config.loading import uploader_settings_from
-from tieredstore.uploader.metrics import Counts, CountsCollector
 
 EXAMPLES = REPOSITORY / "examples" / "uploader"
 YAML: Any = importlib.import_module("yaml")
 """PyYAML has no types."""
-
-METRIC = re.compile(r"\b(?:tieredstore|up)\w*")
-
-
-@pytest.fixture(scope="module")
-def metrics() -> set[str]:
-    """Return the names of samples that rules and dashboards query."""
-    collector = CountsCollector(Counts(), dict)
-    try:
-        samples = [sample for metric in collector.collect() for sample in metric.samples]
-    finally:
-        collector.close()
-    return {sample.name for sample in samples} | {"up"}
-
-
-def expressions(part: Any) -> Iterator[str]:
-    """Yield all Prometheus expressions of a document."""
-    if isinstance(part, dict):
-        for name, value in part.items():
-            if name == "expr":
-                yield value
-            else:
-                yield from expressions(value)
-    elif isinstance(part, list):
-        for value in part:
-            yield from expressions(value)
-
-
-@pytest.mark.parametrize("name", ["alerts.yml", "dashboard.json"])
-def test_rules_and_dashboard_ask_for_metrics_that_there_are(name: str, metrics: set[str]) -> None:
-    text = (EXAMPLES / name).read_text()
-    asked = list(expressions(json.loads(text) if name.endswith("json") else YAML.safe_load(text)))
-    assert len(asked) > 6
-    for expression in asked:
-        without_labels = re.sub(r"\{[^}]*\}", "", expression)
-        named = set(METRIC.findall(without_labels))
-        assert named, expression
-        assert named <= metrics, expression
 
 
 def test_each_alert_says_what_is_the_matter() -> None:

@@ -37,18 +37,23 @@ class PipelineService:
         status, text = self._answer(page)
         return text if status == HTTPStatus.OK else None
 
+    @property
+    def address(self) -> str | None:
+        """The host and port where it listens; with several services in one folder, the last one's."""
+        listens = re.findall(r"http://(127\.0\.0\.1:\d+)/readyz", self.said())
+        return listens[-1] if listens else None
+
     def reasons(self) -> str:
         """Return the reasons why it is not ready; empty if it is, or does not listen yet."""
         status, text = self._answer("readyz")
         return text if status == HTTPStatus.SERVICE_UNAVAILABLE else ""
 
     def _answer(self, page: str) -> tuple[int | None, str]:
-        # With several services in one folder, the last one's.
-        listens = re.findall(r"(http://127\.0\.0\.1:\d+)/readyz", self.said())
-        if not listens:
+        address = self.address
+        if address is None:
             return None, ""
         try:
-            with urllib.request.urlopen(f"{listens[-1]}/{page}", timeout=30) as answer:
+            with urllib.request.urlopen(f"http://{address}/{page}", timeout=30) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
