@@ -196,7 +196,7 @@ def test_of_a_log_that_began_anew_under_a_later_leader_only_what_was_replicated_
     else:
         assert extents(store) == [(0, 9), (10, 19), (60, 69)]
         assert holes == [(20, 29), (30, 59)]
-        assert "may have been cut" in watermark_of(store).holes[0].reason
+        assert "may have been truncated" in watermark_of(store).holes[0].reason
         assert watermark_of(store).holes[0].quarantine is not None
     assert hole.last_offset == 59
 

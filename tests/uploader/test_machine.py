@@ -43,7 +43,7 @@ NAME: Final = (PARTITION.topic, PARTITION.partition)
 LONG_S: Final = 100.0
 """Time after which answers expire and failures are retried."""
 
-MAYBE_CUT: Final = "it may have been cut before"
+MAYBE_CUT: Final = "it may have been truncated before"
 
 SEEN, HELD, DOOMED, ONLY_OURS, GONE, LOST = SegmentState
 NEXT_OF_SEGMENTS: Final = {

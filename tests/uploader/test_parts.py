@@ -76,7 +76,7 @@ def test_what_is_set_stands_for_what_the_file_says(tmp_path: Path) -> None:
 
 def test_the_id_may_be_that_of_the_log_directory(tmp_path: Path) -> None:
     chosen = settings(tmp_path, SERVER.replace("node.id=7\n", ""))
-    with pytest.raises(ConfigError, match="the broker's id is not known"):
+    with pytest.raises(ConfigError, match="the broker's id is unknown"):
         broker_environment(chosen)
     (tmp_path / "meta.properties").write_text("version=1\nnode.id=12\n")
     assert broker_environment(chosen).broker_id == 12

@@ -61,7 +61,7 @@ def test_topics_are_chosen_by_whole_names_and_what_excludes_wins(tmp_path: Path,
         (10, 10, 0, 1, "the high watermark is 10"),
         (9, 9, 0, 0, "the high watermark is 9"),
         (40, 20, 0, 2, "a transaction is open"),
-        (40, 40, 1, 0, "the leader's epoch is 1, and that of the log here 0"),
+        (40, 40, 1, 0, "the leader's epoch is 1, but the local log's is 0"),
     ],
 )
 def test_only_what_is_settled_is_shipped(

@@ -206,7 +206,7 @@ def test_the_brokers_own_file_names_it(tmp_path: Path) -> None:
 
 
 def test_what_is_no_list_of_hosts_is_a_wrong_setting() -> None:
-    with leadership_of("a:b:c:d") as leadership, pytest.raises(ConfigError, match="no list of hosts"):
+    with leadership_of("a:b:c:d") as leadership, pytest.raises(ConfigError, match="not a list of hosts"):
         leadership.led()
 
 
@@ -304,10 +304,10 @@ def test_tls_that_cannot_be_done_as_the_broker_does_it_is_refused_by_name(tmp_pa
     assert unchecked is not None
     assert unchecked.options()["check_hostname"] is False
     for refused, reason in (
-        ({"keystore_location": f"{tmp_path}/a.jks"}, "keystore.location .*no PEM file"),
-        ({"truststore_location": f"{tmp_path}/a.pem", "truststore_type": "PKCS12"}, "no PEM file"),
-        ({"truststore_location": f"{tmp_path}/absent.pem"}, "is not there"),
-        ({"cipher_suites": "TLS_AES_128_GCM_SHA256"}, "cipher.suites is not honoured"),
+        ({"keystore_location": f"{tmp_path}/a.jks"}, "keystore.location .*not a PEM file"),
+        ({"truststore_location": f"{tmp_path}/a.pem", "truststore_type": "PKCS12"}, "not a PEM file"),
+        ({"truststore_location": f"{tmp_path}/absent.pem"}, "does not exist"),
+        ({"cipher_suites": "TLS_AES_128_GCM_SHA256"}, "does not support .*cipher.suites"),
     ):
         with pytest.raises(ConfigError, match=reason):
             environment_of(**refused)

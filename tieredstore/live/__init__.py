@@ -13,7 +13,7 @@ try:
     from tieredstore.live.reader import LiveReader, read_live
 except ModuleNotFoundError as error:
     missing = (error.name or "").partition(".")[0]
-    # Do not mask other missing modules: their own errors explain a broken installation best.
+    # Pass on errors about other missing modules: they explain a broken installation best.
     if missing not in {"confluent_kafka", "pyarrow"}:
         raise
     raise ConfigError(f"reading from a broker needs the package {missing}: {install_command('kafka')}") from error

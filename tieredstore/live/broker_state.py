@@ -1,4 +1,6 @@
-"""Current state of partitions at the brokers, for periodic callers: each call returns or fails soon."""
+"""The present state of partitions at the brokers, for callers that ask periodically: each call returns or fails
+soon.
+"""
 
 from __future__ import annotations
 
@@ -21,24 +23,24 @@ from tieredstore.model import TopicPartition, Uuid
 from tieredstore.process.closing import Closing
 from tieredstore.process.per_process import PerProcess
 
-# The library does not type these.
+# confluent-kafka does not type this module.
 _admin: Final[Any] = admin
 _TOPIC: Final = _admin.ResourceType.TOPIC
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionEnd:
-    """End of a partition by its leader: the next offset, and the leader epoch (-1 if unknown)."""
+    """The end of a partition according to its leader: the next offset, and the leader epoch (-1 if unknown)."""
 
     offset: int
     leader_epoch: int
 
 
 class BrokerState(Closing):
-    """Leaders, ends and settings of topics, fetched anew by each call within ``timeout_s``.
+    """Leaders, ends and settings of topics. Each call asks the brokers, for at most ``timeout_s``.
 
-    Unlike :class:`~tieredstore.live.cluster.LiveCluster` it never retries, since its callers ask every second anyway.
-    ``properties`` have the names of Kafka's clients (``docs/how-to/read.md``). Thread-safe. Raises
+    Unlike :class:`~tieredstore.live.cluster.LiveCluster` it does not retry, because its callers ask every second
+    anyway. ``properties`` have the names of Kafka's clients (``docs/how-to/read.md``). Thread-safe. Calls raise
     BrokerUnavailableError, BrokerDeniedError and BrokerError.
     """
 
@@ -53,7 +55,7 @@ class BrokerState(Closing):
         self._has_moved = False
 
     def leaders(self) -> dict[TopicPartition, int]:
-        """Return the leader's broker id of each partition of the cluster; -1 without a leader. One request."""
+        """Return the broker id of each partition's leader in the cluster, -1 without a leader. One request."""
         client, doing = self._clients.get(), f"the leaders at {self._servers} cannot be looked up"
         try:
             listed = client.metadata(self._timeout_s, doing)
@@ -66,9 +68,10 @@ class BrokerState(Closing):
         }
 
     def ends(self, partitions: Iterable[TopicPartition], *, stable: bool) -> dict[TopicPartition, PartitionEnd]:
-        """Return the high watermarks, or with ``stable`` the last stable offsets, without unanswered partitions.
+        """Return the high watermarks, or with ``stable`` the last stable offsets. Partitions without an answer are
+        absent.
 
-        One request per leading broker; one more if an earlier answer was missing.
+        One request per leading broker; one more if an earlier call lacked an answer.
         """
         client: Any = self._clients.get()
         self._look_anew()
@@ -82,11 +85,10 @@ class BrokerState(Closing):
         ends = {
             where: PartitionEnd(answer.offset, -1 if answer.leader_epoch is None else answer.leader_epoch)
             for where, answer in answers.items()
-            # If a partition's broker is dead, the library returns an invalid offset after the timeout, without an
-            # error.
+            # For a dead leader, the library returns an invalid offset after the timeout instead of an error.
             if answer.offset >= 0
         }
-        # Only set, never cleared here: answers of another thread may have been missing.
+        # Do not clear the flag here: another thread may have set it.
         if len(ends) < len(by_place):
             self._has_moved = True
         if not ends:
@@ -96,7 +98,7 @@ class BrokerState(Closing):
     def topic_settings(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the effective settings of each topic, including the cluster's and Kafka's defaults.
 
-        One request to the controller; one more if an earlier answer was missing.
+        One request to the controller; one more if an earlier call lacked an answer.
         """
         client: Any = self._clients.get()
         self._look_anew()
@@ -111,9 +113,9 @@ class BrokerState(Closing):
         }
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, Uuid | None]:
-        """Return the id of each topic: None if the broker does not know it, zero if topics have no ids.
+        """Return the id of each topic: None if the broker does not know the topic, zero if the broker has no topic ids.
 
-        Unanswered topics are left out. One request.
+        Topics without an answer are absent. One request.
         """
         client: Any = self._clients.get()
         self._look_anew()
@@ -125,13 +127,13 @@ class BrokerState(Closing):
         return {name: None if answer is None else uuid_of(answer.topic_id) for name, answer in answers.items()}
 
     def look_anew(self) -> None:
-        """Look up leaders before the next request, since they have changed and the known ones may be dead."""
+        """Make the next request look up leaders first, because they have changed and the known ones may be dead."""
         self._has_moved = True
 
     def _look_anew(self) -> None:
-        """Look up leaders and the controller if an earlier answer was missing.
+        """Look up leaders and the controller if an earlier call lacked an answer.
 
-        The library keeps asking the known ones for minutes, even if they refuse or are dead.
+        Otherwise librdkafka keeps asking known brokers for minutes, even if they refuse or are dead.
         """
         if self._has_moved:
             self._has_moved = False
@@ -144,8 +146,9 @@ class BrokerState(Closing):
     def _answers(
         self, client: LiveAdmin, futures: Mapping[Any, Future[Any]], *, absent_too: bool = False
     ) -> dict[Any, Any]:
-        """Return the answers that arrived in time; raise the error if none did. Absent ones are None if
-        ``absent_too``."""
+        """Return the answers that arrived in time; raise an error if none did. With ``absent_too``, the answer for
+        an unknown topic is None.
+        """
         end = time.monotonic() + self._timeout_s + 1.0
         answers: dict[Any, Any] = {}
         failure: TieredStoreError | None = None

@@ -1,4 +1,4 @@
-"""Logs of librdkafka's clients as sentences: one for an unreachable broker, one for its return."""
+"""Messages of librdkafka's clients as log lines: one when a broker becomes unreachable, one when it returns."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ _FAILURE: Final = re.compile(
     r"(?: \(after \d+ms in state .*)?",
     re.DOTALL,
 )
-"""A connection is named by its broker, or by a role such as GroupCoordinator; then the broker follows."""
+"""A message names a connection by its broker, or by a role such as GroupCoordinator with the broker after it."""
 
 _UP: Final = re.compile(r"(?P<connection>(?:\w+://)?\S+?)(?:/-?\w+)?: Broker changed state \w+ -> UP")
 _CONNECTING: Final = re.compile(r"Connect to \S+ failed: ")
 _MOST: Final = 1000
 _SILENT: Final = frozenset({"0", "1", "2"})
-"""Syslog levels at which librdkafka does not log failures."""
+"""Syslog levels too low for librdkafka to report connection failures."""
 
 
 class ClientLog:
-    """The logger of one client, in the form that librdkafka's binding expects.
+    """The logger of one client, in the form that confluent-kafka expects.
 
-    Brokers that go and return, and the first warning of each other kind, are logged at WARNING. All lines are also
-    logged at DEBUG. Clients of one process share their state of brokers, so that each change is logged once.
+    It logs at WARNING when a broker goes or returns, and the first warning of each other kind. It logs every message at
+    DEBUG. All clients of a process share the state of brokers, so that each change is logged once.
     """
 
     def __init__(self) -> None:
         self.down: dict[str, str] = {}
-        """The broker of each connection that failed and is not back yet."""
-        self._told: set[str] = {"CONFWARN"}  # properties meant for another kind of client
+        """The broker of each connection that failed and has not returned."""
+        self._told: set[str] = {"CONFWARN"}  # never log this: properties for another kind of client
         self._is_past = False
         _shared.add(self)
 
     @contextmanager
     def of_the_past(self) -> Generator[None]:
-        """Treat lines in the block as old: a broker's earlier absence is no longer news."""
+        """Ignore failed connections reported within the block: they are no longer news."""
         self._is_past = True
         try:
             yield
@@ -54,7 +54,7 @@ class ClientLog:
             self._is_past = False
 
     def log(self, level: int, form: str, *words: object) -> None:
-        """Handle a line: the binding passes a facility, the client's name and a text."""
+        """Handle one message. confluent-kafka passes a facility, the client's name and a text."""
         facility, text = str(words[0]), _THREAD.sub("", str(words[-1]), count=1)
         if facility == "FAIL" and level >= logging.ERROR:
             self._fail(text)
@@ -88,31 +88,31 @@ class ClientLog:
 
 
 class _Shared:
-    """State of brokers shared by the clients of this process, while they exist."""
+    """The state of brokers, shared by all existing clients of this process."""
 
     def __init__(self) -> None:
         self.begin_again()
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Reset in a forked child, which ignores its parent's clients."""
+        """Forget all clients, in a forked child: they belong to the parent."""
         self._lock = threading.Lock()
         self._logs: weakref.WeakSet[ClientLog] = weakref.WeakSet()
 
     def add(self, log: ClientLog) -> None:
-        """Add a client's log."""
+        """Register a client's log."""
         with self._lock:
             self._logs.add(log)
 
     def loses(self, log: ClientLog, connection: str, broker: str) -> bool:
-        """Note a failed connection; return True if the broker was not known to be away."""
+        """Note a failed connection. Return True if its broker was reachable so far."""
         with self._lock:
             is_known = any(broker in other.down.values() for other in self._logs)
             log.down[connection] = broker
             return not is_known
 
     def regains(self, broker: str) -> bool:
-        """Note that a broker answers; return True if it was known to be away."""
+        """Note that a broker answers. Return True if it was unreachable."""
         with self._lock:
             failed = [(log, name) for log in self._logs for name, other in log.down.items() if other == broker]
             for log, name in failed:
@@ -124,10 +124,10 @@ _shared: Final = _Shared()
 
 
 def log_to(log: ClientLog, configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration of a client that reports to ``log``, unless its ``log_level`` is below errors.
+    """Return the configuration of a client that reports to ``log``. Do not add debug lines if errors are switched off.
 
-    librdkafka reports successful connections only in debug mode for brokers: a line for each step of a connection, and
-    none while records arrive.
+    librdkafka reports successful connections only if ``debug`` includes ``broker``: one line for each step of a
+    connection, and none while records arrive.
     """
     if str(configuration.get("log_level")) in _SILENT:
         return {**configuration, "logger": log}

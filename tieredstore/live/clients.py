@@ -1,4 +1,4 @@
-"""librdkafka's clients with common logging and fork safety, and a pool of consumers."""
+"""librdkafka's clients with common logging and safety after a fork, and a pool of consumers."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ Result = TypeVar("Result")
 
 
 class Statistics:
-    """Passes a consumer's statistics to its current reader, if there is one."""
+    """Forwards a consumer's statistics to the present reader, if there is one."""
 
     def __init__(self) -> None:
         self.listener: Callable[[str], None] | None = None
 
     def hear(self, text: str) -> None:
-        """Handle librdkafka's callback: JSON, every ``statistics.interval.ms``."""
+        """Receive statistics as JSON. librdkafka calls this every ``statistics.interval.ms``."""
         if self.listener is not None:
             self.listener(text)
 
 
 class _Family:
-    """The clients of this process; records whether its parent had some at the fork."""
+    """The clients of this process, and a flag that the process was forked from one with clients."""
 
     def __init__(self) -> None:
         self._clients: weakref.WeakSet[object] = weakref.WeakSet()
@@ -45,12 +45,14 @@ class _Family:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Reset in a forked child, since the clients are the parent's."""
+        """Forget the clients, in a forked child: they belong to the parent."""
         self.is_forked_beside_clients = self.is_forked_beside_clients or bool(self._clients)
         self._clients = weakref.WeakSet()
 
     def add(self, client: object) -> None:
-        """Register a client. A forked child must not destroy it, which would wait for threads that it does not have."""
+        """Register a client. A forked child must not destroy it: that would wait for threads that only the parent
+        has.
+        """
         self._clients.add(client)
         leave_to_parent(client)
 
@@ -59,7 +61,7 @@ _family: Final = _Family()
 
 
 class LiveConsumer(Consumer):
-    """A consumer with its noted trouble and weak references."""
+    """A consumer with its connection errors (``trouble``). Unlike the library's, it supports weak references."""
 
     def __init__(self, configuration: Mapping[str, str]) -> None:
         self.trouble: Trouble = Trouble(beside_clients=_family.is_forked_beside_clients)
@@ -68,17 +70,17 @@ class LiveConsumer(Consumer):
         _family.add(self)
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """Consume like the library, but end on an interrupt."""
+        """Consume as the library does, and raise KeyboardInterrupt for an interrupt."""
         try:
             return super().consume(num_messages, timeout)
         except SystemError as error:
-            # In about half of all cases, confluent-kafka 2.16 loses the exception of a signal handler during the wait,
-            # and returns an error without setting one.
+            # If a signal handler raises during the wait, confluent-kafka 2.16 loses the exception in about half of the
+            # cases, and Python raises SystemError instead.
             raise KeyboardInterrupt from error
 
 
 class LiveProducer(Producer):
-    """A producer with its noted trouble; ``is_lost`` is True after a fatal error."""
+    """A producer with its connection errors (``trouble``). ``is_lost`` is true after a fatal error."""
 
     def __init__(self, configuration: Mapping[str, str]) -> None:
         self.trouble: Trouble = Trouble(beside_clients=_family.is_forked_beside_clients)
@@ -87,13 +89,13 @@ class LiveProducer(Producer):
         _family.add(self)
 
     def _note(self, error: KafkaError) -> None:
-        """Note an error; the library calls it fatal if an idempotent producer lost track of the broker's state."""
+        """Note an error. It is fatal, for example, if an idempotent producer no longer knows the broker's state."""
         self.is_lost = self.is_lost or error.fatal() or error.code() == KafkaError._FATAL
         self.trouble.note(error)
 
 
 class LiveAdmin(AdminClient):
-    """An administrative client with its noted trouble."""
+    """An administrative client with its connection errors (``trouble``)."""
 
     def __init__(self, configuration: Mapping[str, str]) -> None:
         self.trouble: Trouble = Trouble(beside_clients=_family.is_forked_beside_clients)
@@ -101,23 +103,25 @@ class LiveAdmin(AdminClient):
         _family.add(self)
 
     def hear(self) -> None:
-        """Note an answer: trouble reported before it is over, except that returned brokers are still logged.
+        """Note an answer: connection errors reported before it are over. Brokers that returned are still logged.
 
-        Nothing else polls a client with immediate answers, so its reports would pile up.
+        Poll here, because nothing else polls a client that gets immediate answers, and its reports would pile up.
         """
         with self._log.of_the_past():
             self.poll(0)
         self.trouble.forget()
 
     def listen(self, doing: str) -> None:
-        """Raise errors that waiting cannot fix, such as denied access: the client reports them only while polled."""
+        """Poll, and raise an error that waiting cannot fix, such as denied access. The client reports only while
+        polled.
+        """
         self.poll(0)
         final = self.trouble.final(doing)
         if final is not None:
             raise final
 
     def metadata(self, timeout_s: float, doing: str) -> ClusterMetadata:
-        """Return the cluster's metadata; raise KafkaException if no broker answers in time, or as :meth:`listen`."""
+        """Return the cluster's metadata. Raise KafkaException if no broker answers in time; see also :meth:`listen`."""
         end = time.monotonic() + timeout_s
         while True:
             try:
@@ -133,19 +137,20 @@ class LiveAdmin(AdminClient):
 
 
 _LISTED_S: Final = 1.0
-"""Time without polling the client while waiting for metadata."""
+"""The longest wait for metadata before the client is polled again."""
 
 _SILENT_S: Final = 1.0
-"""Time without an answer before metadata are refreshed; it doubles each time."""
+"""Refresh metadata after this time without an answer; the time doubles at each refresh."""
 
 _POLL_S: Final = 0.02
 
 
 def await_answer(client: LiveAdmin, future: Future[Result], end: float, between: Callable[[], None]) -> Result:
-    """Return the result of ``future``; raise TimeoutError at ``end``, on the monotonic clock.
+    """Return the result of ``future``; raise TimeoutError at ``end`` (monotonic time).
 
-    ``between`` is called repeatedly during the wait, and may raise. Some requests go to the controller. If that broker
-    has died, librdkafka 2.16 waits for it (and uses a whole core) until another answer names a new controller.
+    ``between`` is called repeatedly during the wait and may raise. The wait refreshes metadata, because some requests
+    go to the controller: if that broker has died, librdkafka 2.16 waits for it, with a whole core busy, until metadata
+    name a new controller.
     """
     silent_s = _SILENT_S
     refresh_at = time.monotonic() + silent_s
@@ -165,7 +170,7 @@ def await_answer(client: LiveAdmin, future: Future[Result], end: float, between:
 
 
 def check_configuration(configuration: Mapping[str, str]) -> None:
-    """Raise ConfigError for properties that librdkafka rejects. Connects to nothing."""
+    """Raise ConfigError for properties that librdkafka rejects. Makes no connection."""
     known = {name: value for name, value in configuration.items() if name != "bootstrap.servers"}
     LiveConsumer(known).close()
 
@@ -186,20 +191,20 @@ def _construct(
 _logger: Final = logging.getLogger(__name__)
 
 _KEPT: Final = 4
-"""Most idle consumers of a pool; any number of parallel reads have one each."""
+"""The most idle consumers in a pool. Parallel reads have one consumer each, without a limit."""
 
 _STATISTICS_MS: Final = 1000
 
 _FETCH_WAIT_MS: Final = 20
-"""Time for which a broker waits at its log's end before it answers a bounded read without records.
+"""How long a broker waits at the end of its log before it answers a fetch without records.
 
-A read to the end waits for that answer if transactions end there, and the consumer's next read waits for a pending one:
-the library's default of 500 ms would cost each of them half a second.
+A read whose range ends in a transaction marker waits for that answer, and so does the consumer's next read. With the
+library's default of 500 ms, each would lose half a second.
 """
 
 
 def reading_configuration(configuration: Mapping[str, str], timeout_s: float) -> dict[str, str]:
-    """Return the configuration of a consumer that reads assigned offsets and commits nothing."""
+    """Return the configuration of a consumer that reads assigned partitions and commits nothing."""
     return {
         **configuration,
         "auto.offset.reset": "error",
@@ -213,12 +218,12 @@ def reading_configuration(configuration: Mapping[str, str], timeout_s: float) ->
 
 
 def bounded_configuration(configuration: Mapping[str, str], timeout_s: float) -> dict[str, str]:
-    """Return the configuration of a consumer whose reads end at the recent end of the broker's log."""
+    """Return the configuration of a consumer for reads that may end at the end of the broker's log."""
     return {"fetch.wait.max.ms": str(_FETCH_WAIT_MS), **reading_configuration(configuration, timeout_s)}
 
 
 class ConsumerPool:
-    """Lends consumers of one configuration to one read at a time each. Thread-safe within one process."""
+    """Lends each consumer to one read at a time. All have the same configuration. Thread-safe within one process."""
 
     def __init__(self, configuration: Mapping[str, str]) -> None:
         self._configuration = dict(configuration)
@@ -227,7 +232,7 @@ class ConsumerPool:
 
     @contextmanager
     def lent(self) -> Generator[LiveConsumer]:
-        """Lend a consumer without assignment for the block; a consumer is discarded after a failed read."""
+        """Lend a consumer without assignment for the block. Discard the consumer if the block fails."""
         consumer = self._take_idle() or LiveConsumer(self._configuration)
         try:
             yield consumer
@@ -240,13 +245,13 @@ class ConsumerPool:
         self._take_back(consumer)
 
     def close(self) -> None:
-        """Close idle consumers now, and lent ones when they return."""
+        """Close idle consumers now, and lent consumers when they return."""
         self._is_open = False
         while (consumer := self._take_idle()) is not None:
             consumer.close()
 
     def _take_idle(self) -> LiveConsumer | None:
-        # One step without a check before: another thread may take the last one in between.
+        # Pop without a check before: another thread may take the last consumer in between.
         try:
             return self._idle.pop()
         except IndexError:
@@ -266,14 +271,14 @@ class ConsumerPool:
             _logger.debug("discarding a consumer: %s", error)
             _close(consumer)
             return
-        # Forget trouble of this read, which would be reported as the next one's.
+        # Forget this read's connection errors, which the next read would report as its own.
         consumer.trouble.noted = None
         self._idle.append(consumer)
-        if not self._is_open:  # closed since the check
+        if not self._is_open:  # another thread closed the pool meanwhile
             self.close()
 
 
 def _close(consumer: LiveConsumer) -> None:
-    # A forked child inherits the lent consumer, but none of the threads that closing waits for.
+    # Closing waits for the consumer's threads, which a forked child does not have.
     if not is_inherited(consumer):
         consumer.close()

@@ -1,4 +1,4 @@
-"""A cluster's metadata: topics with ids and partitions, their readable offsets, and groups' commits."""
+"""Metadata of a cluster: topics with ids and partitions, their readable offsets, and the commits of groups."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ from tieredstore.process.per_process import PerProcess
 _POLL_S: Final = 0.02
 _AGAIN_S: Final = 0.1
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
-"""Topics that Kafka calls internal, also in topic patterns."""
+"""Topics that Kafka treats as internal, also when it matches topic patterns."""
 
-# The library does not type these.
+# confluent-kafka does not type this module.
 _admin: Final[Any] = admin
 _spec: Final = _admin.OffsetSpec
 _EARLIEST: Final = _spec.earliest()
 _LATEST: Final = _spec.latest()
 
 _SILENCE: Final = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT})
-"""Codes for which the client's noted trouble says more than the call's error."""
+"""For these codes, the client's noted connection error says more than the call's error."""
 
 Asked = TypeVar("Asked")
 
 
 @dataclass(frozen=True, slots=True)
 class LiveTopic:
-    """A topic as the broker has it now; ``partitions`` are sorted."""
+    """A topic at the broker now. ``partitions`` are sorted."""
 
     topic: str
     topic_id: Uuid
@@ -59,14 +59,14 @@ class LiveTopic:
 
 @dataclass(frozen=True, slots=True)
 class LiveEnd:
-    """End of a partition and the leader's epoch; None if the broker does not report it."""
+    """The end of a partition, and the leader's epoch (None if the broker does not report it)."""
 
     offset: int
     leader_epoch: int | None = None
 
 
 class GroupCommit(NamedTuple):
-    """A group's commit in a partition, with the leader epoch of the preceding record if known."""
+    """A group's commit in a partition. ``leader_epoch`` is that of the record before the offset, if known."""
 
     offset: int
     metadata: str | None = None
@@ -74,10 +74,10 @@ class GroupCommit(NamedTuple):
 
 
 class LiveCluster(Closing):
-    """Metadata from the brokers, fetched anew by each call. Thread-safe.
+    """Metadata from the brokers; each call asks them. Thread-safe.
 
-    ``properties`` have the names of Kafka's clients (``docs/how-to/read.md``). Picklable with properties; the client
-    is made at the first use, and again after a fork or unpickling. Each call takes at most ``timeout_s``, and raises
+    ``properties`` have the names of Kafka's clients (``docs/how-to/read.md``). Pickling includes them. The client is
+    created at the first use, and again after a fork or unpickling. Each call takes at most ``timeout_s``, and raises
     ResourceNotFoundError, BrokerDeniedError, BrokerUnavailableError (retryable) or BrokerError.
     """
 
@@ -94,7 +94,7 @@ class LiveCluster(Closing):
         self._login: tuple[str, str] | None = None
 
     def topics(self) -> tuple[str, ...]:
-        """Return the names of all topics, sorted, without Kafka's internal ones. One request."""
+        """Return the sorted names of all topics except Kafka's internal ones. One request."""
         doing = f"the topics of {self._servers} cannot be listed"
         client = self._clients.get()
         try:
@@ -104,14 +104,14 @@ class LiveCluster(Closing):
         return tuple(sorted(name for name in listed.topics if name not in _INTERNAL))
 
     def topic(self, topic: str) -> LiveTopic:
-        """Return the topic of this name; raise ResourceNotFoundError if there is none. One request."""
+        """Return the topic of this name. Raise ResourceNotFoundError if it does not exist. One request."""
         known = self.describe([topic])
         if topic not in known:
             raise ResourceNotFoundError(f"there is no {topic} at {self._servers}")
         return known[topic]
 
     def existing_topic(self, topic: str) -> LiveTopic:
-        """Return a topic that existed recently, retrying while not all brokers know it."""
+        """Return a topic that existed recently. Retry if the broker that answers does not know it yet."""
         end = time.monotonic() + unknown_s(self._timeout_s)
         while True:
             try:
@@ -122,7 +122,7 @@ class LiveCluster(Closing):
                 time.sleep(_AGAIN_S)
 
     def describe(self, topics: Iterable[str]) -> dict[str, LiveTopic]:
-        """Return the existing ones of the topics, by name. One request in all."""
+        """Return the topics that exist, by name. One request for all."""
         names = sorted(set(topics))
         if not names:
             return {}
@@ -153,15 +153,15 @@ class LiveCluster(Closing):
     def ends(
         self, partitions: Iterable[TopicPartition], isolation: Isolation | None = None
     ) -> dict[TopicPartition, LiveEnd]:
-        """Return the ends like :meth:`end_offsets`, with the epoch of the answering leader."""
+        """Return the ends as :meth:`end_offsets` does, with the epoch of the leader that answered."""
         answers = self._list_offsets(dict.fromkeys(partitions, _LATEST), isolation)
         return {where: LiveEnd(answer.offset, _epoch(answer.leader_epoch)) for where, answer in answers.items()}
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
-        """Return the end, on the leader's log, of the largest epoch not above the given one.
+        """Return for each partition the largest epoch on the leader's log up to the given epoch, and its end offset.
 
-        A partition is left out if its answer was not understood. A separate consumer asks: it opens some connections,
-        and sends a request to each leading broker.
+        A partition is absent if its answer was not understood. A separate consumer connects to each leading broker and
+        sends one request.
         """
         if not epochs:
             return {}
@@ -175,22 +175,23 @@ class LiveCluster(Closing):
             consumer.close()
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Return the offset of the first record at or after each timestamp (milliseconds).
+        """Return the offset of the first readable record at or after each timestamp (milliseconds), or None without
+        one.
 
-        None if there is none among the readable records. Requests as above.
+        One request per leading broker.
         """
-        # Negative times have special meanings in the protocol.
+        # Kafka gives negative timestamps special meanings.
         specs = {where: _spec.for_timestamp(max(0, moment)) for where, moment in times.items()}
         return {where: None if offset < 0 else offset for where, offset in self._offsets(specs).items()}
 
     def committed_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Return a group's committed offset of each partition, None without one, after pending transactions end."""
+        """Return a group's committed offset in each partition, None without one. Waits for pending transactions."""
         wheres = list(partitions)
         commits = self.commits(group, wheres)
         return {where: commits[where].offset if where in commits else None for where in wheres}
 
     def commits(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, GroupCommit]:
-        """Return a group's whole commits, only for partitions that have one."""
+        """Return a group's commits with metadata and leader epochs, for partitions that have a commit."""
         wheres = list(partitions)
         if not wheres:
             return {}
@@ -204,9 +205,9 @@ class LiveCluster(Closing):
         }
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set the offsets of a group without members to these, the next to be read.
+        """Commit these offsets (of the next records to read) for a group that has no members now.
 
-        BrokerError names the first refused partition; then some may not be committed.
+        BrokerError names the first partition that was refused; others may be committed or not.
         """
         if not offsets:
             return
@@ -257,14 +258,14 @@ class LiveCluster(Closing):
         absent_too: bool = False,
         watch: TopicWatch | None = None,
     ) -> dict[Asked, Any]:
-        """Send requests, again on retryable errors such as a change of leaders.
+        """Send requests; repeat them after a retryable error such as a change of leaders.
 
-        Absent ones are None if ``absent_too``, otherwise an error.
+        With ``absent_too``, the answer for an unknown topic is None instead of an error.
         """
         begun = time.monotonic()
         end = begun + self._timeout_s
         while True:
-            # Leave the last attempt a moment to be answered.
+            # Leave the last attempt a moment for its answer.
             futures = ask(max(_AGAIN_S, end - time.monotonic()))
             answers: dict[Asked, Any] = {}
             try:
@@ -276,8 +277,8 @@ class LiveCluster(Closing):
                             raise
                         answers[what] = None
             except (BrokerUnavailableError, ResourceNotFoundError) as error:
-                # Repeat all, not only the failed one: it costs no more, and the answers are of one time. Offsets are
-                # only requested of partitions that existed recently, which some brokers may not know yet.
+                # Repeat all requests, so that all answers are of the same time; it costs no more. A partition reported
+                # as absent existed recently, so retry for a few seconds: some brokers may not know it yet.
                 last = end if error.retryable else begun + unknown_s(self._timeout_s)
                 if time.monotonic() + _AGAIN_S > last:
                     raise
@@ -290,7 +291,7 @@ class LiveCluster(Closing):
         self, client: LiveAdmin, what: object, future: Future[Any], doing: str, end: float, watch: TopicWatch | None
     ) -> Any:
         def wait() -> None:
-            # The client reports denied access by a callback, which only runs while it is polled.
+            # Poll: the client reports denied access by a callback, which runs only within poll().
             client.listen(doing)
             if watch is not None and watch.is_due:
                 topic, partition = cast("TopicPartition", what)
@@ -306,19 +307,20 @@ class LiveCluster(Closing):
             client.listen(doing)
             raise self._fault(client, error, what, doing) from error
         if getattr(answer, "offset", None) == OFFSET_INVALID:
-            # The library returns this without an error if the broker is dead, and would keep asking that broker.
+            # For a dead broker the library returns this offset instead of an error. Refresh metadata, or it keeps
+            # asking the same broker.
             with contextlib.suppress(KafkaException):
                 client.list_topics(timeout=_POLL_S)
             raise client.trouble.unavailable(doing, self._timeout_s)
         return answer
 
     def _fault(self, client: LiveAdmin, error: KafkaException, what: object, doing: str) -> TieredStoreError:
-        """Return the error of one partition, or of the connection if that explains more."""
+        """Return the error of one partition, or the connection's error if that explains more."""
         named = _name_of(what)
         of = f"{doing}, for {named}"
         if error.args[0].code() != KafkaError._NOENT or not isinstance(what, tuple):
             return self._name_absent(self._failure(client, error, of), named)
-        # librdkafka does not report why it could ask no broker.
+        # librdkafka does not say why it could ask no broker, so look it up.
         topic, partition = cast("TopicPartition", what)
         why = TopicWatch(client, self._timeout_s).errors(topic, [partition]).get(partition)
         if why is None or kind_of(why) is BrokerUnavailableError:
@@ -326,23 +328,23 @@ class LiveCluster(Closing):
         return self._name_absent(fault(why, of), named)
 
     def _failure(self, client: LiveAdmin, error: KafkaException, doing: str) -> TieredStoreError:
-        """Return the error of a call, or of the connection if that explains more."""
+        """Return the error of a call, or the connection's error if that explains more."""
         if error.args[0].code() in _SILENCE:
             return client.trouble.unavailable(doing, self._timeout_s)
         return fault(error.args[0], doing)
 
     def _name_absent(self, error: TieredStoreError, named: str) -> TieredStoreError:
-        """Return one common sentence for absent topics and partitions, whatever reported them."""
+        """Replace any error about an absent topic or partition by one common sentence."""
         is_absent = isinstance(error, ResourceNotFoundError)
         return ResourceNotFoundError(f"there is no {named} at {self._servers}") if is_absent else error
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Use these credentials for new connections."""
+        """Use this user name and password for new connections."""
         self._login = username, password
         self._clients.get().set_sasl_credentials(username, password)
 
     def close(self) -> None:
-        """Close this process's client; it is recreated when needed."""
+        """Close this process's client. The next call creates a new one."""
         self._clients.close()
 
     def __repr__(self) -> str:
@@ -350,7 +352,7 @@ class LiveCluster(Closing):
 
 
 def _name_of(what: object) -> str:
-    """Return a topic's name, or a partition's topic and number."""
+    """Return the text for a topic's name, or for a partition's topic and number."""
     return "-".join(map(str, cast("tuple[object, ...]", what))) if isinstance(what, tuple) else f"{what}"
 
 
@@ -359,7 +361,7 @@ def _epoch(theirs: int | None) -> int | None:
 
 
 def _untyped(client: LiveAdmin) -> Any:
-    """Return the client without types: the library does not type its futures."""
+    """Return the client as Any, because the library does not type its futures."""
     return client
 
 
@@ -371,7 +373,7 @@ def _live_topic(name: str, described: Any, doing: str) -> LiveTopic:
 
 
 def uuid_of(theirs: Any) -> Uuid:
-    """Return a topic's id, which the library holds as two signed longs; zero if the broker has none."""
+    """Convert a topic's id, which the library holds as two signed longs. Return zero if the broker has no ids."""
     if theirs is None:
         return Uuid(bytes(16))
     high, low = theirs.get_most_significant_bits(), theirs.get_least_significant_bits()
@@ -379,26 +381,28 @@ def uuid_of(theirs: Any) -> Uuid:
 
 
 _FIRST_COMMITS_S: Final = 1.0
-"""Duration of the first call, which nothing can interrupt; each later one takes as long as all before it."""
+"""Timeout of the first attempt, which nothing can interrupt. Each later attempt may take as long as all before it."""
 
 
 class GroupClient(Closing):
-    """Asks a group's coordinator, without subscribing and so without joining the group. For one thread.
+    """Reads commits from a group's coordinator without joining the group. For one thread.
 
-    It avoids the administrative client: librdkafka 2.x crashes the process if a coordinator answers that one that it is
-    no longer the coordinator (its issue 5040), as a broker does that has just become one.
+    It uses a consumer, because librdkafka 2.x crashes the process if a broker answers an administrative client that it
+    is not the coordinator (librdkafka issue 5040). A broker that has just become coordinator answers so.
     """
 
     def __init__(self, configuration: Mapping[str, str], login: tuple[str, str] | None = None) -> None:
-        """``configuration`` names the group; ``login``, a user and a password, overrides its credentials."""
-        # Wait for pending commits of transactions, whatever the isolation for topics.
+        """Create the client. ``configuration`` names the group; ``login`` (user, password) overrides its
+        credentials.
+        """
+        # read_committed makes the coordinator wait for pending transactional commits.
         own = {"enable.auto.commit": "false", "isolation.level": "read_committed"}
         self._client = LiveConsumer({**configuration, **own})
         if login is not None:
             self._client.set_sasl_credentials(*login)
 
     def committed(self, partitions: Sequence[TopicPartition], doing: str, timeout_s: float) -> list[KafkaPartition]:
-        """Return the commit of each partition, retrying while that may help; a negative offset means none.
+        """Return the commit of each partition, retrying temporary errors. A negative offset means no commit.
 
         Errors begin with ``doing``: BrokerDeniedError, BrokerUnavailableError (no answer in ``timeout_s``),
         BrokerError.
@@ -429,7 +433,7 @@ class GroupClient(Closing):
                 [KafkaPartition(*where) for where in partitions], timeout=wait_s
             )
         except KafkaException as error:
-            # The client reports denied access by a callback, which only runs while it is polled.
+            # Poll: the client reports denied access by a callback, which runs only within poll().
             self._client.poll(0)
             final = trouble.final(doing)
             if final is not None:

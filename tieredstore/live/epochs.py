@@ -1,8 +1,8 @@
-"""Ends of leader epochs at the brokers, asked by a consumer: librdkafka's administrative client cannot ask for them.
+"""Ends of leader epochs at the brokers. A consumer asks for them, because librdkafka's administrative client cannot.
 
-If a consumer seeks with a leader epoch, the leader validates the place (Kafka's OffsetForLeaderEpoch) before any fetch.
-The offset sought here is beyond any log. So each answer is the client's error "log truncation", whose text has the two
-numbers: the largest epoch known to the leader up to the given one, and its end.
+If a consumer seeks with a leader epoch, the leader validates the position (OffsetForLeaderEpoch) before any fetch. This
+module seeks beyond the end of every log, so each answer is the error "log truncation". Its text has the largest epoch
+that the leader knows up to the given epoch, and the end of that epoch.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from tieredstore.live.faults import OUT_OF_RANGE, fault, translate_errors
 from tieredstore.model import TopicPartition
 
 _BEYOND: Final = 1 << 62
-"""An offset beyond any log."""
+"""An offset beyond the end of every log."""
 
 _ANSWER: Final = re.compile(r"broker end offset is (\d+) \(offset leader epoch (\d+)\)", re.ASCII)
 _POLL_S: Final = 0.1
 _FIRST_WAIT_S: Final = 1.0
-"""Wait for the first answer before seeking again; it doubles each time."""
+"""Seek again after this time without an answer; the time doubles at each repetition."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
-    """The largest epoch up to the requested one, and its end (exclusive).
+    """The largest epoch on the leader up to the requested epoch, and its end offset (exclusive).
 
-    If retention has deleted an entire epoch, the leader returns the beginning of its log.
+    If retention has deleted all records of that epoch, the leader returns the start of its log as the end.
     """
 
     epoch: int
@@ -41,7 +41,7 @@ class EpochEnd:
 
 
 class EpochInquiry:
-    """One inquiry at the leaders of some partitions, by a consumer that fetches nothing. For one thread."""
+    """Asks the leaders of some partitions once, by a consumer that fetches nothing. For one thread."""
 
     def __init__(self, consumer: LiveConsumer, epochs: Mapping[TopicPartition, int], doing: str) -> None:
         self._consumer = consumer
@@ -51,9 +51,10 @@ class EpochInquiry:
         self._answers: dict[TopicPartition, EpochEnd | None] = {}
 
     def ask(self, timeout_s: float) -> dict[TopicPartition, EpochEnd]:
-        """Return the answers, without partitions whose leader knows no epoch so early or was not understood.
+        """Return the answers. A partition is absent if its leader knows no epoch so early, or its answer was not
+        understood.
 
-        Raise BrokerUnavailableError unless all arrive in ``timeout_s``; or BrokerDeniedError, BrokerError.
+        Raise BrokerUnavailableError if an answer is missing after ``timeout_s``; or BrokerDeniedError, BrokerError.
         """
         end, wait_s = time.monotonic() + timeout_s, _FIRST_WAIT_S
         places = [KafkaPartition(*where, _BEYOND) for where in self._epochs]
@@ -80,7 +81,7 @@ class EpochInquiry:
             try:
                 self._consumer.seek(KafkaPartition(*where, _BEYOND, leader_epoch=self._epochs[where]))
             except KafkaException:
-                continue  # the assignment is not active yet
+                continue  # the assignment is not active yet: seek again later
             self._unsought.discard(where)
 
     def _hear(self, message: Message) -> None:
@@ -97,6 +98,6 @@ class EpochInquiry:
 
 
 def epoch_end_in(text: str) -> EpochEnd | None:
-    """Parse the client's error "log truncation"; return None if its wording is unknown."""
+    """Parse the text of the client's error "log truncation"; return None if its wording is unknown."""
     match = _ANSWER.search(text)
     return None if match is None else EpochEnd(int(match[2]), int(match[1]))

@@ -1,4 +1,4 @@
-"""Translation of errors of librdkafka and brokers to this project's classes, all in one place."""
+"""Translates errors of librdkafka and brokers into this project's error classes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tieredstore.errors import (
 )
 
 _UNKNOWN_S: Final = 5.0
-"""Time for which brokers may not know a topic or partition that should exist, before it counts as absent.
+"""How long brokers may report an existing topic or partition as unknown, before it counts as absent.
 
-Each broker learns of new topics by itself: within milliseconds with KRaft, within a second or two if it lags or uses
-ZooKeeper. Java's clients wait for their whole timeout, so they report a misspelt name after a minute.
+Each broker learns of a new topic separately: within milliseconds with KRaft, within two seconds if it lags or uses
+ZooKeeper. Java's clients wait for their whole timeout, so they report a misspelt name only after a minute.
 """
 
 _DENIED: Final = frozenset(
@@ -52,9 +52,10 @@ _ABSENT: Final = frozenset(
     }
 )
 _PASSING_WITHOUT_NAME: Final = frozenset({-137, 103, 106, 122, 123, 129, 133})
-"""Codes that some supported versions of the library do not name: _DESTROY_BROKER, INCONSISTENT_TOPIC_ID,
+"""Error codes that some supported versions of the library do not name: _DESTROY_BROKER, INCONSISTENT_TOPIC_ID,
 FETCH_SESSION_TOPIC_ID_ERROR, SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH, REBOOTSTRAP_REQUIRED,
-SHARE_SESSION_LIMIT_REACHED."""
+SHARE_SESSION_LIMIT_REACHED.
+"""
 
 _PASSING: Final = _PASSING_WITHOUT_NAME | frozenset(
     {
@@ -105,12 +106,12 @@ _PASSING: Final = _PASSING_WITHOUT_NAME | frozenset(
         KafkaError.UNSTABLE_OFFSET_COMMIT,
     }
 )
-"""Temporary errors: all that Java's clients call retriable, except for absence and damage."""
+"""Temporary errors: those that Java's clients call retriable, except errors of absence and of damage."""
 
 OUT_OF_RANGE: Final = frozenset(
     {KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE}
 )
-"""The broker's log does not have the requested offset, or no longer has it."""
+"""Errors that say that the broker's log lacks the requested offset."""
 
 OF_GROUPS: Final = frozenset(
     {
@@ -121,19 +122,20 @@ OF_GROUPS: Final = frozenset(
         KafkaError.NOT_COORDINATOR,
     }
 )
-"""Errors of the consumer's group, which readers do not need and may have no access to."""
+"""Errors of the consumer's group. Readers need no group and may have no access to it."""
 
 OF_HOLES: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE})
-"""librdkafka's error after ten fetches of a partition that returned only the compacted rest of a batch at a segment's
-end: it calls the records too large, and continues by itself."""
+"""librdkafka's error after ten fetches that returned only the compacted rest of a batch at the end of a segment. It
+calls the records too large, and then continues by itself.
+"""
 
 _DAMAGED: Final = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG, KafkaError.INVALID_MSG})
 
 
 class Trouble:
-    """Connection errors of a client during a wait, noted by its callback.
+    """The connection error of a client, noted by its callback for an operation that waits.
 
-    ``beside_clients``: True if the process was forked from one with clients, so that its own may not work.
+    ``beside_clients`` is true if the process was forked from one with clients, so that its own may hang.
     """
 
     def __init__(self, *, beside_clients: bool = False) -> None:
@@ -142,8 +144,10 @@ class Trouble:
         self._answered = False
 
     def note(self, error: KafkaError) -> None:
-        """Keep the most informative error: "all brokers down" follows the reason, and a lost connection a refusal."""
-        # The consumer's own errors name the topic.
+        """Note an error, unless a more informative one is noted: "all brokers down" follows the reason, and a lost
+        connection follows a refusal.
+        """
+        # Skip absent topics: the consumer reports them itself, with the topic's name.
         if error.code() in OF_GROUPS or kind_of(error) is ResourceNotFoundError:
             return
         follows = error.code() == KafkaError._ALL_BROKERS_DOWN or self._is_final()
@@ -151,29 +155,29 @@ class Trouble:
             self.noted = error
 
     def forget(self) -> None:
-        """Forget noted errors after an answer."""
+        """Forget the noted error, because a broker has answered."""
         self.noted = None
         self._answered = True
 
     def final(self, doing: str) -> TieredStoreError | None:
-        """Return an error that waiting cannot fix, such as denied access, which librdkafka would retry forever."""
+        """Return the noted error if waiting cannot fix it. librdkafka would retry even denied access forever."""
         return fault(self.noted, doing) if self.noted is not None and self._is_final() else None
 
     def _is_final(self) -> bool:
         if self.noted is None or kind_of(self.noted) not in (BrokerDeniedError, BrokerError):
             return False
-        # A TLS handshake also fails if the connection is lost during it. Before the first answer it counts as final.
+        # A TLS handshake also fails if the connection is lost meanwhile, so it is final only before the first answer.
         return self.noted.code() != KafkaError._SSL or not self._answered
 
     def unavailable(self, doing: str, timeout_s: float) -> TieredStoreError:
-        """Return the error for no answer within ``timeout_s`` seconds."""
+        """Return the error to raise if no broker answered within ``timeout_s`` seconds."""
         if self.noted is not None and self.noted.code() != KafkaError._ALL_BROKERS_DOWN:
             error = fault(self.noted, doing)
-            # If the other side does not speak Kafka, no record is damaged.
+            # A peer that does not speak Kafka looks like damage, but no record is damaged.
             return BrokerUnavailableError(str(error)) if isinstance(error, BatchCorruptError) else error
         if self._beside_clients and not self._answered:
-            # A thread of the parent may have held a lock in librdkafka's own copy of OpenSSL. In the child it stays
-            # locked, and every connection waits for it.
+            # At the fork, a thread of the parent may have held a lock in librdkafka's copy of OpenSSL. In the child the
+            # lock is never released, and every connection waits for it.
             return BrokerUnavailableError(
                 f"{doing}: no broker answered within {timeout_s:g} s; this process was forked from one with librdkafka "
                 "clients, after which its own may hang: spawn it instead, or fork before making the first client"
@@ -185,7 +189,7 @@ class Trouble:
 
 
 def kind_of(error: KafkaError) -> type[TieredStoreError]:
-    """Return this project's class for an error; only BrokerUnavailableError is retryable."""
+    """Return this project's class for an error. Of these classes, only BrokerUnavailableError is retryable."""
     code = error.code()
     if code in _DENIED:
         return BrokerDeniedError
@@ -199,18 +203,18 @@ def kind_of(error: KafkaError) -> type[TieredStoreError]:
 
 
 def fault(error: KafkaError, doing: str) -> TieredStoreError:
-    """Return this project's error for one of librdkafka; ``doing`` says which operation failed."""
+    """Return this project's error for an error of librdkafka. ``doing`` names the failed operation."""
     return kind_of(error)(f"{doing}: {excerpt(error.str() or error.name(), 1000)}")
 
 
 def unknown_s(timeout_s: float) -> float:
-    """Return how long brokers may not know an existing topic, for a caller with timeout ``timeout_s``."""
+    """Return how long brokers may report an existing topic as unknown, at most a quarter of ``timeout_s``."""
     return min(_UNKNOWN_S, timeout_s / 4)
 
 
 @contextmanager
 def translate_errors(doing: str) -> Generator[None]:
-    """Translate a client's errors raised in the block."""
+    """Translate an error that a client raises in the block."""
     try:
         yield
     except KafkaException as error:

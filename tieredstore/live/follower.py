@@ -1,4 +1,4 @@
-"""A consumer that follows partitions continuously and returns events of each."""
+"""A consumer that follows partitions, and returns their records and interruptions as events."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from tieredstore.process.closing import Closing
 _ROWS: Final = 10_000
 _TARGET_BYTES: Final = 4 * 1024 * 1024
 _FIRST_ROWS: Final = 256
-"""Rows of the first request, while the size of messages is unknown."""
+"""Messages to request at first, while their size is unknown."""
 
 _WAIT_S: Final = 0.1
 _LOOK_S: Final = 5.0
-"""Longest time for checking that any broker is available."""
+"""The longest wait for a broker's answer, if it is unclear that any broker is available."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveEvent:
-    """New ``records`` of a partition in the order of offsets; all before ``next_offset`` were returned.
+    """New ``records`` of a partition, in offset order. All records before ``next_offset`` were returned.
 
-    ``records`` is None if the broker does not have the next offset: retention deleted it, the log was cut, or the topic
+    ``records`` is None if the broker lacks the next offset: retention deleted it, the log was truncated, or the topic
     is gone. The partition is then no longer followed.
     """
 
@@ -51,39 +51,39 @@ class LiveEvent:
 
 
 class Link(enum.Enum):
-    """State of a partition in the client.
+    """State of a partition in librdkafka's consumer.
 
     | from | event | next |
     |---|---|---|
     | - | assigned, with the leader epoch of the preceding record | `UNCHECKED` |
-    | - | assigned without | `SILENT` |
-    | `UNCHECKED` | the client accepts the seek that makes it ask the leader | `SILENT` |
-    | `SILENT` | a record or the end arrives | `HEARD` |
+    | - | assigned without a leader epoch | `SILENT` |
+    | `UNCHECKED` | the consumer accepts the seek that makes it ask the leader | `SILENT` |
+    | `SILENT` | a record or the end of the log arrives | `HEARD` |
     """
 
     UNCHECKED = enum.auto()
-    """The leader has yet to confirm that the preceding record is in its log; messages are dropped."""
+    """The leader has not confirmed yet that its log has the preceding record. Messages are dropped."""
     SILENT = enum.auto()
-    """Nothing has arrived since the assignment, so the client's position is unknown."""
+    """Nothing has arrived since the assignment, so the partition may not exist."""
     HEARD = enum.auto()
 
 
 @dataclass(slots=True)
 class _Followed:
-    """A followed partition: its next offset, and the epoch of the preceding record if known."""
+    """A followed partition: its next offset, and the leader epoch of the preceding record, if known."""
 
     position: int
     epoch: int | None
     link: Link
     failure: TieredStoreError | None = None
-    """Raised after everything before it was returned."""
+    """An error to raise after all records before it were returned."""
 
 
 class LiveFollower(Closing):
     """Follows partitions of one cluster from given offsets. For one thread; close it after use.
 
-    One consumer reads them all, without joining a group. Memory is bounded for any number of partitions: librdkafka's
-    read-ahead (``docs/how-to/read.md``) and about 4 MiB or 10,000 records to return.
+    One consumer reads all partitions, without joining a group. Memory is bounded whatever their number: librdkafka's
+    read-ahead (``docs/how-to/read.md``), and about 4 MiB or 10,000 records to return.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class LiveFollower(Closing):
         timeout_s: float = 60.0,
         make_consumer: Callable[[Mapping[str, str]], LiveConsumer] = LiveConsumer,
     ) -> None:
-        """Raise ConfigError for invalid arguments; nothing connects before the first partition."""
+        """Raise ConfigError for invalid arguments. Nothing connects before the first partition is added."""
         check_timeout(timeout_s)
         configuration = client_configuration(properties, isolation)
         self._columns = MessageColumns(columns)
@@ -110,11 +110,11 @@ class LiveFollower(Closing):
         self._answered_at = time.monotonic()
         self._watch = TopicWatch(self._consumer, timeout_s)
         self._watched = ""
-        """The topic that was checked last."""
+        """The topic checked last."""
 
     @property
     def positions(self) -> Mapping[TopicPartition, int]:
-        """Next offset of each followed partition, after the events returned by :meth:`poll`."""
+        """The next offset of each followed partition, after the events returned by :meth:`poll`."""
         return {where: one.position for where, one in self._followed.items()}
 
     @property
@@ -125,14 +125,14 @@ class LiveFollower(Closing):
     def add(
         self, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int] = MappingProxyType({})
     ) -> None:
-        """Add these partitions from these offsets; followed ones move there.
+        """Follow these partitions from these offsets. A partition that is followed already moves to its new offset.
 
-        ``epochs`` are of leaders whose logs had the offsets: if an election has since cut a log below its offset, an
-        event without records reports it.
+        ``epochs`` are the leader epochs of the records before the offsets. If an election has since truncated a log
+        below its offset, the next event has no records.
         """
         self.remove(positions)
         if positions:
-            # Incremental: other partitions keep their fetches and read-ahead.
+            # Assign incrementally, so that other partitions keep their fetches and read-ahead.
             with translate_errors(self._doing):
                 self._consumer.incremental_assign([KafkaPartition(*where, at) for where, at in positions.items()])
             for where, at in positions.items():
@@ -142,7 +142,7 @@ class LiveFollower(Closing):
             self._watch.begin()
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Remove these partitions, and drop their unreturned events."""
+        """Stop following these partitions, and drop their events that were not returned yet."""
         known = [where for where in partitions if where in self._followed]
         if not known:
             return
@@ -153,12 +153,12 @@ class LiveFollower(Closing):
         self._ready = deque(event for event in self._ready if event.where in self._followed)
 
     def poll(self, timeout_s: float) -> LiveEvent | None:
-        """Return the next event of any partition; None if there is none for ``timeout_s``.
+        """Return the next event of any partition; None if there is none within ``timeout_s``.
 
-        None is no error while a broker is available: a log may not grow. Raise BrokerUnavailableError (retryable) if no
-        broker answers within the follower's own timeout; or BrokerDeniedError, BrokerError, BatchCorruptError. Events
-        before an error are returned first; a later call continues after them. A topic or partition that brokers do not
-        know after some seconds counts as gone.
+        None is no error: the logs may not grow. Raise BrokerUnavailableError (retryable) if no broker answers within
+        the follower's own timeout; or BrokerDeniedError, BrokerError, BatchCorruptError. Events before an error are
+        returned first; a later call continues after them. A topic or partition counts as gone if brokers do not know it
+        for some seconds.
         """
         self.wait(timeout_s)
         if not self._ready:
@@ -174,7 +174,7 @@ class LiveFollower(Closing):
         return event
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until :meth:`poll` has an event, at most ``timeout_s``; errors as there."""
+        """Wait until :meth:`poll` has an event, at most ``timeout_s``. Raise the same errors as :meth:`poll`."""
         if self._is_closed:
             raise AlreadyClosedError("the follower was closed; open another one to go on")
         end = time.monotonic() + timeout_s
@@ -183,7 +183,8 @@ class LiveFollower(Closing):
             self._raise_failure()
             if self._followed:
                 self._check_places()
-                # consume(many, timeout) would wait the whole time for the last of them.
+                # Take what is there, then wait for one message: consume(many, timeout) would wait until all have
+                # arrived.
                 messages = self._consumer.consume(self._rows, 0)
                 self._take(messages or self._consumer.consume(1, min(left, _WAIT_S)))
                 self._check_broker()
@@ -193,11 +194,11 @@ class LiveFollower(Closing):
                 return
 
     def _check_places(self) -> None:
-        """Make the client ask the leaders: only a seek always does, and it drops earlier fetches."""
+        """Seek with the leader epoch, which makes the consumer ask the leader and drops earlier fetches."""
         for where, followed in self._followed.items():
             if followed.link is Link.UNCHECKED and followed.epoch is not None:
                 place = KafkaPartition(*where, followed.position, leader_epoch=followed.epoch)
-                with contextlib.suppress(KafkaException):  # the assignment is not active yet
+                with contextlib.suppress(KafkaException):  # the assignment is not active yet: seek again later
                     self._consumer.seek(place)
                     followed.link = Link.SILENT
 
@@ -207,7 +208,7 @@ class LiveFollower(Closing):
         self._consumer.close()
 
     def _take(self, messages: list[Message]) -> None:
-        """Turn messages into events per partition, in order of arrival."""
+        """Convert messages into events, in order of arrival within each partition."""
         runs: dict[TopicPartition, list[Message]] = {}
         for message in messages:
             where = _partition_of(message)
@@ -218,17 +219,17 @@ class LiveFollower(Closing):
             if error is not None:
                 self._judge(error, where, runs)
             elif followed is not None and followed.failure is None:
-                # Messages may still arrive of a removed partition, or of one that restarts after an error.
+                # Skip messages of a partition that was removed, or that has failed and will restart.
                 runs.setdefault(where, []).append(message)
         for where in list(runs):
             self._release(where, runs)
         if messages:
             size = size_of([message for message in messages if message.error() is None])
-            # Estimate the next call's number of messages from the size of these.
+            # Choose the next number of messages by the size of these.
             self._rows = max(1, min(_ROWS, _TARGET_BYTES * len(messages) // max(1, size)))
 
     def _release(self, where: TopicPartition, runs: dict[TopicPartition, list[Message]]) -> None:
-        """Make record batches of one partition's messages."""
+        """Convert the messages of one partition into record batches."""
         for piece in pieces(runs.pop(where), _TARGET_BYTES):
             try:
                 records = self._columns.build(piece)
@@ -248,15 +249,15 @@ class LiveFollower(Closing):
         broker_error = fault(error, self._doing)
         if code in OUT_OF_RANGE or isinstance(broker_error, ResourceNotFoundError):
             if where in runs:
-                # Records before the error are good, and give the offset at which the bucket continues.
+                # Return the records before the error. They are good, and the bucket continues after them.
                 self._release(where, runs)
             if where in self._followed:
                 self._ready.append(LiveEvent(where, None, self._followed[where].position))
         elif broker_error.retryable:
-            # librdkafka retries by itself: this becomes an error only if nothing arrives within the timeout.
+            # librdkafka retries by itself. Raise this error only if nothing arrives within the timeout.
             self._consumer.trouble.note(error)
         else:
-            # Raising here would drop messages of other partitions in the same answer.
+            # Raise later: raising now would drop messages of other partitions.
             self._fail(where, broker_error)
 
     def _fail(self, where: TopicPartition, error: TieredStoreError) -> None:
@@ -265,10 +266,10 @@ class LiveFollower(Closing):
             followed.failure = error
 
     def _raise_failure(self) -> None:
-        """Raise a partition's error, and restart it after its last returned event, since the consumer moved on."""
+        """Raise a partition's error. The consumer has moved on, so restart it after the last returned event."""
         for where, followed in list(self._followed.items()):
             if followed.failure is not None:
-                # Pass the epoch: a new leader's log may be cut below the offset.
+                # Restart with the leader epoch, because a new leader's log may be truncated below the offset.
                 epochs = {} if followed.epoch is None else {where: followed.epoch}
                 self.add({where: followed.position}, epochs)
                 raise followed.failure
@@ -290,7 +291,8 @@ class LiveFollower(Closing):
             return
         if trouble.noted is None and not self._list_silent():
             return
-        # Connections come and go while a log does not grow, and returns are not reported.
+        # An earlier error proves nothing: while the log does not grow, librdkafka does not report that a connection is
+        # back.
         self._look_for_broker()
         if self._list_silent():
             raise trouble.unavailable(self._doing, self._timeout_s)
@@ -298,7 +300,7 @@ class LiveFollower(Closing):
         self._answered_at = time.monotonic()
 
     def _check_silent(self) -> None:
-        """Find out why some partitions are silent, one topic at a time."""
+        """Look up why partitions are silent, one topic at each call."""
         if not self._watch.is_due or not (silent := self._list_silent()):
             return
         topics = {topic for topic, _ in silent}
@@ -312,12 +314,12 @@ class LiveFollower(Closing):
             self._ready.append(LiveEvent(where, None, self._followed[where].position))
 
     def _list_silent(self) -> list[TopicPartition]:
-        """Return the partitions without a record or an end so far."""
+        """Return the partitions of which neither a record nor the end of the log has arrived."""
         return [where for where, followed in self._followed.items() if followed.link is not Link.HEARD]
 
     def _look_for_broker(self) -> None:
         try:
-            # Ask for one topic: all metadata may be large, and any answer will do.
+            # Ask about one topic: any answer proves a broker, and the metadata of all topics may be large.
             self._consumer.list_topics(self._any_topic(), timeout=min(_LOOK_S, self._timeout_s))
         except KafkaException as error:
             raise self._consumer.trouble.unavailable(self._doing, self._timeout_s) from error

@@ -1,4 +1,4 @@
-"""Conversion of librdkafka's messages into Arrow columns, column by column."""
+"""Conversion of librdkafka's messages into Arrow record batches, one column after another."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from tieredstore.kafka.records.columns import RecordColumns
 
 
 class MessageColumns:
-    """Record batches of selected columns, with the same schema as a bucket's records."""
+    """Builds record batches of selected columns, with the schema that records from a bucket have."""
 
     def __init__(self, names: Sequence[str]) -> None:
         """Raise ConfigError for unknown columns."""
         self.schema: pa.Schema = RecordColumns(names).schema
 
     def build(self, messages: Sequence[Message]) -> pa.RecordBatch:
-        """Return a record batch of messages without errors."""
+        """Return a record batch of these messages, none of which may be an error."""
         arrays = [_column(field.name, field.type, messages) for field in _fields(self.schema)]
         built: pa.RecordBatch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         return built
 
 
 def before(messages: Sequence[Message], stop: int) -> Sequence[Message]:
-    """Return the messages with offsets below ``stop``; offsets ascend."""
+    """Return the messages with offsets below ``stop``. They must be in offset order."""
     if not messages or _offset(messages[-1]) < stop:
         return messages
     return messages[: bisect_left(messages, stop, key=_offset)]
 
 
 def size_of(messages: Sequence[Message]) -> int:
-    """Return the bytes of keys and values."""
+    """Return the total size of keys and values in bytes."""
     return sum(map(len, messages)) + sum(len(key) for key in map(Message.key, messages) if key is not None)
 
 
@@ -45,7 +45,7 @@ def _fields(schema: Any) -> list[Any]:
 
 
 def pieces(messages: Sequence[Message], target_bytes: int) -> Iterator[Sequence[Message]]:
-    """Yield the messages in runs of at most ``target_bytes``, or of one larger message."""
+    """Yield the messages in runs of at most ``target_bytes``. A larger message is a run by itself."""
     first, held = 0, 0
     for at, message in enumerate(messages):
         size = size_of((message,))
@@ -74,7 +74,7 @@ def _offset(message: Message) -> int:
 
 def _headers(messages: Sequence[Message]) -> list[Any]:
     all_headers: list[Any] = []
-    # Use map as below: only then Python notices that the failed method has returned a value nonetheless.
+    # Keep map(): called that way, Python detects that the failed method returned a value and raises SystemError.
     try:
         all_headers.extend(map(Message.headers, messages))
     except (SystemError, UnicodeDecodeError) as error:
@@ -86,7 +86,7 @@ def _headers(messages: Sequence[Message]) -> list[Any]:
     return [headers or None for headers in all_headers]
 
 
-# Mapping a method of the class over the messages costs half of a Python loop.
+# map() with a method of the class takes half the time of a Python loop.
 def _column(name: str, kind: Any, messages: Sequence[Message]) -> Any:
     match name:
         case "key":
@@ -100,7 +100,7 @@ def _column(name: str, kind: Any, messages: Sequence[Message]) -> Any:
         case "timestamp":
             return array_of([moment for _, moment in map(Message.timestamp, messages)], kind)
         case "timestampType":
-            # Kafka's numbers begin with -1 for none, librdkafka's with 0.
+            # Kafka's type -1 (no timestamp) is 0 in librdkafka, and so on.
             return array_of([theirs - 1 for theirs, _ in map(Message.timestamp, messages)], kind)
         case _:
             return array_of([-1 if epoch is None else epoch for epoch in map(Message.leader_epoch, messages)], kind)

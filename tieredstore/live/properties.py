@@ -1,7 +1,6 @@
-"""Translation of a Kafka client's properties, as Java clients and Spark users name them, for librdkafka.
+"""Translation of a Kafka client's properties from the names of Java and Spark to those of librdkafka.
 
-It covers ``sasl.jaas.config``, key stores and trust stores. PEM and PKCS12 files work; JKS files cannot be read without
-Java.
+It includes ``sasl.jaas.config``, key stores and trust stores. PEM and PKCS12 files work; JKS files need Java.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _RENAMED: Final = {
     "send.buffer.bytes": "socket.send.buffer.bytes",
 }
 _OPERATING_SYSTEM: Final = ("socket.receive.buffer.bytes", "socket.send.buffer.bytes")
-"""For the operating system's choice Java uses -1, librdkafka 0."""
+"""For the operating system's default, Java uses -1 and librdkafka 0."""
 
 _WITHOUT_EFFECT: Final = frozenset(
     {
@@ -40,7 +39,7 @@ _WITHOUT_EFFECT: Final = frozenset(
         "ssl.enabled.protocols", "ssl.keymanager.algorithm", "ssl.protocol", "ssl.trustmanager.algorithm",
     }
 )  # fmt: skip
-"""Properties of groups, polling, JVM metrics, and TLS protocols, which are always 1.2 or later here."""
+"""Properties that are ignored here: of groups, polling, JVM metrics, and TLS protocols (always 1.2 or later)."""
 
 _REFUSED: Final = {
     "auto.offset.reset": "reads start at given offsets, and a missing offset is an error",
@@ -69,7 +68,7 @@ _OF_JAVA: Final = frozenset(
         "ssl.trustmanager.algorithm",
     }
 )  # fmt: skip
-"""Of these, properties that librdkafka does not know."""
+"""The ignored properties that librdkafka does not know."""
 
 _ASSIGNORS: Final = {
     "org.apache.kafka.clients.consumer.CooperativeStickyAssignor": "cooperative-sticky",
@@ -80,16 +79,16 @@ _STRATEGY: Final = "partition.assignment.strategy"
 _HOST_CHECK: Final = "ssl.endpoint.identification.algorithm"
 
 _NOT_FROM_TEXT: Final = frozenset({"default.topic.config", "logger", "on_commit", "on_delivery"})
-"""Properties for which the Python binding takes objects."""
+"""Properties that take Python objects in confluent-kafka."""
 
 _MAX_TIMEOUT_S: Final = 3600
 _DEFAULTS: Final = {
     "group.id": "tieredstore",
     "check.crcs": "true",
-    # By default a reader that was slow for a moment waits for one second.
+    # With the default, a reader that was slow for a moment waits for one second.
     "fetch.queue.backoff.ms": "5",
-    # Limits read-ahead (plus one answer of the broker). The library's default is 64 MiB, but data beyond the end of a
-    # bounded read is fetched in vain: a third of a read of 200 MB.
+    # Limits read-ahead to this and one answer of the broker. With the library's default of 64 MiB, a third of a read of
+    # 200 MB was fetched in vain from beyond the end of the range.
     "queued.max.messages.kbytes": "16384",
     "fetch.message.max.bytes": "4194304",
 }
@@ -101,9 +100,10 @@ _FIXED: Final = {
 
 
 def client_configuration(properties: Mapping[str, str], isolation: Isolation) -> dict[str, str]:
-    """Return the configuration of librdkafka's consumer. Values are only read if they are translated.
+    """Return the configuration of librdkafka's consumer. Most values are passed on unread.
 
-    Raise ConfigError for refused properties, for a contradiction to ``isolation``, and without ``bootstrap.servers``.
+    Raise ConfigError for refused properties, for an ``isolation.level`` other than ``isolation``, and without
+    ``bootstrap.servers``.
     """
     if isolation not in get_args(Isolation):
         raise ConfigError(f"isolation is {isolation!r}; it must be {' or '.join(get_args(Isolation))}")
@@ -115,10 +115,9 @@ def client_configuration(properties: Mapping[str, str], isolation: Isolation) ->
 
 
 def member_configuration(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration of a group member: librdkafka's own properties, and Java's translated.
+    """Return the configuration of a group member, from librdkafka's own properties and Java's.
 
-    Values may also be numbers and functions, as confluent-kafka takes them. Raise ConfigError for those that need a
-    JVM.
+    Values may also be numbers and functions, as in confluent-kafka. Raise ConfigError for properties that need a JVM.
     """
     given: dict[str, Any] = {}
     for name, value in properties.items():
@@ -138,35 +137,35 @@ def member_configuration(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _translate(given: dict[str, Any]) -> dict[str, Any]:
-    """Return properties with Java's stores, login and names translated for librdkafka."""
+    """Translate Java's stores, login and property names for librdkafka."""
     settings = translate_stores(given) | _login(given)
     renamed = {_RENAMED.get(name, name): value for name, value in given.items()}
     for name in _OPERATING_SYSTEM:
         if str(renamed.get(name)) == "-1":
             renamed[name] = "0"
     if _HOST_CHECK in renamed:
-        # In Java an empty value disables the check of the host name.
+        # In Java, an empty value disables the check of the host name.
         renamed[_HOST_CHECK] = renamed[_HOST_CHECK].lower() or "none"
     return renamed | settings
 
 
 def is_translated(name: str) -> bool:
-    """Return True if librdkafka never sees this name: it has no effect, is refused, or is Java's login."""
+    """Return True if librdkafka never gets this property: it is ignored or refused here, or is Java's login."""
     return name in _WITHOUT_EFFECT or name in _OF_JAVA or name in _REFUSED or name == "sasl.jaas.config"
 
 
 def is_never_text(name: str) -> bool:
-    """Return True if the Python binding takes an object under this name, which no properties file can hold."""
+    """Return True if this property takes a Python object, which no properties file can hold."""
     return name in _NOT_FROM_TEXT or name.endswith("_cb")
 
 
 def librdkafka_name(name: str) -> str:
-    """Return librdkafka's name for a property of Java."""
+    """Return librdkafka's name for a Java property."""
     return _RENAMED.get(name, name)
 
 
 def shared_properties(properties: Mapping[str, Any]) -> dict[str, str]:
-    """Return a member's properties that its other clients need too: connection and credentials."""
+    """Return the properties of a group member that its other clients need too, such as servers and credentials."""
     return {
         name: ("true" if value else "false") if isinstance(value, bool) else str(value)
         for name, value in properties.items()
@@ -175,7 +174,7 @@ def shared_properties(properties: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check_timeout(timeout_s: float) -> None:
-    """Raise ConfigError for an invalid timeout."""
+    """Raise ConfigError unless the timeout is positive and at most an hour."""
     if not 0 < timeout_s <= _MAX_TIMEOUT_S:
         raise ConfigError(f"timeout_s is {timeout_s}; it must be over 0 and at most {_MAX_TIMEOUT_S}")
 
@@ -211,13 +210,13 @@ _JAAS: Final = "sasl.jaas.config"
 _JAAS_TOKEN: Final = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([=;])|([^\s=;"']+))""")
 _JAAS_FLAGS: Final = frozenset({"required", "requisite", "sufficient", "optional"})
 _JAAS_LENGTH: Final = 64 * 1024
-"""Longest accepted value."""
+"""The longest accepted value, in characters."""
 
 
 class _Word(NamedTuple):
     text: str
     is_mark: bool = False
-    """True for a mark of the syntax, unless it was quoted."""
+    """True for an unquoted ``=`` or ``;``."""
 
 
 _IS: Final = _Word("=", is_mark=True)
@@ -237,9 +236,9 @@ _MODULES: Final = {
 
 
 def login_of_jaas(text: str, mechanism: str) -> dict[str, str]:
-    """Return the settings of one login module; ConfigError shows only names of ``text``, never values.
+    """Translate a JAAS login module. Errors show only names from ``text``, never values.
 
-    Kafka's modules for PLAIN, SCRAM and OAUTHBEARER are supported, in any package.
+    The modules of PLAIN, SCRAM and OAUTHBEARER are supported, in any package.
     """
     module, options = _parse_jaas(text)
     if module not in _MODULES:
@@ -258,7 +257,7 @@ def login_of_jaas(text: str, mechanism: str) -> dict[str, str]:
 
 def _login_properties(module: str, options: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
     missing = [name for name in names if name not in options and name != "scope"]
-    # For OAUTHBEARER, other properties may name the client.
+    # OAUTHBEARER may have its client in other properties.
     if missing and names is _PASSWORD:
         raise ConfigError(f"{_JAAS} has no {missing[0]}: {module} needs {' and '.join(names)}")
     login = {names[name]: value for name, value in options.items()}
@@ -266,7 +265,7 @@ def _login_properties(module: str, options: Mapping[str, str], names: Mapping[st
 
 
 def _parse_jaas(text: str) -> tuple[str, dict[str, str]]:
-    """Return the module without its package, and its options."""
+    """Return the module's name without its package, and its options."""
     words = _split_jaas(text)
     if len(words) < 3 or words[-1] != _END or _END in words[:-1] or words[1].text not in _JAAS_FLAGS:
         raise ConfigError(f'{_JAAS} is not of the form "<login module> required <name>=<value> ...;" for one module')
@@ -304,7 +303,7 @@ def _split_jaas(text: str) -> list[_Word]:
 _JKS_MAGICS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _PEM_MARK: Final = b"-----BEGIN "
 _MAX_STORE_BYTES: Final = 16 * 1024 * 1024
-"""Largest accepted key store."""
+"""The largest accepted key store."""
 
 _IN_WORDS: Final = {
     "ssl.truststore.certificates": "ssl.ca.pem",
@@ -321,17 +320,17 @@ OF_JAVAS_STORES: Final = frozenset(_IN_WORDS) | {
 
 
 def translate_stores(given: MutableMapping[str, str]) -> dict[str, str]:
-    """Remove Java's properties of stores from ``given``; return librdkafka's.
+    """Remove Java's properties of key and trust stores from ``given``; return librdkafka's.
 
-    Read the files to find their type. Raise ConfigError if they cannot be read or used.
+    The content of the files shows their type. Raise ConfigError if a file cannot be read or used.
     """
     for name in _FILES:
-        # librdkafka's error has no details. Authorities may be a folder or the word "probe".
+        # Check here, because librdkafka's error has no details. The authorities may be a folder or the word "probe".
         if name in given and not Path(given[name]).exists() and given[name] != "probe":
             raise ConfigError(f"{name} cannot be read: there is no {given[name]}")
     settings = {ours: given.pop(java) for java, ours in _IN_WORDS.items() if java in given}
     trust = _take_store(given, "ssl.truststore")
-    # librdkafka has the same names, except for the type.
+    # librdkafka has these names too, except ``ssl.keystore.type``.
     key = _take_store(given, "ssl.keystore")
     if "location" in trust:
         settings |= _by_type("ssl.truststore", trust, {"PEM": _pem_trust, "PKCS12": _pkcs12_trust})
@@ -357,7 +356,7 @@ def _by_type(store: str, given: Mapping[str, str], known: Mapping[str, _Translat
             f"{store}.location names a JKS file, which only Java can read: convert it to PKCS12 with "
             f"keytool -importkeystore -deststoretype PKCS12, or use PEM files, and set {store}.type"
         )
-    # PKCS12 files need no type, as in Java, whose default type is JKS.
+    # Find the type by the content. A file without a set type is JKS in Java, but PKCS12 files work there too.
     kind = "PEM" if _PEM_MARK in content else "PKCS12"
     if written in {"PEM", "PKCS12"} and written != kind:
         raise ConfigError(f"{store}.type is {written}, but the file of {store}.location is {kind}")
@@ -380,7 +379,7 @@ def _pem_trust(given: Mapping[str, str], _read_store: bytes) -> dict[str, str]:
 
 
 def _pem_key(given: Mapping[str, str], _read_store: bytes) -> dict[str, str]:
-    """Return the same file for key and certificate chain, as Java keeps both in one."""
+    """Return the same file for key and certificate chain, because Java keeps both in one file."""
     return {"ssl.key.location": given["location"], "ssl.certificate.location": given["location"]}
 
 
@@ -389,7 +388,7 @@ def _pkcs12_key(given: Mapping[str, str], _read_store: bytes) -> dict[str, str]:
 
 
 def _pkcs12_trust(given: Mapping[str, str], content: bytes) -> dict[str, str]:
-    """Convert PKCS12 certificates to PEM, the only form that librdkafka trusts."""
+    """Convert the certificates of a PKCS12 file to PEM, the only form that librdkafka trusts."""
     password = given.get("password")
     try:
         store = load_pkcs12(content, None if password is None else password.encode())
@@ -409,7 +408,7 @@ _UNKNOWN: Final = "No such configuration property"
 
 
 def unknown_properties(names: Iterable[str]) -> list[str]:
-    """Return names known neither to librdkafka nor as Java's. Values do not matter."""
+    """Return the names that neither librdkafka nor Java's clients know."""
     return [name for name in names if not _is_known(name)]
 
 
@@ -420,7 +419,7 @@ def _is_known(name: str) -> bool:
         return False
     consumer: Any = Consumer
     try:
-        # The library checks names in this order; the unknown last one stops it before it starts anything.
+        # librdkafka checks names in this order. The unknown last name makes it fail before it starts anything.
         consumer({"group.id": "names", librdkafka_name(name): "", _NO_PROPERTY: ""})
     except KafkaException as error:
         words: str = error.args[0].str()

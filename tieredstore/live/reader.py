@@ -1,4 +1,4 @@
-"""Bounded reads of a broker's partitions, by clients that later reads reuse."""
+"""Bounded reads of a broker's partitions, with clients that later reads reuse."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ from tieredstore.process.per_process import PerProcess
 
 
 class LiveReader(Closing):
-    """Reads of one cluster that share ``cluster``'s client and a pool of consumers.
+    """Reads of one cluster, which share the client of ``cluster`` and a pool of consumers.
 
-    Thread-safe, and picklable with its properties; clients are recreated after a fork or unpickling. Close it after
-    use.
+    Thread-safe. Pickling includes the properties; clients are recreated after a fork or unpickling. Close it after use.
     """
 
     def __init__(self, properties: Mapping[str, str], *, isolation: Isolation, timeout_s: float = 60.0) -> None:
@@ -39,7 +38,7 @@ class LiveReader(Closing):
         configuration = client_configuration(properties, isolation)
         self._servers = configuration["bootstrap.servers"]
         self._timeout_s = timeout_s
-        # Reuse consumers: a new one must connect and look up leaders before its first record.
+        # Reuse consumers: a new one has to connect and look up leaders before its first record.
         self._consumers = PerProcess(
             partial(ConsumerPool, bounded_configuration(configuration, timeout_s)), ConsumerPool.close
         )
@@ -56,13 +55,15 @@ class LiveReader(Closing):
     ) -> Generator[pa.RecordBatch, None, None]:
         """Yield the records with offsets in ``[start, stop)``, in batches of about 4 MiB or 10,000 rows.
 
-        ``stop`` must be an end reported by the broker. The read continues until the log reaches it, even if no record
-        has the last offsets: transaction markers and aborted records occupy offsets. Raise ConfigError at once for
-        invalid arguments. Later raise DataLossError if the broker does not have ``start``, if retention overtakes the
-        reader, if the log ends before ``stop`` without growing for ``timeout_s``, or if the topic's id differs from
-        ``topic_id`` before or after the read (two requests); ResourceNotFoundError, BrokerDeniedError,
-        BatchCorruptError; or BrokerUnavailableError (retryable) if nothing arrives for ``timeout_s``. Records before an
-        error are yielded first.
+        ``stop`` must be an end reported by the broker. The read continues until the log reaches ``stop``, even if the
+        last offsets have no records (transaction markers and aborted records). Records before an error are yielded
+        first.
+
+        Raise ConfigError at once for invalid arguments. While reading, raise DataLossError in four cases: the broker
+        lacks ``start``; retention overtakes the reader; the log ends before ``stop`` and does not grow for
+        ``timeout_s``; or the topic's id differs from ``topic_id`` before or after the read (two requests). Raise
+        BrokerUnavailableError (retryable) if nothing arrives for ``timeout_s``; or ResourceNotFoundError,
+        BrokerDeniedError, BatchCorruptError.
         """
         shape = MessageColumns(columns)
         if not 0 <= start <= stop <= MAX_OFFSET:
@@ -75,13 +76,13 @@ class LiveReader(Closing):
         if extent.start == extent.stop:
             return
         self._check_identity(extent.topic, topic_id)
-        # Check before and after: a topic may be recreated during the read, which offsets alone do not show.
+        # Check the id before and after: offsets do not show that a topic was re-created during the read.
         with self._consumers.get().lent() as consumer:
             yield from BoundedRead(consumer, extent, shape, self._timeout_s).batches()
         self._check_identity(extent.topic, topic_id)
 
     def _check_identity(self, topic: str, topic_id: Uuid | None) -> None:
-        """Raise DataLossError if the topic's id is not the expected one, so that its offsets are meaningless."""
+        """Raise DataLossError if the topic was re-created: its offsets then mean other records."""
         if topic_id is None:
             return
         known_id = self.cluster.existing_topic(topic).topic_id
@@ -92,7 +93,7 @@ class LiveReader(Closing):
             )
 
     def close(self) -> None:
-        """Close this process's connections, also ``cluster``'s; they are recreated when needed."""
+        """Close this process's connections, also those of ``cluster``. The next call opens new ones."""
         self._consumers.close()
         self.cluster.close()
 
@@ -109,7 +110,7 @@ def read_live(
     topic_id: Uuid | None = None,
     timeout_s: float = 60.0,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Read once with separate clients: see :meth:`LiveReader.read`, which shares clients between reads."""
+    """Read once with clients of its own, as :meth:`LiveReader.read` does with shared clients."""
     reader = LiveReader(properties, isolation=isolation, timeout_s=timeout_s)
     return _read_and_close(reader, reader.read(topic, partition, start, stop, columns=columns, topic_id=topic_id))
 
@@ -124,14 +125,14 @@ def _read_and_close(
 _ROWS: Final = 10_000
 _TARGET_BYTES: Final = 4 * 1024 * 1024
 _FIRST_ROWS: Final = 256
-"""Rows of the first request, while the size of messages is unknown."""
+"""Messages to request at first, while their size is unknown."""
 
 _WAIT_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class LiveRange:
-    """The offsets from ``start`` to ``stop`` (exclusive) of a partition at ``servers``."""
+    """The offsets from ``start`` to ``stop`` (exclusive) of a partition at the brokers ``servers``."""
 
     servers: str
     topic: str
@@ -144,7 +145,7 @@ class LiveRange:
 
 
 class BoundedRead:
-    """Reads a range once, by a consumer of its own. For one thread."""
+    """One read of a range, by a consumer that nothing else uses meanwhile. For one thread."""
 
     def __init__(self, consumer: LiveConsumer, extent: LiveRange, columns: MessageColumns, timeout_s: float) -> None:
         self._consumer = consumer
@@ -159,12 +160,12 @@ class BoundedRead:
         self._pending_bytes = 0
         self._rows = _FIRST_ROWS
         self._error: TieredStoreError | None = None
-        # The log's end, once reached. Nothing arrives after it until the log grows.
+        # The end of the log, if reached, else -1. Nothing arrives after it until the log grows.
         self._end = -1
         self._deadline = 0.0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the records; those before an error come first."""
+        """Yield the records. Raise an error after the records before it."""
         extent = self._range
         self._consumer.statistics.listener = self._hear_statistics
         with translate_errors(self._doing):
@@ -176,25 +177,26 @@ class BoundedRead:
                 self._is_done() or self._pending_bytes >= _TARGET_BYTES or len(self._pending) >= _ROWS
             ):
                 yield from self._flush()
-                # Do not count the caller's time between batches.
+                # Restart the timeout: the caller's time between batches does not count.
                 self._progress()
         if self._error is not None:
             raise self._error
 
     def _is_done(self) -> bool:
-        # Markers and aborted records have offsets but never arrive, so the log's end also means completion.
+        # The last offsets may be transaction markers or aborted records, which never arrive. So the end of the log
+        # counts.
         return self._error is not None or max(self._position, self._end) >= self._range.stop
 
     def _receive(self) -> list[Message]:
-        """Return available messages, or those that arrive within a moment.
+        """Return the messages that are there; if there are none, wait a moment for one.
 
-        consume(many, timeout) would wait the whole time for the last of them, which never arrive at the log's end.
+        consume(many, timeout) would wait until all have arrived, which never happens at the end of the log.
         """
-        # Limit rows to bound memory: librdkafka would fill any number while more arrive.
+        # The number limits memory: librdkafka would return any number while more messages arrive.
         return self._consumer.consume(self._rows, 0) or self._consumer.consume(1, _WAIT_S)
 
     def _take(self, messages: list[Message]) -> None:
-        # Errors arrive as messages, and are answers too: check the deadline only if nothing arrives.
+        # Errors arrive as messages and prove that a broker answers. Check the timeout only if nothing arrives.
         nothing = not messages
         if any(map(Message.error, messages)):
             messages = self._without_errors(messages)
@@ -205,7 +207,7 @@ class BoundedRead:
             self._pending += kept
             size = size_of(kept)
             self._pending_bytes += size
-            # Estimate the next call's number of messages from the size of these.
+            # Choose the next number of messages by the size of these.
             self._rows = max(1, min(_ROWS, _TARGET_BYTES * len(messages) // max(1, size)))
         elif nothing:
             self._error = self._silence()
@@ -213,7 +215,7 @@ class BoundedRead:
     def _flush(self) -> Iterator[pa.RecordBatch]:
         messages, size = self._pending, self._pending_bytes
         self._pending, self._pending_bytes = [], 0
-        # Split only if messages are larger than the earlier ones, from which their number was estimated.
+        # Split if the messages are much larger than the earlier ones, by which their number was chosen.
         for run in pieces(messages, _TARGET_BYTES) if size > 2 * _TARGET_BYTES else (messages,):
             yield self._columns.build(run)
 
@@ -262,12 +264,12 @@ class BoundedRead:
         return DataLossError(f"{self._doing} from offset {position} on: {error.str()}")
 
     def _silence(self) -> TieredStoreError | None:
-        """Return the error if nothing arrives: a lasting one at once, others after the deadline."""
+        """Return the error to raise if nothing arrives: a lasting error at once, others after the timeout."""
         trouble = self._consumer.trouble
         final = trouble.final(self._doing) or self._topic_fault()
         if final is not None or time.monotonic() < self._deadline:
             return final
-        # The broker answers and its log has ended, so waiting for a connection is pointless.
+        # Not a matter of connections: the broker has answered that its log ends here.
         if trouble.noted is None and 0 <= self._end < self._range.stop:
             return DataLossError(
                 f"{self._range} ends before offset {self._end}, but was to be read up to offset {self._range.stop}: "
@@ -280,7 +282,7 @@ class BoundedRead:
         return self._watch.faults(topic, [partition], self._doing).get(partition) if self._watch.is_due else None
 
     def _hear_statistics(self, text: str) -> None:
-        """Count a moving fetch position as progress: records of aborted transactions never arrive."""
+        """Restart the timeout if the fetch position moves: records of aborted transactions never arrive."""
         topics: dict[str, Any] = json.loads(text).get("topics", {})
         partitions = topics.get(self._range.topic, {}).get("partitions", {})
         position = partitions.get(str(self._range.partition), {}).get("next_offset", -1)

@@ -1,6 +1,6 @@
-"""Checks of silent topics: librdkafka itself reports neither a missing topic nor denied access.
+"""Checks of topics without messages. librdkafka itself reports neither a missing topic nor denied access.
 
-It requests metadata repeatedly, and does not pass on the brokers' errors.
+It only requests metadata repeatedly, without passing on the brokers' errors.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tieredstore.live.faults import fault, kind_of, unknown_s
 from tieredstore.model import TopicPartition
 
 _FIRST_S: Final = 0.5
-"""Time without messages before the brokers are asked: a log may simply not grow."""
+"""Ask the brokers only after this time without messages, because the log may just not grow."""
 _MOST_S: Final = 5.0
 _LOOK_S: Final = 1.0
-"""Longest wait for an answer, which blocks other messages."""
+"""The longest wait for an answer, during which no message is read."""
 
 
 class TopicWatch:
-    """Asks the brokers now and then about silent partitions. For its client's thread."""
+    """Asks the brokers at intervals about partitions without messages. For its client's thread."""
 
     def __init__(self, client: LiveConsumer | LiveAdmin, timeout_s: float) -> None:
         self._client = client
@@ -35,21 +35,21 @@ class TopicWatch:
         self.begin()
 
     def begin(self) -> None:
-        """Restart the pause, since something has arrived."""
+        """Restart the interval, because a message has arrived."""
         self._pause_s = self._first_s
         self._look_at = time.monotonic() + self._first_s
         self._absent_since.clear()
 
     @property
     def is_due(self) -> bool:
-        """True if it is time to ask."""
+        """True if the interval is over."""
         return time.monotonic() >= self._look_at
 
     def faults(self, topic: str, partitions: Iterable[int], doing: str) -> dict[int, TieredStoreError]:
-        """Return lasting errors of these partitions, by number. One request.
+        """Return the lasting errors of these partitions, by partition number. One request.
 
-        Absence counts only after a while, since brokers may not know a new topic yet. Temporary errors become the
-        client's trouble.
+        A missing topic counts only after a few seconds, because brokers may not know a new topic yet. Temporary errors
+        are noted as the client's ``trouble``.
         """
         errors = self.errors(topic, partitions)
         now = time.monotonic()
@@ -63,7 +63,7 @@ class TopicWatch:
                     is_waited_for = True
                     continue
             if kind is BrokerUnavailableError:
-                # For example, no leader: this explains the silence once the timeout is over.
+                # For example, the partition has no leader. That explains the silence if the timeout passes.
                 self._client.trouble.note(error)
             else:
                 faults[number] = fault(error, doing)
@@ -72,12 +72,12 @@ class TopicWatch:
         return faults
 
     def errors(self, topic: str, partitions: Iterable[int]) -> dict[int, KafkaError]:
-        """Return the brokers' errors of these partitions. One request."""
+        """Return the brokers' errors about these partitions. One request."""
         try:
             listed = self._client.list_topics(topic, timeout=self._look_s).topics.get(topic)
         except KafkaException as raised:
             failure: KafkaError = raised.args[0]
-            # The client's connection errors explain more than a missing answer.
+            # Return nothing if no broker answers: the client's connection error says more.
             return {} if kind_of(failure) is BrokerUnavailableError else dict.fromkeys(partitions, failure)
         if listed is None:
             return dict.fromkeys(partitions, KafkaError(KafkaError._UNKNOWN_TOPIC))
@@ -88,7 +88,7 @@ class TopicWatch:
             known = listed.partitions.get(number)
             if known is None:
                 errors[number] = KafkaError(KafkaError._UNKNOWN_PARTITION)
-            # Other errors are of unavailable replicas, which do not affect reading.
+            # Other errors concern unavailable replicas, which do not affect reading.
             elif known.error is not None and known.error.code() == KafkaError.LEADER_NOT_AVAILABLE:
                 errors[number] = known.error
         return errors

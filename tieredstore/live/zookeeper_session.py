@@ -1,4 +1,4 @@
-"""A session with ZooKeeper: calls have deadlines and raise this project's errors."""
+"""A ZooKeeper session whose calls have a time limit and raise this project's errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ZooKeeperSession:
     """Connects at the first call, and reconnects by itself. Thread-safe.
 
     Calls raise BrokerUnavailableError without an answer in time, BrokerDeniedError, or ResourceNotFoundError for a
-    missing node. For an existing node, or one of another version, they raise kazoo's own error, see :attr:`errors`.
+    missing node. If the node exists already, or has another version, they raise kazoo's own error (see :attr:`errors`).
     """
 
     def __init__(self, hosts: str, session_s: float, *, answer_s: float = _ANSWER_S) -> None:
@@ -37,11 +37,11 @@ class ZooKeeperSession:
 
     @property
     def id(self) -> int:
-        """The session's number, which owns its ephemeral nodes."""
+        """The number of the session, which owns its ephemeral nodes."""
         return int(self._connect().client_id[0])
 
     def close(self) -> None:
-        """End the session, and with it its nodes."""
+        """End the session, which deletes its ephemeral nodes."""
         with self._lock:
             client, self._client, self._is_closed = self._client, None, True
         self._is_live.clear()
@@ -60,7 +60,7 @@ class ZooKeeperSession:
         return raw, stat
 
     def get_all(self, paths: Sequence[str]) -> dict[str, tuple[bytes, Any]]:
-        """Return many nodes by concurrent requests, without missing ones."""
+        """Return many nodes by parallel requests. Missing nodes are absent from the result."""
         client = self._connect()
         answers = [(path, client.get_async(path)) for path in paths]
         nodes: dict[str, tuple[bytes, Any]] = {}
@@ -70,7 +70,7 @@ class ZooKeeperSession:
         return nodes
 
     def provide(self, path: str) -> None:
-        """Ensure that a node and its parents exist."""
+        """Create a node and its parents if they are missing."""
         self._call(path, "ensure_path_async", path)
 
     def create(self, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False) -> str:
@@ -83,9 +83,10 @@ class ZooKeeperSession:
             self._call(path, "delete_async", path)
 
     def set_if(self, condition: str, path: str, data: bytes, version: int = -1) -> bool:
-        """Set a node's data if it has the version, and if node ``condition`` exists, in one transaction.
+        """Set a node's data in one transaction, if it has ``version`` (-1: any) and the node ``condition`` exists.
 
-        Raise ResourceNotFoundError without ``condition``; return False if the node is gone or has another version.
+        Return False if the node is missing or has another version. Raise ResourceNotFoundError if ``condition`` is
+        missing.
         """
         transaction = self._connect().transaction()
         transaction.check(condition, -1)

@@ -1,4 +1,4 @@
-"""The uploader's facts about its broker: from its own settings, else from the broker's file."""
+"""Facts about the uploader's broker, read from the uploader's settings or else from the broker's properties file."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ _OTHERWISE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperTls:
-    """PEM files: ``identity`` has the client's key and certificate, ``authorities`` those that sign the servers'.
+    """PEM files for TLS to ZooKeeper. ``identity`` has the client's key and certificate; None means no client
+    certificate.
 
-    Either may be None: no client certificate, or the system's authorities.
+    ``authorities`` has the certificates that sign the servers'; None means the system's.
     """
 
     identity: Path | None = None
@@ -43,7 +44,7 @@ class ZooKeeperTls:
     password: str | None = field(default=None, repr=False)
 
     def options(self) -> dict[str, object]:
-        """Return the options of a kazoo client."""
+        """Return these settings as options of a kazoo client."""
         identity = None if self.identity is None else str(self.identity)
         return {
             "use_ssl": True,
@@ -57,10 +58,10 @@ class ZooKeeperTls:
 
 @dataclass(frozen=True, slots=True)
 class BrokerEnvironment:
-    """The broker's log directories and id (-1 if unknown), and a client's access to it.
+    """The broker's log directories and id (-1 if unknown), and the settings of a Kafka client for it.
 
-    ``client`` is empty if no broker can be asked. Its text may contain secrets, so it is not shown. ``zookeeper`` is
-    the connection string of the cluster's ZooKeeper, empty without one, by TLS if ``zookeeper_tls`` is set.
+    ``client`` is empty if there is no broker to ask. It may contain secrets, so ``repr`` omits it. ``zookeeper`` is the
+    connection string of the cluster's ZooKeeper, or empty. ``zookeeper_tls`` is None for a connection without TLS.
     """
 
     log_dirs: tuple[Path, ...]
@@ -71,7 +72,7 @@ class BrokerEnvironment:
 
 
 def broker_environment(settings: UploaderSettings) -> BrokerEnvironment:
-    """Read the environment from files; raise ConfigError that names a missing or invalid setting. Makes no request."""
+    """Read the environment from files, without any request. Raise ConfigError for a missing or invalid setting."""
     path = settings.server_properties
     broker = {} if path is None else read_properties(path)
     log_dirs = _log_dirs(settings, broker)
@@ -82,14 +83,14 @@ def broker_environment(settings: UploaderSettings) -> BrokerEnvironment:
         client = {}
     if settings.leadership == AUTO and not client:
         raise ConfigError(
-            "uploader.leadership is auto, and no broker is known that could be asked: set "
+            "uploader.leadership is auto, but there is no broker to ask: set "
             "uploader.kafka.bootstrap.servers, or uploader.server.properties to a file with a listener of "
             f"{_protocol_named(settings)}; or set uploader.leadership=static"
         )
     zookeeper = settings.zookeeper_connect or broker.get("zookeeper.connect", "").strip()
     if settings.leadership == ZOOKEEPER and not zookeeper:
         raise ConfigError(
-            "uploader.leadership is zookeeper, and no ZooKeeper is known that could be asked: set "
+            "uploader.leadership is zookeeper, but there is no ZooKeeper to ask: set "
             "uploader.zookeeper.connect, or uploader.server.properties to a file with zookeeper.connect"
         )
     by_zookeeper = settings.leadership == ZOOKEEPER and settings.zookeeper_connect is None
@@ -97,7 +98,7 @@ def broker_environment(settings: UploaderSettings) -> BrokerEnvironment:
     broker_id = _broker_id(settings, broker, log_dirs)
     if settings.leadership in (AUTO, ZOOKEEPER) and broker_id < 0:
         raise ConfigError(
-            "the broker's id is not known: set uploader.broker.id, or uploader.server.properties to a file with node.id"
+            "the broker's id is unknown: set uploader.broker.id, or uploader.server.properties to a file with node.id"
         )
     return BrokerEnvironment(log_dirs, broker_id, client, zookeeper, tls)
 
@@ -119,7 +120,7 @@ def _log_dirs(settings: UploaderSettings, broker: Mapping[str, str]) -> tuple[Pa
     folders = tuple(dict.fromkeys(Path(text).absolute() for text in texts))
     for folder in folders:
         if not folder.is_dir():
-            raise ConfigError(f"the log directory {folder} is not there, or is no folder")
+            raise ConfigError(f"log directory {folder} does not exist or is not a directory")
     return folders
 
 
@@ -138,7 +139,7 @@ def _broker_id(settings: UploaderSettings, broker: Mapping[str, str], log_dirs: 
 
 
 def _own_listener(broker: Mapping[str, str], protocol: str) -> str | None:
-    """Return host and port of the broker's first listener of this security protocol that is not the controllers'."""
+    """Return host and port of the broker's first listener with this security protocol, except controller listeners."""
     protocols = dict(
         entry.strip().split(":", 1)
         for entry in broker.get("listener.security.protocol.map", "").split(",")
@@ -155,16 +156,16 @@ def _own_listener(broker: Mapping[str, str], protocol: str) -> str | None:
 
 
 def tls_of(broker: Mapping[str, str]) -> ZooKeeperTls | None:
-    """Return the TLS settings of the broker's file; None without TLS. Raise ConfigError for unsupported ones."""
+    """Return the TLS settings in the broker's file; None without TLS. Raise ConfigError for an unsupported setting."""
     if broker.get(ENABLED, "false").strip().lower() != "true":
         return None
     for name in _NOT_TAKEN_OVER:
         if broker.get(_TLS + name, "").strip().lower() not in ("", "false"):
             raise ConfigError(
-                f"the broker's {_TLS}{name} is not honoured by uploader.leadership=zookeeper: take it out of the "
-                f"file that the uploader reads, or {_OTHERWISE}"
+                f"uploader.leadership=zookeeper does not support the broker's {_TLS}{name}: remove it from the file "
+                f"that the uploader reads, or {_OTHERWISE}"
             )
-    # As in Kafka, an empty one turns the check off.
+    # As in Kafka, an empty algorithm turns the check of host names off.
     algorithm = broker.get(f"{_TLS}endpoint.identification.algorithm", "HTTPS").strip()
     return ZooKeeperTls(
         _pem(broker, "keystore"),
@@ -179,13 +180,13 @@ def _pem(broker: Mapping[str, str], kind: str) -> Path | None:
     if not location:
         return None
     path = Path(location)
-    # As in ZooKeeper, the default type is that of the file's name.
+    # As in ZooKeeper, the file name's extension is the default type.
     known = broker.get(f"{_TLS}{kind}.type", "").strip() or path.suffix.removeprefix(".")
     if known.upper() != _PEM:
         raise ConfigError(
-            f"the broker's {_TLS}{kind}.location {path} is no PEM file: write one out of it (keytool and openssl "
-            f"do), name it in the file that the uploader reads, with {_TLS}{kind}.type=PEM, or {_OTHERWISE}"
+            f"the broker's {_TLS}{kind}.location {path} is not a PEM file: convert it with keytool and openssl, "
+            f"name the result in the file that the uploader reads, with {_TLS}{kind}.type=PEM, or {_OTHERWISE}"
         )
     if not path.is_file():
-        raise ConfigError(f"the broker's {_TLS}{kind}.location {path} is not there, or cannot be read")
+        raise ConfigError(f"the broker's {_TLS}{kind}.location {path} does not exist or is not a file")
     return path

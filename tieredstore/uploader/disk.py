@@ -1,6 +1,7 @@
-"""The contents of the log directories, checked repeatedly, and listed where they have changed.
+"""The partitions in the broker's log directories, found by repeated checks.
 
-Events of the file system shorten the wait for the next check; nothing depends on them.
+Each check lists only the folders that have changed. Events of the file system make the next check come earlier; nothing
+depends on them.
 """
 
 from __future__ import annotations
@@ -36,16 +37,17 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _RACY_NS: Final = 2_000_000_000
-"""A folder that changed this shortly before its listing may change again within the same tick of its clock."""
+"""If a folder changed less than this before its listing, a later change may have the same modification time."""
 
 _MOST_LISTINGS: Final = 3
-"""The most repeat listings of a folder whose epochs change during each listing."""
+"""List a folder at most this often again while its leader epoch checkpoint keeps changing."""
 
 
 @dataclass(slots=True)
 class _Folder:
-    """A folder's partition, and its time of change at the last check; while ``is_settled``, only a new time needs a
-    check.
+    """A folder's partition, and its modification time at the last check.
+
+    While ``is_settled``, the folder is checked again only if that time changes.
     """
 
     where: TopicIdPartition | None = None
@@ -56,7 +58,10 @@ class _Folder:
 
 @dataclass(slots=True)
 class _LogDir:
-    """The names in the last listing, the folder's first device and inode, and a flag that it cannot be listed."""
+    """The names in a log directory's last listing. ``identity`` is its first device and inode number.
+
+    ``has_failed`` is true while the directory cannot be listed.
+    """
 
     paths: dict[str, Path | None] = field(default_factory=dict[str, "Path | None"])
     identity: tuple[int, int] | None = None
@@ -64,10 +69,10 @@ class _LogDir:
 
 
 class Disk:
-    """The partitions on the disks. ``sweep`` is for one thread; the rest is thread-safe.
+    """The partitions in the log directories. One thread calls ``sweep``; the other methods are thread-safe.
 
-    A partition is its topic id and number, and a folder is its attribute. While a broker moves one to another log
-    directory, both directories have a folder of it: the partition stays in the first until that is gone.
+    A partition is identified by topic id and number; its folder may change. While a broker moves a partition to another
+    log directory, both directories have a folder of it. The partition stays in the first folder until that is deleted.
     """
 
     def __init__(
@@ -78,8 +83,9 @@ class Disk:
         monotonic: Callable[[], float] = time.monotonic,
         made_id: Callable[[str], Uuid] | None = None,
     ) -> None:
-        """Watch the log directories; take over an earlier process's ``links``. ``made_id`` derives ids for topics
-        without one.
+        """Watch the log directories, and reuse the hard ``links`` that an earlier process left.
+
+        ``made_id`` derives ids for topics without one.
         """
         self._log_dirs = {path: _LogDir() for path in log_dirs}
         self._is_wanted, self._made_id, self._links, self._monotonic = is_wanted, made_id, links, monotonic
@@ -96,19 +102,19 @@ class Disk:
 
     @property
     def partitions(self) -> list[Partition]:
-        """Return all partitions that are here now, or have pinned segments."""
+        """Return all partitions that have a folder or pinned segments."""
         with self._lock:
             return list(self._partitions.values())
 
     def touch(self, folder: Path) -> None:
-        """Note an event in the folder: the next sweep lists it, whatever its times say."""
+        """Note an event in the folder: the next sweep lists it even if its modification time is unchanged."""
         with self._lock:
             self._touched.add(folder)
 
     def sweep(self, *, only_touched: bool = False) -> None:
-        """Check all folders, and list changed ones; or check only touched ones.
+        """Check all folders and list the changed ones. With ``only_touched``, check only folders that had events.
 
-        Partitions of a log directory that cannot be listed stay.
+        If a log directory cannot be listed, its partitions stay.
         """
         with self._lock:
             touched, self._touched = self._touched, set()
@@ -141,12 +147,12 @@ class Disk:
                 self._list(partition, partition.folder)
 
     def remove(self, partition: Partition) -> None:
-        """Forget a partition without pins and without a folder."""
+        """Forget a partition that has neither pins nor a folder."""
         with self._lock:
             if self._partitions.get(partition.where) is partition:
                 del self._partitions[partition.where]
 
-    # Parts of a sweep
+    # The parts of a sweep
 
     def _look_at(self, touched: Iterable[Path]) -> None:
         for path in touched:
@@ -156,13 +162,13 @@ class Disk:
             try:
                 mtime_ns = path.stat().st_mtime_ns
             except OSError:
-                # Deleted or moved: checking it with all others shows which.
+                # The folder was deleted or moved: the next complete sweep finds out.
                 self.touch(path)
             else:
                 self._look(path, folder, mtime_ns)
 
     def _locate(self) -> None:
-        """Find the present folders of partitions whose folder is gone, or is another topic's of the same name."""
+        """Find the new folder of each partition whose folder is gone or now belongs to a re-created topic."""
         for partition in self.partitions:
             folder = None if partition.folder is None else self._folders.get(partition.folder)
             if folder is not None and folder.where == partition.where:
@@ -176,7 +182,7 @@ class Disk:
                 self.remove(partition)
 
     def _folders_of(self, log_dir: Path) -> list[tuple[Path, int]] | None:
-        """Return the partitions' folders with their times of change; None if the disk does not answer."""
+        """Return the partitions' folders with their modification times; None if the disk does not answer."""
         folders: list[tuple[Path, int]] = []
         known, paths = self._log_dirs[log_dir], dict[str, Path | None]()
         try:
@@ -185,21 +191,21 @@ class Disk:
                 for entry in entries:
                     name = entry.name
                     path = paths[name] = known.paths[name] if name in known.paths else self._find_wanted(log_dir, name)
-                    # Only the time of each: an unchanged folder is not listed.
+                    # Read only the modification time: unchanged folders are not listed.
                     with contextlib.suppress(FileNotFoundError):
                         if path is not None and entry.is_dir():
                             folders.append((path, entry.stat().st_mtime_ns))
         except OSError as error:
             if not known.has_failed:
-                _logger.error("the log directory %s cannot be listed: %s", log_dir, error.strerror)  # noqa: TRY400
+                _logger.error("cannot list log directory %s: %s", log_dir, error.strerror)  # noqa: TRY400
             known.has_failed = True
             return None
         known.paths, known.has_failed = paths, False
         return folders
 
     def _require_same(self, log_dir: Path) -> None:
-        """Raise OSError if another folder is there: an unmounted disk leaves an empty one, which proves nothing
-        about its contents.
+        """Raise OSError if the path is now another folder. An unmounted disk leaves an empty mount point, which
+        proves nothing about the disk's contents.
         """
         status = log_dir.stat()
         identity = status.st_dev, status.st_ino
@@ -211,7 +217,7 @@ class Disk:
             )
 
     def _find_wanted(self, log_dir: Path, name: str) -> Path | None:
-        """Return the folder of that name, if it is a wanted topic's partition."""
+        """Return the folder of that name if it is a partition of a selected topic."""
         try:
             topic, _ = partition_of(Path(name))
         except ConfigError:
@@ -219,7 +225,7 @@ class Disk:
         return log_dir / name if self._is_wanted(topic) else None
 
     def _look(self, path: Path, folder: _Folder, mtime_ns: int) -> None:
-        """Identify a folder's partition, and list the folder if it is the partition's place."""
+        """Identify the folder's partition. List the folder unless the partition lies in another one."""
         looked_ns = time.time_ns()
         try:
             folder.where = self._identify(path)
@@ -231,16 +237,16 @@ class Disk:
             if partition.folder == path:
                 self._list(partition, path)
         except (TieredStoreError, OSError) as error:
-            # A folder is created file by file; one that stays incomplete is reported once.
+            # The broker creates a folder file by file, so warn only if the folder stays incomplete.
             folder.is_settled = False
-            self._warn(folder, f"{path} cannot be shipped now: {error}")
+            self._warn(folder, f"cannot ship {path} now: {error}")
             return
         folder.warned = None
         folder.looked_mtime_ns = mtime_ns
         folder.is_settled = partition.folder == path and looked_ns - mtime_ns > _RACY_NS
 
     def _add(self, where: TopicIdPartition, folder: Path | None) -> Partition:
-        """Add a new partition, with the links that an earlier process has left."""
+        """Add a new partition, with the hard links that an earlier process left."""
         partition = Partition(where, folder)
         partition.adopt(self._links.find(where), self._monotonic())
         with self._lock:
@@ -252,7 +258,7 @@ class Disk:
         try:
             topic_id = parse_partition_metadata((folder / PARTITION_METADATA).read_bytes())
         except FileNotFoundError:
-            # Brokers before Kafka 2.8 have no ids, and the raw layout needs none.
+            # Brokers before Kafka 2.8 write no topic ids, and Pinterest's raw layout does not need them.
             if self._made_id is None:
                 raise
             topic_id = self._made_id(topic)
@@ -263,28 +269,30 @@ class Disk:
             self._list_alone(partition, folder)
 
     def _list_alone(self, partition: Partition, folder: Path) -> None:
-        """One listing after the other: an earlier one that ends later would undo a newer one."""
+        """List the folder; the caller holds ``listing``. Otherwise an older listing that ends later could undo a
+        newer one.
+        """
         if partition.folder != folder:
             return
         checkpoint, listed = (folder / LEADER_EPOCH_CHECKPOINT).read_bytes(), discover_deleted(folder)
         for _ in range(_MOST_LISTINGS):
-            # Read the checkpoint after the listing too, so that it names the leaders of every listed segment.
+            # Read the checkpoint again after the listing, so that it names the leader of every listed segment.
             before, checkpoint = checkpoint, (folder / LEADER_EPOCH_CHECKPOINT).read_bytes()
             if checkpoint == before:
                 break
             listed = discover_deleted(folder)
-        # After the listing: a topic may be deleted and re-created at any moment.
+        # Identify the folder after the listing, because the topic may have been re-created meanwhile.
         if self._identify(folder) != partition.where:
             return
         epochs = parse_leader_epochs(checkpoint)
-        # A first epoch that is new may have begun long before the log's present start, and so may earlier ones: a
-        # broker that was away takes the log up at its leader's start. Readers can complete a truncated history from
-        # other brokers' uploads; a wrong one would hide those.
+        # If the checkpoint's first epoch is new to us, do not restore earlier epochs. A broker that was away takes up
+        # the log at its leader's start, so epochs may have begun long before that. Readers can complete a truncated
+        # history from other brokers' uploads; a wrong history would hide those.
         is_whole = not epochs or any(epoch == epochs[0][0] for epoch, _ in partition.epochs)
         partition.take(listed, join_epochs(partition.epochs, epochs) if is_whole else epochs, self._monotonic())
 
     def _warn(self, folder: _Folder, sentence: str) -> None:
-        # Reported the second time: most such folders are complete a moment later.
+        # Warn at the second failure: most incomplete folders are complete a moment later.
         if folder.warned is None:
             folder.warned = ""
         elif folder.warned != sentence:
@@ -296,7 +304,7 @@ _EVENTS: Final = ("FileCreatedEvent", "FileMovedEvent", "FileDeletedEvent")
 
 
 class _Handler:
-    """Report any event by its folder; the next listing finds the file. watchdog calls `dispatch`."""
+    """Reports a folder's events to watchdog's interface, by ``dispatch``. The next listing finds the file."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
@@ -306,9 +314,10 @@ class _Handler:
 
 
 class FolderWatch:
-    """Calls ``on_change`` with the folder in which a file was created, deleted or renamed; appends cost nothing.
+    """Calls ``on_change`` with the folder in which a file was created, deleted or renamed. Appends cause no call.
 
-    A lost event, a full table of watches or a network disk only cost time: this is logged once.
+    If events are lost or unsupported (a full table of watches, a network disk), changes are noticed later. The first
+    failure to watch is logged.
     """
 
     def __init__(self, on_change: Callable[[Path], None]) -> None:
@@ -331,12 +340,12 @@ class FolderWatch:
             self._give_up(str(error))
 
     def watch(self, folders: Iterable[Path]) -> bool:
-        """Watch exactly these folders. Return True if one is new: an event in it may have been missed."""
+        """Watch exactly these folders. Return True if one is new: its earlier events were missed."""
         if self._is_broken:
             return False
         wanted = set(folders)
         for folder in self._watches.keys() - wanted:
-            with contextlib.suppress(Exception):  # a deleted folder has lost its watch already
+            with contextlib.suppress(Exception):  # a deleted folder no longer has a watch
                 self._observer.unschedule(self._watches[folder])
             del self._watches[folder]
         before = len(self._watches)

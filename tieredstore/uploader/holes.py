@@ -1,6 +1,7 @@
-"""Holes of watermarks that this broker can fill, whoever leads: with the same offsets under the same epochs.
+"""Fills holes: offsets that a partition's upload watermark records as not uploaded.
 
-Kept apart from ``uploader``, which assembles the parts: holes are filled for partitions in any role, out of turn.
+This broker uploads its own copy if it has the same offsets from the same leader epochs, even if another broker leads.
+This is a separate module because holes are filled in any role and outside the schedule.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _MOST_FAILED: Final = 10_000
 class Filler:
     """Fills holes; called by one thread at a time.
 
-    ``failed`` are segments that cannot be uploaded from here either, for example damaged ones: they are not read again.
+    ``failed`` are segments that this broker cannot upload either, for example damaged ones. They are not read again.
     """
 
     uploads: Uploads
@@ -44,10 +45,10 @@ class Filler:
     failed: set[tuple[TopicIdPartition, int]] = field(default_factory=set[tuple[TopicIdPartition, int]])
 
     def fill(self, target: Target, partitions: Iterable[Partition]) -> Collection[TopicIdPartition]:
-        """Upload this broker's segments for the holes in the store; return the partitions that still have holes.
+        """Upload this broker's segments for the holes in the store. Return the partitions that still have holes.
 
-        One listing if there are none, and a check of each partition that has left the broker. Failures are retried the
-        next time; raise StoreError if the listing fails.
+        Costs one listing without holes, plus a check of each partition that has left the broker. The next call retries
+        failures. Raise StoreError if the listing fails.
         """
         with nothing_under_way():
             holey = set(target.watermarks.with_holes())
@@ -58,7 +59,7 @@ class Filler:
                     if not _Filling(self, target, partition, partition.where in holey).fill():
                         left.discard(partition.where)
                 except (TieredStoreError, OSError) as error:
-                    _logger.warning("%s: its holes cannot be filled now: %s", partition.where, error)
+                    _logger.warning("%s: cannot fill its holes now: %s", partition.where, error)
         return left
 
 
@@ -72,12 +73,12 @@ class _Filling:
     is_marked: bool
 
     def fill(self) -> bool:
-        """Fill holes as far as possible; return True if some remain."""
+        """Fill as many holes as possible; return True if some remain."""
         target, where = self.target, self.partition.where
         stored = target.watermarks.load(where, ())
         watermark = stored.value
         if watermark is None:
-            # The leader's uploader has not begun.
+            # No watermark: the leader's uploader has not begun, so no hole is recorded.
             self._unmark()
             return False
         gaps, is_leaving = list(watermark.holes), self.partition.role is Role.LEAVING
@@ -92,7 +93,7 @@ class _Filling:
         )
         if count:
             self.filler.counts.filled_offsets += count
-            _logger.warning("%s: %d offsets that were holes are shipped from here", where, count)
+            _logger.warning("%s: filled %d missing offsets from this broker", where, count)
         if not filled.holes:
             self._unmark()
         if is_leaving:
@@ -104,8 +105,9 @@ class _Filling:
             self.target.watermarks.unmark(self.partition.where)
 
     def _before_the_first(self) -> Iterator[Hole]:
-        """Yield offsets before the first stored segment: its uploader began there, because its disk had no earlier
-        ones.
+        """Yield the offsets before the first stored segment as a hole.
+
+        The leader's uploader began there because its disk had no earlier offsets.
         """
         first = self.target.watermarks.first(self.partition.where)
         if first is not None and first.start_offset > 0 and first.segment_leader_epochs:
@@ -113,7 +115,7 @@ class _Filling:
             yield Hole(0, first.start_offset - 1, "the leader's disk did not have it", 0, leader_epochs=epochs)
 
     def _release(self, watermark: Watermark, gaps: Sequence[Hole]) -> None:
-        """Unpin segments that the store has, or that do not match a hole."""
+        """Unpin segments that are stored, and those that cannot fill a hole."""
         extents = [(gap.first_offset, gap.last_offset) for gap in gaps]
         for segment in self.partition.pending():
             if segment.next_offset > watermark.next_offset or segment.may_fill(extents):
@@ -121,20 +123,20 @@ class _Filling:
             if segment.meets(extents):
                 self.filler.counts.abandoned_segments += 1
                 _logger.warning(
-                    "%s: offsets %d to %d are let go unshipped: they are not the records that the log has there now",
+                    "%s: dropped offsets %d to %d without shipping them: the log now has other records there",
                     self.partition.where, segment.base_offset, segment.next_offset - 1,
                 )  # fmt: skip
             self.partition.forget(segment)
 
     def _ship_missing(self, watermark: Watermark, gaps: Sequence[Hole]) -> Iterator[LogSegment]:
-        """Upload local segments with offsets of these holes, and yield each."""
+        """Upload local segments with offsets in these holes; yield each one uploaded."""
         partition, filler = self.partition, self.filler
         high = self._high_watermark()
         for segment in self._candidates(gaps):
             holes = [hole for hole in gaps if segment.meets([(hole.first_offset, hole.last_offset)])]
             if not holes or (partition.where, segment.base_offset) in filler.failed:
                 continue
-            # Records that are not replicated may be truncated again.
+            # Skip records that are not replicated: a new leader may still truncate them.
             if high is not None and segment.next_offset > high:
                 continue
             if partition.folder is None and not segment.is_replicated and not all(hole.leader_epochs for hole in holes):
@@ -146,28 +148,30 @@ class _Filling:
                 yield described
 
     def _candidates(self, gaps: Sequence[Hole]) -> list[Segment]:
-        """Return the pinned segments that the broker has deleted, and the closed ones in its folder: most of these
-        are uploaded and no longer known.
+        """Return pinned segments that the broker has deleted, and all closed segments in its folder.
+
+        The folder must be listed, because the uploader forgets uploaded segments.
         """
         partition, folder = self.partition, self.partition.folder
         extents = [(gap.first_offset, gap.last_offset) for gap in gaps]
         known = {segment.base_offset: segment for segment in partition.pending() if segment.may_fill(extents)}
         for place in () if folder is None or not gaps else discover_deleted(folder):
-            # The active one may still grow.
+            # Skip the active segment, which may still grow.
             if place.next_base_offset is not None and not is_stub(place):
                 known.setdefault(place.base_offset, Segment(place, 0.0, partition.epochs))
         return [known[base] for base in sorted(known)]
 
     def _high_watermark(self) -> int | None:
-        """Return the high watermark of the broker's checkpoint; None without one, and for a partition that has left:
-        then only epochs decide.
+        """Return the high watermark in the broker's checkpoint, or None if there is no checkpoint or no folder.
+
+        Without a high watermark, only leader epochs decide.
         """
         folder = self.partition.folder
         highs = None if folder is None else high_watermarks(folder.parent)
         return None if highs is None else highs.get(self.partition.name, 0)
 
     def _ship(self, segment: Segment, holes: list[Hole], watermark: Watermark) -> LogSegment | None:
-        """Upload the segment and return it; None if it fails, or does not match the hole."""
+        """Upload the segment and return it; None if it cannot be read or does not match the holes."""
         partition, filler = self.partition, self.filler
         with contextlib.ExitStack() as opened:
             try:
@@ -186,7 +190,7 @@ class _Filling:
                     raise
                 if len(filler.failed) < _MOST_FAILED:
                     filler.failed.add((partition.where, segment.base_offset))
-                _logger.info("%s fills no hole: %s", segment.place, error)
+                _logger.info("%s cannot fill a hole: %s", segment.place, error)
         return None
 
 
@@ -202,11 +206,11 @@ def _size(first: int, last: int) -> int:
 
 
 def agrees(described: LogSegment, hole: Hole, epochs: LeaderEpochs, watermark: Watermark) -> bool:
-    """Return True if these are the missing records: written by the same leaders; ``epochs`` are the local log's.
+    """Return True if the segment has the missing records, written by the same leaders.
 
-    For earlier offsets, the first epoch that the hole knows decides: two replicas with the same epoch at an offset have
-    the same records up to there. If the hole knows none, a log matches whose last leader is not older than the
-    watermark's last writer: below its high watermark it is that leader's.
+    ``epochs`` are the local log's. Two replicas with the same epoch at an offset have the same records up to it, so the
+    first epoch recorded in the hole decides for offsets before its start. Without recorded epochs, compare the last
+    local epoch with the watermark's: the local log matches if it is at least as new.
     """
     known = hole.leader_epochs
     if not known:

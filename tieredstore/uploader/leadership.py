@@ -1,4 +1,4 @@
-"""The partitions that this broker should upload, by the settings, the cluster or ZooKeeper."""
+"""The partitions that this broker leads, according to the settings, the cluster's metadata or ZooKeeper."""
 
 from __future__ import annotations
 
@@ -23,30 +23,32 @@ if TYPE_CHECKING:
     from tieredstore.live.broker_state import BrokerState
 
 UNKNOWN_S = 30.0
-"""After this long without an answer the leaders count as unknown."""
+"""After this time without an answer, leadership counts as unknown."""
 
 
 class Leadership(ABC):
-    """Knows the partitions led by this uploader's broker. Subclasses are made with the environment."""
+    """Finds the partitions that this uploader's broker leads. Subclasses take the environment as their only
+    argument.
+    """
 
     def __init__(self, environment: BrokerEnvironment) -> None:
         self.environment = environment
 
     @abstractmethod
     def led(self) -> Collection[TopicPartition] | None:
-        """Return the partitions led now; None for all local ones. Called every second.
+        """Return the partitions led now, or None if all local ones are. Called every second.
 
-        Raise a TieredStoreError if they are unknown now: the last answer stays valid for 30 seconds.
+        Raise a TieredStoreError if leadership is unknown: the caller uses the last answer for 30 seconds.
         """
 
     def watch(self, partitions: Collection[TopicPartition]) -> None:  # noqa: B027  who asks for all has no use for it
-        """Note the local partitions, after each look at the folders; only these will be asked about."""
+        """Note the local partitions: ``led`` needs to answer for no others. Called after each check of the folders."""
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None] | None:
         """Return the topics' present ids in the cluster; None if there is no source to ask.
 
-        The value is None for a topic that does not exist, and a zero id for one that has no id; a topic of unknown
-        state is left out. Called when a partition's folder is gone. Raise a TieredStoreError if nothing is known now.
+        The value is None for a topic that does not exist, and a zero id for a topic without an id. Omit topics of
+        unknown state. Called when a partition's folder is gone. Raise a TieredStoreError if nothing is known now.
         """
         del topics
         return None
@@ -56,32 +58,32 @@ class Leadership(ABC):
 
 
 class StaticLeadership(Leadership):
-    """Leads all partitions in the log directories."""
+    """Leadership for ``uploader.leadership=static``: this broker leads all partitions in its log directories."""
 
     def led(self) -> None:
-        """Return None: all."""
+        """Return None, for all local partitions."""
         return
 
 
 class ClusterLeadership(Leadership):
-    """Asks for the cluster's metadata, on KRaft and ZooKeeper alike."""
+    """Leadership from the cluster's metadata, with KRaft and ZooKeeper alike."""
 
     def __init__(self, environment: BrokerEnvironment, broker: BrokerState) -> None:
         super().__init__(environment)
         self._broker = broker
 
     def led(self) -> Collection[TopicPartition]:
-        """Ask by one request."""
+        """Read all leaders by one metadata request."""
         own = self.environment.broker_id
         return frozenset(where for where, leader in self._broker.leaders().items() if leader == own)
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None]:
-        """Ask by one request."""
+        """Read the ids by one metadata request."""
         return self._broker.topic_ids(topics)
 
 
 class LeadershipView:
-    """The last answer, and whether it is still valid. Thread-safe."""
+    """The last answer of a `Leadership`, and its age. Thread-safe."""
 
     def __init__(self, leadership: Leadership, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._leadership = leadership
@@ -91,22 +93,22 @@ class LeadershipView:
         self._answered_s: float | None = None
 
     def watch(self, partitions: Collection[TopicPartition]) -> None:
-        """Pass on the local partitions."""
+        """Forward the local partitions to the leadership."""
         self._leadership.watch(partitions)
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None] | None:
-        """Ask the leadership."""
+        """Forward the request to the leadership."""
         return self._leadership.topic_ids(topics)
 
     def refresh(self) -> None:
-        """Ask again; an error of the leadership is raised, and the last answer stays."""
+        """Ask again. If the leadership raises an error, keep the last answer and pass the error on."""
         led = self._leadership.led()
         with self._lock:
             self._led, self._answered_s = led, self._monotonic()
 
     @property
     def is_known(self) -> bool:
-        """True if there is a valid answer."""
+        """True if the last answer is still valid."""
         answered_s = self._answered_s
         return answered_s is not None and self._monotonic() - answered_s <= UNKNOWN_S
 
@@ -116,18 +118,18 @@ class LeadershipView:
         return self._answered_s is not None
 
     def leads(self, where: TopicPartition) -> bool:
-        """Return True if the partition is led by the last answer."""
+        """Return True if this broker leads the partition, by the last answer."""
         led = self._led
         return led is None or where in led
 
     def count(self) -> int | None:
-        """Return the number of led partitions of all topics; None for all local ones."""
+        """Return the number of led partitions; None if all local ones are led."""
         led = self._led
         return None if led is None else len(led)
 
 
 def leadership_of(name: str, environment: BrokerEnvironment, broker: BrokerState | None) -> Leadership:
-    """Make the class that ``uploader.leadership`` names; raise ConfigError for an unusable class."""
+    """Create the leadership that ``uploader.leadership`` names. Raise ConfigError if its class is unusable."""
     if name == STATIC:
         return StaticLeadership(environment)
     if name == AUTO:
@@ -149,13 +151,14 @@ _ANSWER_S: Final = 10.0
 _AT_ONCE: Final = 1000
 _NOBODY: Final = -1
 _AGAIN_S: Final = 60.0
-"""The interval at which each state is read again, even without an event of its watch."""
+"""Each state is read again after this interval, even if its watch reports no change."""
 
 
 class ZooKeeperLeadership(Leadership):
-    """Reads ``/brokers/topics/<topic>/partitions/<partition>/state``, and again after ZooKeeper reports a change.
+    """Leadership from ``/brokers/topics/<topic>/partitions/<partition>/state`` in ZooKeeper.
 
-    Only of local partitions (:meth:`watch`). Without a connection the leaders are unknown.
+    A state is read again after ZooKeeper reports a change of it. Only the states of local partitions are read (see
+    :meth:`watch`). Without a connection, leadership is unknown.
     """
 
     def __init__(self, environment: BrokerEnvironment) -> None:
@@ -175,7 +178,7 @@ class ZooKeeperLeadership(Leadership):
             ) from error
 
     def watch(self, partitions: Collection[TopicPartition]) -> None:
-        """Watch these partitions, and no others, from now on."""
+        """Read the states of exactly these partitions from now on."""
         with self._lock:
             wanted = set(partitions)
             for where in self._leaders.keys() - wanted:
@@ -184,7 +187,7 @@ class ZooKeeperLeadership(Leadership):
             self._stale |= wanted - self._leaders.keys()
 
     def led(self) -> Collection[TopicPartition]:
-        """Read changed states, many at once; raise BrokerUnavailableError without a connection."""
+        """Read the changed states in batches. Raise BrokerUnavailableError without a connection."""
         client = self._connect()
         if time.monotonic() - self._read_all_s > _AGAIN_S:
             self._forget()
@@ -202,7 +205,7 @@ class ZooKeeperLeadership(Leadership):
             return frozenset(where for where, leader in self._leaders.items() if leader == own)
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None]:
-        """Read ``/brokers/topics/<topic>``; raise BrokerUnavailableError without a connection."""
+        """Read ``/brokers/topics/<topic>`` of each topic. Raise BrokerUnavailableError without a connection."""
         client, ids = self._connect(), dict[str, Uuid | None]()
         for topic in topics:
             path = f"/brokers/topics/{topic}"
@@ -219,7 +222,7 @@ class ZooKeeperLeadership(Leadership):
         return ids
 
     def close(self) -> None:
-        """End the session."""
+        """End the ZooKeeper session."""
         client, self._client = self._client, None
         if client is not None:
             with contextlib.suppress(Exception):
@@ -227,7 +230,7 @@ class ZooKeeperLeadership(Leadership):
                 client.close()
 
     def _connect(self) -> Any:
-        """Return the client, which connects from the first call on and reconnects by itself."""
+        """Return the client. The first call connects it; later it reconnects by itself."""
         if self._client is None:
             tls = self.environment.zookeeper_tls
             options = {} if tls is None else tls.options()
@@ -235,21 +238,21 @@ class ZooKeeperLeadership(Leadership):
                 self._client = self._kazoo.KazooClient(
                     self.environment.zookeeper,
                     timeout=_SESSION_S,
-                    # Without limit, and at most a second apart.
+                    # Retry forever, at most a second apart.
                     connection_retry={"max_tries": -1, "max_delay": 1.0},
                     **options,
                 )
             except ValueError as error:
-                raise ConfigError(f"uploader.zookeeper.connect is no list of hosts: {error}") from error
+                raise ConfigError(f"uploader.zookeeper.connect is not a list of hosts: {error}") from error
             self._client.add_listener(self._connection_changed)
             self._client.start_async()
-        # A single run asks once, and connecting takes a moment.
+        # Wait for the connection, because a single run (``--once``) asks only once.
         if not self._is_live.wait(_ANSWER_S):
             raise BrokerUnavailableError(f"ZooKeeper at {self.environment.zookeeper} is not connected")
         return self._client
 
     def _connection_changed(self, state: object) -> None:
-        """Forget the watches of the previous connection."""
+        """Set or clear the flag of a live connection. A new connection has no watches, so all states become stale."""
         if state == self._kazoo.KazooState.CONNECTED:
             self._forget()
             self._is_live.set()
@@ -262,19 +265,19 @@ class ZooKeeperLeadership(Leadership):
             self._read_all_s = time.monotonic()
 
     def _read(self, client: Any, partitions: Iterable[TopicPartition]) -> None:
-        """Send all requests, then take the answers."""
+        """Send all requests first, then wait for the answers."""
         asked = [(where, client.get_async(_state_path(where), watch=self._watcher(where))) for where in partitions]
         end = time.monotonic() + _ANSWER_S
         for where, answer in asked:
             try:
                 raw, _ = answer.get(timeout=max(0.01, end - time.monotonic()))
             except self._errors.NoNodeError:
-                # A topic that is being made or deleted: ask again the next time.
+                # The topic is being created or deleted: ask again the next time.
                 self._note(where, _NOBODY, is_stale=True)
                 continue
             except (self._errors.NoAuthError, self._errors.AuthFailedError) as error:
                 raise BrokerDeniedError(
-                    f"ZooKeeper at {self.environment.zookeeper} refuses to have {_state_path(where)} read"
+                    f"ZooKeeper at {self.environment.zookeeper} denies reading {_state_path(where)}"
                 ) from error
             except Exception as error:
                 raise BrokerUnavailableError(
@@ -301,7 +304,7 @@ def _state_path(where: TopicPartition) -> str:
 
 
 def _leader_of(raw: bytes, where: TopicPartition) -> int:
-    """Parse the id of the leading broker; -1 if there is none, or if the state is unreadable."""
+    """Parse the leading broker's id; return -1 without a leader, or if the state is unreadable."""
     try:
         leader = json.loads(raw)["leader"]
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -313,7 +316,7 @@ def _leader_of(raw: bytes, where: TopicPartition) -> int:
 
 
 def _topic_id_of(raw: bytes) -> Uuid:
-    """Parse the topic's id; zero before Kafka 2.8, or if it is unreadable: the topic still exists."""
+    """Parse the topic's id. Return zero before Kafka 2.8, and if it is unreadable, because the topic still exists."""
     try:
         return Uuid.parse(json.loads(raw)["topic_id"])
     except (ValueError, TypeError, KeyError, RecursionError, ConfigError):

@@ -1,6 +1,6 @@
-"""Hard links to the files of closed segments: they outlive the broker's deletion, even while no uploader runs.
+"""Hard links to the files of closed segments, which keep them after the broker deletes them, even without an uploader.
 
-One folder for each segment, made beside its final place and renamed when complete::
+Each segment has one folder. It is filled under a temporary name beside its final place and then renamed::
 
     <hold.dir>/<topic>-<topic id>/<partition>/<base offset>-<next offset>/
         <base offset>.log .index .timeindex [.txnindex]   <next offset>.snapshot
@@ -40,7 +40,7 @@ _DESCRIPTORS: Final = Path("/proc/self/fd")
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The links to one segment's files; ``next_offset`` is one more than its last offset."""
+    """The hard links to one segment's files. ``next_offset`` is one more than the segment's last offset."""
 
     folder: Path
     base_offset: int
@@ -48,7 +48,7 @@ class Link:
     is_read_only: bool = False
 
     def place(self, segment: FoundSegment) -> FoundSegment:
-        """Return the segment's place here."""
+        """Return the segment's place in this folder of links."""
         return FoundSegment(self.folder, segment.topic, segment.partition, self.base_offset, self.next_offset)
 
     @property
@@ -58,17 +58,17 @@ class Link:
 
     @property
     def log(self) -> Path:
-        """Its log."""
+        """The path of the linked log."""
         return self.folder / f"{self.base_offset:020d}.log"
 
     @property
     def snapshot(self) -> Path:
-        """The producer snapshot after its last offset, which the broker wrote when it closed the segment."""
+        """The path of the linked producer snapshot, which the broker wrote when it closed the segment."""
         return self.folder / f"{self.next_offset:020d}.snapshot"
 
     @property
     def epochs(self) -> LeaderEpochs:
-        """The partition's epochs at that time; none if unreadable, and then the batches have them."""
+        """The partition's epochs when the links were made; empty if unreadable (then the batches' epochs count)."""
         try:
             return parse_leader_epochs((self.folder / LEADER_EPOCH_CHECKPOINT).read_bytes())
         except (OSError, TieredStoreError):
@@ -76,23 +76,23 @@ class Link:
 
     @property
     def is_replicated(self) -> bool:
-        """True if all of it was replicated, so that no clean election has removed it."""
+        """True if the whole segment was replicated: no clean election can have truncated it."""
         return (self.folder / _REPLICATED).exists()
 
     def mark_replicated(self) -> None:
-        """Record that it is replicated, unless the disk is too full."""
+        """Record that the segment is replicated. A full disk prevents that, without an error."""
         with contextlib.suppress(OSError):
             (self.folder / _REPLICATED).touch()
 
     def remove(self) -> None:
-        """Remove the files. An incomplete folder is never taken for a segment."""
+        """Remove the links. Rename the folder first, so that a half-empty folder never counts as a segment."""
         if self.is_read_only:
             return
         gone = self.folder.with_name(self.folder.name + _GONE)
         try:
             self.folder.rename(gone)
         except OSError:
-            # A full disk may have no space for a new name. A folder without its log is no segment either.
+            # A full disk may have no space for a new name. Remove the log first: a folder without it is no segment.
             gone = self.folder
             with contextlib.suppress(OSError):
                 self.log.unlink()
@@ -103,12 +103,12 @@ class Link:
 
 
 class Links:
-    """The folders for links, one on each file system with log directories. Thread-safe."""
+    """The folders for hard links: one on each file system that has log directories. Thread-safe."""
 
     def __init__(self, folders: Iterable[str], log_dirs: Sequence[Path]) -> None:
-        """Lock the folders. Raise ConfigError for one that is absent, inside a log directory, or another uploader's.
+        """Lock the folders. Without any folder, no links are made.
 
-        Without a folder nothing is linked.
+        Raise ConfigError for a folder that is absent, inside a log directory, or in use by another uploader.
         """
         self._devices = {log_dir: log_dir.stat().st_dev for log_dir in log_dirs}
         self._locks: list[int] = []
@@ -119,8 +119,8 @@ class Links:
         for log_dir, device in self._devices.items():
             if usable and device not in self._by_device:
                 raise ConfigError(
-                    f"no folder of uploader.hold.dir is on the file system of the log directory {log_dir}, and no link "
-                    "goes from one to another: add a folder there"
+                    f"uploader.hold.dir has no folder on the file system of log directory {log_dir}, and hard links "
+                    "cannot cross file systems: add a folder there"
                 )
         for folder in self._by_device.values():
             try:
@@ -137,12 +137,12 @@ class Links:
 
     @property
     def is_working(self) -> bool:
-        """True if there is a folder, and the last link succeeded."""
+        """True if there is a folder for links and the last attempt to link succeeded."""
         return self.is_on and not self._has_failed
 
     def make(self, where: TopicIdPartition, segment: OpenSegment, epochs: LeaderEpochs) -> Link | None:
-        """Link open files; None if that fails, which is logged once."""
-        # Their place when opened: the partition may have moved to another disk since.
+        """Link the open files of a segment; return None if that fails. The first failure is logged."""
+        # Use the place where the files were opened: the partition may have moved to another disk since.
         device = self._devices.get(segment.place.directory.parent)
         if not self.is_on or device is None:
             return None
@@ -163,13 +163,13 @@ class Links:
         return link
 
     def find(self, where: TopicIdPartition) -> list[Link]:
-        """Return the links to segments of a partition, in the order of offsets."""
+        """Return the links to a partition's segments, in offset order."""
         parents = [_partition_folder(folder, where) for folder in self._by_device.values()]
         listed = [entry for parent in parents for entry in _segments(parent, is_read_only=self.is_read_only)]
         return sorted(listed, key=lambda entry: entry.base_offset)
 
     def orphans(self, known: Iterable[TopicIdPartition], is_wanted: Callable[[str], bool]) -> list[TopicIdPartition]:
-        """Return the partitions of which only links remain here; log those of topics that settings exclude."""
+        """Return partitions that have links here but no folder. Log excluded topics that still have links."""
         here = {(f"{where.topic}-{where.topic_id}", str(where.partition)) for where in known}
         excluded: set[str] = set()
         orphans: dict[TopicIdPartition, None] = {}
@@ -184,13 +184,13 @@ class Links:
                 excluded.add(match[1])
         if excluded and not self.is_read_only:
             _logger.warning(
-                "uploader.hold.dir has segments of topics that are not shipped any more; they take room until they are "
-                "removed by hand: %s", ", ".join(sorted(excluded)),
+                "uploader.hold.dir still has segments of topics that are no longer shipped; remove them by hand to "
+                "free the space: %s", ", ".join(sorted(excluded)),
             )  # fmt: skip
         return list(orphans)
 
     def close(self) -> None:
-        """Release the locks; the links stay."""
+        """Release the locks on the folders; the links stay."""
         for descriptor in self._locks:
             os.close(descriptor)
         self._locks.clear()
@@ -201,8 +201,8 @@ class Links:
         self._has_failed = True
         reason = error.strerror
         if error.errno == errno.EPERM:
-            reason = "the system lets only their owner link the broker's files: run the uploader as the broker's user"
-        _logger.error("no links are made in %s, and files are held only as long as this runs: %s", folder, reason)
+            reason = "only their owner may link the broker's files: run the uploader as the broker's user"
+        _logger.error("cannot make links in %s, so files are held only while the uploader runs: %s", folder, reason)
 
 
 def _partition_folder(root: Path, where: TopicIdPartition) -> Path:
@@ -217,8 +217,9 @@ def _link(link: Link, segment: OpenSegment, epochs: LeaderEpochs) -> None:
         descriptor = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for file in segment.files:
-                # By its descriptor: the broker may rename the file at any moment. With a folder's descriptor,
-                # irrelevant for an absolute path, Python follows the link in /proc.
+                # Link by the descriptor, because the broker may rename the file at any moment. Python follows the
+                # symbolic link in /proc only if a folder's descriptor is given too; for an absolute path it has no
+                # other effect.
                 os.link(
                     _DESCRIPTORS / str(file.descriptor),
                     part / file.path.name.removesuffix(DELETED),
@@ -230,7 +231,8 @@ def _link(link: Link, segment: OpenSegment, epochs: LeaderEpochs) -> None:
         (part / LEADER_EPOCH_CHECKPOINT).write_bytes(format_leader_epochs(epochs))
         part.rename(link.folder)
     except OSError:
-        # On a full disk links succeed and the small file does not: half a link would keep the log's bytes for ever.
+        # On a full disk, links succeed but the small checkpoint file fails. An incomplete folder would keep the log's
+        # bytes forever.
         shutil.rmtree(part, ignore_errors=True)
         raise
 
@@ -258,7 +260,7 @@ def _segments(parent: Path, *, is_read_only: bool) -> Iterator[Link]:
 
 def _usable(folder: Path, log_dirs: Sequence[Path]) -> Path:
     if not folder.is_dir():
-        raise ConfigError(f"uploader.hold.dir is {folder}, which is not there, or is no folder: make it")
+        raise ConfigError(f"uploader.hold.dir: {folder} does not exist or is not a directory: create it")
     real = folder.resolve()
     for log_dir in log_dirs:
         if real.is_relative_to(log_dir.resolve()):
@@ -270,7 +272,10 @@ def _usable(folder: Path, log_dirs: Sequence[Path]) -> Path:
 
 
 def lock_folder(folder: Path, otherwise: str) -> int:
-    """Open and lock a folder until it is closed; raise ConfigError with ``otherwise`` if another process has it."""
+    """Open and lock a folder; return the descriptor. Closing it releases the lock.
+
+    Raise ConfigError with the text ``otherwise`` if another process holds the lock.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

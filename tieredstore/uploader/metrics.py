@@ -1,4 +1,4 @@
-"""The uploader's counters and their Prometheus metrics: sums over partitions, because their number is unbounded."""
+"""The uploader's counters and gauges for Prometheus. They are sums over partitions, whose number is unbounded."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ if TYPE_CHECKING:
 
 COUNTERS: Final[Mapping[str, str]] = {
     "segments": "Segments shipped.",
-    "bytes": "Bytes of the logs of segments shipped.",
-    "stored_bytes": "Bytes that these segments take in the store.",
-    "tries": "Tries to ship a segment.",
-    "failed_tries": "Tries to ship a segment that failed.",
-    "holes": "Losses: ranges of offsets that could not be shipped.",
-    "lost_offsets": "Offsets in these ranges.",
-    "filled_offsets": "Offsets that were holes, of whichever broker's uploader, and were shipped from here.",
+    "bytes": "Log bytes of segments shipped.",
+    "stored_bytes": "Stored bytes of segments shipped.",
+    "tries": "Attempts to ship a segment.",
+    "failed_tries": "Failed attempts to ship a segment.",
+    "holes": "Holes: ranges of offsets that could not be shipped.",
+    "lost_offsets": "Offsets in holes.",
+    "filled_offsets": "Offsets in holes, of any broker's uploader, that this uploader shipped later.",
     "expired_segments": "Segments deleted from the store by uploader.retention.",
-    "expired_bytes": "Bytes that these took in the store.",
-    "abandoned_segments": "Segments let go unshipped: their topic was deleted, or the log has other records there.",
-    "moved_back": "Watermarks moved back since a later leader epoch began before them.",
+    "expired_bytes": "Stored bytes deleted by uploader.retention.",
+    "abandoned_segments": "Segments dropped without shipping: the topic was deleted, or the log now has other records.",
+    "moved_back": "Watermarks moved back because a later leader epoch began before them.",
 }
 
 GAUGES: Final[Mapping[str, str]] = {
     "lag_segments": "Closed segments of led partitions that are not shipped.",
-    "lag_bytes": "Bytes of their logs.",
-    "oldest_segment_age_seconds": "How long the one is closed that was closed first; 0 if none waits.",
-    "waiting_partitions": "Led partitions whose next segment is not settled.",
-    "failing_partitions": "Led partitions whose last try failed.",
+    "lag_bytes": "Log bytes of closed segments of led partitions that are not shipped.",
+    "oldest_segment_age_seconds": "Seconds since the oldest unshipped segment was closed; 0 without one.",
+    "waiting_partitions": "Led partitions whose next segment may not be shipped yet.",
+    "failing_partitions": "Led partitions whose last attempt failed.",
     "partitions": "Partitions in the log directories selected for shipping.",
-    "led_partitions": "Those of them that this broker leads.",
-    "leaving_segments": "Segments held of partitions that left this broker, until the store has them.",
-    "leadership_known": "1 if it is known which these are, else 0.",
+    "led_partitions": "Partitions selected for shipping that this broker leads.",
+    "leaving_segments": "Segments of partitions that left this broker, held until the store has them.",
+    "leadership_known": "1 if the led partitions are known, else 0.",
     "recorded_holes": "Ranges of offsets recorded as not shipped in the watermarks of led partitions.",
     "held_files": "Files held open.",
-    "held_deleted_bytes": "Bytes on disk of logs that only the uploader keeps.",
+    "held_deleted_bytes": "Bytes on disk of logs that the broker deleted and the uploader keeps.",
     "refused_topics": "Topics that are not shipped because they are compacted or tiered by the broker.",
 }
 
 
 @dataclass(slots=True)
 class Counts:
-    """Totals of one uploader. Updated without a lock of their own: a rare lost count does no harm.
+    """Totals of one uploader, with one field for each metric in ``COUNTERS``.
 
-    One field for each metric, as ``COUNTERS`` names them.
+    Threads update them without a lock, because a rare lost count does no harm.
     """
 
     segments: int = 0
@@ -72,7 +72,7 @@ class Counts:
     unfilled: dict[TopicIdPartition, str] = field(default_factory=dict[TopicIdPartition, str])
 
     def hole(self, where: TopicIdPartition, first: int, last: int, reason: str) -> None:
-        """Count one more loss."""
+        """Count a new hole: offsets that could not be uploaded."""
         self.holes += 1
         self.lost_offsets += last - first + 1
         self.recorded[where] = self.recorded.get(where, 0) + 1
@@ -81,7 +81,7 @@ class Counts:
 
     @property
     def last_unfilled(self) -> str | None:
-        """Return the last loss since the start that was not filled."""
+        """Return the newest hole since the start that is still unfilled."""
         return next(reversed(list(self.unfilled.values())), None)
 
     def fill(self, where: TopicIdPartition) -> None:
@@ -90,12 +90,12 @@ class Counts:
         self.recorded.pop(where, None)
 
     def know_holes(self, where: TopicIdPartition, count: int) -> None:
-        """Note the holes of a watermark when it was read."""
+        """Note the number of holes in a watermark that was just read."""
         self.recorded[where] = count
 
 
 class CountsCollector(Collector):
-    """Exports the totals, and the present values of ``gauges``; registered until it is closed."""
+    """Exports the totals, and the present ``gauges``. Registered with Prometheus until it is closed."""
 
     def __init__(
         self, counts: Counts, gauges: Callable[[], Mapping[str, float]], registry: CollectorRegistry = REGISTRY
@@ -104,7 +104,7 @@ class CountsCollector(Collector):
         registry.register(self)
 
     def describe(self) -> Iterable[Metric]:
-        """Return the names, so that a second collector is noticed."""
+        """Return the metrics' names, so that the registry refuses a second collector."""
         return (*self._counters(), *(GaugeMetricFamily(_name(name), meaning) for name, meaning in GAUGES.items()))
 
     def collect(self) -> Iterable[Metric]:
@@ -115,7 +115,7 @@ class CountsCollector(Collector):
             yield GaugeMetricFamily(_name(name), meaning, value=values.get(name, 0.0))
 
     def close(self) -> None:
-        """Unregister."""
+        """Unregister the collector."""
         self._registry.unregister(self)
 
     def _counters(self) -> Iterable[Metric]:
@@ -128,7 +128,7 @@ def _name(name: str) -> str:
 
 
 def levels_of(uploader: Uploader, now_s: float) -> Mapping[str, float]:
-    """Return the gauges by their names, as of this moment of the uploader's clock."""
+    """Return the values of ``GAUGES``. ``now_s`` is the present time of the uploader's clock."""
     partitions = uploader.disk.partitions
     led = [partition for partition in partitions if partition.role is Role.LED]
     leaving = [partition for partition in partitions if partition.role is Role.LEAVING]

@@ -1,4 +1,4 @@
-"""The system's page cache, left unchanged: a broker serves its readers from there."""
+"""Reading without displacing the system's page cache, from which a broker serves its consumers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _WOULD_WAIT: Final = frozenset({errno.EAGAIN, errno.EWOULDBLOCK})
 
 @contextlib.contextmanager
 def cache_as_it_was(descriptor: int) -> Generator[None]:
-    """Drop pages of the file that the block brought into the cache; keep those cached before.
+    """Drop the file's pages that the block read into the page cache; keep pages that were cached before.
 
-    ``descriptor`` is the caller's own, not shared with another process. If the system cannot list cached pages, nothing
-    is dropped.
+    ``descriptor`` must be the caller's own, not shared with another process. If the system cannot list cached pages,
+    drop nothing.
     """
     absent = list(list_uncached(descriptor))
     try:
@@ -29,15 +29,15 @@ def cache_as_it_was(descriptor: int) -> Generator[None]:
 
 
 def list_uncached(descriptor: int) -> Iterator[tuple[int, int]]:
-    """Yield the uncached ranges (start, length) of a file, by blocks of 1 MiB; none if the system cannot tell."""
+    """Yield the uncached ranges (start, length) of a file, in blocks of 1 MiB; none if the system cannot tell."""
     size = os.fstat(descriptor).st_size
     if size <= _BLOCK:
-        # The usual case where files are many: a small one is read whole, so its first byte decides.
+        # Of a file of at most one block, the first byte stands for all: uploads read such a file whole.
         yield from _small(descriptor, size)
         return
     start: int | None = None
     try:
-        # Otherwise the first probe of an uncached page would read the pages after it.
+        # Without this advice, probing an uncached page would read the following pages ahead.
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         for offset in range(0, size, _BLOCK):
             if _is_cached(descriptor, offset):
@@ -46,7 +46,7 @@ def list_uncached(descriptor: int) -> Iterator[tuple[int, int]]:
                     start = None
             elif start is None:
                 start = offset
-    except OSError:  # the file system cannot tell
+    except OSError:  # the file system does not support RWF_NOWAIT
         return
     finally:
         with contextlib.suppress(OSError):
@@ -56,13 +56,13 @@ def list_uncached(descriptor: int) -> Iterator[tuple[int, int]]:
 
 
 def _small(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
-    with contextlib.suppress(OSError):  # as above
+    with contextlib.suppress(OSError):  # the file system does not support RWF_NOWAIT
         if size and not _is_cached(descriptor, 0):
             yield 0, size
 
 
 def _is_cached(descriptor: int, offset: int) -> bool:
-    """Return True if a byte is available without waiting for the disk."""
+    """Return True if the byte at ``offset`` can be read without waiting for the disk."""
     try:
         os.preadv(descriptor, [bytearray(1)], offset, os.RWF_NOWAIT)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""One partition of the uploader: its segments that are not uploaded yet, its progress, and its role."""
+"""One partition of the uploader: its role, the upload's progress, and the segments that are still to upload."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from tieredstore.uploader.segment import Segment, is_stub
 from tieredstore.uploader.watermarks import StoredWatermark
 
 _MAYBE_CUT: Final = (
-    "it was deleted while no uploader ran, and the log has had other leaders since: it may have been cut before, and "
-    "nothing here tells any more"
+    "it was deleted while no uploader ran, and the log has had other leaders since: it may have been truncated before"
 )
 
 
 class Role(enum.Enum):
-    """The uploader's task for a partition. Only the leadership's answers change it, and the disk for *leaving*.
+    """The uploader's task for a partition. Changed by the leadership's answers, and by the disk if the folder is gone.
 
     ========  =================================================================================
     role      next
@@ -37,21 +36,21 @@ class Role(enum.Enum):
     """
 
     IGNORED = "ignored"
-    """Pins nothing."""
+    """Nothing is pinned."""
     FOLLOWED = "followed"
-    """Another broker leads, and this one may be next: pinned from ``shipped`` on; while that is unknown, only
-    segments about to be deleted.
+    """Another broker leads, but this broker may lead next. Segments from ``shipped`` on are pinned. While
+    ``shipped`` is unknown, only segments that the broker is about to delete are pinned.
     """
     LED = "led"
-    """Pinned and uploaded."""
+    """This broker leads: segments are pinned and uploaded."""
     LEAVING = "leaving"
-    """This broker has no folder of it any more, but its topic exists: pinned segments stay, and fill holes, until
-    the store has them.
+    """The broker has no folder of the partition any more, but the topic exists. Pinned segments stay, and may fill
+    holes, until the store has them.
     """
 
 
 class ProgressState(enum.Enum):
-    """The knowledge about a partition's object in the store."""
+    """How much the uploader knows of a partition's watermark object in the store."""
 
     UNKNOWN = "unknown"
     SAVED = "saved"
@@ -61,7 +60,7 @@ class ProgressState(enum.Enum):
 
 @dataclass(slots=True)
 class Progress:
-    """The progress of a partition (``value``), and the store's object that records it, as last seen.
+    """A partition's upload progress (``value``), and the store's watermark object as last seen (``stored``).
 
     ==========  ======================  =========================================================================
     state       derived from            next
@@ -72,8 +71,9 @@ class Progress:
     saved       else                    ship: ahead; distrust: unknown; a later leader moved it: unknown
     ==========  ======================  =========================================================================
 
-    The first matching row is the state. ``attempt`` is the object seen before, with everything uploaded since, and its
-    intended successor. ``must_reload``: others may have moved the object; the next step distrusts the known state.
+    The first row whose condition holds is the state. ``attempt`` is a write of unknown outcome: the object before it
+    (with everything uploaded since), and the object to write. ``must_reload`` is set if others may have moved the
+    object; the next step then calls :meth:`distrust`.
     """
 
     value: Watermark | None = None
@@ -84,7 +84,7 @@ class Progress:
 
     @property
     def state(self) -> ProgressState:
-        """Its state now."""
+        """The state by the table of the class."""
         if self.attempt is not None:
             return ProgressState.IN_DOUBT
         if self.stored is None:
@@ -92,35 +92,37 @@ class Progress:
         return ProgressState.SAVED if self.unsaved_since_s is None else ProgressState.AHEAD
 
     def load(self, stored: StoredWatermark) -> None:
-        """Note the object read."""
+        """Note the object as just read."""
         self.value, self.stored = stored.value, stored
 
     def advance(self, value: Watermark, now_s: float) -> None:
-        """Note that everything before ``value`` is in the store; the object must follow."""
+        """Note that the store has everything before ``value``. The watermark object is still to be written."""
         self.value = value
         self.fall_behind(now_s)
 
     def fall_behind(self, now_s: float) -> None:
-        """Note that the object lags behind the known value."""
+        """Note that the watermark object is behind ``value`` since ``now_s``."""
         if self.unsaved_since_s is None:
             self.unsaved_since_s = now_s
 
     def forget(self) -> None:
-        """Forget everything."""
+        """Forget the progress and the object, except for ``attempt``."""
         self.value, self.stored, self.unsaved_since_s = None, None, None
 
     def save(self, stored: StoredWatermark) -> None:
-        """Note that the object is ``stored`` now."""
+        """Note that ``stored`` is now the object's content."""
         self.value, self.stored, self.unsaved_since_s, self.attempt = stored.value, stored, None, None
 
     def doubt(self, wanted: Watermark) -> None:
-        """Note that it is unknown if ``wanted`` replaced the object."""
+        """Note that a write of ``wanted`` has an unknown outcome."""
         if self.stored is not None:
             self.attempt = StoredWatermark(self.value, self.stored.etag, self.stored.written), wanted
         self.forget()
 
     def distrust(self) -> None:
-        """Note that others may have moved the object, or the store has changed: look there for uploads."""
+        """Forget the object, which others may have moved, or which is in another store now. The next step reads it
+        and looks for uploaded segments.
+        """
         shipped = self.value if self.unsaved_since_s is not None else None
         wanted = self.attempt[1] if self.attempt is not None else shipped
         if wanted is not None:
@@ -131,10 +133,10 @@ class Progress:
 
 @dataclass(slots=True)
 class Turn:
-    """A partition's state in the schedule: one worker at a time makes its steps (``is_busy``).
+    """A partition's state in the schedule. While ``is_busy``, a worker is making a step of it.
 
-    ``not_before_s`` is the time of the next look: after consecutive ``failures``, the last of which is ``error``, or
-    while it waits for an answer, described by ``waits_for``.
+    No step begins before ``not_before_s``: after a failure, or while the partition waits for what ``waits_for``
+    describes. ``failures`` counts consecutive failures; ``error`` is the last one.
     """
 
     is_busy: bool = False
@@ -146,13 +148,13 @@ class Turn:
 
 @dataclass(slots=True, eq=False)
 class Partition:
-    """A topic id and a number; ``folder`` is its present place, None if no log directory has it.
+    """A partition of a topic id. ``folder`` is its present place, or None if no log directory has it.
 
-    The one thread that lists the folder holds ``listing``. Hold ``lock`` for ``segments``, which are in the order of
-    offsets, and for their pins. One worker at a time uploads it (see ``turn``), and reads by its own descriptors, so
-    unpinning need not wait for it. ``shipped`` is the store's progress, None if not asked yet; ``first_active`` the
-    base of the active segment when it was first listed, None before. All offsets below ``replicated_to`` are
-    replicated, as far as the present epochs reach.
+    Hold ``listing`` to list the folder. Hold ``lock`` to use ``segments``, which are in offset order, and their pins.
+    One worker at a time uploads (see ``turn``); it reads by its own descriptors, so segments can be unpinned meanwhile.
+    ``shipped`` is the store's progress, None until it is known. ``first_active`` is the base offset of the active
+    segment in the first listing, None before it. All offsets below ``replicated_to`` are replicated, by the present
+    epochs.
     """
 
     where: TopicIdPartition
@@ -170,13 +172,13 @@ class Partition:
 
     @property
     def name(self) -> TopicPartition:
-        """The partition as brokers name it."""
+        """Topic name and partition number, as brokers name the partition."""
         return self.where.topic, self.where.partition
 
     @property
     def first(self) -> Segment | None:
-        """The next segment."""
-        # Most of thousands of partitions have none, and are asked several times a second.
+        """The first segment to upload."""
+        # Skip the lock: most of thousands of partitions have no segments, and workers ask several times a second.
         if not self.segments:
             return None
         with self.lock:
@@ -184,18 +186,18 @@ class Partition:
 
     @property
     def has_pins(self) -> bool:
-        """True if any of its segments is pinned."""
+        """True if any segment is pinned."""
         with self.lock:
             return any(segment.is_pinned for segment in self.segments.values())
 
     def has(self, segment: Segment) -> bool:
-        """Return True if the segment is still part of the known log: it was not truncated since."""
+        """Return True if the segment is still part of the log: no listing since has shown that it was truncated."""
         return self.segments.get(segment.base_offset) is segment
 
-    # The state of the disk
+    # Changes seen on disk
 
     def lie_in(self, folder: Path | None) -> None:
-        """Move to another folder, or to none: segments that were only named in the previous one are gone."""
+        """Move to another folder, or to none. Forget segments without pins: their files are gone."""
         with self.lock:
             self.folder = folder
             for segment in self.pending():
@@ -205,10 +207,12 @@ class Partition:
                     segment.place = replace(segment.place, is_deleted=True)
 
     def take(self, listed: Sequence[FoundSegment], epochs: LeaderEpochs, now_s: float) -> None:
-        """Take a listing of the folder; ``epochs`` are the log's own with their truncated front restored."""
+        """Apply a listing of the folder. ``epochs`` are the log's leader epochs, with those that retention
+        truncated.
+        """
         live = [place.base_offset for place in listed if not place.is_deleted]
         if not live:
-            # Each log has an active segment: this one is being created, or moved away.
+            # Every log has an active segment, so this folder is still being created, or is being moved away.
             return
         with self.lock:
             has_changed, self.epochs = epochs != self.epochs, epochs
@@ -232,14 +236,15 @@ class Partition:
     def _is_kept(
         self, segment: Segment, named: FoundSegment | None, first_live: int, active: int, *, has_changed: bool
     ) -> bool:
-        """Update a known segment; return False if it is truncated, or its offsets are now in other files."""
+        """Update a known segment. Return False if the log no longer has it: it was truncated or its files were
+        replaced.
+        """
         base, end = segment.base_offset, segment.next_offset
         if has_changed and not have_same_leaders(segment.epochs, self.epochs, base, end - 1):
             return False
-        # Names do not give the ends of deleted segments: those in between may be gone.
+        # A deleted segment's end is unknown, because the segments after it may be gone.
         if named is not None and (named.is_deleted or named.next_base_offset == end):
-            # Only a follower's log is truncated, and a leader that was a follower in between has seen a later epoch
-            # begin.
+            # Only a follower's log is truncated. A leader that has been a follower meanwhile has a new epoch.
             may_be_other = not named.is_deleted and (self.role is Role.FOLLOWED or has_changed)
             if may_be_other and segment.was_replaced(named):
                 return False
@@ -248,19 +253,19 @@ class Partition:
             segment.absences = 0
             return True
         if base < first_live:
-            # Retention leaves it so: only pinned segments can be uploaded.
+            # Retention deleted the segment, so it can be uploaded only if it is pinned.
             segment.absences += 1
             segment.place = FoundSegment(segment.place.directory, *self.name, base, end, is_deleted=True)
             if self.role is not Role.LED and segment.may_be_cut(self.epochs):
                 segment.lost = _MAYBE_CUT
             return True
         if named is not None and segment.is_log(named.path("log")):
-            return False  # truncated in place
-        # A log that is refilled from the front proves nothing about offsets after its end.
+            return False  # The log was truncated within this segment.
+        # If the broker is filling the log again from the start, offsets after the present end may still come.
         return segment.is_pinned and end > active
 
     def adopt(self, links: Iterable[Link], now_s: float) -> None:
-        """Pin by the links that an earlier process has left; the next listing shows which of them are useful."""
+        """Take over the links of an earlier process as pins. The next listing shows which segments are still valid."""
         with self.lock:
             for link in links:
                 extent, is_deleted = (link.base_offset, link.next_offset), self.folder is None
@@ -270,34 +275,34 @@ class Partition:
                 if self.folder is None:
                     self.epochs = link.epochs or self.epochs
 
-    # The state of the store
+    # Changes in the store
 
     def release(self, next_offset: int) -> None:
-        """Drop segments before ``next_offset``."""
+        """Drop segments that end at or before ``next_offset``."""
         with self.lock:
-            # They are in order: a step examines those it drops, not the thousands that wait.
+            # Segments are in offset order, so stop at the first that stays: thousands may wait.
             while (segment := self.first) is not None and segment.base_offset < next_offset:
                 if segment.next_offset > next_offset:
                     break
                 self.forget(segment)
 
     def forget(self, segment: Segment) -> None:
-        """Drop one segment."""
+        """Unpin and drop one segment."""
         with self.lock:
             segment.unpin()
             if self.has(segment):
                 del self.segments[segment.base_offset]
 
     def ship_to(self, next_offset: int) -> None:
-        """Note that everything before that offset is in the store, or a hole of its watermark."""
+        """Note that the store has everything before ``next_offset``, or its watermark records it as a hole."""
         self.shipped = next_offset
         self.release(next_offset)
 
     def pass_to(self, next_offset: int, holes: Sequence[tuple[int, int]] = ()) -> None:
-        """Note that the leader's uploader has uploaded everything before that offset, except ``holes``; their ends are
-        inclusive.
+        """Note that the leader's uploader has uploaded everything before ``next_offset`` except ``holes`` (inclusive
+        ends).
 
-        Segments that may fill them, because only this broker has them, stay.
+        Keep segments that may fill a hole because only this broker still has them.
         """
         with self.lock:
             if self.role is Role.FOLLOWED:
@@ -306,46 +311,46 @@ class Partition:
                 self.release(min(next_offset, next(filling, next_offset)))
 
     def ends_by(self, next_offset: int) -> bool:
-        """Return True if no closed segment is after that offset."""
+        """Return True if no closed segment ends after ``next_offset``."""
         with self.lock:
             last = next(reversed(self.segments.values()), None)
         return last is None or last.next_offset <= next_offset
 
     def mark_replicated(self, high_watermark: int) -> None:
-        """Note that everything before that offset is replicated: for later links, and in existing ones."""
+        """Note that everything before ``high_watermark`` is replicated, also in the hard links."""
         with self.lock:
             self.replicated_to = max(self.replicated_to, high_watermark)
             for segment in self.segments.values():
                 if segment.next_offset > high_watermark:
                     break
-                # Once for each, unless the disk was too full.
+                # Mark each segment once; mark again if a full disk prevented the mark in its link.
                 if not segment.is_replicated or (segment.link is not None and not segment.link.is_replicated):
                     segment.mark_replicated()
 
-    # Roles
+    # Changes of role
 
     def lead(self) -> None:
-        """Upload it from now on, from the store's progress."""
+        """Begin to upload, after reading the store's progress again."""
         with self.lock:
             self.role, self.progress.must_reload = Role.LED, True
 
     def change_store(self) -> None:
-        """Ask for the store's progress again, without a pause: it may be another store."""
+        """Read the progress at the next step, without a pause, because the store may be another one."""
         self.progress.must_reload, self.turn.not_before_s = True, 0.0
 
     def follow(self) -> None:
-        """Pin segments that its leader has not uploaded."""
+        """Begin to pin segments that the leader's uploader has not uploaded."""
         with self.lock:
             if self.role is not Role.FOLLOWED:
                 self.role, self.shipped = Role.FOLLOWED, None
 
     def leave(self) -> None:
-        """Keep existing pins, and add none."""
+        """Keep existing pins, but add none."""
         with self.lock:
             self.role = Role.LEAVING
 
     def ignore(self) -> None:
-        """Unpin all, but remember the segments: the partition is not to be uploaded."""
+        """Unpin all segments but remember them: the partition is not uploaded."""
         with self.lock:
             self.role = Role.IGNORED
             for segment in self.segments.values():
@@ -353,14 +358,14 @@ class Partition:
                 segment.unpin()
 
     def close(self) -> None:
-        """Close all files; the links to them stay."""
+        """Close all files; hard links stay."""
         with self.lock:
             for segment in self.segments.values():
                 segment.close()
             self.segments.clear()
 
     def abandon(self) -> list[Segment]:
-        """Drop all without upload; return the pinned ones."""
+        """Drop all segments without uploading them; return those that were pinned."""
         with self.lock:
             pinned = [segment for segment in self.segments.values() if segment.is_pinned]
             for segment in self.segments.values():
@@ -369,6 +374,6 @@ class Partition:
             return pinned
 
     def pending(self) -> list[Segment]:
-        """Return its segments, in order."""
+        """Return the segments that are still to upload, in offset order."""
         with self.lock:
             return list(self.segments.values())

@@ -1,7 +1,7 @@
-"""Files of closed segments, held open or linked: they can be uploaded after the broker's deletion, within limits.
+"""Pins of closed segments: open files or hard links, by which a segment can be uploaded after the broker deletes it.
 
-This includes followed partitions, because this broker may lead next. Kept apart from ``uploader``, which assembles the
-parts: open files and disks limit pins, whatever is uploaded.
+Segments of followed partitions are pinned too, because this broker may lead next. This is a separate module because
+limits of open files and disk space decide about pins, independently of uploads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tieredstore.uploader.target import Target
 _logger: Final = logging.getLogger(__name__)
 
 INCOMPLETE_S: Final = 30.0
-"""The time for which a file may be missing that a broker writes just after the next log."""
+"""A file may be missing for this time after the segment was closed: the broker writes some files a moment later."""
 
 FILES_OF_A_SEGMENT: Final = 5
 _OTHER_FILES: Final = 1024
@@ -41,7 +41,7 @@ _Entry: TypeAlias = tuple[Partition, Segment]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The present pins. ``unlinked_bytes`` are of logs that only the pins keep."""
+    """Totals of the present pins. ``unlinked_bytes`` counts logs that the broker deleted and only pins keep."""
 
     files: int
     unlinked_bytes: int
@@ -50,17 +50,17 @@ class Held:
 
 
 class Pins:
-    """Pins and unpins; called by one thread at a time."""
+    """Pins and unpins segments. Called by one thread at a time."""
 
     def __init__(self, max_files: int, min_free_percent: int, links: Links) -> None:
-        """Set the limits; with a folder for links, more files are linked than may be open."""
+        """Set the limits. Hard links, if there is a folder for them, are not limited by ``max_files``."""
         self._links = links
         self._max_files = max(FILES_OF_A_SEGMENT, min(max_files, _raise_limit(max_files)))
         self._min_free_percent = min_free_percent
         self._said: set[str] = set()
 
     def renew(self, partitions: Iterable[Partition], now_s: float) -> Held:
-        """Pin closed segments within the limits, first those that the broker is about to delete."""
+        """Pin closed segments within the limits, beginning with those that the broker is about to delete."""
         entries = [
             (partition, segment)
             for partition in partitions
@@ -68,7 +68,7 @@ class Pins:
             if segment.is_pinned or _is_wanted(partition, segment)
         ]
         files = sum(len(segment.held.files) for _, segment in entries if segment.held is not None)
-        # Most of thousands that wait are held already: a look costs mainly the new ones.
+        # Sort only segments without open files, because most of thousands are open already.
         new = sorted((entry for entry in entries if _may_be_held(entry)), key=_turn)
         room: Iterator[_Entry] | None = None
         for partition, segment in new:
@@ -86,7 +86,7 @@ class Pins:
         if self._links.is_on:
             self._link_again(entries)
         ours = [entry for entry in entries if entry[1].place.is_deleted and entry[1].is_only_ours]
-        # Segments that other brokers can upload too go first.
+        # On a full disk, first drop segments of partitions that other brokers lead and can upload.
         self._spare_disks(sorted(ours, key=lambda entry: (entry[0].role is Role.LED, _turn(entry))))
         return Held(
             sum(len(segment.held.files) for _, segment in entries if segment.held is not None),
@@ -96,7 +96,7 @@ class Pins:
         )
 
     def _hold(self, partition: Partition, segment: Segment, now_s: float) -> int:
-        """Open the files of a segment, and link them; return the number that counts against the limit."""
+        """Open a segment's files and link them. Return the number of open files to count against the limit."""
         with partition.lock:
             if not partition.has(segment):
                 return 0
@@ -112,7 +112,7 @@ class Pins:
                 segment.lose(str(error))
                 return 0
             except OSError as error:
-                self._say_once(f"{segment.place} cannot be held: {error}; it is tried again")
+                self._say_once(f"cannot hold {segment.place}: {error}; retrying")
                 return self._max_files if error.errno in _TOO_MANY else 0
             if segment.next_offset <= partition.replicated_to:
                 segment.mark_replicated()
@@ -124,9 +124,7 @@ class Pins:
             segment.take_link(self._links.make(partition.where, segment.held, segment.epochs))
 
     def _link_again(self, entries: Iterable[_Entry]) -> None:
-        """Link segments that are only held because a disk was too full, or refused; after a failure not before the
-        next look.
-        """
+        """Link open segments whose earlier link failed (a full disk, or a refusal). Stop at the first new failure."""
         for partition, segment in entries:
             if segment.held is not None and segment.link is None and segment.lost is None:
                 with partition.lock:
@@ -135,15 +133,13 @@ class Pins:
                     return
 
     def _only_link(self, partition: Partition, segment: Segment, now_s: float) -> None:
-        """Keep only the links of segments beyond the limit of open files."""
+        """Link a segment and close its files, because the limit of open files is reached."""
         with partition.lock:
             if segment.link is None and self._hold(partition, segment, now_s):
                 segment.close()
 
     def _make_room(self, newest_first: Iterator[_Entry]) -> int:
-        """Close the newest segment that is not being deleted; return the number of its files. Segments being deleted
-        are never closed for another.
-        """
+        """Close the newest segment that the broker is not deleting; return the number of files closed."""
         for partition, segment in newest_first:
             with partition.lock:
                 if segment.held is not None and not segment.place.is_deleted:
@@ -154,7 +150,7 @@ class Pins:
         return 0
 
     def _spare_disks(self, ours: Sequence[_Entry]) -> None:
-        """Drop the oldest deleted files of a disk that is nearly full."""
+        """Drop deleted segments, the oldest first, while their disk is nearly full."""
         full: dict[Path, bool] = {}
         for partition, segment in ours:
             disk = segment.disk
@@ -162,9 +158,11 @@ class Pins:
                 full[disk] = free_percent(disk) < self._min_free_percent
                 if full[disk]:
                     with partition.lock:
-                        segment.let_go(f"it was let go: the disk of {disk} is nearly full")
+                        segment.let_go(f"it was dropped because the disk of {disk} is nearly full")
                     if partition.role is not Role.LED:
-                        _logger.warning("%s was let go unshipped: the disk of %s is nearly full", segment.place, disk)
+                        _logger.warning(
+                            "dropped %s without shipping it: the disk of %s is nearly full", segment.place, disk
+                        )
 
     def _say_once(self, sentence: str) -> None:
         if sentence not in self._said and len(self._said) < 1000:
@@ -193,15 +191,15 @@ def _turn(entry: _Entry) -> tuple[bool, bool, float, int]:
 
 
 def _is_wanted(partition: Partition, segment: Segment) -> bool:
-    """Return True if the segment should be pinned; existing pins count against the limits in any role."""
+    """Return True if the segment's partition and role call for a pin."""
     if partition.role is Role.FOLLOWED:
-        # While the store's progress is unknown, most are uploaded already: only those about to be deleted cannot wait.
+        # While the store's progress is unknown, pin only segments being deleted: most others are uploaded already.
         return partition.shipped is not None or segment.place.is_deleted
     return partition.role is Role.LED
 
 
 def _raise_limit(max_files: int) -> int:
-    """Raise the process's limit as far as possible; return how many files can be held."""
+    """Raise the process's limit of open files as far as possible; return how many pins may use."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = max_files + _OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -210,7 +208,7 @@ def _raise_limit(max_files: int) -> int:
         soft = reachable
     if soft != resource.RLIM_INFINITY and soft < wanted:
         _logger.warning(
-            "the process may open %d files (ulimit -n), too few to hold %d: %d are held at most",
+            "the process may open %d files (ulimit -n), too few to hold %d: it will hold %d at most",
             soft, max_files, soft // 2,
         )  # fmt: skip
         return soft // 2
@@ -220,36 +218,39 @@ def _raise_limit(max_files: int) -> int:
 _FIRST_PAUSE_S: Final = 60.0
 _LONGEST_PAUSE_S: Final = 960.0
 _AT_ONCE: Final = 50
-"""Watermarks read in one round, so that thousands of new partitions do not ask at once."""
+"""The most watermarks to read in one round: thousands of new partitions must not ask at once."""
 
 
 @dataclass(slots=True)
 class _Asked:
-    """The time of a partition's next read of its watermark, and the pause before it."""
+    """The time when a partition's watermark is read again, and the present interval between reads."""
 
     again_s: float = 0.0
     pause_s: float = _FIRST_PAUSE_S
 
 
 class FollowedPartitions:
-    """Reads the watermarks of followed partitions at a slow rate, and unpins uploaded segments. For one thread."""
+    """Slowly reads the watermarks of followed partitions, and unpins what their leaders have uploaded. For one
+    thread.
+    """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._asked: dict[Partition, _Asked] = {}
 
     def release(self, target: Target, partitions: Iterable[Partition]) -> None:
-        """Ask once a minute for each followed partition with a closed segment, less often without progress.
+        """Read each watermark once a minute, less often while it does not move; only for partitions with closed
+        segments.
 
-        Raise StoreError if the store fails; nothing is unpinned then.
+        Raise StoreError if the store fails; then nothing is unpinned.
         """
         followed = [partition for partition in partitions if partition.role is Role.FOLLOWED]
         self._asked = {partition: self._asked.get(partition) or _Asked() for partition in followed}
         _mark_replicated(followed)
         now_s = self._monotonic()
-        # Only with a closed segment that is not known to be uploaded.
+        # ``first`` is the first closed segment that is not known to be uploaded.
         due = [partition for partition in followed if self._asked[partition].again_s <= now_s and partition.first]
-        # Unknown partitions first.
+        # Begin with partitions whose watermark was never read.
         due.sort(key=lambda partition: (partition.shipped is not None, self._asked[partition].again_s))
         for partition in due[:_AT_ONCE]:
             self._ask(target, partition)
@@ -259,7 +260,7 @@ class FollowedPartitions:
         try:
             watermark = target.watermarks.peek(partition.where)
         except (CorruptDataError, ConfigError) as error:
-            # The leader's uploader repairs it, or reports the remedy.
+            # Leave a damaged watermark to the leader's uploader, which repairs it or reports the remedy.
             _logger.info("%s", error)
             watermark, passed = None, before or 0
         else:
@@ -270,7 +271,7 @@ class FollowedPartitions:
 
 
 def _mark_replicated(followed: Iterable[Partition]) -> None:
-    """Mark segments below the broker's high watermark checkpoint as replicated: no clean election takes them back."""
+    """Mark segments below the high watermark in the broker's checkpoint: no clean election truncates them."""
     highs: dict[Path, dict[tuple[str, int], int]] = {}
     for partition in followed:
         folder = partition.folder

@@ -1,6 +1,6 @@
-"""Retention of the store for led partitions, by the age of records or by size.
+"""Deletion of old stored segments in led partitions, by the age of their records or by total size.
 
-Kept apart from the uploader, because it is the only part that deletes.
+This is a separate module because no other part of the uploader deletes stored segments.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _READERS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """The expired part of a partition, by time or size: segments, and the bytes of their objects."""
+    """What retention deleted from a partition, or would delete in a dry run: segments, and the bytes of their
+    objects.
+    """
 
     where: TopicIdPartition
     segments: int
@@ -41,9 +43,9 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class RemoteRetention:
-    """Limits of a partition in the store, -1 for none; with ``dry_run`` the excess is only counted.
+    """The retention limits of a stored partition, -1 for none. With ``dry_run``, expired segments are only counted.
 
-    Like Kafka's retention, it takes whole segments, the oldest ones, and makes no holes; legal holds stay.
+    As in Kafka, retention deletes whole segments from the oldest on and leaves no gap. Segments under legal hold stay.
     """
 
     retention_ms: int
@@ -51,11 +53,11 @@ class RemoteRetention:
     dry_run: bool
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     topics_ms: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Retention times of single topics, in place of ``retention_ms``."""
+    """Retention times of single topics, which replace ``retention_ms``."""
 
     @classmethod
     def of(cls, settings: UploaderSettings) -> RemoteRetention:
-        """Make it from the settings."""
+        """Read the limits from the settings."""
         topics_ms = dict(map(parse_topic_ms, settings.retention_topics))
         return cls(
             settings.retention_ms, settings.retention_bytes, dry_run=settings.retention_dry_run, topics_ms=topics_ms
@@ -63,14 +65,13 @@ class RemoteRetention:
 
     @property
     def is_on(self) -> bool:
-        """True if there is a limit."""
+        """True if there is any limit."""
         return max(self.retention_ms, self.retention_bytes, *self.topics_ms.values()) >= 0
 
     def apply(self, target: Target, partitions: Iterable[TopicIdPartition], counts: Counts) -> Iterator[Expired]:
-        """Yield what was deleted of each partition, or would be in a dry run; nothing for partitions without expired
-        segments.
+        """Delete expired segments; yield the result of each partition that had any. A dry run only reports them.
 
-        One listing of each partition, and the manifests of old segments. Errors of the store pass through.
+        Costs one listing of each partition, and the manifests of its old segments. Errors of the store pass through.
         """
         for where in partitions if self.is_on else ():
             steps = list(self._steps(target, where))
@@ -82,7 +83,8 @@ class RemoteRetention:
             left = f"{others[0].outcome}: {others[0].reason}" if others else None
             _logger.info(
                 "%s: %d segments (%s) %s by uploader.retention%s", where, len(gone), human_bytes(size),
-                "would be deleted" if self.dry_run else "were deleted", f"; one is left alone, {left}" if left else "",
+                "would be deleted" if self.dry_run else "were deleted",
+                f"; stopped at a segment that stays: {left}" if left else "",
             )  # fmt: skip
             if not self.dry_run:
                 counts.expired_segments += len(gone)
@@ -96,8 +98,8 @@ class RemoteRetention:
         for before in self._bounds(where.topic, listed):
             left = [objects for objects in listed if objects not in gone]
             store, prefix, rules = target.store, target.settings.key_prefix, target.manager.manifest_rules
-            # Removal only plans here, because it deletes in parallel: a later deletion that succeeds and an earlier one
-            # that fails would leave a hole.
+            # Removal only plans here, and this loop deletes in order. Removal itself would delete in parallel: a
+            # failure between two successes would leave a gap in the log.
             for step in Removal(store, prefix, rules=rules, parallel=_READERS).run(left, before):
                 if step.outcome is Outcome.REMOVED and not self.dry_run:
                     try:
@@ -127,9 +129,9 @@ class RemoteRetention:
 
 
 def first_within(listed: Iterable[SegmentObjects], size: int) -> int | None:
-    """Return the start of the latest segments that have at least ``size`` bytes together; None if all have less.
+    """Return the start offset of the newest segments that together have ``size`` bytes or more; None if all have less.
 
-    By the stored bytes of their logs. All segments that begin at the same offset count.
+    Only stored bytes of logs count. All segments with that start offset are included.
     """
     left = max(1, size)
     for objects in sorted(listed, key=lambda objects: objects.start_offset, reverse=True):

@@ -1,6 +1,7 @@
-"""Roles of partitions: led, followed or ignored here, and those that have left this broker.
+"""Assigns each partition its role: led, followed or ignored here, or leaving this broker.
 
-Kept apart from ``uploader``, which uploads: only answers of the leadership and the cluster change roles.
+This is a separate module because only leadership, topic settings and the log directories decide about roles, and
+uploads never do.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _DELETED_S: Final = 60.0
-"""A topic unknown for this long is deleted: a broker that has just started knows none."""
+"""Count a topic as deleted after it has been unknown this long: a broker that has just started knows no topic."""
 
 _NO_ID: Final = Uuid(bytes(16))
 
 
 class Roles:
-    """Gives each partition its role; ``assign`` is thread-safe, ``let_leave`` is for one thread."""
+    """Assigns roles. ``assign`` is thread-safe; ``let_leave`` is for one thread."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class Roles:
         self._missed: dict[TopicIdPartition, float] = {}
 
     def assign(self) -> bool:
-        """Give each partition its role, by the leadership's last answer; return True if a partition is newly led."""
+        """Assign each partition its role by the last known leadership. Return True if a partition is newly led."""
         with self._assigning:
             partitions = self._disk.partitions
             for partition in partitions:
@@ -58,7 +59,7 @@ class Roles:
             if self._broker is not None and entering:
                 self._broker.look_anew()
             for partition in entering:
-                # The files pinned as a follower's may have been replaced by now.
+                # While this broker followed, its log may have been truncated and its pinned files replaced.
                 if partition.role is not Role.IGNORED:
                     self._disk.relist(partition)
                 partition.lead()
@@ -68,15 +69,15 @@ class Roles:
         return bool(entering)
 
     def let_leave(self, counts: Counts, made_id: Callable[[str], Uuid] | None) -> None:
-        """Forget partitions that have left this broker with all pins uploaded, or whose topic is deleted.
+        """Forget partitions without a folder if all their pins are uploaded, or if their topic is deleted.
 
-        Pins are dropped without upload only if the cluster no longer knows the topic. ``made_id`` derives ids of topics
-        without one.
+        Pins are dropped without upload only if the cluster no longer knows the topic. ``made_id`` derives ids for
+        topics without one.
         """
         leaving = [partition for partition in self._disk.partitions if partition.folder is None]
         for partition in leaving:
             if not partition.has_pins and not partition.turn.is_busy:
-                # Segments dropped on a full disk.
+                # Count the segments that were dropped because a disk was full.
                 counts.abandoned_segments += sum(one.lost is not None for one in partition.pending())
                 self._disk.remove(partition)
         leaving = [partition for partition in leaving if partition.has_pins]
@@ -87,7 +88,7 @@ class Roles:
                 pinned = partition.abandon()
                 counts.abandoned_segments += len(pinned)
                 _logger.warning(
-                    "%s: its topic is deleted: %d segments that were held, of offsets %d to %d, are let go unshipped",
+                    "%s: its topic is deleted: dropped %d held segments (offsets %d to %d) without shipping them",
                     partition.where, len(pinned), pinned[0].base_offset, pinned[-1].next_offset - 1,
                 )  # fmt: skip
                 self._disk.remove(partition)
@@ -103,7 +104,7 @@ class Roles:
             partition.ignore()
 
     def _topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None]:
-        """Return the ids of topics in the cluster; without a source those in the log directories."""
+        """Return the topics' ids in the cluster. Without a cluster to ask, use those in the log directories."""
         if not topics:
             return {}
         try:
@@ -111,7 +112,7 @@ class Roles:
             if ids is None and self._broker is not None:
                 ids = self._broker.topic_ids(topics)
         except TieredStoreError as error:
-            _logger.debug("which topics there are is not known now: %s", error)
+            _logger.debug("cannot read topic ids now: %s", error)
             return {}
         if ids is None:
             here = {one.where.topic: one.where.topic_id for one in self._disk.partitions if one.folder is not None}
@@ -121,7 +122,7 @@ class Roles:
     def _is_deleted(
         self, where: TopicIdPartition, ids: Mapping[str, Uuid | None], made_id: Callable[[str], Uuid] | None
     ) -> bool:
-        """Return True if the topic is deleted, or re-created."""
+        """Return True if the topic was deleted, or re-created with another id."""
         topic_id = ids.get(where.topic)
         if where.topic in ids and topic_id is None:
             now_s = self._monotonic()

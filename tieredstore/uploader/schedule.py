@@ -1,4 +1,4 @@
-"""The next partition of a worker, and the number of workers that may upload in parallel."""
+"""The order in which workers take partitions, and the number of workers that upload in parallel."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tieredstore.uploader.partition import Partition
 _logger: Final = logging.getLogger(__name__)
 
 WAIT_S: Final = 0.25
-"""The pause of a partition that waits for an answer."""
+"""The pause of a partition whose next segment may not be uploaded yet."""
 
 _FIRST_DELAY_S: Final = 1.0
 _LONGEST_DELAY_S: Final = 60.0
 
 
 class Schedule:
-    """The queue of partitions. Thread-safe. ``may_ship`` decides if a partition is considered at all.
+    """The queue of partitions with something to upload. Thread-safe. ``may_ship`` decides if a partition enters it.
 
-    All partitions are considered when something may have changed (:meth:`ring`). Otherwise ready ones are in one queue,
-    and those whose time comes later in another: thousands without work cost nothing.
+    :meth:`ring` makes the queue check all partitions again. Between calls of it, ready partitions are in one heap and
+    delayed ones in another, so thousands of partitions without work cost nothing.
     """
 
     def __init__(
@@ -46,22 +46,22 @@ class Schedule:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Make a new lock: for a forked child, where no thread would release the parent's."""
+        """Replace the lock in a forked child, where no thread would release the parent's."""
         self._something = threading.Condition()
 
     def ring(self) -> None:
-        """Note that any partition may have work."""
+        """Note that any partition may have work, and wake all workers."""
         with self._something:
             self._is_rung = True
             self._something.notify_all()
 
     def wake(self) -> None:
-        """Wake waiting workers, so that they can end."""
+        """Wake waiting workers, so that they notice a stop."""
         with self._something:
             self._something.notify_all()
 
     def take(self, timeout_s: float) -> Partition | None:
-        """Return the next partition, marked busy; None if there is none within that time."""
+        """Return the next ready partition, marked busy; None if there is none within ``timeout_s``."""
         with self._something:
             partition = self._next()
             if partition is None:
@@ -72,7 +72,7 @@ class Schedule:
             return partition
 
     def take_all(self, is_wanted: Callable[[Partition], bool]) -> list[Partition]:
-        """Return all ready partitions, marked busy, ordered by the urgency of their segments."""
+        """Return all ready partitions that are wanted, the most urgent first, and mark them busy."""
         with self._something:
             now_s = self._monotonic()
             ready = sorted((p for p in self._partitions() if self._is_ready(p, now_s) and is_wanted(p)), key=_urgency)
@@ -81,7 +81,7 @@ class Schedule:
             return ready
 
     def take_again(self, partition: Partition) -> bool:
-        """Return True, and mark it busy, if the partition is ready for another step."""
+        """Mark the partition busy again and return True, if it has more to upload."""
         with self._something:
             if partition.turn.is_busy or not self._may_ship(partition):
                 return False
@@ -89,9 +89,9 @@ class Schedule:
             return True
 
     def goes_on(self, partition: Partition) -> bool:
-        """Return True if the worker should make another step of the same partition, which stays busy.
+        """Return True if the worker should make another step of the partition, which stays busy.
 
-        False if others must be considered first. Ask only for a moment, so that all get their turn.
+        Return False if a more urgent partition is ready, or if all must be checked again.
         """
         with self._something:
             if self._is_rung or not self._may_ship(partition):
@@ -102,23 +102,23 @@ class Schedule:
             return True
 
     def finish(self, partition: Partition, *, waits: bool) -> None:
-        """Note the end of a step; a partition that ``waits`` is considered again after a moment."""
+        """Note a successful step. With ``waits``, the partition's next step comes after a short pause."""
         with self._something:
             partition.turn.failures, partition.turn.error = 0, None
             partition.turn.not_before_s = self._monotonic() + (WAIT_S if waits else 0.0)
             self._give_back(partition)
 
     def fail(self, partition: Partition, error: Exception) -> None:
-        """Note a failed step: the next one comes after 1 s, and then at growing intervals up to a minute."""
+        """Note a failed step. The next one comes after about 1 s, and the pause doubles up to a minute."""
         with self._something:
             partition.turn.failures += 1
             delay_s = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2.0 ** min(partition.turn.failures - 1, 16))
-            # Jitter: partitions that failed together do not come back together.
+            # Random jitter, so that partitions that failed together are not retried together.
             partition.turn.not_before_s = self._monotonic() + delay_s * (0.5 + random.random() / 2)  # noqa: S311
             said, partition.turn.error = partition.turn.error, error.with_traceback(None)
             self._give_back(partition)
         if str(said) != str(error):
-            _logger.warning("%s: %s; tried again until it succeeds", partition.where, error)
+            _logger.warning("%s: %s; retrying until it succeeds", partition.where, error)
 
     def _give_back(self, partition: Partition) -> None:
         partition.turn.is_busy = False
@@ -136,7 +136,7 @@ class Schedule:
             self._line_up(heapq.heappop(self._later)[2], now_s)
         while self._ready:
             partition = heapq.heappop(self._ready)[2]
-            # Much may have changed since it was queued.
+            # Check again, because much may have changed since it was queued.
             if self._is_ready(partition, now_s):
                 return partition
         return None
@@ -154,7 +154,7 @@ class Schedule:
         return is_free and self._may_ship(partition)
 
     def _until_next(self, timeout_s: float) -> float:
-        """Return the time to wait: no event announces the next delayed partition."""
+        """Return how long to wait: until the next delayed partition is due, which no event announces."""
         if not self._later:
             return timeout_s
         return min(timeout_s, max(0.0, self._later[0][0] - self._monotonic()))
@@ -169,20 +169,20 @@ def _urgency(partition: Partition) -> tuple[bool, float]:
 
 _LOOK_S: Final = 0.25
 _LONG_S: Final = 2.0
-"""Older samples are stale; ignore them."""
+"""Ignore processor times measured over a longer interval: they are stale."""
 
 _SPARE: Final = 2
-"""More workers than processors keep these busy while some wait for a disk."""
+"""Workers beyond the number of processors: they keep processors busy while others wait for a disk."""
 
 _BUSY: Final = 0.9
 _IDLE: Final = 0.8
 
 
 class WorkerLimit:
-    """Admits workers by number, the first ones always. Thread-safe.
+    """Limits the number of workers. Thread-safe.
 
-    One worker fewer after each interval in which the process used a whole processor (all that the interpreter lock
-    allows), one more after each interval in which it did not.
+    The process can use one whole processor at most, because of the interpreter lock. After an interval in which it did,
+    one worker fewer is admitted; after a less busy interval, one more.
     """
 
     def __init__(
@@ -193,9 +193,7 @@ class WorkerLimit:
         monotonic: Callable[[], float] = time.monotonic,
         processor_time: Callable[[], float] = time.process_time,
     ) -> None:
-        """Admit two workers more than ``processors`` (by default the machine's) from the start, and never more than
-        ``workers``.
-        """
+        """Admit ``processors`` + 2 workers at first and at least; never more than ``workers``."""
         self._workers = workers
         self._least = min(workers, (processors or os.cpu_count() or 1) + _SPARE)
         self._allowed = self._least

@@ -1,7 +1,7 @@
-"""A closed segment on the broker's disk that is not uploaded yet, and its pins.
+"""A closed segment on the broker's disk that is still to upload, and its pins (open files or hard links).
 
-The state of a segment (``Segment.state``) is derived: the broker's folder names it, with ``.deleted`` or without, and
-it is pinned or not.
+``Segment.state`` is derived from three facts: the broker's folder has a file of that name, the name ends in
+``.deleted``, and the segment is pinned.
 
 ========== ======= ======== ====== =============================================================================
 state      named   deleted  pinned next
@@ -14,12 +14,12 @@ gone       no      -        no     (two listings agree) a hole
 lost       any     any      any    a missing file arrives: seen; else quarantine and a hole
 ========== ======= ======== ====== =============================================================================
 
-From each state a segment is forgotten once it is uploaded or passed over, or if it is truncated, which other files
-under its names, or a later epoch, show. From each it is lost if others have led the log since, retention has passed it,
-and it was never known to be replicated.
+In every state, a segment is forgotten once it is uploaded, recorded as a hole, or truncated. Truncation shows by a
+later leader epoch, or by another file under the segment's name. In every state, a segment is lost if three things hold:
+retention has deleted it, the log has had other leaders since, and the segment was never known to be replicated.
 
-A pin is dropped only if the segment is uploaded, passed over as a hole, truncated (which a later leader epoch, or the
-broker's file under the same name, proves), or if a disk is nearly full.
+A pin is dropped only if the segment is forgotten, its partition is ignored, too many files are open, or a disk is
+nearly full.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tieredstore.uploader.links import Link
 
 
 class SegmentState(enum.Enum):
-    """The place of a segment's bytes, by the table above."""
+    """The state of a segment, by the table above."""
 
     SEEN = "seen"
     HELD = "held"
@@ -52,12 +52,12 @@ class SegmentState(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """A segment that the broker has closed. ``epochs`` are those of the partition when it was seen.
+    """A segment that the broker has closed. ``epochs`` are the partition's leader epochs when it was noticed.
 
-    ``held`` are its open files, ``link`` the hard links to them: both are pins. ``described`` is the description read
-    from its log. ``incomplete_since_s``: a file is absent since then. ``absences`` counts the consecutive listings
-    without it. ``unreadable`` counts failed reads of the disk; ``lost`` is the reason why it cannot be uploaded.
-    ``fills_nothing``: it failed to fill a hole of the watermark.
+    Open files (``held``) and hard links (``link``) are its pins. ``described`` is what was read from its log. A file is
+    missing since ``incomplete_since_s``. ``absences`` counts consecutive listings without the segment, ``unreadable``
+    failed reads of the disk. ``lost`` is the reason why it cannot be uploaded. ``fills_nothing`` is set after it failed
+    to fill a hole.
     """
 
     place: FoundSegment
@@ -75,32 +75,32 @@ class Segment:
 
     @property
     def base_offset(self) -> int:
-        """Its first offset."""
+        """The segment's first offset."""
         return self.place.base_offset
 
     @property
     def next_offset(self) -> int:
-        """One more than its last offset."""
+        """One more than the segment's last offset."""
         end = self.place.next_base_offset
         assert end is not None, "only closed segments are kept"
         return end
 
     @property
     def is_pinned(self) -> bool:
-        """True if its bytes stay, whatever the broker does."""
+        """True if open files or links keep the bytes after the broker deletes them."""
         return self.held is not None or self.link is not None
 
     @property
     def is_gone(self) -> bool:
-        """True if its files were deleted before they were pinned.
+        """True if the broker deleted the files before they were pinned.
 
-        One listing proves nothing: it may miss a file that is being renamed.
+        Two listings must agree, because a listing may miss a file that is being renamed.
         """
         return not self.is_pinned and self.absences > 1
 
     @property
     def state(self) -> SegmentState:
-        """Its state now."""
+        """The present state, derived from the fields."""
         if self.lost is not None:
             return SegmentState.LOST
         if self.is_gone:
@@ -112,23 +112,23 @@ class Segment:
         return SegmentState.HELD if self.is_pinned else SegmentState.SEEN
 
     def may_be_cut(self, now: LeaderEpochs) -> bool:
-        """Return True if the log may have been truncated before the segment's end: it now begins with a later
+        """Return True if the log may have been truncated before the segment's end: the log now begins with a later
         leader's epoch.
         """
         return not self.is_replicated and bool(self.epochs and now) and now[0][0] > self.epochs[-1][0]
 
     def meets(self, extents: Iterable[tuple[int, int]]) -> bool:
-        """Return True if it has offsets of one of these; their ends are inclusive."""
+        """Return True if the segment overlaps one of these ranges of offsets (inclusive ends)."""
         return any(self.base_offset <= last and first < self.next_offset for first, last in extents)
 
     def may_fill(self, holes: Iterable[tuple[int, int]]) -> bool:
-        """Return True if only this pin may have offsets of these holes."""
+        """Return True if the segment overlaps one of these holes, and only its pin keeps it."""
         is_ours = self.is_pinned and self.place.is_deleted and self.lost is None and not self.fills_nothing
         return is_ours and self.meets(holes)
 
     @property
     def is_only_ours(self) -> bool:
-        """True if the broker has deleted its log: unpinning frees the bytes on the disk."""
+        """True if the broker has removed its own name of the log, so that unpinning frees disk space."""
         held, link = self.held, self.link
         with contextlib.suppress(OSError):
             if link is not None:
@@ -138,23 +138,23 @@ class Segment:
 
     @property
     def disk(self) -> Path:
-        """A folder on the file system of the pinned bytes: after a move it differs from the partition's."""
+        """A folder on the file system of the pinned bytes, which differs from the partition's after a move."""
         if self.link is not None:
             return self.link.root
         return (self.place if self.held is None else self.held.place).directory.parent
 
     def is_log(self, path: Path) -> bool:
-        """Return True if the log of that name is the pinned file."""
+        """Return True if ``path`` is the pinned log."""
         return any(_same(ours, _status(path)) for ours in self._status_of_pins()[:1])
 
     def was_replaced(self, place: FoundSegment) -> bool:
-        """Return True if the broker has other files under these names than the pinned ones."""
+        """Return True if the broker now has other files under the names of the pinned ones."""
         names = (place.path("log"), place.snapshot_path(self.next_offset - 1))
         pairs = zip(self._status_of_pins(), map(_status, names), strict=False)
         return any(ours is not None and theirs is not None and not _same(ours, theirs) for ours, theirs in pairs)
 
     def _status_of_pins(self) -> list[os.stat_result | None]:
-        """Return the status of the log and of the snapshot."""
+        """Return the file status of the pinned log and producer snapshot."""
         held, link = self.held, self.link
         if held is not None:
             return [os.fstat(held.log.descriptor), os.fstat(held.producer_snapshot.descriptor)]
@@ -162,7 +162,7 @@ class Segment:
 
     @property
     def size_in_bytes(self) -> int:
-        """The bytes of its log; 0 if it is gone."""
+        """The size of the log; 0 if the log is gone."""
         with contextlib.suppress(OSError):
             held, link = self.held, self.link
             if held is not None:
@@ -171,8 +171,8 @@ class Segment:
         return 0
 
     def age_s(self, now_s: float) -> float:
-        """Return the seconds since it was closed, by the pinned snapshot written then; without a pin, since it was
-        noticed.
+        """Return the seconds since the segment was closed, when its snapshot was written. Without a pin, count from
+        when it was noticed.
         """
         held, link = self.held, self.link
         with contextlib.suppress(OSError):
@@ -183,29 +183,29 @@ class Segment:
         return now_s - self.noticed_s
 
     def open(self) -> OpenSegment:
-        """Open its files under new descriptors, which the caller closes. Hold the partition's lock."""
+        """Open the files under new descriptors, which the caller closes. Hold the partition's lock."""
         if self.held is not None:
             return reopen_segment(self.held)
         return open_segment(self.place if self.link is None else self.link.place(self.place))
 
     def hold(self) -> OpenSegment:
-        """Open its files and keep them open; raise OSError or TieredStoreError if that fails."""
+        """Open the files as a pin. Raise OSError or TieredStoreError if that fails."""
         self.held = held = self.open()
         self.incomplete_since_s = None
         return held
 
     def lose(self, reason: str) -> None:
-        """Note that it cannot be uploaded; the first reason stays."""
+        """Note why the segment cannot be uploaded; the first reason stays."""
         self.lost = self.lost or reason
 
     def let_go(self, reason: str) -> None:
-        """Drop it to free disk space."""
+        """Unpin the segment to free disk space; it then counts as lost."""
         self.unpin()
         self.described = None
         self.lose(reason)
 
     def has_come(self) -> bool:
-        """Return True if the missing file exists after all: then it is no loss."""
+        """Return True if a missing file has arrived, so that the segment is not lost after all."""
         if self.incomplete_since_s is None:
             return False
         with contextlib.suppress(TieredStoreError, OSError):
@@ -215,25 +215,25 @@ class Segment:
         return False
 
     def take_link(self, link: Link | None) -> None:
-        """Keep a link, which records the segment's state from now on."""
+        """Keep a hard link as a pin, and record in it that the segment is replicated."""
         self.link = link
         if link is not None and self.is_replicated:
             link.mark_replicated()
 
     def mark_replicated(self) -> None:
-        """Note that all of it is below the high watermark: no clean election removes it. The link records it too."""
+        """Note, also in the hard link, that the segment is below the high watermark: no clean election truncates it."""
         self.is_replicated = True
         if self.link is not None:
             self.link.mark_replicated()
 
     def close(self) -> None:
-        """Close its files; the links stay."""
+        """Close the open files; hard links stay."""
         held, self.held = self.held, None
         if held is not None:
             held.close()
 
     def unpin(self) -> None:
-        """Close its files, and remove the links to them."""
+        """Close the open files, and remove the hard links."""
         self.close()
         link, self.link = self.link, None
         if link is not None:
@@ -241,7 +241,7 @@ class Segment:
 
 
 def is_stub(place: FoundSegment) -> bool:
-    """Return True for an empty deleted log: a move to another disk begins with one, which is not part of the log."""
+    """Return True for an empty deleted log, which a move to another disk starts with. It is not part of the log."""
     if not place.is_deleted:
         return False
     log = place.path("log")

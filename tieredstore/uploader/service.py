@@ -1,6 +1,6 @@
-"""The uploader as a service: its threads, and their loops.
+"""The uploader as a service: its threads and their loops.
 
-Kept apart from the uploader, whose parts it calls: a single run needs no threads, signals or endpoint.
+This is a separate module because a single run (``--once``) needs no threads, signals or HTTP endpoint.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LONGEST_REST_S: Final = 1.0
 
 
 def uploader_service(uploader: Uploader, *, reload: Callable[[], None] | None = None) -> Service:
-    """Make a service that uploads until it is stopped; the caller closes the uploader after that."""
+    """Return a service that uploads until it is stopped. The caller closes the uploader afterwards."""
     threads = _Threads(uploader)
     workers = {f"ship-{number}": partial(threads.ship, number) for number in range(uploader.own.concurrent_uploads)}
     return Service(
@@ -50,7 +50,7 @@ def uploader_service(uploader: Uploader, *, reload: Callable[[], None] | None = 
         {
             "notice": threads.notice,
             "leadership": lambda stop: threads.again("leadership", stop, threads.lead, _LEADERSHIP_S),
-            # Partitions whose leaders answer do not wait for the others.
+            # Two threads, so that partitions whose leaders answer do not wait for the silent ones.
             "settled": threads.asking("settled", is_silent=False),
             "silent": threads.asking("silent", is_silent=True),
             "topics": threads.advise,
@@ -68,7 +68,7 @@ def uploader_service(uploader: Uploader, *, reload: Callable[[], None] | None = 
 
 
 class _Threads:
-    """The loop of each thread until it is stopped."""
+    """One method for the loop of each thread; each loop runs until ``stop``."""
 
     def __init__(self, uploader: Uploader) -> None:
         self._uploader = uploader
@@ -76,7 +76,7 @@ class _Threads:
         self._worker_limit = WorkerLimit(uploader.own.concurrent_uploads)
 
     def again(self, name: str, stop: Stop, work: Callable[[], None], pause_s: float) -> None:
-        """Repeat ``work``; a stop does not wait for its answer."""
+        """Repeat ``work`` with a pause. ``nothing_under_way`` lets a stop go ahead without waiting for ``work``."""
         health = self._uploader.health
         while True:
             with nothing_under_way():
@@ -87,17 +87,17 @@ class _Threads:
                 return
 
     def asking(self, name: str, *, is_silent: bool) -> Callable[[Stop], None]:
-        """Return a loop that asks how far partitions are settled: those that answered the last time, or the others."""
+        """Return a loop that asks leaders for watermarks: of partitions that answered last, or of silent ones."""
         ask = partial(self._uploader.ask_leaders, is_silent=is_silent)
         return lambda stop: self.again(name, stop, ask, _SETTLED_S)
 
     def lead(self) -> None:
-        """Ask who leads; hold files of newly led partitions at once."""
+        """Refresh leadership. If a partition is newly led, start a sweep at once to pin its files."""
         if self._uploader.ask_leadership():
             self._changed.set()
 
     def notice(self, stop: Stop) -> None:
-        """Check folders after events of the system, and all of them at each interval."""
+        """Check folders after events of the file system, and all folders at each scan interval."""
         uploader = self._uploader
         watch = FolderWatch(self._take_touched)
         collector = CountsCollector(uploader.counts, uploader.gauges)
@@ -121,8 +121,8 @@ class _Threads:
                 if watch.watch(led):
                     whole_at_s = 0.0
                     continue
-                # With many waiting segments, or large folders, and constant events, checking must not take the
-                # interpreter from the uploading threads, which reduce the backlog.
+                # Pause in proportion to the check's own time. Under constant events, checking must not take the
+                # interpreter from the upload threads, which reduce the backlog.
                 stop.wait(min(_LONGEST_REST_S, _RESTS * spent_s))
                 self._pause(stop, _INCOMPLETE_S if held.incomplete else whole_at_s - time.monotonic())
         finally:
@@ -131,7 +131,7 @@ class _Threads:
             watch.close()
 
     def advise(self, stop: Stop) -> None:
-        """Ask for the settings of new topics soon, and of all each hour."""
+        """Read the settings of new topics each second, and of all topics each hour."""
         rounds = 0
         while not stop.wait(_TOPICS_S if rounds else 0.0):
             rounds += 1
@@ -141,12 +141,16 @@ class _Threads:
                 self._uploader.ask_topics()
 
     def fill(self, stop: Stop) -> None:
-        """Look for holes about each minute: replicas that do so at different times do the work once."""
+        """Look for holes about once a minute, at random times: replicas that look at different times do not repeat
+        work.
+        """
         while not stop.wait(_FILL_S * (0.5 + random.random())):  # noqa: S311
             self._uploader.fill_holes()
 
     def expire(self, stop: Stop) -> None:
-        """Apply retention at each interval, if there is one; first after a minute, when the leaders should be known."""
+        """Apply retention, if there is a limit, at each interval. Wait a minute first, until leadership should be
+        known.
+        """
         uploader = self._uploader
         pause_s = _FIRST_EXPIRY_S
         while uploader.retention.is_on and not stop.wait(pause_s):
@@ -159,7 +163,7 @@ class _Threads:
                 _logger.warning("retention of stored segments stopped early; it is retried later: %s", error)
 
     def watch_time(self, stop: Stop) -> None:
-        """End the process for a thread stuck in a store: threads cannot be killed, and the next process continues."""
+        """End the process if a thread is stuck in a store. Threads cannot be killed; a restarted process continues."""
         while not stop.wait(1.0):
             lost = self._uploader.tries.find_lost()
             if lost is not None:
@@ -167,7 +171,7 @@ class _Threads:
         self._uploader.schedule.wake()
 
     def ship(self, number: int, stop: Stop) -> None:
-        """Make one step after the other, of the next partition each time, while this worker is admitted."""
+        """Make steps of one partition after another, while this worker is admitted."""
         schedule = self._uploader.schedule
         while not stop.is_asked:
             if not self._worker_limit.admits(number):
@@ -182,7 +186,7 @@ class _Threads:
         self._changed.set()
 
     def _pause(self, stop: Stop, seconds: float) -> None:
-        """Wait until an event in a folder, or the end of the time."""
+        """Wait for ``seconds``, a stop, or an event in a folder."""
         waited_s = 0.0
         while waited_s < seconds and not self._changed.is_set() and not stop.wait(_LOOK_S):
             waited_s += _LOOK_S

@@ -1,4 +1,4 @@
-"""Conditions for uploading a closed segment: no leader can remove its records, and no open transaction hides them."""
+"""Finds which closed segments are settled: no election removes their records, and no open transaction hides them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _SNAPSHOT: Final = re.compile(r"(\d{20})\.snapshot", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The settled part of a partition: both ends exclusive.
+    """How far a partition is settled: its high watermark and last stable offset, both exclusive.
 
-    ``leader_epoch`` is that of the leader that answered, None if unknown.
+    ``leader_epoch`` is the epoch of the leader that answered, None if unknown.
     """
 
     high_watermark: int
@@ -42,15 +42,14 @@ class Settled:
     leader_epoch: int | None
 
     def obstacle(self, end_offset: int, epochs: LeaderEpochs, *, is_deleted: bool) -> str | None:
-        """Return the reason to wait with the segment that ends at ``end_offset`` (inclusive); None if it may be
-        uploaded.
+        """Return why the segment that ends at ``end_offset`` (inclusive) must wait; None if it may be uploaded.
 
-        Segments that the broker is about to delete do not wait for transactions, because retention does not either.
+        A segment that the broker is about to delete does not wait for transactions, because retention does not either.
         """
         if end_offset >= self.high_watermark:
             return f"the high watermark is {self.high_watermark}"
         if self.leader_epoch is not None and epochs and epochs[-1][0] != self.leader_epoch:
-            return f"the leader's epoch is {self.leader_epoch}, and that of the log here {epochs[-1][0]}"
+            return f"the leader's epoch is {self.leader_epoch}, but the local log's is {epochs[-1][0]}"
         if end_offset >= self.stable and not is_deleted:
             return f"a transaction is open: the last stable offset is {self.stable}"
         return None
@@ -58,9 +57,9 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The knowledge about a partition at a step: its settled part, None if unknown.
+    """The condition under which a step may upload: how far the partition is settled, None if unknown.
 
-    ``only_deleted``: its leader is unknown, so only segments that the broker is deleting may be uploaded.
+    With ``only_deleted``, leadership is unknown, and only segments that the broker is deleting may be uploaded.
     """
 
     settled: Settled | None
@@ -68,15 +67,15 @@ class Standing:
 
 
 class Settling(Protocol):
-    """The source of partitions' settled parts."""
+    """A source that tells how far partitions are settled."""
 
     def ask(self, partitions: Iterable[Partition]) -> Mapping[TopicPartition, Settled]:
-        """Return the present answers; raise TieredStoreError if there is none at all."""
+        """Return the present answers. Raise TieredStoreError if no partition has one."""
         ...
 
 
 class BrokerSettling:
-    """Asks the leaders, for all partitions at once."""
+    """Asks the partitions' leaders, many partitions in one request."""
 
     def __init__(self, broker: BrokerState) -> None:
         self._broker = broker
@@ -84,7 +83,7 @@ class BrokerSettling:
     def ask(self, partitions: Iterable[Partition]) -> Mapping[TopicPartition, Settled]:
         """Send two requests to each broker that leads one of the partitions."""
         names = [partition.name for partition in partitions]
-        # In this order: a stable offset read first can only be too low.
+        # Read the last stable offset first: it is then too low at worst, never too high.
         stable = self._broker.ends(names, stable=True)
         highs = self._broker.ends(names, stable=False)
         return {
@@ -95,16 +94,16 @@ class BrokerSettling:
 
 
 class DiskSettling:
-    """Reads the broker's disk if no broker can be asked: a checkpoint that is at most five seconds old.
+    """Reads the broker's checkpoint of high watermarks, at most five seconds old, if no broker can be asked.
 
-    Without that file every closed segment is settled: it is a copy of a disk, or the broker is stopped.
+    Without a checkpoint, every closed segment is settled: the disk is a copy, or the broker is stopped.
     """
 
     def __init__(self, log_dirs: Iterable[Path]) -> None:
         self._log_dirs = tuple(log_dirs)
 
     def ask(self, partitions: Iterable[Partition]) -> Mapping[TopicPartition, Settled]:
-        """Read one file of each log directory, and the latest producer snapshot of each partition."""
+        """Read the checkpoint of each log directory and the latest producer snapshot of each partition."""
         highs = {folder: high_watermarks(folder) for folder in self._log_dirs}
         answers: dict[TopicPartition, Settled] = {}
         for partition in partitions:
@@ -121,7 +120,7 @@ class DiskSettling:
 
 
 def high_watermarks(log_dir: Path) -> dict[TopicPartition, int] | None:
-    """Read the high watermarks that a broker writes every five seconds; None without the file."""
+    """Read the checkpoint of high watermarks, which a broker writes every five seconds; None without the file."""
     try:
         lines = (log_dir / REPLICATION_CHECKPOINT).read_text("ascii", "replace").splitlines()
     except OSError:
@@ -131,8 +130,9 @@ def high_watermarks(log_dir: Path) -> dict[TopicPartition, int] | None:
 
 
 def stable_offset(folder: Path, high_watermark: int) -> int:
-    """Return the first open transaction's offset by the latest producer snapshot; ``high_watermark`` if none is
-    open.
+    """Return the first offset of the oldest open transaction in the latest readable producer snapshot.
+
+    Return ``high_watermark`` if no transaction is open.
     """
     snapshots = sorted(int(match[1]) for match in (_SNAPSHOT.fullmatch(entry.name) for entry in _list(folder)) if match)
     for offset in reversed(snapshots):
@@ -151,7 +151,7 @@ def _list(folder: Path) -> list[Path]:
 
 
 class Answers:
-    """The last answer of each partition, while it is fresh."""
+    """The last answer about each partition, and its time."""
 
     def __init__(self, max_age_s: float = 60.0, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._max_age_s = max_age_s
@@ -160,14 +160,14 @@ class Answers:
         self._heard: set[TopicPartition] = set()
 
     def take(self, answers: Mapping[TopicPartition, Settled], asked: Iterable[TopicPartition] = ()) -> None:
-        """Keep the answers; other ``asked`` partitions count as silent."""
+        """Record the answers. Partitions in ``asked`` without an answer count as silent."""
         now_s = self._monotonic()
         self._answers.update({name: (now_s, settled) for name, settled in answers.items()})
         self._heard.difference_update(asked)
         self._heard.update(answers)
 
     def is_silent(self, name: TopicPartition) -> bool:
-        """Return True if it did not answer the last time, or was never asked."""
+        """Return True if the partition gave no answer the last time, or was never asked."""
         return name not in self._heard
 
     @property
@@ -176,18 +176,18 @@ class Answers:
         return bool(self._heard)
 
     def are_new(self, name: TopicPartition) -> bool:
-        """Return True if its answer is only seconds old."""
+        """Return True if the last answer is at most five seconds old."""
         answer = self._answers.get(name)
         return answer is not None and self._monotonic() - answer[0] <= _NEW_S
 
     def of(self, name: TopicPartition) -> Settled | None:
-        """Return the answer, if it is fresh enough. An old one would also be true, except for its epoch."""
+        """Return the last answer, or None if it is too old: its leader epoch may be out of date."""
         answer = self._answers.get(name)
         return answer[1] if answer is not None and self._monotonic() - answer[0] <= self._max_age_s else None
 
 
 class Inquiries:
-    """The inquiries of two threads, each about other partitions; any thread may read the answers."""
+    """Asks how far partitions are settled, in two threads with separate partitions. Any thread may read the answers."""
 
     def __init__(
         self,
@@ -197,16 +197,15 @@ class Inquiries:
         health: Health,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Ask about ``shippable`` partitions, those with segments to upload."""
+        """Create the inquiries. ``shippable`` yields the partitions with something to upload."""
         self._settling, self._leadership, self._shippable = settling, leadership, shippable
         self._health, self._monotonic = health, monotonic
         self._answers = Answers(monotonic=monotonic)
 
     def ask(self, *, is_silent: bool) -> bool:
-        """Ask about partitions that were silent the last time, or about the others; return True if one was waiting for
-        it.
+        """Ask about silent partitions, or about all others. Return True if a waiting partition was among them.
 
-        A dead broker delays all answers of a request until its timeout.
+        Silent partitions are asked separately, because a dead broker delays all answers of a request until its timeout.
         """
         soon_s = self._monotonic() + _SOON_S
         waiting = [
@@ -224,7 +223,7 @@ class Inquiries:
         except TieredStoreError as error:
             self._answers.take({}, names)
             if not self._answers.are_any:
-                self._health.fails("broker", f"the settled offsets of partitions are unknown: {error}")
+                self._health.fails("broker", f"high watermarks are unknown: {error}")
             return False
         self._answers.take(answers, names)
         self._health.holds("broker")
@@ -236,11 +235,10 @@ class Inquiries:
         return any(partition.turn.waits_for is not None for partition in waiting)
 
     def standing(self, partition: Partition) -> Standing:
-        """Return the knowledge about a partition for a step."""
+        """Return the condition under which a step of the partition may upload."""
         if self._leadership.is_known:
             return Standing(self._answers.of(partition.name))
-        # While the leaders are unknown, only segments being deleted are uploaded, as far as the broker's own checkpoint
-        # allows.
+        # Leadership is unknown, so only the broker's own checkpoint shows what is replicated.
         folder = partition.folder
         high = 0 if folder is None else (high_watermarks(folder.parent) or {}).get(partition.name, 0)
         return Standing(Settled(high, high, None), only_deleted=True)

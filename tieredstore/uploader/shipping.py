@@ -1,8 +1,8 @@
-"""One step of one partition: its next segment into the store, and then its watermark.
+"""One step of one partition: upload its next segment, then advance its watermark in the store.
 
-A step loads the partition's progress, closes a gap before the next segment, passes over gone or lost ones, waits for
-unsettled ones, and else uploads and advances. The watermark's object is never beyond an offset whose manifest, or hole,
-is not stored; it may lag.
+A step reads the partition's progress and closes a gap before the next segment. It records gone and lost segments as
+holes and waits for unsettled ones. The watermark object may lag, but never covers an offset that has neither a stored
+manifest nor a recorded hole.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ from tieredstore.uploader.tries import Tries, TryLimit
 _logger: Final = logging.getLogger(__name__)
 
 LOST: Final = (InvalidSegmentError, SegmentTooLargeError, CorruptDataError)
-"""Errors that no retry solves: they are the segment's, not the store's."""
+"""Errors in the segment itself, which no retry solves."""
 
 PASSING: Final = frozenset(
     (errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ETIMEDOUT)
 )
-"""Transient errors of the system, not of the disk."""
+"""Transient errors of the operating system, which say nothing about the disk."""
 
 _MOVES_S: Final = 1.0
 _DISK_TRIES: Final = 5
 _DELETED: Final = "its files were deleted before they could be read"
-_TAKEN_BACK: Final = "a later leader has truncated it: its replacement is shipped"
+_TAKEN_BACK: Final = "a later leader has truncated it; its replacement will be shipped"
 _Monotonic: TypeAlias = Callable[[], float]
 
 
@@ -64,18 +64,18 @@ class Step(enum.Enum):
 
     SHIPPED = "shipped"
     STORED = "stored"
-    """It was in the store already."""
+    """The segment was in the store already."""
     HOLE = "hole"
     WAITS = "waits"
     IDLE = "idle"
 
 
 MOVED_ON: Final = frozenset({Step.SHIPPED, Step.STORED, Step.HOLE})
-"""The steps that have moved a watermark."""
+"""The results of steps that moved a watermark."""
 
 
 class DeposedError(StoreUnavailableError):
-    """A leader of a later epoch has moved the watermark: this one uploads nothing until it leads again."""
+    """The leader of a later epoch has moved the watermark, so this broker uploads nothing until it leads again."""
 
 
 def _now_ms() -> int:
@@ -84,7 +84,7 @@ def _now_ms() -> int:
 
 @dataclass(slots=True)
 class Uploads:
-    """Sends segments, each once, after a look at the store. Any number in parallel."""
+    """Uploads segments that are not in the store yet, any number in parallel."""
 
     tries: Tries
     counts: Counts
@@ -93,7 +93,9 @@ class Uploads:
     now_ms: Callable[[], int] = _now_ms
 
     def store(self, target: Target, described: LogSegment) -> tuple[Uuid, bool]:
-        """Return the id of the segment in the store, and True if it was sent now."""
+        """Upload the segment unless it is stored already. Return its id in the store, and True if it was uploaded
+        now.
+        """
         identity = SegmentIdentity.of(described)
         copy = target.committed.find(identity)
         if copy is not None:
@@ -102,7 +104,7 @@ class Uploads:
         try:
             self._send(target, described, segment_id)
         finally:
-            # Also after a failure: the lost answer may be that of the manifest's write.
+            # After a failed upload too: the manifest may be written, and only the answer lost.
             target.committed.changed(identity)
         return segment_id, True
 
@@ -123,7 +125,7 @@ class Uploads:
 
 @dataclass(slots=True)
 class Shipper:
-    """Makes steps; one at a time for each partition, any number of partitions in parallel."""
+    """Makes steps: one at a time for each partition, any number of partitions in parallel."""
 
     uploads: Uploads
     counts: Counts
@@ -140,17 +142,17 @@ class Shipper:
         return _Work(self, target, partition, standing).step()
 
     def must_begin(self, partition: Partition) -> bool:
-        """Return True if a first watermark must be written before anything is uploaded, to record the beginning."""
+        """Return True if the start offset must be saved before the first upload (``uploader.start=latest``)."""
         return self.start == "latest" and partition.progress.stored is None and partition.first_active is not None
 
     def plan(self, target: Target, partition: Partition) -> list[Segment]:
-        """Return the segments that steps would eventually upload; writes nothing."""
+        """Return the segments that steps would upload in time, without writing anything."""
         return _Work(self, target, partition, Standing(None)).plan()
 
 
 @dataclass(slots=True)
 class _Work:
-    """A step of one partition."""
+    """One step of one partition."""
 
     shipper: Shipper
     target: Target
@@ -181,7 +183,7 @@ class _Work:
             self._catch_up()
             return Step.WAITS
         partition.turn.waits_for = None
-        # Record earlier uploads even if a later segment keeps failing.
+        # Save the progress so far, in case the next segment keeps failing.
         self._keep_up()
         with self.opened:
             if segment.lost is not None and not segment.has_come():
@@ -198,10 +200,12 @@ class _Work:
         next_offset = self._where_it_begins() if value is None else value.next_offset
         return [segment for segment in partition.pending() if segment.next_offset > next_offset]
 
-    # Progress
+    # Progress: the watermark and its object in the store
 
     def _know_progress(self) -> Watermark:
-        """Return the partition's progress, read from the store if unknown, and corrected for its log."""
+        """Return the partition's progress, read from the store if unknown, and moved back if a later leader requires
+        it.
+        """
         progress = self.partition.progress
         if progress.stored is None:
             self._load()
@@ -225,10 +229,10 @@ class _Work:
         if progress.attempt is not None:
             known, wanted = progress.attempt
             if known.is_in(loaded):
-                # It has not moved since: everything that this process has uploaded counts.
+                # The object has not moved since, so everything that this process uploaded counts.
                 loaded, is_remade = known, True
             elif loaded.value == wanted:
-                # The move succeeded, and its answer was lost.
+                # Our write succeeded; only the answer was lost.
                 progress.attempt = None
         value = loaded.value
         if value is not None:
@@ -237,20 +241,21 @@ class _Work:
             if value.holes:
                 self.target.watermarks.mark_holes(partition.where)
             if value.next_offset < (partition.shipped or 0):
-                # Others have moved it back: segments that counted as uploaded are not.
+                # Another uploader moved it back, so segments that we dropped as uploaded are needed again.
                 partition.shipped = value.next_offset
                 self.shipper.relist(partition)
         else:
-            # It begins with the present segments: one listing alone may miss a file that is being renamed.
+            # The watermark will begin with the first listed segment. List again, because one listing may miss a file
+            # that is being renamed.
             partition.shipped = None
             self.shipper.relist(partition)
         progress.load(loaded)
         if is_remade:
-            # Its uploader was killed before its first move, or the object was lost, or damaged.
+            # The object is missing or damaged, or lags behind this process's uploads: save the value soon.
             progress.fall_behind(self.shipper.monotonic())
 
     def _begin(self) -> int | None:
-        """Return the log's start on this disk; None if only segments closed from now on count."""
+        """Return the log's first offset on this disk. Return None if only segments closed from now on are uploaded."""
         if self.shipper.start == "latest":
             return None
         self.shipper.relist(self.partition)
@@ -263,7 +268,7 @@ class _Work:
         return (self.partition.first_active or 0) if latest or first is None else first.base_offset
 
     def _first_watermark(self) -> Watermark:
-        """Return the first watermark of a partition without stored segments."""
+        """Return a watermark for a partition that has no stored segments."""
         uploads = self.shipper.uploads
         return Watermark(self.partition.where, self._where_it_begins(), -1, uploads.broker_id, uploads.now_ms())
 
@@ -277,7 +282,7 @@ class _Work:
             )
 
     def _move_back(self, value: Watermark) -> Watermark:
-        """Move back to where a later leader took over before the watermark: later uploads are not part of the log."""
+        """Move back to the start of a later leader's epoch: uploads after that offset are no longer part of the log."""
         partition, uploads = self.partition, self.shipper.uploads
         began = _later_epoch_began(partition, value)
         if began is None or began >= value.next_offset:
@@ -296,10 +301,10 @@ class _Work:
         return back
 
     def _make_sure(self, value: Watermark) -> Watermark:
-        """Advance over stored segments after a failed save: the segments it was for may be gone from here."""
+        """Advance over stored segments after a save of unknown outcome: their local files may be gone already."""
         progress, before = self.partition.progress, value
         if progress.unsaved_since_s is None:
-            # Others have moved it, or nothing of it is left: the segments decide.
+            # Another uploader moved the object, or it is gone, so read progress from the stored segments.
             until = MAX_INT64 if progress.attempt is None else progress.attempt[1].next_offset
             value = self.target.watermarks.advance(value, self.partition.epochs, until)
         if progress.unsaved_since_s is not None or value.next_offset > before.next_offset:
@@ -308,42 +313,42 @@ class _Work:
         return value
 
     def _save(self, value: Watermark) -> None:
-        """Move the object to ``value``, conditional on its last seen version."""
+        """Replace the watermark object by ``value``, conditional on its last seen version."""
         progress = self.partition.progress
         assert progress.stored is not None
         try:
             self.target.reach(value)
             progress.save(self.target.watermarks.move(progress.stored, value))
         except TieredStoreError:
-            # Others may have moved it, or this move may have succeeded: the object shows it.
+            # The write may have succeeded, or another uploader came first. The next step reads the object.
             progress.doubt(value)
             raise
 
     def _catch_up(self) -> None:
-        """Move the object to where the watermark is."""
+        """Save the watermark if its object lags."""
         progress = self.partition.progress
         if progress.unsaved_since_s is not None and progress.value is not None:
             self._save(progress.value)
 
     def _keep_up(self) -> None:
-        """Move the object if it has lagged for long enough."""
+        """Save the watermark if its object has lagged for over a second."""
         since_s = self.partition.progress.unsaved_since_s
         if since_s is not None and self.shipper.monotonic() - since_s > _MOVES_S:
             self._catch_up()
 
-    # Uploading
+    # Uploads
 
     def _obstacle(self, segment: Segment) -> str | None:
         settled, is_doomed = self.standing.settled, segment.place.is_deleted
         if self.standing.only_deleted and not is_doomed:
             return "its leader is unknown"
         if settled is None:
-            return "its settled offset is not known yet"
+            return "its high watermark is not known yet"
         return settled.obstacle(segment.next_offset - 1, self.partition.epochs, is_deleted=is_doomed)
 
     def _ship(self, segment: Segment) -> Step:
         partition, held = self.partition, None
-        # The epoch before the read: if a later one appears in between, the next step checks where it began.
+        # Take the epoch before reading. If a later epoch appears during the read, the next step checks where it began.
         epoch = partition.epochs[-1][0] if partition.epochs else None
         try:
             held = self._open(segment)
@@ -352,7 +357,7 @@ class _Work:
                 described = describe_open(
                     held, partition.where.topic_id, segment.epochs, check_crcs=self.shipper.check_crcs
                 )
-                # Only for files that stay open: others may be replaced by the next time.
+                # Keep the description only while the files stay open: files opened later may be others.
                 segment.described = None if segment.held is None else described
             described = with_files(described, held)
             segment_id, is_new = self.shipper.uploads.store(self.target, described)
@@ -362,7 +367,7 @@ class _Work:
         except LOST as error:
             return self._lose(segment, reason_of(error), held)
         except OSError as error:
-            # A store translates its system's errors: this is the broker's disk.
+            # Stores raise their own error classes, so an OSError comes from the broker's disk.
             return self._try_disk_again(segment, held, error)
         if not partition.has(segment):
             partition.turn.waits_for = _TAKEN_BACK
@@ -371,7 +376,7 @@ class _Work:
         return Step.SHIPPED if is_new else Step.STORED
 
     def _open(self, segment: Segment) -> OpenSegment:
-        """Open its files under this step's own descriptors; the page cache stays as it was."""
+        """Open the files under this step's own descriptors, without changing the page cache."""
         with self.partition.lock:
             held = segment.open()
         self.opened.callback(held.close)
@@ -379,7 +384,7 @@ class _Work:
         return held
 
     def _advance(self, described: LogSegment, segment_id: Uuid, epoch: int | None) -> None:
-        """Advance the watermark by one segment; its object follows at once, or soon."""
+        """Advance the watermark by one uploaded segment. Its object is saved now or within about a second."""
         partition, uploads = self.partition, self.shipper.uploads
         value = partition.progress.value
         assert value is not None
@@ -388,10 +393,11 @@ class _Work:
             epoch = described.segment_leader_epochs[-1][0]
         value = value.behind(shipped, described.end_offset + 1, epoch, uploads.broker_id, uploads.now_ms())
         partition.progress.advance(value, self.shipper.monotonic())
-        # Of consecutive uploads one per second moves the object: it may lag, because the store is checked before
-        # anything is sent, but never lead.
+        # Save once a second during consecutive uploads. The object may lag, because each upload first looks into the
+        # store; it must never lead.
         if partition.ends_by(value.next_offset):
-            # Before its files are dropped: after a kill in between the next process finds them, and moves it then.
+            # Save before the files are dropped. If the process is killed in between, the next one finds the files and
+            # saves.
             self._catch_up()
         partition.ship_to(value.next_offset)
         self._keep_up()
@@ -399,8 +405,10 @@ class _Work:
     # Segments that cannot be uploaded
 
     def _close_gap(self, watermark: Watermark) -> Step:
-        """Close the gap between the watermark and the first local segment: others have uploaded it, or it is lost."""
-        # A listing may miss a file that is being renamed.
+        """Close the gap between the watermark and the first local segment: advance over stored segments, else record
+        a hole.
+        """
+        # List again, because a listing may miss a file that is being renamed.
         partition, uploads = self.partition, self.shipper.uploads
         self.shipper.relist(partition)
         segment = partition.first
@@ -411,12 +419,12 @@ class _Work:
         if value.next_offset > first:
             self._save(value)
             return Step.STORED
-        reason = "the log directory does not have it any more, and it was not shipped before"
+        reason = "the log directory no longer has it, and it was not shipped before"
         epochs = epochs_within(partition.epochs, first, last)
         return self._over(Hole(first, last, reason, uploads.now_ms(), uploads.broker_id, leader_epochs=epochs))
 
     def _try_disk_again(self, segment: Segment, held: OpenSegment | None, error: OSError) -> Step:
-        """Raise a disk's read error again, until it has occurred often."""
+        """Raise a disk's read error, so that the step is retried; after five retries, count the segment as lost."""
         if held is None or error.errno in PASSING:
             raise error
         segment.unreadable += 1
@@ -425,9 +433,9 @@ class _Work:
         return self._lose(segment, f"{held.log.path} cannot be read: {error.strerror}", held)
 
     def _lose(self, segment: Segment, reason: str, held: OpenSegment | None = None) -> Step:
-        """Save the bytes of a segment that cannot be uploaded, and continue after it."""
+        """Store what remains of a segment that cannot be uploaded, and record it as a hole."""
         partition = self.partition
-        # A log that the broker has truncated in between contradicts itself, and is no loss.
+        # If the broker has truncated the log meanwhile, a damaged segment is no loss.
         self.shipper.relist(partition)
         if not partition.has(segment):
             partition.turn.waits_for = _TAKEN_BACK
@@ -438,7 +446,7 @@ class _Work:
         return self._pass_over(segment, reason, prefix)
 
     def _keep_aside(self, segment: Segment, held: OpenSegment | None) -> str:
-        """Store the files of a segment in quarantine, or its log alone if others are missing."""
+        """Store the segment's files in quarantine; only the log if other files are missing."""
         epochs = format_leader_epochs(segment.epochs)
         if held is None:
             with contextlib.suppress(SegmentIncompleteError):
@@ -460,7 +468,7 @@ class _Work:
         return self.target.quarantine(metadata, log_segment)
 
     def _pass_over(self, segment: Segment, reason: str, prefix: str | None = None) -> Step:
-        """Record the segment's remaining offsets as a hole, with its reason and its quarantine."""
+        """Record the segment's remaining offsets as a hole, with the reason and the quarantine's prefix."""
         uploads, value = self.shipper.uploads, self.partition.progress.value
         assert value is not None
         first, last = max(segment.base_offset, value.next_offset), segment.next_offset - 1
@@ -471,7 +479,7 @@ class _Work:
         partition, value = self.partition, self.partition.progress.value
         assert value is not None
         epoch = partition.epochs[-1][0] if partition.epochs else -1
-        # First the mark, by which others find the hole: an unmarked one is never filled.
+        # Mark the partition first. Uploaders look only at marked partitions, so an unmarked hole would never be filled.
         self.target.watermarks.mark_holes(partition.where)
         self._save(value.over(hole, epoch))
         partition.ship_to(hole.last_offset + 1)
@@ -479,16 +487,16 @@ class _Work:
         _logger.error(
             "%s: offsets %d to %d are not shipped: %s%s",
             partition.where, hole.first_offset, hole.last_offset, hole.reason,
-            f"; the rest of their data is under {hole.quarantine}" if hole.quarantine else "",
+            f"; what remains of their data is under {hole.quarantine}" if hole.quarantine else "",
         )  # fmt: skip
         return Step.HOLE
 
 
 def _later_epoch_began(partition: Partition, watermark: Watermark) -> int | None:
-    """Return the start of the first leader epoch later than the watermark's; None if there is none.
+    """Return the start of the first leader epoch after the watermark's; None without one.
 
-    If retention has truncated the checkpoint, that epoch seems to begin at the log's present start. Then the batches of
-    earlier segments, marked deleted but still present, show it.
+    If retention truncated the checkpoint, that epoch seems to begin at the log's present start. Then read its true
+    start from the batches of earlier segments, which are marked deleted but still on disk.
     """
     later = [start for epoch, start in partition.epochs if epoch > watermark.leader_epoch >= 0]
     if not later or partition.epochs[0][0] <= watermark.leader_epoch:
@@ -502,8 +510,8 @@ def _later_epoch_began(partition: Partition, watermark: Watermark) -> int | None
 
 
 def _first_later(partition: Partition, segment: Segment, epoch: int) -> int | None:
-    """Return the first offset of the segment that a later leader has written; None without one, or if it is
-    unreadable.
+    """Return the first offset in the segment that a leader after ``epoch`` wrote; None without one, or if the
+    segment is unreadable.
     """
     with contextlib.suppress(TieredStoreError, OSError):
         with partition.lock:

@@ -1,4 +1,4 @@
-"""The destination of segments: the store with everything made of its settings, replaced as a whole on a reload."""
+"""The store to upload to, with everything built from its settings. A reload replaces the whole `Target`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _QUARANTINE_CHUNK: Final = 1 << 20
 
 @dataclass(slots=True)
 class Target:
-    """The manager that copies, its store for all other requests, the committed segments, and the watermarks."""
+    """A store of segments: ``manager`` uploads, ``store`` serves other requests. Both share the settings."""
 
     settings: Settings
     manager: RemoteStorageManager
@@ -44,8 +44,8 @@ class Target:
 
     @classmethod
     def open(cls, settings: Settings, store: ObjectStore | None, tries: Tries, limit: TryLimit) -> Target:
-        """Open the store of the settings, or use the given one, which its owner closes. Raise ConfigError for one
-        that cannot move a watermark.
+        """Open the settings' store, or use the given one, which the caller closes. Raise ConfigError if it lacks
+        conditional writes.
         """
         if "upload_stall_timeout_ms" not in settings.model_fields_set:
             settings = settings.model_copy(update={"upload_stall_timeout_ms": _STALL_MS})
@@ -54,7 +54,7 @@ class Target:
             if not manager.store.conditional_writes:
                 raise ConfigError(
                     f"the store {manager.store.identity} has no conditional writes, which watermarks need: "
-                    "choose another one"
+                    "choose another store"
                 )
             pool = ThreadPool(_READERS, "tieredstore-watermarks")
             prefix, rules = settings.key_prefix, manager.manifest_rules
@@ -71,32 +71,32 @@ class Target:
 
     @property
     def made_topic_id(self) -> Callable[[str], Uuid] | None:
-        """The function that derives an id for a topic without one; None if segments need real ones."""
+        """The function that derives a topic's id from its name; None unless the layout is raw."""
         return _id_maker(self.settings)
 
     def reach(self, watermark: Watermark) -> None:
-        """Move Pinterest's own watermark to ours, which is read or about to move; in the raw layout only.
+        """In the raw layout, move Pinterest's own watermark up to ours. Call it after reading ours and before moving
+        it.
 
-        Its readers use that one, which must not lag behind a log after any kill in between.
+        Pinterest's readers use their own watermark, which must not stay behind after a kill between the two writes.
         """
         segment = watermark.segment
         if segment is None or not self.settings.endpoint.is_raw:
             return
-        # Few buckets are raw.
+        # Import here, because few buckets are raw.
         from tieredstore.remote.copy.raw_writer import RawSegmentWriter  # noqa: PLC0415
 
         segment_id = RemoteLogSegmentId(watermark.where, Uuid.parse(segment.id))
         RawSegmentWriter(self.store, self.manager.layout).reach(segment_id, segment.base_offset)
 
     def quarantine(self, metadata: RemoteLogSegmentMetadata, log: LogSegment) -> str:
-        """Save the files of a segment unchanged, outside of readers' view; return their prefix.
+        """Store a segment's files unchanged under a separate prefix, which readers do not list; return the prefix.
 
-        They are stored in the format of all segments, under a separate prefix: encrypted like the others, and readable
-        by the same commands.
+        They are stored in the plugin's format with the same encryption, so the same commands read them.
         """
         prefix = f"{self.settings.key_prefix}{QUARANTINE}"
-        # In the plugin's format even if segments are raw: the raw layout has no encryption, and no place for damaged
-        # ones.
+        # Raw segments too are stored in the plugin's format here: the raw layout has no encryption, and no place for
+        # damaged segments.
         own = {"key_prefix": prefix, "chunk_size": min(self.settings.chunk_size, _QUARANTINE_CHUNK)}
         settings = self.settings.model_copy(update={**own, "endpoint": EndpointSettings()})
         with RemoteStorageManager(settings, store=self.store) as manager:
@@ -104,7 +104,7 @@ class Target:
         return prefix
 
     def close_later(self, is_used: Callable[[], bool], within_s: float) -> None:
-        """Close it as soon as it is unused, at the latest after ``within_s``; return at once."""
+        """Close the target in a thread as soon as it is unused, at the latest after ``within_s``."""
 
         def wait() -> None:
             end_s = time.monotonic() + within_s
@@ -115,7 +115,7 @@ class Target:
         threading.Thread(target=wait, name="tieredstore-uploader-old", daemon=True).start()
 
     def close(self) -> None:
-        """End running work, and close the store unless it was given."""
+        """End running work. Close the store unless the caller gave it."""
         self.manager.close()
         self.pool.shutdown(wait=False, cancel_futures=True)
 

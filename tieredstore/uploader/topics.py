@@ -1,6 +1,6 @@
-"""The selection of topics, and problems of one: refused, or worth a warning.
+"""Selects topics by name, and reads their settings: reasons to refuse a topic, and warnings.
 
-Kept apart from ``uploader``, which assembles the parts: it knows settings of topics, and neither disks nor segments.
+This is a separate module because it needs only names and settings of topics, and neither disks nor segments.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _INTERNAL: Final = "__"
 _MOST_NAMED: Final = 10
 _DAY_MS: Final = 86_400_000
 _TRIES: Final = 10
-"""Attempts to ask about a single topic without an answer."""
+"""After this many attempts without an answer about a topic, its settings count as unavailable."""
 
 _NOT_TOLD: Final[dict[str, str]] = {}
 
 
 class TopicSelection:
-    """Topics by name, as configured. Each pattern must match the whole name; exclusion wins."""
+    """Selects topics by the configured patterns. A pattern must match the whole name; exclusion wins."""
 
     def __init__(self, settings: UploaderSettings) -> None:
         self._include = [re.compile(pattern) for pattern in settings.include]
@@ -49,26 +49,26 @@ class TopicSelection:
 
 
 def refusal(settings: Mapping[str, str]) -> str | None:
-    """Return the reason why a topic with these settings is not uploaded unless forced; None if it is."""
+    """Return why a topic with these settings is uploaded only if forced; None if it is always uploaded."""
     if settings.get("remote.storage.enable") == "true":
         return "the broker tiers it itself (remote.storage.enable)"
     if "compact" in settings.get("cleanup.policy", "delete"):
-        return "it is compacted, and what compaction takes from a segment later is in its copy for ever"
+        return "it is compacted, and a copy would keep records that compaction removes later"
     return None
 
 
 def warnings(settings: Mapping[str, str], upload_timeout_ms: int, *, has_links: bool = False) -> Iterator[str]:
-    """Yield a clause for each setting that leaves too little time to upload, or may remove uploaded records.
+    """Yield a warning for each setting that leaves too little time to upload or may remove uploaded records.
 
-    ``has_links``: deleted files outlive the uploader's process.
+    ``has_links`` is true if hard links keep deleted files while no uploader runs.
     """
     number = {name: int(text) for name, text in settings.items() if re.fullmatch(r"-?\d{1,19}", text)}
     delay = number.get("file.delete.delay.ms", 60_000)
     has_retention = number.get("retention.ms", 7 * _DAY_MS) >= 0 or number.get("retention.bytes", -1) >= 0
     if delay < upload_timeout_ms and has_retention and not has_links:
         yield (
-            f"file.delete.delay.ms is {delay}, shorter than uploader.upload.timeout.ms ({upload_timeout_ms}): if the "
-            "uploader is away for longer when retention marks a segment deleted, it is lost"
+            f"file.delete.delay.ms is {delay}, shorter than uploader.upload.timeout.ms ({upload_timeout_ms}): a "
+            "segment that retention deletes is lost if the uploader is down for longer"
         )
     retention = number.get("retention.ms", 7 * _DAY_MS)
     if 0 <= retention < upload_timeout_ms:
@@ -76,15 +76,15 @@ def warnings(settings: Mapping[str, str], upload_timeout_ms: int, *, has_links: 
     roll = number.get("segment.ms", 7 * _DAY_MS)
     if 0 <= retention < roll:
         yield (
-            f"retention.ms is {retention} and segment.ms {roll}: a partition with little traffic is rolled and deleted "
-            "at once, and there are only the milliseconds of file.delete.delay.ms to ship it"
+            f"retention.ms is {retention} and segment.ms {roll}: a segment with little traffic is rolled and deleted "
+            "at once, so only file.delete.delay.ms is left to ship it"
         )
     if settings.get("unclean.leader.election.enable") == "true":
         yield "unclean.leader.election.enable is true: shipped records may be lost from the log"
 
 
 class TopicAdvice:
-    """The brokers' settings of topics: refused topics, and warnings. For one thread."""
+    """Reads topics' settings from the brokers; keeps refused topics and warnings. For one thread."""
 
     def __init__(self, settings: UploaderSettings, broker: BrokerState | None) -> None:
         self._force = frozenset(settings.force_topics)
@@ -94,19 +94,20 @@ class TopicAdvice:
         self._asked: set[str] = set()
         self._in_vain: Counter[str] = Counter()
         self.refused: dict[str, str] = {}
-        """The topics that are not uploaded, with the reason."""
+        """The reason for each topic that is not uploaded."""
         self.advice: dict[str, tuple[str, ...]] = {}
-        """The warnings by topic; each known topic has an entry."""
+        """The warnings of each topic. Every topic with known settings has an entry."""
         self.has_news: bool = False
-        """True if there are new answers since it was reset."""
+        """True if there are answers since the caller last set it to False."""
 
     def knows(self, topic: str) -> bool:
-        """Return True if it is known whether the topic is refused; always without a broker."""
+        """Return True if the topic's settings are known, or if there is no broker to ask."""
         return self._broker is None or topic in self.advice
 
     def ask(self, topics: Iterable[str]) -> None:
-        """Ask about topics not asked since :meth:`forget`. Raise an error that is worth a retry; any other counts as
-        an answer without settings.
+        """Read the settings of topics not asked about since :meth:`forget`.
+
+        Raise a retryable error. After any other error, treat the settings as empty.
         """
         wanted = sorted(set(topics) - self._asked)
         if self._broker is None or not wanted:
@@ -130,7 +131,7 @@ class TopicAdvice:
             _logger.warning("%s", sentence)
 
     def sentences(self, topics: Iterable[str] | None = None) -> list[str]:
-        """Return the warnings about these topics, or about all: each once, with the topics concerned."""
+        """Return the warnings about these topics (by default all), each once with its topics."""
         concerned: dict[str, list[str]] = {}
         for topic in sorted(self.advice if topics is None else topics):
             for sentence in self.advice.get(topic, ()):
@@ -138,7 +139,7 @@ class TopicAdvice:
         return [f"{_name(names)}: {sentence}" for sentence, names in concerned.items()]
 
     def forget(self) -> None:
-        """Ask about all topics again, because settings change. Known answers stay until then."""
+        """Read all topics' settings again at the next :meth:`ask`. Known settings stay until then."""
         self._asked.clear()
 
     def _take(self, topic: str, settings: Mapping[str, str]) -> None:
@@ -148,7 +149,7 @@ class TopicAdvice:
         elif topic not in self.refused:
             self.refused[topic] = refused
             _logger.warning(
-                "topic %s is not shipped: %s; uploader.force.topics=%s has it shipped all the same",
+                "topic %s is not shipped: %s; to ship it anyway, set uploader.force.topics=%s",
                 topic, refused, topic,
             )  # fmt: skip
         advice = warnings(settings, self._upload_timeout_ms, has_links=self._has_links)
@@ -157,7 +158,7 @@ class TopicAdvice:
 
 
 def _name(topics: Sequence[str]) -> str:
-    """Return the topics by name, only some of many."""
+    """Return a text that names the topics, at most ten of them."""
     if len(topics) == 1:
         return f"topic {topics[0]}"
     more = f" and {len(topics) - _MOST_NAMED} more" if len(topics) > _MOST_NAMED else ""

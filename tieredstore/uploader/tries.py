@@ -1,4 +1,4 @@
-"""Running attempts to upload, each with a time limit: none may take for ever."""
+"""Running upload attempts, each with a time limit."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _Result = TypeVar("_Result")
 _LOOK_S: Final = 0.5
 
 GRACE_S: Final = 120.0
-"""The time for an expired attempt to return: a request's own timeouts are shorter."""
+"""The time that an expired attempt has to return. A request's own timeouts are shorter."""
 
 
 @dataclass(slots=True)
 class Try:
-    """One attempt, and its deadline."""
+    """One running attempt, and its time limit."""
 
     what: str
     allowed_s: float
@@ -35,13 +35,13 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class TryLimit:
-    """The time limit of an attempt, of which ``concurrent`` may run."""
+    """The time limit of an attempt, if ``concurrent`` attempts share the bandwidth."""
 
     timeout_s: float
     concurrent: int
 
     def time_for(self, settings: Settings, size: int) -> float:
-        """Return the limit for ``size`` bytes: the store's rate limit adds time, as if all others went first."""
+        """Return the limit for ``size`` bytes. A rate limit adds the time for ``concurrent`` uploads of that size."""
         rate = settings.upload_rate_limit
         return self.timeout_s + (0 if rate is None else self.concurrent * size / rate)
 
@@ -57,8 +57,8 @@ class Tries:
 
     @contextlib.contextmanager
     def under_way(self, what: str, allowed_s: float) -> Generator[Callable[[int], None]]:
-        """Run an attempt in the block; the yielded function raises StoreUnavailableError at progress after its
-        deadline.
+        """Register an attempt while the block runs. The yielded function raises StoreUnavailableError after the time
+        limit; call it at each progress.
         """
         attempt = Try(what, allowed_s, self._monotonic())
         with self._lock:
@@ -77,7 +77,9 @@ class Tries:
                 del self._tries[id(attempt)]
 
     def watch(self, work: Callable[[], _Result]) -> _Result:
-        """Return the result of ``work``; raise StoreUnavailableError if an attempt does not return, and abandon it."""
+        """Run ``work`` in a thread and return its result. If an attempt does not return, abandon it and raise
+        StoreUnavailableError.
+        """
         pool = ThreadPool(1, "tieredstore-uploader-watched")
         future = pool.submit(work)
         try:
@@ -89,12 +91,12 @@ class Tries:
             pool.shutdown(wait=False)
 
     def find_lost(self) -> str | None:
-        """Return the attempt that should have returned long ago."""
+        """Describe an attempt that is overdue beyond its limit and the grace period; None if there is none."""
         now_s = self._monotonic()
         with self._lock:
             return next(
                 (
-                    f"{attempt.what} has not come back for {now_s - attempt.began_s:.0f} s"
+                    f"{attempt.what} has not returned for {now_s - attempt.began_s:.0f} s"
                     for attempt in self._tries.values()
                     if now_s - attempt.began_s > attempt.allowed_s + self._grace_s
                 ),
@@ -103,13 +105,13 @@ class Tries:
 
 
 Watch: TypeAlias = Callable[[str, int], AbstractContextManager[object]]
-"""Watches a block, with a description of its wait, and the bytes it sends."""
+"""Returns a context that limits the time of a block. Arguments: a description, and the bytes to send."""
 
 
 class WatchedStore(DelegatingStore):
-    """Passes every call on, each under ``watch``; each object of a listing too.
+    """Forwards every call within ``watch``. A listing is watched object by object.
 
-    A body in pieces is not watched: the sender of a segment watches all of it.
+    A body in pieces is not watched here, because the sender of the segment watches the whole upload.
     """
 
     def __init__(self, inner: ObjectStore, watch: Watch) -> None:
@@ -117,7 +119,7 @@ class WatchedStore(DelegatingStore):
         self._watch = watch
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """Write, watched if the body is a buffer."""
+        """Write the object, watched if the body is a buffer."""
         if not isinstance(body, bytes | bytearray | memoryview):
             self.inner.put(key, body, if_absent=if_absent)
             return
@@ -125,27 +127,27 @@ class WatchedStore(DelegatingStore):
             self.inner.put(key, body, if_absent=if_absent)
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Call ``inner``, watched."""
+        """Read from ``inner``, watched."""
         with self._waiting("get", key):
             return self.inner.get(key, start, stop)
 
     def get_small(self, key: str, most: int) -> bytes | None:
-        """Call ``inner``, watched."""
+        """Read from ``inner``, watched."""
         with self._waiting("get_small", key):
             return self.inner.get_small(key, most)
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
-        """Call ``inner``, watched as a whole."""
+        """Read from ``inner``; watch the batch as a whole."""
         with self._waiting("get_small", keys[0] if keys else ""):
             return self.inner.get_small_batch(keys, most)
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """Call ``inner``, watched."""
+        """Read from ``inner``, watched."""
         with self._waiting("get", key):
             self.inner.get_into(key, start, buffer)
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """List, and watch each object separately: their number is unknown."""
+        """List; watch each object separately, because their number is unknown."""
         listed = self.inner.list(prefix, start_after)
         while True:
             with self._waiting("list", prefix):
@@ -155,18 +157,18 @@ class WatchedStore(DelegatingStore):
             yield info
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete, watched as a whole: these are one segment's keys."""
+        """Delete; watch the call as a whole, because the keys are those of one segment."""
         wanted = list(keys)
         with self._waiting("delete", wanted[0] if wanted else ""):
             self.inner.delete(wanted)
 
     def head(self, key: str) -> ObjectInfo:
-        """Call ``inner``, watched."""
+        """Read from ``inner``, watched."""
         with self._waiting("head", key):
             return self.inner.head(key)
 
     def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """Call ``inner``, watched."""
+        """Replace in ``inner``, watched."""
         with self._waiting("replace", key, memoryview(body).nbytes):
             return self.inner.replace(key, body, etag)
 

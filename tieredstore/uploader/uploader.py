@@ -1,4 +1,4 @@
-"""The uploader: notices closed segments, pins them, asks who leads and what is settled, and uploads in order."""
+"""The uploader: finds closed segments, pins them, learns which are led and settled, and uploads them in order."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ _RUN_S: Final = 1.0
 
 
 _NOT_COMPARED: Final = frozenset({"kafka", "server_properties"})
-"""Settings that a reload does not compare: secrets that may be new, and a file that is not read again."""
+"""Settings that a reload does not compare: secrets, which may be renewed, and a file that is not read again."""
 
 
 class Uploader(Closing):
     """Uploads the closed segments of a broker, each once and in order.
 
-    :meth:`run` uploads until it is stopped, :meth:`run_once` the segments closed by now, and :meth:`plan` returns what
-    would be uploaded. The other methods are their parts. An uploader locks each log directory: a second one for the
-    same directory raises ConfigError. Close it, or use it as a context manager. It has more than twelve fields because
-    it assembles the parts: few of them change.
+    :meth:`run` uploads until it is stopped. :meth:`run_once` uploads the segments closed by now. :meth:`plan` returns
+    what would be uploaded. The other methods are parts of these three. An uploader locks each log directory: a second
+    uploader for the same directory raises ConfigError. Close it, or use it as a context manager. It has more than
+    twelve fields because it assembles the parts.
 
     Example::
 
@@ -77,17 +77,17 @@ class Uploader(Closing):
         settling: Settling | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Set up from ``source``, which names the store and has the settings ``uploader.*`` too, unless ``own`` has
-        these.
+        """Set up from ``source``, which names the store and has the settings ``uploader.*``, or take those from
+        ``own``.
 
-        ``store`` replaces the settings' own, and its owner closes it; ``settling`` replaces a broker's. Makes no
-        request yet. Raise ConfigError for invalid settings.
+        ``store`` replaces the store of the settings; the caller closes it. ``settling`` replaces the broker as the
+        source of high watermarks. Makes no request yet. Raise ConfigError for invalid settings.
         """
         self._named: NamedStore | None = None
         if own is None:
             settings, self._named = resolve_store(source)
             if self._named is None:
-                raise ConfigError("settings that were read have no uploader.*: give their file or mapping to Uploader")
+                raise ConfigError("loaded settings have no uploader.*: pass their file or mapping to Uploader")
             own = self._named.load_uploader()
         else:
             settings = settings_of(source)
@@ -100,7 +100,7 @@ class Uploader(Closing):
         self._given_store, self._monotonic = store, monotonic
         with contextlib.ExitStack() as opened:
             for log_dir in self.environment.log_dirs:
-                otherwise = f"another uploader ships from {log_dir}: end it before this one begins"
+                otherwise = f"another uploader ships from {log_dir}: stop it first"
                 opened.callback(os.close, lock_folder(log_dir, otherwise))
             self._links = Links(uploader.hold_dir, self.environment.log_dirs)
             opened.callback(self._links.close)
@@ -135,10 +135,10 @@ class Uploader(Closing):
             monotonic,
         )
 
-    # Parts, each bounded in time
+    # Parts of a run, each bounded in time
 
     def sweep(self, *, only_touched: bool = False) -> Held:
-        """Check the folders, or only those with events, and pin closed segments of partitions with a role."""
+        """Check all folders, or only those with events. Assign roles and pin closed segments."""
         self.disk.sweep(only_touched=only_touched)
         self.leadership.watch({partition.name for partition in self.disk.partitions})
         self.roles.assign()
@@ -156,9 +156,9 @@ class Uploader(Closing):
         return self.held
 
     def ask_leadership(self) -> bool:
-        """Ask which partitions are led; return True if there is a new one, whose files must be held.
+        """Ask which partitions this broker leads. Return True if one is newly led, so that the caller pins its files.
 
-        ``health`` reports an error once the last answer is no longer valid.
+        On an error the last answer stays valid for a while; then ``health`` reports the error.
         """
         was_known = self.leadership.is_known
         try:
@@ -174,21 +174,21 @@ class Uploader(Closing):
         return has_new
 
     def ask_settled(self) -> None:
-        """Ask how far the partitions with waiting segments are settled."""
+        """Ask how far the partitions with something to upload are settled."""
         for is_silent in (False, True):
             self.ask_leaders(is_silent=is_silent)
 
     def ask_leaders(self, *, is_silent: bool) -> None:
-        """Ask about partitions that were silent the last time, or about the others."""
+        """Ask about partitions that gave no answer the last time, or about the others."""
         if self.inquiries.ask(is_silent=is_silent):
             self.schedule.ring()
 
     def ask_topics(self) -> None:
-        """Ask for the settings of topics not asked about yet."""
+        """Read the settings of topics not asked about yet; assign roles if there are new answers."""
         try:
             self.topics.ask(partition.where.topic for partition in self.disk.partitions)
         except TieredStoreError as error:
-            self.health.fails("topics", f"the settings of topics are not known: {error}")
+            self.health.fails("topics", f"the settings of topics are unknown: {error}")
             return
         self.health.holds("topics")
         if self.topics.has_news:
@@ -197,31 +197,29 @@ class Uploader(Closing):
             self.schedule.ring()
 
     def fill_holes(self) -> None:
-        """Fill holes of all local partitions, led or not, and learn which of its own others have filled."""
+        """Fill holes of all local partitions in any role. Note which of its own holes other uploaders have filled."""
         before = set(self.counts.unfilled)
         try:
             left = self._filler.fill(self.target, self._known_partitions().values())
         except TieredStoreError as error:
-            _logger.warning("holes cannot be looked for now: %s", error)
+            _logger.warning("cannot look for holes now: %s", error)
             return
         for where in before - set(left):
             self.counts.fill(where)
 
     def follow(self) -> None:
-        """Ask from time to time how far others have uploaded the partitions that they lead; the rest stays pinned
-        here.
-        """
+        """Unpin what other brokers have uploaded of the partitions that they lead, and forget partitions that left."""
         try:
             self._followed_partitions.release(self.target, self.disk.partitions)
         except TieredStoreError as error:
-            _logger.debug("how far others have shipped is not known now: %s", error)
+            _logger.debug("the progress of other uploaders is unknown now: %s", error)
         self.roles.let_leave(self.counts, self.target.made_topic_id)
 
     def expire(self, *, dry_run: bool = False) -> Iterator[Expired]:
         """Delete stored segments of led partitions beyond the limits of uploader.retention; yield each partition's
         result.
 
-        Never of topics that the broker tiers, or may tier: those have their own retention.
+        Skip topics forced by uploader.force.topics: the broker may tier them, with a retention of its own.
         """
         others = self.own.force_topics
         led = (where for where, partition in self._known_partitions().items() if partition.role is Role.LED)
@@ -230,13 +228,13 @@ class Uploader(Closing):
         return retention.apply(self.target, mine, self.counts)
 
     def ship(self, partition: Partition) -> Step | None:
-        """Make one step of a partition taken from the schedule; return None if it failed."""
+        """Make one step of a partition taken from the schedule; return None if the step failed."""
         return self._steps(partition, goes_on=False)
 
     def ship_run(self, partition: Partition) -> Step | None:
-        """Make steps of the same partition for a moment, while they make progress; return the last result.
+        """Make steps of a partition for about a second while they progress; return the last result.
 
-        So its state is read once, and its watermark moved once.
+        Consecutive steps read its state once and save its watermark once.
         """
         return self._steps(partition, goes_on=True)
 
@@ -245,7 +243,7 @@ class Uploader(Closing):
         try:
             while True:
                 target = self.target
-                # Calls run on this thread, which is watched: it can be abandoned like a separate one.
+                # Make the manager's calls on this thread. Like a separate thread, it is watched and can be abandoned.
                 with self._watch(target, partition), target.manager.on_this_thread():
                     step = self._shipper.step(target, partition, self.inquiries.standing(partition))
                 if not goes_on or step not in MOVED_ON or self._monotonic() > end_s:
@@ -264,7 +262,7 @@ class Uploader(Closing):
         return step
 
     def _watch(self, target: Target, partition: Partition) -> contextlib.AbstractContextManager[object]:
-        """Watch a step, including its requests besides the segment."""
+        """Limit the time of a step, including its requests besides the upload."""
         first = partition.first
         allowed_s = self._limit.time_for(target.settings, 0 if first is None else first.size_in_bytes)
         return self.tries.under_way(f"a step of {partition.where}", 2 * allowed_s)
@@ -272,7 +270,7 @@ class Uploader(Closing):
     # Runs
 
     def run(self) -> int:
-        """Upload until a signal, :meth:`stop` or an error, and return the exit code. Once, and on the main thread only.
+        """Upload until a signal, :meth:`stop` or an error; return the exit code. Call it once, on the main thread.
 
         SIGTERM and SIGINT let running work end. SIGHUP reads the settings' file again: the store's settings take effect
         at once; a warning names settings of the uploader that need a restart.
@@ -294,7 +292,7 @@ class Uploader(Closing):
             self._service.stop()
 
     def reload(self) -> None:
-        """Read the settings again, and use those of the store. For invalid ones raise ConfigError and change
+        """Read the settings again and use those of the store. Raise ConfigError if they are invalid, and change
         nothing.
         """
         if self._named is None:
@@ -306,18 +304,17 @@ class Uploader(Closing):
         self.replace_target(new)
 
     def run_once(self, *, tries: int = 5) -> Table[Outcome]:
-        """Upload everything closed and settled by now; return the partitions that still have segments to upload, and
-        the reasons.
+        """Upload everything closed and settled by now. Return the partitions with segments left to upload, and why.
 
-        Failures are tried ``tries`` times. Errors that prevent the start are raised, and StoreUnavailableError if a
-        thread does not return from the store.
+        A failed step is tried up to ``tries`` times. Raise errors that prevent the start, and StoreUnavailableError if
+        a thread does not return from the store.
         """
         return self.tries.watch(lambda: self._ship_once(tries))
 
     def plan(self) -> Table[Outcome]:
-        """Return everything that would eventually be done, without writing.
+        """Return everything that a run would do in time, without writing.
 
-        The segments of led partitions to upload, those that retention would delete of each, and refused topics.
+        That is: segments of led partitions to upload, segments that retention would delete, and refused topics.
         """
         self._links.is_read_only = True
         self._begin()
@@ -340,8 +337,8 @@ class Uploader(Closing):
             ).of(partition.where)  # fmt: skip
 
     def _begin(self) -> None:
-        """Look at disks, leaders and topics once; errors of these requests are raised."""
-        # In this order: leaders can be asked for local partitions only.
+        """Check disks, leadership and topics once. Raise errors of these requests."""
+        # Find the local partitions first, because leadership is asked only for these.
         self.disk.sweep()
         self.leadership.watch({partition.name for partition in self.disk.partitions})
         self.leadership.refresh()
@@ -371,7 +368,7 @@ class Uploader(Closing):
         return Table(_left(partition) for partition in led if partition.first)
 
     def _ship_out(self, partition: Partition) -> bool:
-        """Make steps of one partition until nothing more may be uploaded; return True if one made progress."""
+        """Make steps of one partition until nothing more may be uploaded. Return True if one made progress."""
         moved_on = False
         while self.ship(partition) in MOVED_ON:
             moved_on = True
@@ -381,13 +378,13 @@ class Uploader(Closing):
 
     def _is_failing(self, tries: int) -> bool:
         failing = (one for one in self.disk.partitions if 0 < one.turn.failures < tries and self.may_ship(one))
-        # An error that only other settings would solve is not retried.
+        # Do not retry an error that only a change of settings can solve.
         return any(not isinstance(one.turn.error, ConfigError) for one in failing)
 
     def replace_target(self, settings: Settings) -> None:
-        """Use other settings of the store; raise ConfigError and change nothing if they are invalid.
+        """Use other settings of the store. Raise ConfigError if they are invalid, and change nothing.
 
-        Running work may end with the old ones.
+        Running work may end with the old settings.
         """
         old, self.target = self.target, Target.open(settings, self._given_store, self.tries, self._limit)
         for partition in self.disk.partitions:
@@ -401,7 +398,7 @@ class Uploader(Closing):
         return levels_of(self, self._monotonic())
 
     def close(self) -> None:
-        """Release all files, the store, the client and the locks."""
+        """Release all files, the store, the Kafka client and the locks."""
         for partition in self.disk.partitions:
             partition.close()
         self.target.close()
@@ -410,13 +407,13 @@ class Uploader(Closing):
     # State
 
     def may_ship(self, partition: Partition) -> bool:
-        """Return True if the partition has something to upload, and this broker should do it."""
+        """Return True if the partition has something to upload and this broker may upload it."""
         first = partition.first
-        # First if there is anything at all: most of thousands of partitions have nothing.
+        # Check first for any work at all, because most of thousands of partitions have none.
         is_in_doubt = partition.progress.state is ProgressState.IN_DOUBT
         if first is None and not is_in_doubt and not self._shipper.must_begin(partition):
             return False
-        # Segments that an earlier process linked may no longer be part of the log: a listing decides.
+        # Wait for the first listing: segments that an earlier process linked may no longer be part of the log.
         if partition.role is not Role.LED or partition.first_active is None:
             return False
         if not self.topics.knows(partition.where.topic):
@@ -426,8 +423,9 @@ class Uploader(Closing):
         return self.leadership.is_known or (self.leadership.was_ever_known and first.place.is_deleted)
 
     def _shippable(self) -> Iterator[Partition]:
-        """Yield the partitions that :meth:`may_ship`, several times a second: thousands have nothing, and must cost
-        nothing.
+        """Yield the partitions that :meth:`may_ship` accepts.
+
+        Called several times a second, so it must cost nothing for thousands of partitions without segments.
         """
         begins = self.own.start == "latest"
         some = (
@@ -438,7 +436,7 @@ class Uploader(Closing):
         return filter(self.may_ship, some)
 
     def _known_partitions(self) -> dict[TopicIdPartition, Partition]:
-        """Return the local partitions of topics that are known to be the uploader's."""
+        """Return the local partitions whose topics are known not to be refused."""
         return {
             partition.where: partition
             for partition in self.disk.partitions
@@ -448,26 +446,26 @@ class Uploader(Closing):
     def _open_broker(self, opened: contextlib.ExitStack) -> BrokerState | None:
         if not self.environment.client:
             return None
-        # It imports librdkafka, which an uploader without a broker does not need.
+        # The module imports librdkafka, which an uploader without a broker does not need.
         from tieredstore.live.broker_state import BrokerState  # noqa: PLC0415
 
         return opened.enter_context(BrokerState(self.environment.client))
 
 
 def _left(partition: Partition) -> Outcome:
-    """Describe why something of a partition is not uploaded."""
+    """Describe why a partition has something left to upload."""
     error = partition.turn.error
     return Outcome(
         action="upload", status="kept" if error is None else "failed", code="waiting" if error is None else "failed",
         base_offset=None if partition.first is None else partition.first.base_offset,
-        reason=str(error or partition.turn.waits_for or "it is not settled"),
+        reason=str(error or partition.turn.waits_for or "its high watermark is not known yet"),
         error=error,
     ).of(partition.where)  # fmt: skip
 
 
 def _expired(expired: Expired) -> Outcome:
     """Describe what retention would delete of a partition."""
-    stays = f"; one stays, and all later ones: {expired.left_alone}" if expired.left_alone else ""
+    stays = f"; stopped at a segment that stays: {expired.left_alone}" if expired.left_alone else ""
     return Outcome(
         action="remove", status="planned" if expired.segments else "kept", code="expired", stored_size=expired.size,
         reason=f"segments past uploader.retention: {expired.segments}{stays}",
@@ -476,7 +474,7 @@ def _expired(expired: Expired) -> Outcome:
 
 def _health() -> Health:
     health = Health(
-        {"folders": "the log directories were not looked at yet", "leadership": "leadership was not queried yet"}
+        {"folders": "the log directories were not checked yet", "leadership": "leadership was not queried yet"}
     )
     for condition in ("broker", "topics", "store", "holes"):
         health.fails(condition, "")

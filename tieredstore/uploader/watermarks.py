@@ -1,4 +1,4 @@
-"""The watermarks of a store: read, rebuilt from stored segments, moved by conditional writes."""
+"""The upload watermarks in a store: read, rebuilt from stored segments, and moved by conditional writes."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _MOST_KNOWN: Final = 20_000  # about 1 KB each
 
 @dataclass(frozen=True, slots=True)
 class StoredWatermark:
-    """A watermark, None if nothing was uploaded yet, and the etag of its object, None without one.
+    """An upload watermark (None if nothing was uploaded yet), and its object's etag (None without an object).
 
-    ``written`` is the content that this process wrote first: its etag is unknown, and read when needed. ``is_remade``:
-    it was rebuilt from stored segments, not read from the object.
+    ``written`` is set if this process created the object: then the etag is unknown, and is read when needed.
+    ``is_remade`` is true for a watermark rebuilt from stored segments.
     """
 
     value: Watermark | None
@@ -49,7 +49,7 @@ class StoredWatermark:
     is_remade: bool = False
 
     def is_in(self, loaded: StoredWatermark) -> bool:
-        """Return True if the object has not moved since: the loaded one is the one last seen, or written."""
+        """Return True if ``loaded`` shows the object unchanged since this process last read or wrote it."""
         if loaded.is_remade:
             return False
         if self.written is not None:
@@ -58,7 +58,7 @@ class StoredWatermark:
 
 
 class WatermarkStore:
-    """Reads and moves watermarks; of two concurrent moves one raises PreconditionFailedError."""
+    """Reads and moves watermarks. Of two concurrent moves, one raises PreconditionFailedError."""
 
     def __init__(
         self,
@@ -69,23 +69,24 @@ class WatermarkStore:
         rules: ManifestRules = DEFAULT_RULES,
         made_id: Callable[[str], Uuid] | None = None,
     ) -> None:
-        """Set up; ``made_id`` derives topic ids if a store has one place for a topic's name: the raw layout."""
+        """Create the view of one store. ``made_id`` derives topic ids in the raw layout, which stores topics by
+        name.
+        """
         self._store, self._prefix, self._pool, self._rules = store, prefix, pool, rules
         self._committed, self._made_id = committed, made_id
         self._is_layout_known = False
-        # Manifests never change under an id, which is one attempt's. So a store that fails now and then is asked for
-        # fewer of them each time, not for all until hundreds of requests succeed in a row.
+        # Cached, because a segment's manifest never changes. So an unreliable store needs fewer requests at each
+        # attempt, and never hundreds of successful ones in a row.
         self._known: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
 
     def load(
         self, where: TopicIdPartition, history: LeaderEpochs, begins: Callable[[], int | None] = lambda: None
     ) -> StoredWatermark:
-        """Return the partition's watermark: its object, else one rebuilt from the stored segments of these epochs, else
-        None.
+        """Return the partition's watermark: from its object, or rebuilt from stored segments of these epochs, or None.
 
-        ``begins`` is the start of the log on disk: earlier offsets before the first stored segment were never
-        uploaded. A damaged object is logged and ignored; the next move replaces it. Raise ConfigError if segments
-        were stored under other keys than the store's, and if the topic was re-created.
+        ``begins`` returns the log's first offset on disk. A rebuilt watermark starts there if that is before the first
+        stored segment. A damaged object is logged and ignored; the next move replaces it. Raise ConfigError if the
+        store's segments have keys of another layout, or if the topic was re-created.
         """
         if not self._is_layout_known:
             refuse_other_layout(self._store, self._prefix)
@@ -93,27 +94,27 @@ class WatermarkStore:
         key = watermark_key(self._prefix, where)
         etag: str | None = None
         try:
-            # In this order: if the object is replaced in between, the etag is too old, and the move is refused.
+            # Read the etag first: if the object is replaced in between, the etag is too old and the move is refused.
             etag = self._store.head(key).etag
             raw = self._store.get_small(key, MAX_BYTES)
             return StoredWatermark(Watermark.parse(raw, where, self._made_id_of(where)), etag)
         except ObjectNotFoundError:
             etag = None
         except CorruptDataError as error:
-            _logger.error("%s; it is made again of the segments that are stored", error)  # noqa: TRY400
-        # The same listing answers the next question for committed segments.
+            _logger.error("%s; rebuilding it from the stored segments", error)  # noqa: TRY400
+        # The cache of committed segments keeps this listing for the next lookup.
         segments = self._tell(self._committed.list_anew(where))
         value = chain_of(where, segments, history, None, begins)
         return StoredWatermark(value, etag, is_remade=value is not None)
 
     def peek(self, where: TopicIdPartition) -> Watermark | None:
-        """Return the partition's object, None if there is none: one request. Raise CorruptDataError if it is
-        damaged.
+        """Read the partition's watermark object by one request; None without an object. Raise CorruptDataError if it
+        is damaged.
         """
         return read_watermark(self._store, self._prefix, where, self._made_id_of(where))
 
     def first(self, where: TopicIdPartition) -> RemoteLogSegmentMetadata | None:
-        """Return the first whole segment that is stored of a partition: one listing, and a manifest."""
+        """Return the first complete segment stored of a partition. Costs one listing and one manifest."""
         listed = list_segments(
             self._store, self._prefix, topic=where.topic, topic_id=where.topic_id, partition=where.partition
         )
@@ -126,8 +127,8 @@ class WatermarkStore:
     def advance(self, watermark: Watermark, history: LeaderEpochs, until: int = MAX_INT64) -> Watermark:
         """Advance the watermark over adjoining stored segments, as far as ``until``.
 
-        Costs a listing from the watermark on, and its manifests. Only if these do not reach ``until``, earlier segments
-        are read as well: another replica's uploads have other borders.
+        Costs a listing from the watermark on, and the manifests found. If these do not reach ``until``, read earlier
+        segments too: another replica's uploads have other boundaries.
         """
         where = watermark.where
         value = chain_of(where, self._segments(where, watermark.next_offset, until), history, watermark) or watermark
@@ -138,7 +139,7 @@ class WatermarkStore:
     def _segments(
         self, where: TopicIdPartition, first_offset: int = 0, until: int = MAX_INT64
     ) -> Iterator[RemoteLogSegmentMetadata]:
-        """Yield the whole segments that begin from one offset on and before another."""
+        """Yield the complete segments that begin at or after ``first_offset`` and before ``until``."""
         listed = list_segments(
             self._store,
             self._prefix,
@@ -150,7 +151,7 @@ class WatermarkStore:
         return self._tell(itertools.takewhile(lambda objects: objects.start_offset < until, listed))
 
     def _tell(self, listed: Iterable[SegmentObjects]) -> Iterator[RemoteLogSegmentMetadata]:
-        """Yield the metadata in whole segments' manifests."""
+        """Yield the metadata from the manifests of complete segments."""
         whole = [objects for objects in listed if not objects.missing]
         unknown: list[SegmentObjects] = []
         for objects in whole:
@@ -167,22 +168,24 @@ class WatermarkStore:
                 yield entry.metadata
 
     def mark_holes(self, where: TopicIdPartition) -> None:
-        """Mark the partition as having holes, by a separate object: one listing then shows all marks."""
+        """Mark the partition as having holes, by a separate object, so that one listing finds all marked partitions."""
         self._store.put(hole_key(self._prefix, where), b"its watermark has holes\n")
 
     def unmark(self, where: TopicIdPartition) -> None:
-        """Remove the mark."""
+        """Remove the mark of holes."""
         self._store.delete([hole_key(self._prefix, where)])
 
     def with_holes(self) -> Iterator[TopicIdPartition]:
-        """Yield the marked partitions."""
+        """Yield the partitions marked as having holes."""
         for info in self._store.list(hole_prefix(self._prefix)):
             where = partition_of_hole(self._prefix, info.key)
             if where is not None:
                 yield where
 
     def move(self, stored: StoredWatermark, watermark: Watermark) -> StoredWatermark:
-        """Replace ``stored`` by ``watermark``; raise PreconditionFailedError if it has moved since it was read."""
+        """Replace ``stored`` by ``watermark``. Raise PreconditionFailedError if the object has changed since it was
+        read.
+        """
         key, content = watermark_key(self._prefix, watermark.where), watermark.to_bytes()
         etag = stored.etag if stored.written is None else self._etag_of(stored.written)
         if etag is not None:
@@ -191,10 +194,10 @@ class WatermarkStore:
         return StoredWatermark(watermark, None, written=watermark)
 
     def _etag_of(self, written: Watermark) -> str | None:
-        """Return the etag of the object as this process wrote it; another writer's content is noticed."""
+        """Return the etag of the object that this process created. Raise PreconditionFailedError if it has changed."""
         key = watermark_key(self._prefix, written.where)
         try:
-            # In this order, as above.
+            # Read the etag first, as in ``load``.
             etag = self._store.head(key).etag
             if self._store.get_small(key, MAX_BYTES) == written.to_bytes():
                 return etag
@@ -212,8 +215,8 @@ def chain_of(
 ) -> Watermark | None:
     """Return ``watermark`` advanced over the segments that adjoin it and each other.
 
-    Without one it begins with the first segment, or at ``begins`` if that is earlier. Segments of other leader epochs
-    than ``history`` has for their offsets are no longer part of the log.
+    Without a watermark, begin with the first segment, or at ``begins`` if that is earlier. Ignore segments whose leader
+    epochs differ from ``history``: they are no longer part of the log.
     """
     for segment in sorted(segments, key=lambda segment: (segment.start_offset, segment.end_offset)):
         if not agrees(segment, history):
@@ -237,7 +240,7 @@ def chain_of(
 
 
 def agrees(segment: RemoteLogSegmentMetadata, history: LeaderEpochs) -> bool:
-    """Return True if the segment was written by the leaders of this history, as far as that reaches back."""
+    """Return True if the leaders of ``history`` wrote the segment, as far back as ``history`` reaches."""
     return not history or have_same_leaders(
         segment.segment_leader_epochs, history, segment.start_offset, segment.end_offset
     )

@@ -1,4 +1,4 @@
-"""The uploader's command."""
+"""The command ``tieredstore uploader``, for the table of commands."""
 
 from __future__ import annotations
 

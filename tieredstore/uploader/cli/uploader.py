@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _PLANNED: Final[Row[list[Outcome]]] = Row(
     field("topic", lambda row: row[0].topic, text("TOPIC")),
     field("partition", lambda row: row[0].partition, number("PART")),
-    # As ``ls`` shows them.
+    # ``ls`` shows offsets in the same form.
     column(word("OFFSETS", rank=1), lambda row: f"{row[0].base_offset} … {row[-1].last_offset}"),
     field("segments", len, number("SEGMENTS")),
     field("size", lambda row: sum(segment.size or 0 for segment in row), number("SIZE"), human_bytes),
@@ -74,9 +74,9 @@ def _show_plan(shipping: Uploader, planned: Sequence[Outcome], output: Output) -
     if rows:
         print_table(_PLANNED.columns, map(_PLANNED.cells, rows), wide=output.wide)
     led = [partition for partition in shipping.disk.partitions if partition.role.value == "led"]
-    print_lines([f"{len(led)} of the {len(shipping.disk.partitions)} partitions here are this broker's to ship"])
+    print_lines([f"this broker leads {len(led)} of {len(shipping.disk.partitions)} local partitions"])
     if not rows:
-        print_lines(["nothing closed waits to be shipped"])
+        print_lines(["nothing to ship"])
     print_lines(
         f"retention would delete {human_bytes(one.stored_size or 0)} of {one.topic}-{one.partition}: {one.reason}"
         for one in planned
@@ -90,10 +90,9 @@ def _tell_of_run(shipping: Uploader, left: Sequence[Outcome], output: Output) ->
     if output.as_json:
         _print_json(left, {**shipped, "holes": counts.holes, "dry_run": False})
     else:
-        print_lines(f"left       {one.topic}-{one.partition}: {one.reason}" for one in left)
-        print_lines(
-            [f"{counts.segments} segments shipped ({human_bytes(counts.bytes)} as {human_bytes(counts.stored_bytes)})"]
-        )
+        print_lines(f"not shipped: {one.topic}-{one.partition}: {one.reason}" for one in left)
+        sizes = f"{human_bytes(counts.bytes)}, stored as {human_bytes(counts.stored_bytes)}"
+        print_lines([f"segments shipped: {counts.segments} ({sizes})" if counts.segments else "nothing shipped"])
     if counts.holes:
         complain(f"{counts.lost_offsets} offsets could not be shipped; the watermarks record which, and why")
         raise typer.Exit(DataLossError.exit_code)
