@@ -92,7 +92,15 @@ def quoted(foreign: object, most: int = 60) -> str:
 
 
 class TieredStoreError(Exception):
-    """Root of all errors of this library."""
+    """Root of all errors of this library.
+
+    Example::
+
+        try:
+            bucket.topics("orders")
+        except tieredstore.TieredStoreError as error:
+            print(error, error.retryable, error.exit_code)
+    """
 
     def __init__(self, *words: object) -> None:
         # Callers have already shortened texts from elsewhere for readability. This is the last limit.

@@ -83,6 +83,12 @@ class Bucket(Closing):
 
     A bucket is thread-safe and can be pickled. A forked child, or a process that unpickles it, opens its own store.
     Close it, or use it as a context manager: afterwards every call raises AlreadyClosedError.
+
+    Example::
+
+        with tieredstore.open("store.properties") as bucket:
+            for topic in bucket.topics("orders*"):
+                print(topic.name, topic.segments, topic.stored_size)
     """
 
     def __init__(

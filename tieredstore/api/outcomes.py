@@ -31,6 +31,11 @@ class Outcome:
 
     ``code`` gives the cause of ``status`` in a word; ``reason`` gives it in a sentence if one is needed. Offsets are
     inclusive. ``size`` is the bytes of the log, ``stored_size`` the bytes of its objects in the store.
+
+    Example::
+
+        for outcome in bucket.gc(min_age="7d"):
+            print(outcome.name, outcome.status, outcome.reason)
     """
 
     action: str
@@ -112,6 +117,12 @@ class Plan:
     Topic ids and ``bounds`` are fixed when the plan is made. Items are listed anew by each call, and each item is
     checked again right before it is changed. ``as_of`` is the store's time when the plan was made: newer items are
     kept. It is None if age does not matter, or the store reports no time.
+
+    Example::
+
+        plan = bucket.remove("orders", stop="yesterday")
+        print(plan.show())
+        totals = plan.apply()
     """
 
     def __init__(

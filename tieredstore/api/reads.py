@@ -47,6 +47,12 @@ class Read(Closing):
     It is an Arrow stream (``__arrow_c_stream__``), which pyarrow, pandas, Polars, DuckDB and others accept directly.
     Iterating yields records, or mappings for a query's rows. Only a regular end means that there are no more rows: a
     closed read raises AlreadyClosedError, and a failed read raises its error again each time.
+
+    Example::
+
+        with bucket.read("orders", columns=["offset", "timestamp"]) as read:
+            for batch in read.batches():
+                print(batch.num_rows, batch.column("offset")[-1])
     """
 
     def __init__(

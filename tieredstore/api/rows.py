@@ -88,7 +88,13 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic, and the number, log bytes and stored bytes of its complete segments."""
+    """A topic, and the number, log bytes and stored bytes of its complete segments.
+
+    Example::
+
+        for topic in bucket.topics():
+            print(topic.name, [(each.number, each.end_offset) for each in topic.partitions])
+    """
 
     name: str
     topic_id: Uuid
@@ -104,6 +110,13 @@ class Segment:
 
     Offsets are inclusive. ``last_offset``, ``size``, ``compressed`` and ``last_time`` are None without a readable
     manifest.
+
+    Example::
+
+        for segment in bucket.segments("orders", 0):
+            if segment.is_whole:
+                with segment.open() as log:
+                    first_batch = log.read(61)
     """
 
     topic: str

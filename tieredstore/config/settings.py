@@ -31,6 +31,11 @@ class Settings(SettingsGroup):
     each None unless selected, and ``proxy`` is for these. A user's own store class finds every ``storage.*`` property
     in ``storage_options``: pairs of name (without ``storage.``) and text. Paths are not checked for existence. Secrets
     are pydantic's ``SecretStr``.
+
+    Example::
+
+        settings = tieredstore.open("store.properties").settings
+        print(settings.chunk_size, settings.compression_enabled)
     """
 
     storage_backend: Annotated[str, BACKEND_CLASS] = Field(

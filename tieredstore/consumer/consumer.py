@@ -38,6 +38,13 @@ class Consumer(confluent_kafka.Consumer):
     It has all methods of ``confluent_kafka.Consumer``, with their arguments, results and errors.
     ``docs/how-to/consumer.md`` lists the differences, and the properties under ``tiered.storage.``. Use it from one
     thread, except ``commit`` with offsets, ``committed`` and ``list_topics``. Close it when done.
+
+    Example::
+
+        config = {"bootstrap.servers": "127.0.0.1:9092", "group.id": "billing", "auto.offset.reset": "earliest"}
+        with tieredstore.Consumer(config, store="store.properties") as consumer:
+            consumer.subscribe(["orders"])
+            message = consumer.poll(10.0)
     """
 
     _makers: ClassVar[Makers] = Makers()

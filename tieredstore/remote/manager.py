@@ -56,6 +56,12 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
     It holds thread pools and caches: close it, or use it as a context manager. Closing makes its methods, streams and
     store raise AlreadyClosedError, and running calls too, at once. It has more than twelve fields because it assembles
     the parts; only ``_is_at_rest`` changes.
+
+    Example::
+
+        segment = bucket.inspect("orders", 0, 0).metadata
+        with tieredstore.RemoteStorageManager("store.properties") as manager:
+            log = manager.fetch_log_segment(segment, 0).read()
     """
 
     def __init__(
