@@ -34,7 +34,7 @@ with_wings = pytest.mark.skipif(find_spec("tieredstore.pubsub") is None, reason=
 
 
 def run(name: str, names: dict[str, Any], *replaced: tuple[str, str]) -> None:
-    found = re.search(r"^Example::\n\n((?:    .*\n?|\n)+)", inspect.getdoc(getattr(tieredstore, name)) or "", re.M)
+    found = re.search(r"^Example::\n\n((?:    .*\n?|\n)+)", inspect.getdoc(getattr(tieredstore, name)) or "", re.MULTILINE)
     assert found is not None, f"{name} has no example"
     code = inspect.cleandoc("\n" + found[1])
     for old, new in replaced:
