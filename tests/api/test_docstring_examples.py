@@ -34,7 +34,8 @@ with_wings = pytest.mark.skipif(find_spec("tieredstore.pubsub") is None, reason=
 
 
 def run(name: str, names: dict[str, Any], *replaced: tuple[str, str]) -> None:
-    found = re.search(r"^Example::\n\n((?:    .*\n?|\n)+)", inspect.getdoc(getattr(tieredstore, name)) or "", re.MULTILINE)
+    text = inspect.getdoc(getattr(tieredstore, name)) or ""
+    found = re.search(r"^Example::\n\n((?:    .*\n?|\n)+)", text, re.MULTILINE)
     assert found is not None, f"{name} has no example"
     code = inspect.cleandoc("\n" + found[1])
     for old, new in replaced:
