@@ -37,7 +37,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import the settings of a cloud's store on first use."""
+    """Import the settings of a cloud store on first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tieredstore.config import clouds  # noqa: PLC0415  see above

@@ -1,6 +1,6 @@
-"""Settings of the clouds' object stores: ``storage.s3.*``, ``storage.gcs.*``, ``storage.azure.*``.
+"""Settings of cloud stores: ``storage.s3.*``, ``storage.gcs.*``, ``storage.azure.*``.
 
-Kept apart from ``storage`` so that a folder as the store does not build them.
+Kept apart from ``storage``, so that a program whose store is a folder does not build these groups.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _time_limit(name: str, of_what: str) -> Any:
 
 
 class AwsCredentials(SettingsGroup):
-    """How requests to S3 are signed; with nothing set, the SDK's own chain decides."""
+    """Credentials that sign requests to S3; if none is set, the SDK's own chain decides."""
 
     access_key_id: Annotated[SecretStr | None, SECRET] = Field(
         default=None, alias="storage.aws.access.key.id", description="Access key, together with the secret access key."
@@ -52,7 +52,7 @@ class AwsCredentials(SettingsGroup):
 
 
 class S3Settings(SettingsGroup):
-    """Amazon S3 and stores that speak its protocol."""
+    """Amazon S3 and compatible stores."""
 
     bucket_name: Annotated[str, NAME] = Field(
         alias="storage.s3.bucket.name", description="Bucket that holds the objects."
@@ -66,7 +66,7 @@ class S3Settings(SettingsGroup):
         alias="storage.s3.path.style.access.enabled",
         description="Bucket in the path (true) or in the host name (false); unset, the SDK decides.",
     )
-    # From the smallest part that S3 accepts to the longest array that a JVM allocates.
+    # From the smallest part that S3 accepts to the longest array of a JVM.
     part_size: Annotated[int, integer(5242880, 2147483639)] = Field(
         default=26214400,
         alias="storage.s3.multipart.upload.part.size",
@@ -238,4 +238,4 @@ class AzureSettings(SettingsGroup):
 
 
 CLOUD_GROUPS: Final[tuple[type[SettingsGroup], ...]] = (S3Settings, AwsCredentials, GcsSettings, AzureSettings)
-"""Every group of a cloud."""
+"""All settings groups of cloud stores."""

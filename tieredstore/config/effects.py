@@ -1,4 +1,4 @@
-"""The effect of each property here: one table, read by the loader and by the reference."""
+"""The effect that each property has in this package, for the loader and for the reference."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Effect(enum.Enum):
-    """The effect of a property here; the value is the reference's word for it."""
+    """The effect of a property in this package; the value is the word for it in the reference."""
 
     IN_EFFECT = "in effect"
     WITHOUT_EFFECT = "accepted without effect"
@@ -22,16 +22,16 @@ WITHOUT_EFFECT: Final = (
     "fetch.indexes.cache.thread.pool.size",
     "fetch.chunk.cache.thread.pool.size",
 )
-"""Names, or prefixes ending in ``*``, that are accepted but not used here."""
+"""Names, or prefixes ending in ``*``, of properties that are accepted without effect."""
 
 REFUSED: Final = ("storage.aws.credentials.provider.class",)
-"""Accepting these would silently use another identity or change the meaning."""
+"""Properties that would silently select another identity, or change the meaning of others, if they were ignored."""
 
 
 def effect_of(name: str) -> Effect:
-    """Return the effect of the property ``name`` (without prefix) here."""
+    """Return the effect of the property ``name`` (without prefix)."""
     if name in REFUSED:
         return Effect.REFUSED
-    # A star covers a family whose names the plugin does not fix.
+    # A star covers properties whose names the plugin does not fix.
     matching = any(name == row or (row.endswith("*") and name.startswith(row[:-1])) for row in WITHOUT_EFFECT)
     return Effect.WITHOUT_EFFECT if matching else Effect.IN_EFFECT

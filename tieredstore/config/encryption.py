@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tieredstore.config.source import SettingsReader
 
 PAIRS: Final = "encryption.key.pairs"
-# Greedy in the middle: ids may hold dots.
+# The id in the middle matches greedily, because it may contain dots.
 _OF_PAIR: Final = re.compile(
     rf"{re.escape(PAIRS)}\.(.+)\.(?:public\.key\.file|private\.key\."
     r"(?:file|env|fd|passphrase\.(?:env|file)|kms|kms\.key|kms\.endpoint\.url))"
@@ -38,7 +38,7 @@ def _some_name(text: str) -> str:
 
 
 class EncryptionProperties(SettingsGroup):
-    """Properties of the key ring that do not name a key pair."""
+    """Properties of the key ring as a whole, not of a key pair."""
 
     enabled: Annotated[bool, BOOLEAN] = Field(
         default=False,
@@ -81,9 +81,10 @@ class EncryptionProperties(SettingsGroup):
 
 
 class KeyPairSettings(SettingsGroup):
-    """The sources of one key pair; the properties' names start with ``encryption.key.pairs.<id>.``.
+    """Sources of one key pair; the property names start with ``encryption.key.pairs.<id>.``.
 
-    Exactly one of file, variable and descriptor is set for the private key; only names are held here, never a key.
+    For the private key, exactly one of file, variable and descriptor is set. A group holds only such names, never a
+    key.
     """
 
     id: str
@@ -171,9 +172,7 @@ class KeyPairSettings(SettingsGroup):
 
 
 class EncryptionSettings(SettingsGroup):
-    """The key ring: all its pairs, the id of the one that wraps new data keys, and whether every segment must be
-    encrypted.
-    """
+    """The key ring: its key pairs, the id of the pair that wraps new data keys; ``required`` refuses plain segments."""
 
     key_pair_id: str
     key_pairs: tuple[KeyPairSettings, ...]
@@ -181,17 +180,17 @@ class EncryptionSettings(SettingsGroup):
 
 
 def pair_id(name: str) -> str | None:
-    """Return the key pair that a property like ``encryption.key.pairs.<id>.public.key.file`` belongs to, or None."""
+    """Return the id in a property like ``encryption.key.pairs.<id>.public.key.file``; None for any other."""
     match = _OF_PAIR.fullmatch(name)
     return match[1] if match else None
 
 
 def read_encryption(reader: SettingsReader) -> EncryptionSettings | None:
-    """Return the key ring; None without encryption, or after noting problems."""
+    """Return the key ring's settings; None without encryption, or if the reader has noted problems."""
     ring = reader.read(EncryptionProperties)
     if ring is None or not ring.enabled or ring.key_pair_id is None:
         return None
-    # Most likely an id missing from the list; without this check it would show only when one of its segments is read.
+    # An id is probably missing from the list. Without this check, only a read of one of its segments would fail.
     for name in reader.values:
         if (key_id := pair_id(name)) is not None and key_id not in ring.ids:
             reader.note(name, f"belongs to a key pair that {PAIRS} does not list")

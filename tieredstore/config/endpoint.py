@@ -1,4 +1,4 @@
-"""Settings of places (``endpoint.*``): the store and layout of a topic's segments."""
+"""Settings of places (``endpoint.*``). A place is the store and key layout of a topic's segments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLUGIN: Final = "plugin"
 PINTEREST: Final = "pinterest"
 
 MOST_BITS: Final = 16
-"""A listing over all topics visits each of the 2**bits folders; Pinterest's uploader allows 128."""
+"""A listing of all topics visits each of the 2**bits folders; Pinterest's uploader uses 128."""
 
 _RULE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _STORAGE: Final = "storage."
@@ -57,9 +57,9 @@ PATTERNS: Final[Kind] = words("regular expressions, separated by commas", check_
 
 
 class EndpointRule(SettingsGroup):
-    """One of ``endpoint.rules``: the place of topics whose whole name matches one of the patterns.
+    """One rule of ``endpoint.rules``: the place of topics whose whole name matches one of the patterns.
 
-    ``storage`` holds the store's properties that differ there, as pairs of name and text.
+    ``storage`` holds the store's properties that differ at this place, as pairs of name and text.
     """
 
     name: str = ""
@@ -77,7 +77,7 @@ class EndpointRule(SettingsGroup):
     storage: tuple[tuple[str, SecretStr], ...] = ()
 
     def holds(self, topic: str) -> bool:
-        """Return True if the rule covers the topic."""
+        """Return True if a pattern matches the whole topic name."""
         return any(re.fullmatch(pattern, topic) for pattern in self.topics)
 
     @model_validator(mode="after")
@@ -90,9 +90,9 @@ class EndpointRule(SettingsGroup):
 
 
 class EndpointSettings(SettingsGroup):
-    """The places of topics: ``rules`` are tried in order; other topics are in the settings' own store.
+    """Places of topics. ``rules`` are tried in order; a topic without a rule is in the settings' own store.
 
-    ``texts`` are all properties of the store, from which those of other stores are made; relative paths in them start
+    ``texts`` are all properties of that store, from which those of other stores are made. Relative paths in them start
     from ``base_dir``.
     """
 
@@ -135,7 +135,7 @@ class EndpointSettings(SettingsGroup):
 
     @property
     def is_default(self) -> bool:
-        """True if everything is in one store, under the plugin's keys."""
+        """True if everything is in one store, in the plugin's layout."""
         return not (self.rules or self.provider_class or self.entropy_bits or self.is_raw)
 
     @model_validator(mode="after")
@@ -152,7 +152,7 @@ class EndpointSettings(SettingsGroup):
 
 
 def read_endpoint(reader: SettingsReader) -> EndpointSettings | None:
-    """Return the settings of places; None after noting problems."""
+    """Return the settings of places; None if the reader has noted problems."""
     settings = reader.read(EndpointSettings)
     if settings is None:
         return None
@@ -171,7 +171,7 @@ def read_endpoint(reader: SettingsReader) -> EndpointSettings | None:
 
 
 def rule_of(name: str) -> tuple[str, str] | None:
-    """Return the rule that a property belongs to and its name within the rule; None for any other property."""
+    """Return the rule of a property, and the property's name within the rule; None for any other property."""
     rest = name.removeprefix(f"{RULES}.")
     rule, dot, own = rest.partition(".")
     if rest == name or not dot or not _RULE_NAME.fullmatch(rule):

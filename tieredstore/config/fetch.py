@@ -122,7 +122,7 @@ class ChunkCacheSettings(SettingsGroup):
 
 
 class FetchSettings(SettingsGroup):
-    """How a reader fetches, and its caches; ``chunk_cache`` is None unless configured."""
+    """Settings of fetches and their caches; ``chunk_cache`` is None unless configured."""
 
     coalesce_max_bytes: Annotated[int, integer(1)] = Field(
         default=16777216,
@@ -155,8 +155,8 @@ class FetchSettings(SettingsGroup):
 
 
 def read_fetch(reader: SettingsReader) -> FetchSettings | None:
-    """Return the settings of ``fetch.*``, or None after noting problems."""
-    # The plugin ignores the cache's other properties when no class is set.
+    """Return the settings of ``fetch.*``; None if the reader has noted problems."""
+    # Without a class, the plugin ignores the chunk cache's other properties.
     cached = _CHUNK_CACHE_CLASS in reader.values
     caches = {
         "manifest_cache": reader.read(ManifestCacheSettings),

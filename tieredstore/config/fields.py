@@ -1,4 +1,4 @@
-"""A group of settings: a model whose fields are properties, each with the kind of text that it accepts."""
+"""Groups of settings: models whose fields are properties, each with the kind of text that it accepts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from tieredstore.config.values import Kind
 
 
 class SettingsGroup(BaseModel):
-    """Base of the settings: frozen; a field's alias is its property's name, its :class:`Kind` reads the text."""
+    """Base class of settings groups, frozen. A field's alias is its property's name, and its :class:`Kind` parses
+    the text.
+    """
 
-    # hide_input_in_errors: pydantic's own error text must not hold a secret either
+    # hide_input_in_errors: pydantic's error text must not contain a secret
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     client_properties: ClassVar[str] = ""
-    """Prefix of the Kafka client's properties, held by the field ``kafka`` as pairs of name and text; empty if none."""
+    """Prefix of Kafka client properties, empty if none; the field ``kafka`` holds them as pairs of name and text."""
 
 
 def property_fields(group: type[SettingsGroup]) -> Iterator[tuple[str, FieldInfo, Kind]]:
@@ -41,5 +43,5 @@ def reads(group: type[SettingsGroup], name: str) -> bool:
 
 
 def broken_rule(name: str, why: str) -> PydanticCustomError:
-    """Return the error of a rule between properties, for a validator to raise; ``why`` is a sentence without values."""
+    """Return a validator's error about several properties; ``why`` is a sentence without values."""
     return PydanticCustomError("rule", "{why}", {"name": name, "why": why})

@@ -1,6 +1,4 @@
-"""Entry points of installed packages: stores, key sources and queues by name, and parts that wings attach to the
-core.
-"""
+"""Entry points of installed packages: stores, key sources and queues by name, and parts that wings add to the core."""
 
 from __future__ import annotations
 
@@ -22,15 +20,16 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 def installed_class(group: str, name: str) -> str | None:
-    """Return the class that an installed package registers as ``name`` in a group of entry points; None if none does.
+    """Return the class that an installed package registers as ``name`` in a group of entry points, or None.
 
-    As ``package.module:Class``, without importing it. Raises ValueError if two packages register different classes.
+    The class is returned as ``package.module:Class``, not imported. Raise ValueError if two packages register different
+    classes.
     """
     if not _NAME.fullmatch(name):
         return None
     from importlib.metadata import entry_points  # noqa: PLC0415  fifty modules that most settings do without
 
-    # Two packages may offer the same class; only different classes are ambiguous.
+    # Two packages may register the same class; only different classes are ambiguous.
     classes = sorted({entry_point.value for entry_point in entry_points(group=group, name=name)})
     if len(classes) > 1:
         raise ValueError(f"installed packages mean {' and '.join(classes)} by it: name the class itself")
@@ -38,7 +37,7 @@ def installed_class(group: str, name: str) -> str | None:
 
 
 def attached_parts(group: str) -> list[Any]:
-    """Return the parts that wings attach to the core in a group of entry points; see :func:`load_attached`."""
+    """Return the parts that wings register in a group of entry points; see :func:`load_attached`."""
     from importlib.metadata import entry_points  # noqa: PLC0415  as above
 
     return load_attached(entry_points(group=group))

@@ -1,4 +1,4 @@
-"""Properties of the JVM plugin without a setting here: known, checked, and ignored or refused."""
+"""Properties that only the JVM plugin uses: known and checked here, then ignored or refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tieredstore.config.values import BOOLEAN, choice, integer, java_class, long
 
 
 def _no_iceberg(text: str) -> str:
-    # Refused aloud: a broker that writes Iceberg leaves nothing in its bucket that could be read here.
+    # Refuse this: a broker that writes Iceberg leaves nothing in its bucket that could be read here.
     if text == "iceberg":
         raise ValueError("Iceberg tables are not written or read here; only segments in Kafka's own format are")
     if text != "kafka":
@@ -27,7 +27,7 @@ def _no_provider(_text: str) -> str:
 
 
 class JvmProperties(SettingsGroup):
-    """Properties read by the plugin only; values are checked as the plugin checks them."""
+    """Properties that only the plugin uses; values are checked as the plugin checks them."""
 
     segment_format: Annotated[str, string("kafka (iceberg is refused)", _no_iceberg)] = Field(
         default="kafka", alias="segment.format", description="Format of the stored segments."
@@ -74,7 +74,7 @@ FAMILIES: Final = {
     "structure.provider.serde.": "Handed to the schema registry's deserializers, for Iceberg.",
     "iceberg.catalog.": "Handed to the catalog.",
 }
-"""Prefixes under which every property is known."""
+"""Prefixes under which every property name is accepted."""
 
 OLD_NAMES: Final = {"chunk.cache.": "fetch.chunk.cache.", "segment.manifest.cache.": "fetch.manifest.cache."}
-"""Prefixes of older plugins and today's; today's plugin silently ignores the old ones."""
+"""Prefixes of older plugins, and today's. Today's plugin silently ignores the old ones."""

@@ -1,4 +1,4 @@
-"""Settings from a file, a mapping or options: read and checked; properties without effect are logged once."""
+"""Loads and checks settings from a file, a mapping or options; logs properties without effect once."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ _logger: Final = logging.getLogger(__name__)
 _BACKEND: Final = "storage.backend.class"
 _UPLOADER: Final = "uploader."
 
-# A Spark executor loads settings for each task; log each line once per process.
+# Log each line once per process, because a Spark executor loads settings for each task.
 _SAID: Final[set[str]] = set()
-"""Lines that this process has logged; two threads may log the same line, which is harmless."""
+"""Lines that this process has logged. Two threads may log the same line, which is harmless."""
 
 
 def load_settings(path: Path | str) -> Settings:
-    """Return the settings of a ``.properties`` file; a broker's ``server.properties`` will do.
+    """Return the settings of a ``.properties`` file, which may be a broker's ``server.properties``.
 
-    Relative paths in it start from the file's folder. Raises ConfigError, which names file and property.
+    Relative paths in it start from the file's folder. Raise ConfigError that names file and property.
     """
-    # Absolute now, because settings outlive a change of the working directory.
+    # Make the folder absolute, because settings outlive a change of the working directory.
     return settings_from(read_properties(path), base_dir=Path(path).absolute().parent, source=str(path))
 
 
 def settings_from(properties: GivenProperties, *, base_dir: Path | None = None, source: str = "settings") -> Settings:
-    """Return the settings of a mapping from names to texts or plain values, with or without the prefix ``rsm.config.``.
+    """Return the settings of a mapping from names, with or without ``rsm.config.``, to texts or plain values.
 
-    Relative paths start from ``base_dir``, or stay relative without it; errors name ``source``. Raises ConfigError with
+    Relative paths start from ``base_dir``, or stay relative without it; errors name ``source``. Raise ConfigError with
     all problems, one per line.
     """
     properties = translate(texts_of(properties, source), source)
@@ -57,10 +57,10 @@ def settings_from(properties: GivenProperties, *, base_dir: Path | None = None, 
     beside = (name for name in own.others if name.startswith(ENDPOINT) or name == UPLOADER_LAYOUT)
     reader.values |= {name: plain(properties[name]) for name in beside}
     backend = backend_name(reader.values.get(_BACKEND, ""))
-    # A user's own class has properties unknown here, so everything under storage. is accepted for it.
+    # A user's own class has properties unknown here, so accept everything under ``storage.`` for it.
     own_class = backend is not None and backend not in BACKENDS
     check_names(reader, ("storage.",) if own_class else ())
-    # Only for its problems; the values are not used.
+    # Read them only to find problems; the values are not used.
     reader.read(JvmProperties)
     groups = {
         "encryption": read_encryption(reader),
@@ -79,14 +79,14 @@ def settings_from(properties: GivenProperties, *, base_dir: Path | None = None, 
 
 
 def load_uploader_settings(path: Path | str) -> UploaderSettings:
-    """Return the properties of a file that begin with ``uploader.``, with or without the prefix of the store's."""
+    """Return the settings ``uploader.*`` of a file, with or without the prefix of the store's settings."""
     return uploader_settings_from(read_properties(path), base_dir=Path(path).absolute().parent, source=str(path))
 
 
 def uploader_settings_from(
     properties: GivenProperties, *, base_dir: Path | None = None, source: str = "settings"
 ) -> UploaderSettings:
-    """Return the uploader's settings of a mapping; ConfigError has all problems, one per line."""
+    """Return the uploader's settings of a mapping; raise ConfigError with all problems, one per line."""
     properties = translate(texts_of(properties, source), source)
     own = own_properties(properties, source)
     beside = {name: properties[name] for name in own.others if name.startswith(_UPLOADER)}
@@ -99,9 +99,9 @@ def uploader_settings_from(
 
 
 def _read_store(reader: SettingsReader, backend: str | None) -> dict[str, SettingsGroup | None]:
-    """Read only the selected store's groups; names of the other stores are known and ignored."""
+    """Read only the selected store's groups; the names of other stores are known and ignored."""
     if backend not in {"s3", "gcs", "azure"}:
-        return {}  # A proxy is ignored without a store that could use it.
+        return {}  # Ignore the proxy, because the store does not use one.
     from tieredstore.config.clouds import (  # noqa: PLC0415  built for these stores alone
         AwsCredentials,
         AzureSettings,

@@ -1,4 +1,4 @@
-"""A user's own class that a setting names by module and name."""
+"""Imports a user's own class that a setting names."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from tieredstore.errors import ConfigError
 
 
 def named_class(setting: str, name: str, base: type, otherwise: str) -> Any:
-    """Return the subclass of ``base`` at ``package.module.Class``, the value of ``setting``.
+    """Return the subclass of ``base`` named ``package.module.Class``, the value of ``setting``.
 
-    Raises ConfigError for anything else; ``otherwise`` says what a name that cannot be imported should have been.
+    Raise ConfigError for anything else; for a name that cannot be imported, ``otherwise`` says what the setting
+    accepts.
     """
     module_name, _, class_name = name.rpartition(".")
     try:

@@ -32,7 +32,7 @@ _OF_ALL_STORES: Final[tuple[type[SettingsGroup], ...]] = (
 _NAMES_OF_ALL_STORES: Final = frozenset(name for group in _OF_ALL_STORES for name in property_names(group))
 
 BESIDE: Final = ("uploader.", "endpoint.")
-"""Prefixes of names that are read with and without the prefix of the others."""
+"""Prefixes of names that are read both with and without the prefix of the other properties."""
 
 
 def core_groups() -> tuple[type[SettingsGroup], ...]:
@@ -41,12 +41,12 @@ def core_groups() -> tuple[type[SettingsGroup], ...]:
 
 
 def is_core_name(name: str) -> bool:
-    """Return True if the core reads the property; builds only groups with such names."""
+    """Return True if the core has the property; build only the groups that the name may belong to."""
     return name in _NAMES_OF_ALL_STORES or any(reads(group, name) for group in _groups_of(name))
 
 
 def _groups_of(name: str) -> tuple[type[SettingsGroup], ...]:
-    """Return the groups that only some settings need and whose names begin like this one."""
+    """Return the groups of the name's prefix that only some settings need."""
     if name.startswith("storage."):
         from tieredstore.config.clouds import CLOUD_GROUPS  # noqa: PLC0415  see above
 
@@ -76,12 +76,12 @@ def groups_named(names: Iterable[str]) -> list[type[SettingsGroup]]:
     return [group for group in wing_groups() if any(reads(group, name) for name in others)] if others else []
 
 
-_MAX_COMPARED: Final = MAX_SHOWN  # More are not shown, and searching for the nearest name is slow.
+_MAX_COMPARED: Final = MAX_SHOWN  # Show no suggestion for further names: finding the nearest is slow.
 
 
 def check_names(reader: SettingsReader, open_beginnings: tuple[str, ...] = ()) -> None:
-    """Note every unknown name; under ``open_beginnings`` any name is accepted."""
-    # Beginnings under which anything may stand.
+    """Note a problem for every unknown name, except under the prefixes ``open_beginnings``."""
+    # Prefixes under which any name is accepted.
     right = (*FAMILIES, *open_beginnings)
     unknown = [
         name
@@ -106,16 +106,16 @@ def _what_is_wrong(name: str, reader: SettingsReader) -> str:
 
 
 def candidates(reader: SettingsReader) -> frozenset[str]:
-    """Return all names that could have been meant, with those of the listed key pairs."""
+    """Return all names that an unknown one may mean, including those of the listed key pairs."""
     ids = [key_id.strip() for key_id in reader.values.get(PAIRS, "").split(",")]
     halves = ("public", "private")
     return known_names() | {f"{PAIRS}.{key_id}.{half}.key.file" for key_id in ids if key_id for half in halves}
 
 
 def forgotten_names(reader: SettingsReader) -> list[str]:
-    """Return our names beside prefixed ones, which neither the plugin nor we read there.
+    """Return names of ours without the prefix in a source that uses it; neither the plugin nor this package reads them.
 
-    A broker has its own properties ``metrics.*``, and some of ours are read with and without prefix.
+    Exclude ``metrics.*``, of which a broker has its own, and names that are read with and without the prefix.
     """
     if not reader.own.others:
         return []

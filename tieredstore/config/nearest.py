@@ -1,4 +1,4 @@
-"""The known name that a wrong one was meant to be: by its letters, or by the meaning of its words."""
+"""Finds the known name that a wrong one was meant to be, by its letters or by the meaning of its words."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-_MAX_COMPONENTS: Final = 8  # no name has more, and a stray text may have a million
+_MAX_COMPONENTS: Final = 8  # no name has more components, but a stray text may have a million
 _MAX_COMPARED: Final = 100  # characters; no name is as long
-_A_SLIP: Final = 0.85  # letters as alike as this are a slip of the finger, whatever the words mean
+_A_SLIP: Final = 0.85  # letters with at least this similarity are a typing error, whatever the words mean
 _MEANT: Final = 0.5
 _WORD: Final = re.compile(r"[a-z0-9]+")
 
@@ -43,20 +43,21 @@ _SAME: Final[Sequence[str]] = (
     "include included",
     "credentials credential creds",
 )
-"""Words with the same meaning; the first of a line replaces the others."""
+"""Words with the same meaning; the first word of a line replaces the others."""
 
 _MEANING: Final[Mapping[str, str]] = {word: line.split()[0] for line in _SAME for word in line.split()}
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that ``name`` was meant to be; None if none is near.
+    """Return the known name that ``name`` was meant to be, or None.
 
-    That is the one that it ends with after a dot; else one of nearly the same letters; else the one whose words mean
-    most of the same, as ``storage.class.name`` and ``storage.backend.class``; else the one of the most similar letters.
+    In this order, it is the name that ``name`` ends with after a dot; one of nearly the same letters; the one with most
+    words of the same meaning, as ``storage.class.name`` and ``storage.backend.class``; the one of the most similar
+    letters.
     """
     known, lowered = sorted(known), name.lower()
     components = lowered.rsplit(".", _MAX_COMPONENTS)
-    # A property under some other prefix ends in the right name.
+    # A property under another prefix ends in the right name.
     for start in range(len(components)):
         if (ending := ".".join(components[start:])) in known:
             return ending
@@ -67,9 +68,7 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
 
 
 def _meant(name: str, known: Sequence[str]) -> str | None:
-    """Return the known name that shares most of its words with ``name``; rare words count more than those of every
-    name.
-    """
+    """Return the known name that shares most words with ``name``; a word counts more the fewer names have it."""
     if len(name) > _MAX_COMPARED:
         return None
     words = _words(name)
@@ -87,6 +86,6 @@ def _words(name: str) -> frozenset[str]:
 
 
 def _shared(words: AbstractSet[str], others: AbstractSet[str], weights: Mapping[str, float]) -> float:
-    """Return the weight of common words as a share of all: 0 ... 1."""
+    """Return the weight of the common words, as a share of the weight of all words (0 to 1)."""
     of_either = sum(weights[word] for word in words | others)
     return sum(weights[word] for word in words & others) / of_either if of_either else 0

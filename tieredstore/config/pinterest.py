@@ -1,6 +1,6 @@
-"""The properties of Pinterest's uploader and consumer, read as ours: honoured, accepted without effect, or refused.
+"""Properties of Pinterest's uploader and consumer, translated to ours, accepted without effect, or refused.
 
-Facts: github.com/pinterest/tiered-storage (README and sources of 2026-05).
+Source: github.com/pinterest/tiered-storage (README and sources of 2026-05).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _PLACES: Final = (
     f"{_ENDPOINT}s3.bucket", "storage.backend.class", "storage.root", "storage.s3.bucket.name", "endpoint.rules",
     "endpoint.provider.class",
 )  # fmt: skip
-"""Properties that place segments, instead of a Java class."""
+"""Properties that name the place of segments, which in Pinterest's own settings a Java class may do."""
 _ZOOKEEPER: Final = "ZookeeperLeadershipWatcher"
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignProperty:
-    """One name, or a prefix and ``*``; ``own`` is our name, if there is one, and ``text`` converts its value."""
+    """One property of Pinterest's, or a prefix and ``*``. ``own`` is our name for it; ``text`` converts its value."""
 
     name: str
     effect: Effect
@@ -40,13 +40,13 @@ class ForeignProperty:
     text: Callable[[str], str] = str.strip
 
     def is_of(self, name: str) -> bool:
-        """Return True if the row covers this name."""
+        """Return True if ``name`` is this property's name, or has its prefix."""
         return self.topic_of(name) is not None or (
             name.startswith(self.name[:-1]) if self.name.endswith("*") else name == self.name
         )
 
     def topic_of(self, name: str) -> str | None:
-        """Return the part of ``name`` at the row's TOPIC; None if it has none, or does not match."""
+        """Return the part of ``name`` in the place of TOPIC in this property's name; None without a match."""
         before, topic, behind = self.name.partition(_TOPIC)
         if not topic or not name.startswith(before) or not name.endswith(behind):
             return None
@@ -128,14 +128,14 @@ TABLE: Final = (
         "(or `endpoint.provider.class=module.Class` of Python); without that it is refused",
     ),
 )
-"""All names, honoured ones first."""
+"""All properties, translated ones first."""
 
 
 def translate(properties: Properties, source: str) -> Properties:
-    """Return ``properties`` with Pinterest's names translated to ours; our own win where both are set. Without any of
-    them it is the same mapping.
+    """Return ``properties`` with Pinterest's names translated to ours; if both are set, ours count.
 
-    Raises ConfigError for refused properties, and for names that Pinterest's uploader does not know either.
+    Without Pinterest's names, return the same mapping. Raise ConfigError for refused properties, and for names that
+    Pinterest's uploader does not know either.
     """
     foreign = [name for name in properties if name.startswith((_UPLOADER, _ENDPOINT))]
     if not foreign:
@@ -143,7 +143,7 @@ def translate(properties: Properties, source: str) -> Properties:
     _check_place(properties, source)
     own = {"uploader.layout": "pinterest"}
     if "storage.backend.class" not in properties:
-        own |= {"storage.backend.class": "s3", "storage.s3.region": "us-east-1"}  # the region of their clients
+        own |= {"storage.backend.class": "s3", "storage.s3.region": "us-east-1"}  # their clients' default
     kept: dict[str, str] = {}
     topics: list[str] = []
     for name, text in _without_idle_retention(properties).items():
@@ -162,16 +162,16 @@ def translate(properties: Properties, source: str) -> Properties:
 
 
 def _check_place(properties: Properties, source: str) -> None:
-    """Raise ConfigError, with what to write, if only a Java class places the segments."""
+    """Raise ConfigError, with the settings to use instead, if only a Java class names the place of segments."""
     if _PROVIDER in properties and not any(name in properties for name in _PLACES):
         (row,) = (row for row in TABLE if row.name == _PROVIDER)
         raise ConfigError(f"{source}: {_PROVIDER} is refused: {row.note.partition('; without')[0].replace('`', '')}")
 
 
 def of_consumer(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a consumer's properties with the names of Pinterest's README translated to ours.
+    """Return a consumer's properties with the names in Pinterest's README translated to ours.
 
-    Properties that place segments become ``tiered.storage.settings``, unless our own are set.
+    Properties that name the place of segments become ``tiered.storage.settings``, unless that is set.
     """
     place = {name: text for name, text in properties.items() if name.startswith((_ENDPOINT, _CLUSTER))}
     rest = {name: text for name, text in properties.items() if name not in place}
@@ -183,7 +183,7 @@ def of_consumer(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_idle_retention(properties: Properties) -> Properties:
-    """Drop the retention of segments if the interval disables its check."""
+    """Drop the retention of segments if the interval switches its check off."""
     if re.fullmatch(r"0+|-[0-9]+", properties.get(_GC_INTERVAL, "1").strip(), re.ASCII) is None:
         return properties
     return {name: text for name, text in properties.items() if not name.startswith(f"{_MANAGER}gc.")}

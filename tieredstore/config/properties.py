@@ -1,4 +1,4 @@
-"""Reading ``.properties`` files, and selecting the plugin's properties from them."""
+"""Reads ``.properties`` files, and selects the plugin's properties from them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tieredstore.errors import ConfigError
 from tieredstore.model import GivenProperties, Properties
 
 DEFAULT_PREFIX: Final = "rsm.config."
-"""Kafka's default of :data:`PREFIX_PROPERTY`."""
+"""Kafka's default for :data:`PREFIX_PROPERTY`."""
 
 PREFIX_PROPERTY: Final = "remote.log.storage.manager.impl.prefix"
-"""The broker's own property that names the prefix of the plugin's properties."""
+"""The broker's property whose value is the prefix of the plugin's properties."""
 
 _MAX_FILE_BYTES: Final = 1 << 20
 _MS: Final = timedelta(milliseconds=1)
@@ -30,10 +30,10 @@ _BLANKS: Final = " \t\f"
 
 
 def read_properties(path: Path | str) -> dict[str, str]:
-    """Return the properties of a file in Java's full syntax, in file order; the last value of a repeated name counts.
+    """Parse a file in Java's full syntax; return its properties in file order, with the last value of a repeated name.
 
-    The bytes are ISO-8859-1 with ``\\uXXXX`` escapes, as the broker reads them. Raises ConfigError for a file that
-    cannot be read, is over 1 MiB, or has a malformed escape.
+    The bytes are ISO-8859-1 with ``\\uXXXX`` escapes, as the broker reads them. Raise ConfigError if the file cannot be
+    read, is over 1 MiB, or has a malformed escape.
     """
     import javaproperties  # noqa: PLC0415  it imports an HTTP client, and a store that is named by URL has no file
 
@@ -42,7 +42,7 @@ def read_properties(path: Path | str) -> dict[str, str]:
 
     def keep(pairs: Iterator[tuple[str, str]]) -> None:
         for name, text in pairs:
-            properties.pop(name, None)  # Keep the position of the value that counts.
+            properties.pop(name, None)  # Move a repeated name to the position of its last value, which counts.
             properties[name] = text
 
     try:
@@ -54,7 +54,7 @@ def read_properties(path: Path | str) -> dict[str, str]:
 
 
 def join_lines(text: str) -> str:
-    """Return the text with each logical line on one line: the library's time is quadratic in continuation lines."""
+    """Put each logical line on one line, because the library's time is quadratic in continuation lines."""
     joined: list[str] = []
     parts: list[str] = []
     for line in _LINE_END.split(text):
@@ -64,7 +64,7 @@ def join_lines(text: str) -> str:
             parts.append(natural[:-1])
         elif parts:
             whole = "".join([*parts, natural]).lstrip(_BLANKS)
-            # Only the first line could have been a comment.
+            # The joined line is no comment, even if a continuation line begins like one.
             joined.append(f"\\{whole}" if whole[:1] in {"#", "!"} else whole)
             parts = []
         else:
@@ -73,14 +73,12 @@ def join_lines(text: str) -> str:
 
 
 def texts_of(given: GivenProperties, source: str) -> dict[str, str]:
-    """Return the properties as a file would hold them; ConfigError names, without its value, one that no file can
-    hold.
-    """
+    """Return the properties as texts of a file; raise ConfigError, without the value, for one that no file can hold."""
     return {_checked_name(name, source): _text_of(name, value, source) for name, value in given.items()}
 
 
 def _checked_name(name: object, source: str) -> str:
-    # Callers without a type checker may pass anything; a file may contain half of a surrogate pair.
+    # Callers without a type checker may pass anything, and text may contain half of a surrogate pair.
     if not isinstance(name, str):
         raise ConfigError(f"{source}: a property's name must be a str, not {type(name).__name__}")
     if _SURROGATE.search(name):
@@ -113,16 +111,14 @@ def _text_of(name: str, value: Any, source: str) -> str:
 
 
 def shown_name(name: str) -> str:
-    """Return the name for a message, cut if it does not look like a name: it may be a stray line of a key or a
-    token.
-    """
+    """Return the name for a message, shortened unless it looks like a name: it may be a line of a key or token."""
     return name if _USUAL_NAME.fullmatch(name) else f"{name[:_SHOWN_OF_STRAY]!r}… ({len(name)} characters)"
 
 
 def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            # One byte over the limit distinguishes a longer file, of any size, from one that just fits.
+            # One more byte shows whether the file is over the limit, whatever its size.
             raw = file.read(_MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such settings file") from None
@@ -138,10 +134,10 @@ def _read(path: Path) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class OwnProperties:
-    """This package's properties of one source, under their names without the prefix, in the source's order.
+    """Properties of this package in one source, under their names without the prefix, in the source's order.
 
-    ``texts`` are as given; ``values`` are trimmed and without quotes. ``prefix`` is what was removed from the names.
-    ``others`` are the remaining properties, which belong to the broker. Its repr shows no value.
+    ``texts`` are as given; ``values`` are trimmed and without quotes. ``prefix`` was removed from the names. ``others``
+    are the remaining properties, which are the broker's. The repr shows no value.
     """
 
     source: str
@@ -159,16 +155,16 @@ class OwnProperties:
 
 
 def own_properties(mapping: Mapping[str, str], source: str) -> OwnProperties:
-    """Apply the prefix rule: with properties under the prefix only those count, otherwise all do.
+    """Select this package's properties: those under the prefix, or all if none is under it.
 
-    The prefix is ``rsm.config.`` or the value of ``remote.log.storage.manager.impl.prefix``. Raises ConfigError if that
-    property is set and no property has the prefix.
+    The prefix is ``rsm.config.`` or the value of ``remote.log.storage.manager.impl.prefix``. Raise ConfigError if the
+    latter is set and no property has that prefix.
     """
     declared = mapping.get(PREFIX_PROPERTY)
     prefix = DEFAULT_PREFIX if declared is None else plain(declared)
     if not prefix:
         raise ConfigError(f"{source}: {PREFIX_PROPERTY} is empty, the broker's default is {DEFAULT_PREFIX}")
-    # A broker's file has hundreds of its own properties; with the prefix in use only those under it are the plugin's.
+    # If the prefix is in use, the other names are the broker's own, of which its file has hundreds.
     ours = {k.removeprefix(prefix): v for k, v in mapping.items() if k.startswith(prefix) and k != PREFIX_PROPERTY}
     if ours:
         return OwnProperties(source, prefix, ours, tuple(k for k in mapping if not k.startswith(prefix)))

@@ -1,4 +1,8 @@
-"""Settings that wings attach by entry points of the group ``tieredstore.settings``: ``module:SECTIONS``."""
+"""Settings of wings (optional parts such as uploader and pipelines), which register ``module:SECTIONS`` as entry
+points.
+
+The group of entry points is ``tieredstore.settings``.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from tieredstore.config.installed import attached_parts
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One table of docs/reference/settings.md; ``under`` precedes the names of its groups."""
+    """One table of docs/reference/settings.md. ``under`` is the prefix of the properties of its groups."""
 
     title: str
     intro: str

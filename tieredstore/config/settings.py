@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 GroupT = TypeVar("GroupT", bound=SettingsGroup)
 
-# Threads of a catalog's pool, which is in a higher layer and cannot be imported here.
+# Copy of a catalog's number of threads, whose module is in a higher layer and cannot be imported here.
 _CATALOG_READERS: Final = 16
 
 
 class Settings(SettingsGroup):
     """All settings, typed and checked; frozen and picklable.
 
-    Only the store that ``storage_backend`` names has settings here, ``cloud``: they are ``s3``, ``gcs`` or ``azure``,
-    each None unless selected, and ``proxy`` is for these. A user's own store class finds every ``storage.*`` property
-    in ``storage_options``: pairs of name (without ``storage.``) and text. Paths are not checked for existence. Secrets
-    are pydantic's ``SecretStr``.
+    Only the store that ``storage_backend`` names has settings here. They are in ``cloud``, and in ``s3``, ``gcs`` or
+    ``azure``, each None unless selected; ``proxy`` applies to these three. A user's own store class gets every
+    ``storage.*`` property in ``storage_options``, as pairs of name (without ``storage.``) and text. Paths need not
+    exist. Secrets are pydantic's ``SecretStr``.
 
     Example::
 
@@ -44,7 +44,7 @@ class Settings(SettingsGroup):
     storage_root: Annotated[Path | None, PATH] = Field(
         default=None, alias="storage.root", description="Folder of the file system store; it must exist."
     )
-    # At most half of Java's int: an incompressible chunk grows when stored, and its stored size must still fit one.
+    # At most half of Java's int: an incompressible chunk grows when stored, and its stored size must fit an int too.
     chunk_size: Annotated[int, integer(1, 1073741823)] = Field(
         default=4194304,
         alias="chunk.size",
@@ -104,11 +104,11 @@ class Settings(SettingsGroup):
     proxy: ProxySettings | None = None
     storage_options: tuple[tuple[str, SecretStr], ...] = ()
     sections: tuple[SettingsGroup, ...] = ()
-    """Groups of wings that the source sets."""
+    """Settings groups of wings that the source sets."""
 
     @property
     def s3(self) -> S3Settings | None:
-        """Settings of Amazon S3 and of stores that speak its protocol; None unless selected."""
+        """Settings of Amazon S3 and compatible stores; None unless selected."""
         if self.cloud is None:
             return None
         from tieredstore.config.clouds import S3Settings  # noqa: PLC0415  built for the stores of clouds alone
@@ -134,19 +134,20 @@ class Settings(SettingsGroup):
         return self.cloud if isinstance(self.cloud, AzureSettings) else None
 
     def section(self, group: type[GroupT]) -> GroupT:
-        """Return a wing's group, with its defaults if the source sets nothing of it."""
+        """Return a wing's group; if the source does not set it, with its defaults."""
         return next((each for each in self.sections if isinstance(each, group)), None) or group()
 
     def with_section(self, group: SettingsGroup) -> Settings:
-        """Return the same settings with another group of a wing."""
+        """Return the same settings with this group of a wing, which replaces an earlier one."""
         others = (each for each in self.sections if not isinstance(each, type(group)))
         return self.model_copy(update={"sections": (*others, group)})
 
     @property
     def requests_at_once(self) -> int:
-        """Concurrent requests of a reader, look-ups included; at least as many as a catalog makes.
+        """Concurrent requests of a reader, including those for manifests and indexes; at least as many as a catalog
+        makes.
 
-        The size of a store's connection pool.
+        It sizes a store's connection pool.
         """
         lookups = self.fetch.manifest_cache.thread_pool_size or os.cpu_count() or 1
         return max(_CATALOG_READERS, self.fetch.parallelism + lookups)

@@ -1,4 +1,4 @@
-"""Groups of settings from the texts of one source, and one error for all problems in them."""
+"""Reads groups of settings from the texts of one source, and raises one error for all problems in them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tieredstore.config.values import Kind
 from tieredstore.errors import ConfigError
 
 MAX_SHOWN: Final = 20
-"""Problems that one error lists; a file that holds no settings at all has thousands."""
+"""Maximum number of problems in one error: a file without any settings has thousands."""
 
 GroupT = TypeVar("GroupT", bound=SettingsGroup)
 
 
 @dataclass(frozen=True, slots=True)
 class SettingProblem:
-    """One problem: the property it is about (without prefix), and the sentence."""
+    """A problem: a property's name (without prefix), and a sentence."""
 
     name: str
     words: str
@@ -31,7 +31,7 @@ class SettingProblem:
 
 @dataclass(slots=True)
 class SettingsReader:
-    """Reads the groups of settings of one source and collects its problems."""
+    """Reads groups of settings from one source, and collects the problems in them."""
 
     own: OwnProperties
     base_dir: Path = field(default_factory=Path)
@@ -44,11 +44,11 @@ class SettingsReader:
     def read(
         self, group: type[GroupT], *, under: str = "", fields: Mapping[str, object] | None = None
     ) -> GroupT | None:
-        """Return the group, or None after noting its problems.
+        """Return the group; None after noting its problems.
 
-        ``under`` is the prefix of its properties; ``fields`` are the fields that are not properties.
+        ``under`` is the prefix of its properties. ``fields`` are values for the fields that are not properties.
         """
-        # Pass only names that the group knows; names.py reports unknown ones.
+        # Pass only names that the group knows; ``names`` reports unknown ones.
         texts = {name: self.values[under + name] for name in property_names(group) if under + name in self.values}
         given: dict[str, object] = {**texts, **(fields or {})}
         if beginning := group.client_properties:
@@ -63,7 +63,7 @@ class SettingsReader:
 
     def _problem(self, details: ErrorDetails, kinds: dict[str, Kind], under: str) -> SettingProblem:
         context = details.get("ctx", {})
-        # Raised by one of our validators, which names the property itself: pydantic would name the whole group.
+        # One of our own validators raised it and names the property, where pydantic names only the group.
         if details["type"] == "rule":
             return SettingProblem(context["name"], f"{self.written(context['name'])} {context['why']}")
         name = str(details["loc"][0])
@@ -82,12 +82,10 @@ class SettingsReader:
         return self.own.prefix + name
 
     def result(self, group: GroupT | None) -> GroupT:
-        """Return ``group`` if nothing was noted, else raise ConfigError with all problems, one per line, in source
-        order.
-        """
+        """Return ``group`` if no problem was noted; else raise ConfigError with all, one per line, in source order."""
         if group is not None and not self.problems:
             return group
-        # Problems are listed in the order of the file; absent names come last.
+        # List problems in the order of the file; properties that are absent from it come last.
         order = {name: position for position, name in enumerate(self.values)}
         in_order = sorted(self.problems, key=lambda problem: order.get(problem.name, len(order)))
         if len(in_order) == 1:

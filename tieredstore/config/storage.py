@@ -1,4 +1,4 @@
-"""The object store that the settings select, and its proxy; each store's own properties are in ``clouds``."""
+"""Settings that select the object store, and its proxy; each store's own properties are in ``clouds``."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ JAVA_BACKENDS: Final = {
     f"{_JAVA_PACKAGE}gcs.GcsStorage": "gcs",
     f"{_JAVA_PACKAGE}azure.AzureBlobStorage": "azure",
 }
-"""The plugin's storage classes and our names for the same stores."""
+"""The plugin's storage classes, and our names for the same stores."""
 
 BACKENDS: Final = (*JAVA_BACKENDS.values(), "memory")
-"""Short names of ``storage.backend.class``."""
+"""Short names that ``storage.backend.class`` accepts."""
 
-# package.module.Class or package.module:Class; letters of any script, like Python's own names.
+# package.module.Class or package.module:Class, in letters of any script, as Python allows.
 _PYTHON_CLASS: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*")
 
 
@@ -58,7 +58,7 @@ def backend_name(text: str) -> str | None:
 
 
 def require_both(first: tuple[str, object], second: tuple[str, object]) -> None:
-    """Raise a broken rule if one of the two is set without the other."""
+    """Raise an error for a validator if only one of the two properties is set."""
     if (first[1] is None) != (second[1] is None):
         (absent, _), (present, _) = (first, second) if first[1] is None else (second, first)
         raise broken_rule(f"storage.{present}", f"is set without storage.{absent}: set both or neither")

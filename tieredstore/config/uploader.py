@@ -1,4 +1,4 @@
-"""Settings of the uploader: names that begin with ``uploader.``, beside those of the destination store."""
+"""Settings of the uploader: ``uploader.*``, in the same source as those of the destination store."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ def _not_empty(text: str) -> None:
 
 
 class UploaderSettings(SettingsGroup):
-    """What the uploader ships, its source and how. ``kafka`` holds pairs of a client's property and its text."""
+    """Settings of the uploader: its source, and what it uploads and how.
+
+    ``kafka`` holds properties of the Kafka client, as pairs of name and text.
+    """
 
     client_properties: ClassVar[str] = KAFKA
 

@@ -1,7 +1,7 @@
-"""Types of property values: those of Kafka's ``ConfigDef``, with the range that each property allows.
+"""Types of property values, as in Kafka's ``ConfigDef``, with the range that each property allows.
 
-A :class:`Kind` stands in the annotation of a pydantic field. It parses the text, describes the allowed values, and
-knows whether the text may be shown, so that errors and the reference are made from the same place.
+A :class:`Kind` in the annotation of a pydantic field parses the text, describes the allowed values, and knows if the
+text may be shown. Errors and the reference use the same description.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _MAX_SHOWN: Final = 80
 
 
 def is_quoted(text: str) -> bool:
-    """Return True if the trimmed text is in double quotes."""
+    """Return True if ``text``, already trimmed, is in double quotes."""
     trimmed = text.strip(_JAVA_BLANK)
     return len(trimmed) > 1 and trimmed.startswith('"') and trimmed.endswith('"')
 
 
 def plain(text: str) -> str:
-    """Return ``text`` trimmed as ``ConfigDef`` does, and without one pair of double quotes around it."""
+    """Trim ``text`` as ``ConfigDef`` does, and remove one pair of double quotes around it."""
     trimmed = text.strip(_JAVA_BLANK)
     return trimmed[1:-1] if is_quoted(trimmed) else trimmed
 
 
 def host_and_port(text: str, most: int = (1 << 16) - 1) -> tuple[str, int]:
-    """Return the address in ``host:port``; raise ValueError for any other form, or a port over ``most``."""
+    """Parse ``host:port``; raise ValueError for any other form, or a port over ``most``."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > most:
         raise ValueError
@@ -47,9 +47,9 @@ def host_and_port(text: str, most: int = (1 << 16) - 1) -> tuple[str, int]:
 
 
 def compiled(pattern: AnyStr) -> re.Pattern[AnyStr]:
-    """Compile a user's pattern; raise ValueError if it is invalid or means something else in Java.
+    """Compile a user's pattern; raise ValueError if it is invalid, or has another meaning in Java.
 
-    Java intersects and nests character classes (``[a-z&&[^q]]``), which Python reads as plain characters.
+    In Java, ``[a-z&&[^q]]`` intersects and nests character classes; Python reads these characters literally.
     """
     try:
         with warnings.catch_warnings():
@@ -63,10 +63,10 @@ def compiled(pattern: AnyStr) -> re.Pattern[AnyStr]:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The type of a property.
+    """Type of a property.
 
-    ``type`` and ``valid`` are the words of the reference and of errors. ``parse`` raises ValueError, with a reason
-    where ``valid`` does not give it. ``hides`` returns True for texts that must never be shown.
+    ``type`` and ``valid`` describe it in the reference and in errors. ``parse`` raises ValueError, with a reason where
+    ``valid`` is not enough. ``hides`` returns True for texts that must never be shown.
     """
 
     type: str
@@ -80,15 +80,15 @@ class Kind:
         return f"{self.type}: {self.valid}" if self.valid else self.type
 
     def show(self, text: str) -> str:
-        """Return ``text`` for a message: quoted, cut, without credentials of a URL, and only if it is no secret."""
+        """Return ``text`` for a message: quoted and shortened, without credentials in a URL; nothing of a secret."""
         if self.hides(text):
             return "a value that is not shown"
         shown = redacted(text)
         return repr(shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}…")
 
     def read(self, text: str, info: ValidationInfo) -> object:
-        """Return the value of ``text``; a relative path starts from the ``base_dir`` of the context."""
-        # Without a context there is no file to be relative to; the path stays as it is.
+        """Parse ``text``; a relative path starts from the ``base_dir`` of the context."""
+        # Without a context there is no file to be relative to, so the path stays as it is.
         value = self.parse(text)
         base_dir: Path = info.context["base_dir"] if info.context else Path()
         return base_dir / value if isinstance(value, Path) else value
@@ -98,18 +98,18 @@ class Kind:
 
 
 def integer(low: int, high: int = MAX_INT32, *, hint: str = "") -> Kind:
-    """Java's ``int``, in ``low..high`` (inclusive)."""
+    """Return the kind of Java's ``int``, in ``low..high`` (inclusive)."""
     return _whole_number("int", low, high, MAX_INT32, hint)
 
 
 def long(low: int, high: int = MAX_INT64) -> Kind:
-    """Java's ``long``, in ``low..high`` (inclusive)."""
+    """Return the kind of Java's ``long``, in ``low..high`` (inclusive)."""
     return _whole_number("long", low, high, MAX_INT64, "")
 
 
 def _whole_number(java_type: str, low: int, high: int, java_max: int, hint: str) -> Kind:
     def parse(text: str) -> int:
-        # 20 characters hold every long; int() alone would accept underscores and digits of other scripts.
+        # 20 digits hold every long. int() alone would also accept underscores and digits of other scripts.
         if not re.fullmatch(r"[+-]?[0-9]{1,20}", trimmed := text.strip(_JAVA_BLANK)):
             raise ValueError
         number = int(trimmed)
@@ -122,7 +122,7 @@ def _whole_number(java_type: str, low: int, high: int, java_max: int, hint: str)
 
 
 def multiple(of: int, high: int = MAX_INT32) -> Kind:
-    """Java's ``int``: a positive multiple of ``of``."""
+    """Return the kind of a positive multiple of ``of``, within Java's ``int``."""
     whole = integer(of, high)
 
     def parse(text: str) -> object:
@@ -135,10 +135,10 @@ def multiple(of: int, high: int = MAX_INT32) -> Kind:
 
 
 def choice(*allowed: str) -> Kind:
-    """One of a few words, in exactly this case."""
+    """Return the kind of one word out of a few, in exactly this case."""
 
     def parse(text: str) -> str:
-        # No lower-casing: the plugin compares these words exactly, and a file should mean the same to both.
+        # The plugin compares these words exactly, and a file should mean the same to both.
         if text not in allowed:
             raise ValueError
         return text
@@ -171,15 +171,15 @@ def words(valid: str, check: Callable[[str], object]) -> Kind:
 
 
 def _split(text: str) -> tuple[str, ...]:
-    """Split as ``ConfigDef`` does: an empty text is an empty list, and an empty word stays one."""
+    """Split at commas as ``ConfigDef`` does: an empty text is an empty list, but an empty word is kept."""
     if not text.strip(_JAVA_BLANK):
         return ()
-    # Without repetitions, in the order of the text.
+    # Drop repetitions, and keep the order of the text.
     return tuple(dict.fromkeys(word.strip(_JAVA_BLANK) for word in text.split(",")))
 
 
 def string(valid: str = "", parse: Callable[[str], object] = str) -> Kind:
-    """Any text that ``parse`` accepts."""
+    """Return the kind of any text that ``parse`` accepts."""
     return Kind("string", valid, parse)
 
 
@@ -216,7 +216,7 @@ def _url(text: str) -> str:
         parts = urlsplit(text)
         complete = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
     except ValueError:
-        complete = False  # urlsplit's own reasons quote the text, which may hold a password.
+        complete = False  # Drop urlsplit's own reason, which quotes the text and perhaps a password.
     if not complete or re.search(r"[@?#\s]", text):
         raise ValueError
     return text
@@ -230,5 +230,5 @@ URL: Final = Kind(
     "string",
     "http:// or https:// and a host, without user, query and fragment",
     _url,
-    hides=lambda text: "@" in text or "?" in text,  # a password, or the signature of a SAS URL
+    hides=lambda text: "@" in text or "?" in text,  # it may have a password, or the signature of a SAS URL
 )

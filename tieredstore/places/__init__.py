@@ -1,13 +1,13 @@
-"""The places of topics and their layouts: every room above sees one store with the plugin's keys.
+"""Places of topics and their layouts: every room above sees one store with the plugin's keys.
 
-A place is a store and a prefix. Stores that map keys lie between it and its readers:
+A place is a store and a prefix. Stores that translate keys lie between a place and its readers:
 
 - :class:`~tieredstore.places.routed.RoutedStore` sends each topic to its place;
-- :class:`~tieredstore.places.entropy.EntropyStore` puts bits after the prefix of a place;
+- :class:`~tieredstore.places.entropy.EntropyStore` puts hash bits after the prefix;
 - :class:`~tieredstore.places.raw_store.RawStore` shows the files of Pinterest's layout as the plugin's objects.
 
-So catalog, readers, uploader and tools do not know about layouts. Without any of these settings none of them is used,
-and the store is the one that the settings name.
+So catalog, readers, uploader and tools know nothing of layouts. By default none of these is used, and the store is the
+one that the settings name.
 """
 
 from tieredstore.places.endpoints import Endpoint, EndpointProvider, RulesProvider

@@ -1,4 +1,4 @@
-"""The place of each topic: by the rules of the settings, or by the user's own class."""
+"""Chooses the place of each topic, by the rules of the settings or by the user's own class."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A store and a prefix. ``url`` None is the store of the settings, ``prefix`` None that of the URL, else
-    ``key.prefix``. ``storage`` are properties ``storage.*`` that differ there, as pairs of name and text.
+    """A store and a prefix.
+
+    ``url`` None means the store of the settings. ``prefix`` None means the URL's prefix or, without a URL,
+    ``key.prefix``. ``storage`` are properties ``storage.*`` that differ at this place, as pairs of name and text.
     """
 
     url: str | None = None
@@ -26,9 +28,9 @@ class Endpoint:
 
 
 class EndpointProvider(ABC):
-    """Chooses the place of each topic. A subclass is made with the settings, in every process that reads or writes.
+    """Chooses the place of each topic. Every process that reads or writes makes the subclass from the settings.
 
-    It must return the same endpoint for a topic everywhere and always: data at an earlier endpoint are no longer found.
+    It must return the same endpoint for a topic everywhere and always: readers do not find data at an earlier endpoint.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -40,18 +42,18 @@ class EndpointProvider(ABC):
 
     @abstractmethod
     def endpoints(self) -> Sequence[Endpoint]:
-        """Return all places except the settings' own, which always is one: a listing visits them all."""
+        """Return all places besides the settings' own; a listing visits all of them."""
 
 
 class RulesProvider(EndpointProvider):
-    """``endpoint.rules``: the first rule that matches the topic counts."""
+    """Chooses by ``endpoint.rules``: the first rule that matches the topic decides."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self._rules = [(rule, _endpoint_of(rule)) for rule in settings.endpoint.rules]
 
     def endpoint(self, topic: str) -> Endpoint:
-        """Return the place of the first matching rule, else the settings' own."""
+        """Return the place of the first matching rule, or the settings' own."""
         return next((endpoint for rule, endpoint in self._rules if rule.holds(topic)), Endpoint())
 
     def endpoints(self) -> Sequence[Endpoint]:
@@ -65,7 +67,7 @@ def _endpoint_of(rule: EndpointRule) -> Endpoint:
 
 
 def provider_of(settings: Settings) -> EndpointProvider:
-    """Return the provider of the settings; raise ConfigError for an unusable class."""
+    """Make the provider that the settings name; raise ConfigError for an unusable class."""
     name = settings.endpoint.provider_class
     if name is None:
         return RulesProvider(settings)

@@ -1,4 +1,4 @@
-"""Segments whose keys have hash bits after the prefix, shown without them."""
+"""Store whose segment keys have hash bits after the prefix; shows the keys without these bits."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from tieredstore.process.thread_pool import ThreadPool
 _logger: Final = logging.getLogger(__name__)
 
 _MOST_LISTINGS: Final = 256
-"""The most folders listed in parallel; with more, one listing covers all and is sorted in memory."""
+"""Maximum number of folders listed in parallel; if there are more, one listing covers all and is sorted in memory."""
 
 _PAGE: Final = 1000
 
 
 class LaidOutStore(MappedStore):
-    """A place whose layout is recorded: checked before the first request, and written before the first segment.
+    """A place whose layout is recorded in the bucket: checked before the first request, written before the first
+    segment.
 
-    Objects that do not belong to a segment, above all our own state, keep their keys.
+    Objects that do not belong to a segment, such as our own state, keep their keys.
     """
 
     def __init__(self, inner: ObjectStore, prefix: str, layout: Layout) -> None:
@@ -40,7 +41,7 @@ class LaidOutStore(MappedStore):
         return f"{type(self).__name__}({self.inner!r}, {self.prefix!r}, {self.layout!r})"
 
     def look_first(self, key: str, *, writes: bool) -> None:
-        """Check once that this layout is the recorded one; two threads may both do it."""
+        """Check once that this layout is the recorded one; two threads may both check."""
         if not self._is_checked:
             self._is_recorded = check_layout(self.inner, self.prefix, self.layout)
             self._is_checked = True
@@ -50,13 +51,13 @@ class LaidOutStore(MappedStore):
 
 
 class EntropyStore(LaidOutStore):
-    """Bits of MD5(``cluster-topic-partition``) follow the prefix in segments' keys, and are hidden."""
+    """Segment keys have bits of MD5(``cluster-topic-partition``) after the prefix; readers do not see them."""
 
     def __reduce__(self) -> tuple[Callable[..., EntropyStore], tuple[ObjectStore, str, Layout]]:
         return EntropyStore, (self.inner, self.prefix, self.layout)
 
     def inner_key(self, key: str) -> str:
-        """Add the bits to a partition's key."""
+        """Add the bits of its partition to a key."""
         if not key.startswith(self.prefix):
             return key
         path = key[len(self.prefix) :]
@@ -64,7 +65,7 @@ class EntropyStore(LaidOutStore):
         return key if where is None else f"{self.prefix}{self._bits(path)}{path}"
 
     def outer_key(self, key: str) -> str | None:
-        """Remove the bits; None for a key under the bits of another partition, or without any."""
+        """Remove the bits; None for a segment's key with other bits than its partition's, or none."""
         if not key.startswith(self.prefix):
             return key
         path = key[len(self.prefix) :]
@@ -82,7 +83,7 @@ class EntropyStore(LaidOutStore):
         return key
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """List one partition by one listing; several by one for each folder of bits, merged."""
+        """List a single partition by one listing; otherwise merge one listing per folder of bits."""
         self.look_first(prefix, writes=False)
         path = prefix.removeprefix(self.prefix) if prefix.startswith(self.prefix) else None
         if path is not None and path.startswith(STATE):
@@ -125,7 +126,7 @@ class EntropyStore(LaidOutStore):
 
 
 def begin_all(listings: Iterable[Iterator[ObjectInfo]]) -> list[Iterator[ObjectInfo]]:
-    """Fetch the first page of each listing: a merge needs one entry of each before it yields any."""
+    """Fetch the first page of each listing in parallel: a merge needs an entry of each before it yields any."""
 
     def begin(listing: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
         return chain(list(islice(listing, _PAGE)), listing)

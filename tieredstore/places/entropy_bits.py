@@ -1,4 +1,4 @@
-"""The bits that spread the partitions of a bucket over the service's shards, as Pinterest's uploader computes them."""
+"""Hash bits that spread a bucket's partitions over the service's shards, computed as in Pinterest's uploader."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from tieredstore.model import TopicIdPartition
 
 
 def entropy_bits(cluster: str, topic: str, partition: int, count: int) -> str:
-    """Return the first ``count`` bits of MD5(``cluster-topic-partition``), as text of 0 and 1, the highest bit
-    first.
-    """
+    """Return the first ``count`` bits of MD5(``cluster-topic-partition``), highest first, as text of 0 and 1."""
     digest = hashlib.md5(f"{cluster}-{topic}-{partition}".encode(), usedforsecurity=False).digest()
     return f"{int.from_bytes(digest, 'big'):0128b}"[:count]
 
 
 def bits_folder(cluster: str, where: TopicIdPartition, count: int) -> str:
-    """Return the part of a key after the prefix: the bits and a slash, nothing for no bits."""
+    """Return the part of a key after the prefix: the bits and a slash, or nothing for ``count`` 0."""
     return f"{entropy_bits(cluster, where.topic, where.partition, count)}/" if count else ""
 
 
 def all_folders(count: int) -> list[str]:
-    """Return all folders of ``count`` bits, sorted; one without a name for no bits."""
+    """Return all folders of ``count`` bits, sorted; for 0, one folder with an empty name."""
     return [f"{number:0{count}b}/" for number in range(1 << count)] if count else [""]

@@ -1,4 +1,4 @@
-"""Assembles the places of settings with other layouts than the plugin's.
+"""Assembles the places for settings with a layout other than the plugin's.
 
 Kept apart from ``opening``, which imports it only for such settings: most commands never load these layouts.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def laid_out_places(store: ObjectStore, settings: Settings) -> ObjectStore:
-    """Return ``store`` as the settings lay it out, with their other places: closing it closes all of them."""
+    """Wrap ``store`` in the settings' layout, and add their other places; closing the result closes all."""
     own = Place(Endpoint(), _laid_out(store, settings.key_prefix, settings), settings.key_prefix)
     provider = provider_of(settings)
     places = [own]

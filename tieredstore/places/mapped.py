@@ -1,4 +1,4 @@
-"""The base of stores that show the objects of another one under other keys."""
+"""Base class of stores that show another store's objects under other keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tieredstore.errors import TieredStoreError
 
 
 class MappedStore(DelegatingStore):
-    """Passes every call on with the keys of ``inner``; a subclass maps keys and lists."""
+    """Passes every call on with the keys of ``inner``. A subclass translates keys, and lists."""
 
     @abstractmethod
     def inner_key(self, key: str) -> str:
@@ -19,28 +19,28 @@ class MappedStore(DelegatingStore):
 
     @abstractmethod
     def outer_key(self, key: str) -> str | None:
-        """Return the key under which an inner object is shown; None if it is hidden."""
+        """Return the key under which an object of ``inner`` is shown; None if it is hidden."""
 
     def look_first(self, key: str, *, writes: bool) -> None:
-        """Run before each request for ``key``, or for keys with that prefix."""
+        """Called before each request for ``key``, or for keys with that prefix."""
 
     def target(self, key: str, *, writes: bool = False) -> tuple[ObjectStore, str]:
-        """Return ``inner`` and the key there."""
+        """Return ``inner``, and the key in it."""
         self.look_first(key, writes=writes)
         return self.inner, self.inner_key(key)
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
-        """Read as ``inner`` does."""
+        """Read all keys by one call of ``inner``."""
         for key in keys[:1]:
             self.look_first(key, writes=False)
         return self.inner.get_small_batch([self.inner_key(key) for key in keys], most)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete as ``inner`` does."""
+        """Delete the keys in ``inner``."""
         self.inner.delete(self.inner_key(key) for key in keys)
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:
-        """Yield the abandoned writes of all inner keys that are shown under ``prefix``."""
+        """Yield the abandoned writes of ``inner`` whose shown keys start with ``prefix``."""
         writes = super().abandoned_writes()
         return None if writes is None else self._see_writes(writes, prefix)
 
@@ -51,21 +51,21 @@ class MappedStore(DelegatingStore):
                 yield replace(write, key=key)
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """Prepare by objects under ``staging_prefix``, even if ``inner`` had a better way."""
+        """Write an object under ``staging_prefix``, even if ``inner`` could hide its bytes."""
         return ObjectStore.prepare(self, key, body, staging_prefix=staging_prefix)
 
     def publish(self, prepared: Prepared) -> None:
-        """Publish as it was prepared."""
+        """Copy the staged object to its key, and delete the staged one."""
         ObjectStore.publish(self, prepared)
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
-        """Discard as ``inner`` does; a prepared upload as it was prepared."""
+        """Delete a staged object, or let ``inner`` discard an abandoned write."""
         if isinstance(write, Prepared):
             return ObjectStore.discard(self, write)
         return self.inner.discard(replace(write, key=self.inner_key(write.key)))
 
     def see_listing(self, listed: Iterable[ObjectInfo], prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
-        """Yield an inner listing as it is shown, under ``prefix`` and after ``start_after``, in its order."""
+        """Yield a listing of ``inner`` with the shown keys under ``prefix`` and after ``start_after``, in its order."""
         for info in listed:
             key = self.outer_key(info.key)
             if key is not None and key.startswith(prefix) and (start_after is None or is_behind(key, start_after)):

@@ -1,4 +1,4 @@
-"""From settings to the store that everything above reads and writes."""
+"""Opens the store that everything above reads and writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def open_places(settings: Settings) -> ObjectStore:
-    """Open the settings' store with all of its places; the plain store if it is the only one."""
+    """Open the settings' store with all of its places; return the plain store if there are no others."""
     with contextlib.ExitStack() as opened:
         store = opened.enter_context(contextlib.closing(open_wrapped(settings)))
         placed_store = place_store(store, settings)
@@ -22,10 +22,10 @@ def open_places(settings: Settings) -> ObjectStore:
 
 
 def place_store(store: ObjectStore, settings: Settings) -> ObjectStore:
-    """Return ``store`` as the settings lay it out, with their other places: closing it closes all of them."""
+    """Wrap ``store`` in the settings' layout, and add their other places; closing the result closes all."""
     if settings.endpoint.is_default:
         return store
-    # Most buckets have the plugin's layout, and should not pay for this import.
+    # Most buckets have the plugin's layout, and do not need this import.
     from tieredstore.places.layouts import laid_out_places  # noqa: PLC0415
 
     return laid_out_places(store, settings)

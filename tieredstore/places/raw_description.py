@@ -1,4 +1,4 @@
-"""The manifest of a raw segment, made from the ends of its files.
+"""Describes a raw segment for its manifest, from the ends of its files.
 
 Kept apart from ``raw_store``: it parses bytes that a function gives it, and needs neither stores nor object keys.
 """
@@ -23,7 +23,7 @@ _PIECE: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RawDescription:
-    """``end_offset`` is that of the last batch. An index that does not fit the log is not used."""
+    """Facts about a raw segment. ``end_offset`` is the last batch's. An index that does not fit the log is not used."""
 
     end_offset: int
     max_timestamp_ms: int
@@ -33,10 +33,9 @@ class RawDescription:
 
 
 def describe_raw(segment: RawSegment, read: Callable[[str, int, int], bytes]) -> RawDescription:
-    """Describe a segment by four small reads, ``read(ending, start, stop)``; without a usable index, by all batch
-    headers.
+    """Describe a segment by four small reads, or by all batch headers if an index is not usable.
 
-    Raise BatchCorruptError for a damaged log.
+    ``read(ending, start, stop)`` reads a file of the segment. Raise BatchCorruptError for a damaged log.
     """
     return _Description(segment, read).make()
 
@@ -56,7 +55,7 @@ class _Description:
         end = None if entry is None else self._end_from(*entry)
         index_fits = end is not None or self._segment.files[INDEX].size == 0
         time_entry = self._last_time_entry()
-        # Without either of the two, read the whole log.
+        # If either index is not usable, read all batch headers of the log.
         if end is None or time_entry is None:
             last, timestamp = self._walk_from(0)
         else:
@@ -71,12 +70,12 @@ class _Description:
         return RawDescription(last.last_offset, timestamp, epochs, index_fits, time_index_fits or is_unused)
 
     def _last_offset_entry(self) -> tuple[int, int] | None:
-        """Offset and position of the index's last entry; None if it has none, or does not fit the log."""
+        """Return offset and position of the index's last entry; None if it has none, or does not fit the log."""
         size = self._segment.files[INDEX].size
         if size == 0 or size % _OFFSET_ENTRY:
             return None
         raw = self._read(INDEX, size - _OFFSET_ENTRY, size)
-        if not any(raw):  # an untrimmed one ends in zeros
+        if not any(raw):  # an index that was not trimmed ends in zeros
             try:
                 entries = read_offset_index(self._read(INDEX, 0, size), self._base)
             except BatchCorruptError:
@@ -85,7 +84,7 @@ class _Description:
         return self._base + int.from_bytes(raw[:4], "big", signed=True), int.from_bytes(raw[4:], "big", signed=True)
 
     def _last_time_entry(self) -> tuple[int, int] | None:
-        """Timestamp and offset of the time index's last entry; None without one."""
+        """Return timestamp and offset of the time index's last entry, or None."""
         size = self._segment.files[TIME_INDEX].size
         if size == 0 or size % _TIME_ENTRY:
             return None
@@ -99,7 +98,9 @@ class _Description:
         return int.from_bytes(raw[:8], "big", signed=True), self._base + int.from_bytes(raw[8:], "big", signed=True)
 
     def _end_from(self, offset: int, position: int) -> tuple[BatchHeader, int] | None:
-        """Return the last batch and the greatest timestamp from an index entry on; None if it is not this log's."""
+        """Return the last batch, and the greatest timestamp from ``position`` on; None if the entry does not fit the
+        log.
+        """
         if not 0 <= position < self._size:
             return None
         try:
@@ -123,7 +124,7 @@ class _Description:
         return walk_batch_headers(self._view, self._size, position)
 
     def _view(self, position: int) -> memoryview:
-        """Return the bytes from ``position`` on, a header's at least."""
+        """Return the bytes from ``position`` on, at least a batch header."""
         at = position - self._piece_at
         if not 0 <= at <= len(self._piece) - min(HEADER_SIZE, self._size - position):
             self._piece_at, at = position, 0
@@ -131,7 +132,7 @@ class _Description:
         return memoryview(self._piece)[at:]
 
     def _epochs(self, first: BatchHeader, last: BatchHeader, index_fits: bool) -> LeaderEpochs:
-        """Return the leader epochs of the batches; () where they name none."""
+        """Return the leader epochs of the batches; () if the batches have none."""
         if first.partition_leader_epoch < 0 or last.partition_leader_epoch < 0:
             return ()
         epochs = [(first.partition_leader_epoch, self._base)]
@@ -142,7 +143,7 @@ class _Description:
             entries = read_offset_index(self._read(INDEX, 0, self._segment.files[INDEX].size), self._base)
             positions += [entry.position for entry in entries if entry.position]
         while epochs[-1][0] < last.partition_leader_epoch:
-            # Epochs only grow: between two entries of the index lies the first batch of the next one.
+            # Epochs only grow, so bisect the index: the next epoch's first batch lies between two of its entries.
             number = bisect_right(positions, epochs[-1][0], key=self._epoch_at)
             following = next(
                 header for header in self._headers(positions[max(0, number - 1)])

@@ -1,8 +1,8 @@
-"""The keys of Pinterest's layout: ``<prefix>[<bits>/]<cluster>/<topic>-<partition>/<base offset>.<ending>``.
+"""Keys of Pinterest's layout: ``<prefix>[<bits>/]<cluster>/<topic>-<partition>/<base offset>.<ending>``.
 
-The endings are ``index``, ``timeindex`` and ``log``. Beside them are ``offset.wm``, the base offset of the last stored
-segment in 20 digits, and ``_metadata``, by which Pinterest's consumer finds segments (``raw_metadata``). The layout has
-no ids: they are derived from keys and listings.
+The endings are ``index``, ``timeindex`` and ``log``. Each partition also has ``offset.wm``, the base offset of the last
+stored segment in 20 digits, and ``_metadata``, by which Pinterest's consumer finds segments (``raw_metadata``). The
+layout stores no ids: they are derived from keys and listings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INDEX: Final = "index"
 TIME_INDEX: Final = "timeindex"
 LOG: Final = "log"
 FILES: Final = (INDEX, TIME_INDEX, LOG)
-"""A segment's files, in the order in which they are written: the log is last and completes it."""
+"""A segment's files, in the order in which they are written; the log is last and commits the segment."""
 
 WATERMARK: Final = "offset.wm"
 
@@ -33,7 +33,7 @@ _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 
 @dataclass(frozen=True, slots=True)
 class RawFile:
-    """The parts of a file's key."""
+    """The parts of a segment file's key."""
 
     topic: str
     partition: int
@@ -43,7 +43,7 @@ class RawFile:
 
 @dataclass(frozen=True, slots=True)
 class RawSegment:
-    """The files of one segment in a listing or store, by their endings."""
+    """The files of one segment, by their endings."""
 
     where: TopicIdPartition
     base_offset: int
@@ -51,11 +51,11 @@ class RawSegment:
 
     @property
     def log_size(self) -> int:
-        """Bytes of the log, 0 without one."""
+        """Size of the log in bytes; 0 if there is none."""
         return self.files[LOG].size if LOG in self.files else 0
 
     def objects(self, prefix: str, cluster: str) -> list[ObjectInfo]:
-        """Return the plugin's objects, sorted by key: the manifest, made in memory, only of a whole segment."""
+        """Return the segment as the plugin's objects, sorted by key. A whole segment has a manifest, made in memory."""
         digest = self.id(cluster)
         path = main_path(RemoteLogSegmentId(self.where, digest), self.base_offset)
         indexes = [self.files[ending] for ending in (INDEX, TIME_INDEX) if ending in self.files]
@@ -69,12 +69,12 @@ class RawSegment:
         if log is not None:
             seen.append(ObjectInfo(object_key(prefix, path, Suffix.LOG), log.size, log.etag, log.modified_ms))
         if log is not None and len(indexes) == 2:
-            # Of no bytes: nothing of it is stored.
+            # Its size is 0, because no manifest is stored.
             seen.append(ObjectInfo(object_key(prefix, path, Suffix.MANIFEST), 0, log.etag, log.modified_ms))
         return seen
 
     def id(self, cluster: str) -> Uuid:
-        """Derive the segment's id; it differs for another log at the same place, as of a re-created topic."""
+        """Derive the segment's id. Another log at the same place, as of a re-created topic, gets another id."""
         log = self.files.get(LOG)
         written_s = 0 if log is None or log.modified_ms is None else log.modified_ms // 1000
         return _make_id(
@@ -84,14 +84,14 @@ class RawSegment:
 
 @dataclass(frozen=True, slots=True)
 class RawKeys:
-    """Makes and reads the keys under a prefix."""
+    """Makes and parses the keys under a prefix."""
 
     prefix: str
     layout: Layout
 
     @property
     def cluster(self) -> str:
-        """The cluster's name; the raw layout always has one."""
+        """The cluster's name, which the raw layout requires."""
         assert self.layout.cluster is not None
         return self.layout.cluster
 
@@ -105,7 +105,7 @@ class RawKeys:
         return f"{self.folder(where)}{padded_offset(base_offset)}.{ending}"
 
     def parse(self, key: str) -> RawFile | None:
-        """Parse a key; return None if it is not that of a segment's file."""
+        """Parse a key; None if it is not that of a segment's file."""
         parts = key[len(self.prefix) :].split("/") if key.startswith(self.prefix) else []
         depth = 3 + bool(self.layout.bits)
         if len(parts) != depth or parts[-3] != self.cluster:
@@ -120,16 +120,16 @@ class RawKeys:
         return RawFile(topic, int(number), base_offset, named[2]) if base_offset <= MAX_INT64 else None
 
     def where(self, file: RawFile) -> TopicIdPartition:
-        """Return the partition, with the derived topic id."""
+        """Return the file's partition, with the derived topic id."""
         return TopicIdPartition(raw_topic_id(self.cluster, file.topic), file.topic, file.partition)
 
 
 def raw_topic_id(cluster: str, topic: str) -> Uuid:
-    """Derive the id of a topic from its name; a re-created topic has the same one."""
+    """Derive a topic's id from its name; a re-created topic gets the same id."""
     return _make_id("topic", cluster, topic)
 
 
 def _make_id(*parts: object) -> Uuid:
     digest = bytearray(hashlib.md5("\0".join(map(str, parts)).encode(), usedforsecurity=False).digest())
-    digest[0] &= 0x7F  # so that its text does not begin with a dash
+    digest[0] &= 0x7F  # so that the id's text does not begin with a dash
     return Uuid(bytes(digest))

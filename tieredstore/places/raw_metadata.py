@@ -1,8 +1,8 @@
-"""``_metadata`` beside the files of a partition in Pinterest's layout: the segments that its consumer reads.
+"""``_metadata``: a partition's list of segments for Pinterest's consumer.
 
-If it exists, their consumer reads only the named segments, and looks up times in it. So it names all whole segments and
-no deleted one: a writer adds a segment after storing it, and a deleter removes the name first. It is JSON, as Gson
-writes it, and is replaced conditionally by its etag.
+If it exists, that consumer reads only the listed segments, and looks up times in the list. So it must list all whole
+segments and no deleted one: a writer adds a segment after storing it, and a deleter removes the entry first. It is
+JSON, in the form of Gson, and is replaced conditionally by its etag.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ METADATA: Final = "_metadata"
 _logger: Final = logging.getLogger(__name__)
 
 _MAX_BYTES: Final = 64 << 20
-"""About 700,000 segments."""
+"""Enough for about 700,000 segments."""
 _TRIES: Final = 20
 
 _Long: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=MAX_INT64)]
@@ -37,7 +37,7 @@ _Long: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=MAX_INT64)]
 
 @dataclass(frozen=True, slots=True, order=True)
 class NamedSegment:
-    """An entry. The time is that of the broker's log file, or later: never earlier than the entry before."""
+    """One entry of the list. Its time is that of the broker's log file, or later: times ascend with entries."""
 
     timestamp_ms: Annotated[_Long, Field(alias="timestamp")]
     base_offset: Annotated[_Long, Field(alias="baseOffset")]
@@ -62,7 +62,7 @@ _DOCUMENT: Final = TypeAdapter(_Document)
 
 
 def parse_metadata(raw: bytes) -> tuple[NamedSegment, ...] | None:
-    """Return the entries; None if the object is damaged."""
+    """Parse the entries; None if the object is damaged."""
     try:
         return _DOCUMENT.validate_json(raw).metadata.timeindex.entries
     except ValidationError:
@@ -70,7 +70,7 @@ def parse_metadata(raw: bytes) -> tuple[NamedSegment, ...] | None:
 
 
 def metadata_bytes(where: TopicIdPartition, entries: Iterable[NamedSegment], etag: str | None) -> bytes:
-    """Return the object's content; ``etag`` is that of the object it replaces, None for the first."""
+    """Return the object's content; ``etag`` is that of the object to be replaced, or None."""
     rows = [
         {"timestamp": entry.timestamp_ms, "relativeOffset": 0, "baseOffset": entry.base_offset}
         for entry in sorted(entries)
@@ -87,10 +87,10 @@ def metadata_bytes(where: TopicIdPartition, entries: Iterable[NamedSegment], eta
 def complete_entries(
     entries: Collection[NamedSegment], logs: Collection[int], whole: Mapping[int, int]
 ) -> tuple[NamedSegment, ...]:
-    """Return the entries of stored segments, with one for each whole segment.
+    """Return entries for all whole segments, and the existing entries whose log is stored.
 
-    ``logs`` are the base offsets with a log, ``whole`` the times of those with all files. A new entry's time is put
-    between its neighbours': readers take entries in the order of their times.
+    ``logs`` are the base offsets with a log. ``whole`` maps the base offsets of whole segments to times. The time of a
+    new entry lies between those of its neighbours, because readers take entries in the order of their times.
     """
     kept = {entry for entry in entries if entry.base_offset in logs}
     known = {entry.base_offset: entry.timestamp_ms for entry in kept}
@@ -98,7 +98,7 @@ def complete_entries(
     if not missing:
         return tuple(sorted(kept))
     offsets = sorted({*known, *missing})
-    # The smallest known time at each offset or after it.
+    # For each offset, the smallest known time at that offset or a later one.
     latest = accumulate((known.get(offset, MAX_INT64) for offset in reversed(offsets)), min)
     bounds = dict(zip(reversed(offsets), latest, strict=True))
     least = 0
@@ -111,16 +111,16 @@ def complete_entries(
 
 
 class MetadataKeeper:
-    """Keeps each partition's object in step with its segments. Safe from several threads and processes."""
+    """Keeps each partition's ``_metadata`` up to date with its segments. Safe from several threads and processes."""
 
     def __init__(self, store: ObjectStore, prefix: str) -> None:
-        """Keep objects in ``store``, which shows a raw layout by the plugin's keys under ``prefix``."""
+        """Use ``store``, which shows a raw layout under the plugin's keys and ``prefix``."""
         self._store, self._prefix = store, prefix
 
     def name_all(self, folder: str, times: Mapping[int, int] | None = None) -> None:
-        """Name all whole segments of a partition; ``times`` are those of log files, by base offset.
+        """Add all whole segments of a partition; ``times`` are the modification times of log files, by base offset.
 
-        The folder is that of the partition in the plugin's keys. Takes one listing and two small requests.
+        ``folder`` is the partition's folder in the plugin's keys. It takes one listing and two small requests.
         """
         known = times or {}
 
@@ -130,14 +130,16 @@ class MetadataKeeper:
 
         is_certain = False
         while not is_certain:
-            # Repeat if others than the caller's are new: a concurrent deleter may have looked before.
+            # If entries besides the caller's are new, list again: a concurrent deleter may have removed those segments
+            # since.
             added, was_there = self._change(folder, complete, creates=True)
             is_certain = was_there and not added - set(known)
 
     def forget(self, folder: str, base_offsets: Collection[int], *, are_deleted: bool = False) -> None:
-        """Remove these names: before their files are deleted, and again when they ``are_deleted``.
+        """Remove the entries of segments: before their files are deleted, and again afterwards with ``are_deleted``.
 
-        The second time replaces the object in any case: an uploader that saw the files is refused, and looks again.
+        The second call replaces the object even without a change. So an uploader that listed the files before fails its
+        conditional write, and lists again.
         """
 
         def without(entries: tuple[NamedSegment, ...]) -> tuple[NamedSegment, ...]:
@@ -164,9 +166,7 @@ class MetadataKeeper:
         creates: bool = False,
         replaces: bool = False,
     ) -> tuple[set[int], bool]:
-        """Return the newly named base offsets; and False if this created the object, True if it existed or nothing
-        had to change.
-        """
+        """Apply ``change``; return the base offsets that it added, and False only if this call made the object."""
         key = f"{folder}{METADATA}"
         where = partition_of(folder.removeprefix(self._prefix))
         assert where is not None
@@ -190,9 +190,9 @@ class MetadataKeeper:
         raise StoreUnavailableError(f"{key!r} was changed by other writers {_TRIES} times during this change")
 
     def _read(self, key: str) -> tuple[tuple[NamedSegment, ...] | None, str | None]:
-        """Return the entries (None if absent or damaged) and the etag (None without an object)."""
+        """Return the entries, None if absent or damaged, and the object's etag, None if absent."""
         try:
-            # In this order: if the object is replaced in between, the etag is too old, and the change is refused.
+            # Read the etag first: if the object is then replaced, the conditional write fails.
             etag = self._store.head(key).etag or ""
             entries = parse_metadata(self._store.get_small(key, _MAX_BYTES) or b"")
         except ObjectNotFoundError:

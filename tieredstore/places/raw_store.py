@@ -1,4 +1,4 @@
-"""The files of Pinterest's layout, shown as the plugin's objects: a log, its indexes, and a manifest made in memory.
+"""Shows the files of Pinterest's layout as the plugin's objects: a log, its indexes, and a manifest made in memory.
 
 Kept apart from ``layouts``, which chooses between this store and the one of ``entropy``.
 """
@@ -46,9 +46,10 @@ _Value = TypeVar("_Value")
 class RawStore(LaidOutStore):
     """Shows each segment's ``.index``, ``.timeindex`` and ``.log`` as ``.indexes``, ``.log`` and ``.rsm-manifest``.
 
-    The layout has no topic ids: an id is derived from the name, unless a reader has another one. Files are written with
-    their own endings, under the names of the segment's objects; ``.indexes`` and a manifest cannot be written. Deleting
-    a manifest deletes the log, without which there is no segment. Our own watermarks are kept without the topic's id.
+    The layout stores no topic ids: an id is derived from the name, and a key with another id finds the same files.
+    Writers write each file by its own ending, under the name of the segment's objects. ``.indexes`` and manifests
+    cannot be written. Deleting a manifest deletes the log, and with it the segment. Our own watermarks have keys
+    without the topic id.
     """
 
     def __init__(self, inner: ObjectStore, prefix: str, layout: Layout, chunk_size: int = 1 << 22) -> None:
@@ -65,7 +66,7 @@ class RawStore(LaidOutStore):
     # Keys
 
     def inner_key(self, key: str) -> str:
-        """Return a file's own key; manifests and indexes, which are not files, keep theirs."""
+        """Return the stored key of a file; manifests and ``.indexes``, which are not stored, keep theirs."""
         path = key[len(self.prefix) :] if key.startswith(self.prefix) else ""
         if path.startswith(_WATERMARKS):
             return f"{self.prefix}{_WATERMARKS}{_without_id(path[len(_WATERMARKS) :])}"
@@ -79,7 +80,7 @@ class RawStore(LaidOutStore):
         return key if named is None else self._keys.file(where, int(named[1]), named[2])
 
     def outer_key(self, key: str) -> str | None:
-        """Return the key of a file among the segment's objects; None for a file outside segments."""
+        """Return the plugin's key for a segment's file; None for any other file, except our own state."""
         file = self._keys.parse(key)
         if file is None:
             return key if key.startswith(f"{self.prefix}{STATE}") else None
@@ -91,7 +92,7 @@ class RawStore(LaidOutStore):
         return None if parsed is None or parsed.suffix is Suffix.LOG else parsed
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """Write a file; raise StoreError for a manifest or indexes, which this layout does not store."""
+        """Write a file; raise StoreError for a manifest or ``.indexes``, which this layout does not store."""
         self._refuse_made(key)
         super().put(key, body, if_absent=if_absent)
 
@@ -102,9 +103,7 @@ class RawStore(LaidOutStore):
     # Reading
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Return the bytes of a file. ``.indexes`` are both index files, joined; a manifest is made from the
-        segment.
-        """
+        """Read a file; join both index files for ``.indexes``, and make a manifest from the segment."""
         parsed = self._object(key)
         if parsed is None:
             return super().get(key, start, stop)
@@ -124,7 +123,7 @@ class RawStore(LaidOutStore):
 
     @property
     def small_batch(self) -> int:
-        """1: a manifest is several requests."""
+        """1, because a manifest takes several requests."""
         return 1
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
@@ -140,7 +139,7 @@ class RawStore(LaidOutStore):
         target[:] = self.get(key, start, start + len(target))
 
     def head(self, key: str) -> ObjectInfo:
-        """Return the entry of a file; of an object made of several files as a listing has it."""
+        """Return a file's metadata; for a manifest or ``.indexes``, those that a listing shows."""
         parsed = self._object(key)
         if parsed is None:
             return super().head(key)
@@ -153,25 +152,26 @@ class RawStore(LaidOutStore):
         raise ObjectNotFoundError(f"{key!r}: of its files there are only {', '.join(segment.files) or 'none'}")
 
     def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """Replace a file; raise StoreError for a manifest or indexes, which this layout does not store."""
+        """Replace a file; raise StoreError for a manifest or ``.indexes``, which this layout does not store."""
         self._refuse_made(key)
         return super().replace(key, body, etag)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete the files behind the objects. A manifest stands for the log, whose name leaves Pinterest's
-        ``_metadata`` first.
+        """Delete the files behind the objects: for a manifest, the log.
+
+        Remove the log's entry from Pinterest's ``_metadata`` first.
         """
         every = list(keys)
         logs = self._base_offsets(every, {Suffix.MANIFEST, Suffix.LOG})
         for folder, base_offsets in logs.items():
             self._metadata.forget(folder, base_offsets)
         self.inner.delete(file for key in every for file in self._files(key))
-        # Only whole segments may have been named in between.
+        # Remove again: a concurrent writer may have added segments while they were whole.
         for folder, base_offsets in self._base_offsets(every, {Suffix.MANIFEST}).items():
             self._metadata.forget(folder, base_offsets, are_deleted=True)
 
     def _base_offsets(self, keys: Iterable[str], suffixes: Collection[Suffix]) -> dict[str, set[int]]:
-        """Group base offsets by the folder of their partition."""
+        """Group the keys' base offsets by their partition's folder."""
         known: defaultdict[str, set[int]] = defaultdict(set)
         for key in keys:
             parsed = parse_key(self.prefix, key)
@@ -187,10 +187,10 @@ class RawStore(LaidOutStore):
         outer = ((self.outer_key(write.key), write) for write in writes)
         return (write for key, write in outer if key is not None and key.startswith(prefix))
 
-    # A listing
+    # Listing
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """List one partition by one listing, as it comes. For several, hold and sort the whole listing."""
+        """List a single partition as its listing comes; for several, hold the whole listing and sort it."""
         self.look_first(prefix, writes=False)
         path = prefix[len(self.prefix) :] if prefix.startswith(self.prefix) else ""
         if path.startswith(STATE):
@@ -208,7 +208,7 @@ class RawStore(LaidOutStore):
 
     def _of_partition(self, where: TopicIdPartition, path: str, start_after: str | None) -> Iterator[RawSegment]:
         folder = self._keys.folder(where)
-        # By the name after the two folders: the prefix may begin with an offset.
+        # Take the name after the two folders, because the prefix may end within an offset.
         name = path.split("/", 2)[2].partition("-")[0]
         after: str | None = None
         in_folder = f"{self.prefix}{path.rpartition('/')[0]}/"
@@ -221,11 +221,11 @@ class RawStore(LaidOutStore):
         if STATE.startswith(path) and path:
             return
         topic = path.partition("/")[0]
-        # A text that raw folders begin with too; extra entries are filtered later.
+        # Find a text that the raw folders begin with too; extra entries are filtered out later.
         if "/" in path:
             topic = _without_id(path).partition("/")[0] + "-"
         elif not topic.endswith("-"):
-            topic = topic.partition("-")[0]  # the rest may be the beginning of an id
+            topic = topic.partition("-")[0]  # what follows may be the beginning of an id
         folders = all_folders(self.layout.bits) if 1 << self.layout.bits <= _MOST_LISTINGS else None
         listed: defaultdict[tuple[str, int], list[ObjectInfo]] = defaultdict(list)
         for start in (
@@ -248,7 +248,7 @@ class RawStore(LaidOutStore):
             self._known.keep(self._name(segment), segment)
             yield segment
 
-    # Objects made of a segment
+    # Objects made from a segment
 
     def _make_object(self, key: str, parsed: ObjectKey) -> bytes:
         segment = self._segment(parsed)
@@ -302,9 +302,7 @@ class RawStore(LaidOutStore):
         return self.inner.get(segment.files[ending].key, start, stop)
 
     def _segment(self, parsed: ObjectKey) -> RawSegment:
-        """Return the whole segment; raise ObjectNotFoundError if a file is missing, or the id belongs to another
-        log.
-        """
+        """Return the whole segment; raise ObjectNotFoundError if a file is missing."""
         where = parsed.segment_id.topic_id_partition
         path = f"{where.topic}/{where.partition}/{parsed.start_offset}"
         segment = self._known.find(f"{path}/{parsed.segment_id.id}") or self._look_up(parsed)
@@ -338,7 +336,7 @@ class RawStore(LaidOutStore):
 
 
 class _Recent(Generic[_Value]):
-    """The latest values, up to a number. Safe from several threads."""
+    """The latest ``most`` values. Safe from several threads."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -346,7 +344,7 @@ class _Recent(Generic[_Value]):
         self._values: OrderedDict[str, _Value] = OrderedDict()
 
     def keep(self, name: str, value: _Value) -> None:
-        """Keep a value, and replace an earlier one of the name."""
+        """Keep a value, and replace an earlier value of the same name."""
         with self._lock:
             self._values[name] = value
             self._values.move_to_end(name)
@@ -354,13 +352,13 @@ class _Recent(Generic[_Value]):
                 self._values.popitem(last=False)
 
     def find(self, name: str) -> _Value | None:
-        """Return the value, if it is still there."""
+        """Return the value if it is still kept, or None."""
         with self._lock:
             return self._values.get(name)
 
 
 def _without_id(path: str) -> str:
-    """Remove the id after the topic's name from a path's first folder."""
+    """Remove the topic id from the first folder of a path."""
     folder, slash, rest = path.partition("/")
     where = partition_of(f"{folder}/0/")
     return f"{where.topic}{slash}{rest}" if where is not None else path

@@ -1,6 +1,6 @@
-"""``<prefix>!tieredstore/layout.json``: the layout of the keys under a prefix, so that no writer uses another one.
+"""``<prefix>!tieredstore/layout.json`` records the layout of the keys under a prefix, so that no writer uses another.
 
-The first writer of a segment under a layout other than the plugin's writes it; it never changes after that.
+The first writer of a segment in a layout other than the plugin's writes it; it never changes afterwards.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tieredstore.errors import (
 from tieredstore.format.keys import parse_key
 
 STATE: Final = "!tieredstore/"
-"""Follows the prefix in the keys of our own state."""
+"""Part of the key after the prefix, for objects with our own state."""
 
 _NAME: Final = f"{STATE}layout.json"
 _MAX_BYTES: Final = 4096
@@ -39,7 +39,7 @@ class Layout:
 
     @property
     def is_default(self) -> bool:
-        """True if keys are the plugin's own."""
+        """True for the plugin's own layout."""
         return not self.bits and not self.is_raw
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Layout:
         return f"{LAYOUT}={name}, {BITS}={self.bits}, {CLUSTER}={self.cluster or ''}"
 
     def to_bytes(self) -> bytes:
-        """Return the object's content."""
+        """Return the content of the layout object."""
         layout = PINTEREST if self.is_raw else PLUGIN
         return json.dumps(
             {"version": _VERSION, "layout": layout, "entropy_bits": self.bits, "cluster": self.cluster}
@@ -55,7 +55,7 @@ class Layout:
 
     @classmethod
     def parse(cls, raw: bytes | None, key: str) -> Layout:
-        """Parse the object; raise CorruptDataError if it is damaged."""
+        """Parse the layout object; raise CorruptDataError if it is damaged."""
         try:
             document = cast("dict[str, Any]", json.loads(raw or b""))
             version, layout, bits = document["version"], document["layout"], document["entropy_bits"]
@@ -69,7 +69,7 @@ class Layout:
 
 
 def layout_key(prefix: str) -> str:
-    """Return the object's key."""
+    """Return the key of the layout object."""
     return f"{prefix}{_NAME}"
 
 
@@ -83,7 +83,7 @@ def read_layout(store: ObjectStore, prefix: str) -> Layout | None:
 
 
 def check_layout(store: ObjectStore, prefix: str, layout: Layout) -> bool:
-    """Return True if this layout is recorded, False if none is; raise ConfigError for another one."""
+    """Return True if ``layout`` is recorded, False if none is; raise ConfigError if another is."""
     recorded = read_layout(store, prefix)
     if recorded is None:
         return False
@@ -95,9 +95,9 @@ def check_layout(store: ObjectStore, prefix: str, layout: Layout) -> bool:
 
 
 def record_layout(store: ObjectStore, prefix: str, layout: Layout) -> None:
-    """Record the layout if none is recorded. Concurrent writers either agree, or all but one get an error.
+    """Record the layout if none is recorded. Raise ConfigError if another is, also by a concurrent writer.
 
-    Raise ConfigError if segments exist under the plugin's own keys, which would no longer be found.
+    Raise ConfigError if segments exist under the plugin's keys, because readers of this layout would not find them.
     """
     if check_layout(store, prefix, layout):
         return
@@ -114,20 +114,21 @@ def record_layout(store: ObjectStore, prefix: str, layout: Layout) -> None:
 
 
 def laid_out(store: ObjectStore) -> ObjectStore:
-    """Return the store inside wrappers that do not affect the layout."""
+    """Remove the wrappers that do not affect the layout from ``store``."""
     while isinstance(inner := getattr(store, "inner", None), ObjectStore) and not hasattr(store, "layout"):
         store = inner
     return store
 
 
 def other_layout(store: ObjectStore, prefix: str) -> Layout | None:
-    """Return the layout recorded under the prefix, if ``store`` was opened without one. One request if none is
-    recorded.
+    """Return the layout recorded under the prefix, if ``store`` was opened without any; None if none is recorded.
+
+    It takes one request, or two if a layout is recorded.
     """
     if hasattr(laid_out(store), "layout"):
-        return None  # it checks itself, before its first request
+        return None  # a store with a layout checks it before its first request
     try:
-        # Most stores have none, and a HEAD has no body that a faulty store could corrupt.
+        # Most stores have no such object; and a HEAD has no body that a faulty store could corrupt.
         store.head(layout_key(prefix))
     except ObjectNotFoundError:
         return None
@@ -136,9 +137,9 @@ def other_layout(store: ObjectStore, prefix: str) -> Layout | None:
 
 
 def refuse_other_layout(store: ObjectStore, prefix: str) -> None:
-    """Raise ConfigError if another layout is recorded under the prefix than ``store`` was opened with.
+    """Raise ConfigError if the prefix has a recorded layout, but ``store`` was opened without one.
 
-    Call it before writing: readers of the recorded layout would not find objects with the plugin's keys.
+    Call it before writing: readers of the recorded layout would not find objects under the plugin's keys.
     """
     other = other_layout(store, prefix)
     if other is not None:
@@ -149,7 +150,7 @@ def refuse_other_layout(store: ObjectStore, prefix: str) -> None:
 
 
 def layout_hint(store: ObjectStore, prefix: str) -> list[str]:
-    """Return a sentence if another layout is recorded under the prefix than ``store`` was opened with."""
+    """Return a sentence if the prefix has a recorded layout, but ``store`` was opened without one."""
     try:
         other = other_layout(store, prefix)
     except TieredStoreError:

@@ -1,4 +1,4 @@
-"""Several places, shown as one store: each topic's objects in its own."""
+"""Shows several places as one store, in which each topic's objects lie at its own place."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ _MOST_TOPICS: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An endpoint's store, whose segments are shown under ``prefix``. ``is_own_store`` is True if it shares the
-    first place's store, which is then closed with the first place only.
+    """An endpoint's store, whose segments are shown under ``prefix``.
+
+    ``is_own_store`` is True if it shares the store of the first place, which alone closes that store.
     """
 
     endpoint: Endpoint
@@ -48,14 +49,15 @@ class Place:
 
 
 def places_of(store: ObjectStore, prefix: str) -> tuple[Place, ...]:
-    """Return the places that ``store`` consists of, the settings' own first; the store itself if it is the only one."""
+    """Return the places of ``store``, the settings' own first; a store without others is the only place."""
     return store.places if isinstance(store, RoutedStore) else (Place(Endpoint(), store, prefix),)
 
 
 class RoutedStore(DelegatingStore):
-    """A store with the keys of the first place, the settings' own; objects of topics at other places go there.
+    """A store with the keys of the first place, the settings' own. It sends objects of other places' topics there.
 
-    A topic's objects are its segments, its watermarks, and its records in quarantine. All others are the first place's.
+    A topic's objects are its segments, its watermarks, and its records in quarantine. All others are at the first
+    place.
     """
 
     def __init__(self, places: Sequence[Place], provider: EndpointProvider) -> None:
@@ -81,22 +83,22 @@ class RoutedStore(DelegatingStore):
 
     @property
     def conditional_writes(self) -> bool:
-        """True if all places have them."""
+        """True if the stores of all places have conditional writes."""
         return all(place.store.conditional_writes for place in self.places)
 
     def target(self, key: str, *, writes: bool = False) -> tuple[ObjectStore, str]:  # noqa: ARG002
-        """Return the store of the key's place, and the key there."""
+        """Return the store of the key's place, and the key in it."""
         place = self._place(key)
         return place.store, self._within(place, key)
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:
-        """Write in the key's place."""
+        """Write at the key's place."""
         store, there = self.target(key)
         store.put_once(there, body, mark)
 
     @property
     def small_batch(self) -> int:
-        """The smallest of all places."""
+        """The smallest batch size of all places."""
         return min(place.store.small_batch for place in self.places)
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
@@ -104,7 +106,7 @@ class RoutedStore(DelegatingStore):
         return ObjectStore.get_small_batch(self, keys, most)
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """Merge the listings of all places that may have such keys."""
+        """Merge the listings of all places that may have keys with ``prefix``."""
         own_prefix = self.places[0].prefix
         if not prefix.startswith(own_prefix):
             if not own_prefix.startswith(prefix):
@@ -117,7 +119,7 @@ class RoutedStore(DelegatingStore):
         return heapq.merge(*begin_all(listings), key=listing_order)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete each key in its place; if some deletions fail, the others still happen."""
+        """Delete each key at its place; continue after a failed deletion."""
         by_place: defaultdict[int, list[str]] = defaultdict(list)
         for key in keys:
             place = self._place(key)
@@ -132,22 +134,22 @@ class RoutedStore(DelegatingStore):
             raise failures[0]
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """Prepare by objects under ``staging_prefix``, even if the places had a better way."""
+        """Write an object under ``staging_prefix``, even if the places could hide its bytes."""
         return ObjectStore.prepare(self, key, body, staging_prefix=staging_prefix)
 
     def publish(self, prepared: Prepared) -> None:
-        """Publish as it was prepared."""
+        """Copy the staged object to its key, and delete the staged one."""
         ObjectStore.publish(self, prepared)
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
-        """Discard in its key's place."""
+        """Discard the write at its key's place."""
         if isinstance(write, Prepared):
             return ObjectStore.discard(self, write)
         store, there = self.target(write.key)
         return store.discard(replace(write, key=there))
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:
-        """Yield those of all places; None if one cannot list them."""
+        """Yield the abandoned writes of all places; None if a place cannot list them."""
         of_places = [(place, admin_of(place.store).abandoned_writes(place.prefix)) for place in self.places]
         known = [(place, writes) for place, writes in of_places if writes is not None]
         return self._see_writes(known, prefix) if len(known) == len(of_places) else None
@@ -162,19 +164,17 @@ class RoutedStore(DelegatingStore):
                     yield replace(write, key=key)
 
     def now_ms(self) -> int | None:
-        """Return the earliest of all places' times, so that nothing counts as older than it is; None if one has
-        none.
-        """
+        """Return the earliest time of all places, so that no object seems too old; None if a place has no clock."""
         times = [admin_of(place.store).now_ms() for place in self.places]
         known = [time for time in times if time is not None]
         return min(known) if len(known) == len(times) else None
 
     def kept_after_delete(self) -> Sequence[str]:
-        """Return everything that any place keeps."""
+        """Return the sentences of all places."""
         return [sentence for place in self.places for sentence in admin_of(place.store).kept_after_delete()]
 
     def rules_on(self, prefix: str) -> Sequence[str] | None:
-        """Return the rules of all places; None if one cannot list them."""
+        """Return the rules of all places; None if a place cannot list them."""
         rules: list[str] = []
         for place in self.places:
             of_place = admin_of(place.store).rules_on(self._within(place, prefix))
@@ -190,17 +190,17 @@ class RoutedStore(DelegatingStore):
         )
 
     def caller(self) -> str:
-        """Return the caller's name at each place that knows it."""
+        """Return the identity of requests at each place that knows it."""
         return "; ".join(dict.fromkeys(filter(None, (admin_of(place.store).caller() for place in self.places))))
 
     def close(self) -> None:
-        """Close all."""
+        """Close all stores."""
         for place in self.places:
             if not place.is_own_store:
                 place.store.close()
 
     def _where(self, key: str) -> str | None:
-        """Return the topic of a key."""
+        """Return the topic of a key; None if the key belongs to no topic."""
         own_prefix = self.places[0].prefix
         if not key.startswith(own_prefix):
             return None
@@ -208,7 +208,7 @@ class RoutedStore(DelegatingStore):
         if path.startswith(_OF_TOPICS):
             path = path[len(STATE) :].partition("/")[2]
         topic_folder, slash, rest = path.partition("/")
-        # By the topic's folder only: the prefix of a listing may end there.
+        # Parse only the topic's folder: a listing's prefix may end there.
         where = partition_of(f"{topic_folder}/0/{rest}") if slash else None
         return None if where is None else where.topic
 
@@ -247,7 +247,7 @@ class RoutedStore(DelegatingStore):
                 self._tell(key, place)
 
     def _tell(self, key: str, place: Place) -> None:
-        """Warn once of a topic that is here although the rules send it elsewhere."""
+        """Warn once about a topic whose objects are at this place although the rules name another."""
         topic = self._where(key)
         if topic is not None and topic not in self._told:
             self._told.add(topic)

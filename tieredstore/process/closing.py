@@ -1,4 +1,4 @@
-"""Closing by ``with`` blocks, which never waits forever and works from signal handlers and several threads."""
+"""Closes objects, by ``with`` blocks too. Never waits forever, and works from signal handlers and several threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tieredstore.process.forks import begin_again_after_fork
 
 
 class Closing(ABC):
-    """Closed at the end of a ``with`` block, however it ends."""
+    """Object that a ``with`` block closes."""
 
     __slots__ = ()
 
@@ -32,17 +32,17 @@ class Closing(ABC):
 
 
 _LOCKED_S: Final = 1.0
-"""Longest wait for locks: a holder soon releases one, unless it is the thread that waits here."""
+"""Longest wait for locks. Their holder soon releases them, unless it is the waiting thread itself."""
 
 _LAST_STEPS_S: Final = 0.1
 """Longest wait for a thread that is about to end."""
 
 
 class Closer:
-    """Calls ``end``, which only waits for locks, and then ``close``, once for any number of callers.
+    """Calls ``end``, which waits only for locks, and then ``close``, once for any number of callers.
 
-    They run on a separate thread: a signal handler may have interrupted the thread that holds a lock needed for
-    closing, and the closed resource may not respond.
+    They run on a separate thread. A signal handler that closes may have interrupted the holder of a lock that they
+    need, and the resource that is closed may not respond.
     """
 
     def __init__(self, end: Callable[[], None], close: Callable[[], None]) -> None:
@@ -54,7 +54,7 @@ class Closer:
         begin_again_after_fork(self)
 
     def _reset(self) -> None:
-        # Use locks, whose methods are atomic, so that signal handlers cannot interrupt them.
+        # Locks have atomic methods, which a signal handler cannot interrupt halfway.
         self._begun = threading.Lock()
         self._ended = threading.Lock()
         self._done = threading.Lock()
@@ -64,25 +64,25 @@ class Closer:
             self._done.acquire()
 
     def begin_again(self) -> None:
-        """Reset in a forked child, which has to close what the parent had not closed."""
+        """Reset in a forked child, which must itself close what the parent has not closed."""
         self._reset()
 
     def close(self, timeout_s: float) -> bool:
-        """Close, or wait until closed; return False after the timeout, while closing continues.
+        """Close, or wait for another caller to finish closing; return False after the timeout, while closing continues.
 
-        An error is raised once, in the first caller to notice it.
+        Only one caller gets an error of closing.
         """
         if self._is_done:
             return True
         if self._begun.acquire(blocking=False):
             try:
-                # Start it from another thread: starting takes a lock of Python, and waits until it runs.
+                # ``Thread.start`` takes a lock of Python and waits until the thread runs, so call it on another thread.
                 _thread.start_new_thread(self._thread.start, ())
             except RuntimeError:  # the interpreter is shutting down
                 self._run()
         deadline = Deadline.after(timeout_s)
-        # If even ``end`` has not finished, this thread holds a lock that it needs, and will release it after the
-        # return.
+        # If ``end`` itself does not finish, the calling thread holds a lock that ``end`` needs: return, so that it is
+        # released.
         for lock, longest_s in ((self._ended, min(_LOCKED_S, timeout_s)), (self._done, timeout_s)):
             if not lock.acquire(timeout=max(0.0, min(longest_s, deadline.remaining_s()))):
                 return False

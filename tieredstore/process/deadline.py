@@ -17,7 +17,7 @@ CALL_TIMEOUT_S: Final = 300.0
 
 
 def seconds(milliseconds: int | None) -> float | None:
-    """Convert a timeout of the settings; None stays None."""
+    """Convert a timeout from milliseconds; None stays None."""
     return None if milliseconds is None else milliseconds / 1000
 
 
@@ -25,7 +25,7 @@ def seconds(milliseconds: int | None) -> float | None:
 class Deadline:
     """A moment of the monotonic clock at which an operation times out.
 
-    With ``part`` it also times out when that stalls.
+    With ``part``, the operation also times out when that part stalls.
     """
 
     at_s: float
@@ -55,7 +55,7 @@ class Deadline:
         return "did not end within its deadline"
 
     def sooner(self, other: Deadline | None) -> Deadline:
-        """Return the earlier one of the two deadlines."""
+        """Return the earlier of the two deadlines."""
         if other is None:
             return self
         first, last = (self, other) if self.at_s <= other.at_s else (other, self)
@@ -65,8 +65,8 @@ class Deadline:
 class Stall:
     """A timeout that restarts with each progress: an operation may be slow, but must not stall. Thread-safe.
 
-    Only time with a part of the operation under way counts (``under_way``); callers report ``progress``. Waits between
-    parts, such as those for a rate limit, are unlimited.
+    Only time inside ``under_way`` counts, and callers report ``progress`` there. Waits between parts, such as those for
+    a rate limit, are unlimited.
     """
 
     def __init__(self, timeout_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -75,7 +75,7 @@ class Stall:
         self._lock = threading.Lock()
         self._parts = 0
         self._stood_s = 0.0
-        """Stalled time up to the end of the last part; while one runs, time since ``_since_s`` adds to it."""
+        """Seconds without progress up to the end of the last part; a running part adds the time since ``_since_s``."""
         self._since_s = monotonic()
 
     def progress(self) -> None:
@@ -85,7 +85,7 @@ class Stall:
 
     @contextmanager
     def under_way(self) -> Generator[Deadline]:
-        """Count time in the block, and yield the deadline that results for this part."""
+        """Count the time in the block, and yield a deadline that passes when the operation stalls."""
         with self._lock:
             if self._parts == 0:
                 self._since_s = self._monotonic()
@@ -107,13 +107,13 @@ class Stall:
 
 @dataclass(slots=True)
 class PartUnderWay:
-    """A part of an operation, retries included, that must not stall."""
+    """One request of an operation, retries included, that must not stall."""
 
     stall: Stall
     furthest: int = 0
 
     def reached(self, position: int) -> None:
-        """Report the bytes sent of the part: progress, unless an earlier try got as far."""
+        """Report the bytes sent so far: progress, unless an earlier attempt has sent as many."""
         if position > self.furthest:
             self.furthest = position
             self.stall.progress()
@@ -124,5 +124,5 @@ _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def boot_clock_s() -> float:
-    """Return the seconds of a clock that nobody can set and that continues during suspension."""
+    """Return the seconds of a clock that cannot be set and that counts suspended time."""
     return time.clock_gettime(_CLOCK)

@@ -58,7 +58,7 @@ class Endpoint:
         registry: CollectorRegistry = REGISTRY,
         request_s: float = _REQUEST_S,
     ) -> None:
-        """Port 0 chooses a free one, see ``port``. Raise ConfigError if the address cannot be used."""
+        """Open the port; 0 chooses a free one, see ``port``. Raise ConfigError if the address cannot be used."""
         if not 0 <= port < 1 << 16:
             raise ConfigError(f"there is no port {port}: choose one from 1 to 65535, or 0 for any that is free")
         try:
@@ -91,7 +91,7 @@ class Endpoint:
 
 
 class _Server(socketserver.TCPServer):
-    """Accepts on one thread; a few others answer one connection each."""
+    """Accepts connections on one thread; a few other threads answer one connection each."""
 
     allow_reuse_address = True
     request_queue_size = 32
@@ -135,7 +135,7 @@ class _Server(socketserver.TCPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  the base class's signature
-        """Log at debug level: mostly a client has disconnected."""
+        """Log at debug level, because usually a client has disconnected."""
         _logger.debug("a request to %s failed: %r", self.server_address, sys.exception())
 
     def end(self) -> None:
@@ -165,7 +165,7 @@ class _Server(socketserver.TCPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One request, read completely before it is handled, and answered in one piece, both within a deadline."""
+    """One request, read completely and then answered in one piece; reading and answering each have a deadline."""
 
     server_version = "tieredstore"
     sys_version = ""
@@ -229,7 +229,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _head_of(connection: socket.socket, request_s: float) -> bytes:
-    """Return a request's lines up to the empty one; nothing if they arrive too late or are too many."""
+    """Return a request's lines up to the empty one; nothing if they arrive too late or are too long."""
     deadline = Deadline.after(request_s)
     head = bytearray()
     while b"\r\n\r\n" not in head and b"\n\n" not in head:

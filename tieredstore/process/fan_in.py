@@ -1,4 +1,4 @@
-"""Parallel streams read as one, in order or as items arrive."""
+"""Reads parallel streams as one, in order or as items arrive."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tieredstore.process.thread_pool import ThreadPool
 _Item = TypeVar("_Item")
 
 _LOOK_S: Final = 1.0
-"""Time between a waiter's own checks, in case a thread ends without notice, as at the end of the process."""
+"""Seconds between a waiter's own checks: a thread may end without notifying, as at the end of the process."""
 
 
 @dataclass(eq=False, slots=True)
 class _Stream(Generic[_Item]):
-    """A started stream: its items to read, with weights, and its end."""
+    """A started stream: its unread items with their weights, and its end."""
 
     items: deque[tuple[_Item, int]] = field(default_factory=deque[tuple[_Item, int]])
     is_ended: bool = False
@@ -33,13 +33,14 @@ class _Stream(Generic[_Item]):
 
 
 class FanIn(Iterator[_Item], Generic[_Item]):
-    """Items of many streams, ``at_once`` of which run on threads of this object. For one reader at a time.
+    """Iterator over the items of many streams, of which ``at_once`` run in parallel. For one reader at a time.
 
-    A thread takes a stream from ``streams`` after the one before it has started. With ``ordered`` the items come stream
-    by stream, otherwise as they arrive. Unread items weigh at most ``max_weight`` in all (by ``weigh``), except for one
-    item that the reader waits for. After a stream's failure no further stream starts; in order, the items before it are
-    returned, then the error is raised. Close it: running streams end after their next item, without a wait. Threads
-    start with the first read.
+    Each of this object's threads takes the next stream from ``streams`` when it has finished one. With ``ordered`` the
+    items come stream by stream, otherwise as they arrive. Unread items weigh at most ``max_weight`` in all (by
+    ``weigh``), plus one item that the reader waits for.
+
+    After a stream has failed, no further stream starts. With ``ordered``, the reader gets the items before the failure,
+    then the error. Threads start with the first read. Close the iterator to end its streams after their next item.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class FanIn(Iterator[_Item], Generic[_Item]):
             while True:
                 if self._is_interrupted:
                     raise Interrupted
-                # After another thread's close, the reader must not continue with the rest.
+                # If another thread has closed this iterator, return no more items.
                 if self._is_closed:
                     break
                 if (item := self._take()) is not None:
@@ -91,7 +92,7 @@ class FanIn(Iterator[_Item], Generic[_Item]):
         raise StopIteration
 
     def close(self) -> None:
-        """End running streams after their next item; no more items are returned."""
+        """End running streams after their next item, without waiting; return no more items."""
         if os.getpid() != self._process:
             return  # locks and threads belong to the parent
         with self._changed:
@@ -103,10 +104,7 @@ class FanIn(Iterator[_Item], Generic[_Item]):
             self._pool.shutdown(wait=False)
 
     def abandon(self) -> None:
-        """Close it for a reader that was garbage collected, without locks, since that may happen anywhere.
-
-        Waiting threads notice at their next check, and drop their items when they end.
-        """
+        """Close for a garbage-collected reader, without locks: collection may happen while this thread holds one."""
         self._is_closed = True
         self._at_end.close()
 
@@ -124,11 +122,11 @@ class FanIn(Iterator[_Item], Generic[_Item]):
                 self._pool.submit(self._work)
 
     def _interrupt(self) -> None:
-        # The calling thread must not wait, and any thread may hold the lock: waiters check by themselves.
+        # The caller must not wait for the lock, which any thread may hold. Waiters notice at their next check.
         self._is_interrupted = True
 
     def _take(self) -> tuple[_Item, int] | None:
-        """Return the next item, or None if there is none yet; drop finished streams. The lock is held."""
+        """Return the next item, or None if there is none yet; drop finished streams. The caller holds the lock."""
         for stream in list(self._open):
             if stream.items:
                 item = stream.items.popleft()
@@ -151,7 +149,7 @@ class FanIn(Iterator[_Item], Generic[_Item]):
             raise failure
 
     def _work(self) -> None:
-        """Run streams one after the other, on one thread."""
+        """Run streams one after the other, on a thread of the pool."""
         while (begun := self._next_stream()) is not None:
             make, stream = begun
             failure: BaseException | None = None
@@ -170,12 +168,12 @@ class FanIn(Iterator[_Item], Generic[_Item]):
                 self._changed.notify_all()
 
     def _next_stream(self) -> tuple[Callable[[], Iterator[_Item]], _Stream[_Item]] | None:
-        """Start the next stream, or return None at the end; a stream that cannot be made fails in its turn."""
+        """Start the next stream; None at the end. If it cannot be made, it fails when the reader reaches it."""
         with self._taking:
             with self._changed:
                 if self._is_closed or self._are_all_begun or any(stream.failure is not None for stream in self._open):
                     return None
-            # Without the reader's lock: making the streams may ask a store.
+            # Do not hold the reader's lock: making a stream may make requests.
             make: Callable[[], Iterator[_Item]] | None
             try:
                 make = next(self._streams, None)
@@ -191,7 +189,7 @@ class FanIn(Iterator[_Item], Generic[_Item]):
                 return make, stream
 
     def _put(self, stream: _Stream[_Item], item: _Item) -> bool:
-        """Add an item once there is room for it; return False after close."""
+        """Wait until there is room for the item, and add it; return False after close."""
         weight = self._weigh(item)
         with self._changed:
             while not self._is_closed:
@@ -206,7 +204,7 @@ class FanIn(Iterator[_Item], Generic[_Item]):
     def _has_room(self, stream: _Stream[_Item], weight: int) -> bool:
         if self._weight + weight <= self._max_weight:
             return True
-        # Always admit the item that the reader waits for, so that later streams can never block it.
+        # Always admit the item that the reader waits for: later streams must not block it.
         if self._ordered:
             return stream is self._open[0] and not stream.items
         return not any(other.items for other in self._open)
@@ -216,12 +214,12 @@ _OPEN: Final[weakref.WeakSet[FanIn[Any]]] = weakref.WeakSet()
 
 
 def _close_all() -> None:
-    """Close all at the end of the process, when threads that wait for room must be gone."""
+    """Close all at the end of the process, so that no thread waits for room any more."""
     for open_one in list(_OPEN):
         open_one.close()
 
 
-# Registered after the pools' handler, so called before it.
+# Handlers run in reverse order, so this one comes before the pools'.
 atexit.register(_close_all)
 
 

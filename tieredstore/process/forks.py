@@ -1,13 +1,13 @@
-"""Fork safety of locks that other threads hold, clients of the parent, and files that two processes share.
+"""Fork safety for locks that other threads hold, for the parent's clients, and for files that both processes share.
 
 A forked child has a copy of everything except threads. Three tools, smallest first:
 
-- :class:`ForkSafeLock` for state that is consistent after every step: it only needs a fresh lock;
-- :func:`begin_again_after_fork` for state that another thread may have left half changed, or that counts;
+- :class:`ForkSafeLock` for state that is consistent after every step and needs only a fresh lock;
+- :func:`begin_again_after_fork` for state that another thread may have left half changed, or for counters;
 - :func:`leave_to_parent` for objects whose end has effects outside of the process (connections, threads, files).
 
 :class:`~tieredstore.process.per_process.PerProcess` combines these for clients. (:mod:`tieredstore.metrics` is below
-this package, and resets by itself.)
+this package, and resets itself.)
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from typing import Final, Protocol
 
 
 class Forked(Protocol):
-    """State that a fork copies in any condition that another thread left it in."""
+    """State that a fork copies as another thread left it, possibly half changed."""
 
     def begin_again(self) -> None:
-        """Reset in the child, before anything else runs: make fresh locks, and drop unfinished work."""
+        """Reset in the child, before other code runs: make fresh locks, and drop unfinished work."""
 
 
 class Paused(Protocol):
     """State that must be at rest during a fork."""
 
     def pause(self) -> None:
-        """Come to rest, in the parent before the fork."""
+        """Finish or stop running work, in the parent before the fork."""
 
     def go_on(self) -> None:
         """Resume, in the parent after the fork."""
@@ -65,10 +65,10 @@ def is_inherited(thing: object) -> bool:
 
 
 def inherit(thing: object) -> None:
-    """In a forked child, keep an object of the parent from ever being destroyed, even at the interpreter's end.
+    """In a forked child, keep an object of the parent from being destroyed, even at the interpreter's end.
 
-    A list of such objects would be destroyed with its module, and they with it: that would end the parent's
-    connections, and librdkafka would wait for threads that do not exist here. So leak a reference.
+    Destroying it would close the parent's connections, and librdkafka would wait for threads that do not exist here. A
+    list would be destroyed with its module, and its objects with it, so leak a reference.
     """
     if id(thing) not in _inherited:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
@@ -95,7 +95,7 @@ def _in_child() -> None:
         except Exception as error:  # noqa: BLE001  one failure must not leave other state locked
             failures.append(error)
     if failures:
-        # Python prints it and continues: no caller could catch it.
+        # No caller could catch this: Python prints it and continues.
         raise ExceptionGroup("state of the parent process could not begin again in this one", failures)
 
 
@@ -103,9 +103,10 @@ os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_
 
 
 class ForkSafeLock:
-    """A lock that is open in a forked child, even if a thread of the parent held it. Not reentrant.
+    """A lock that is free in a forked child, even if a thread of the parent held it. Not reentrant.
 
-    The guarded state is copied as it is: use it for state that every step leaves consistent, such as one number.
+    The child gets a copy of the guarded state. Use the lock only for state that every step leaves consistent, such as
+    one number.
     """
 
     def __init__(self) -> None:
@@ -114,7 +115,7 @@ class ForkSafeLock:
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
-        """Make a fresh lock, unless the forking thread itself holds it: another holder does not exist in the child."""
+        """Make a fresh lock, unless the forking thread holds it: any other holder does not exist in the child."""
         if self._holder != threading.get_ident():
             self._lock = threading.Lock()
 
@@ -123,7 +124,7 @@ class ForkSafeLock:
         self._holder = threading.get_ident()
 
     def acquire(self, timeout_s: float) -> bool:
-        """Try to acquire it within ``timeout_s``; if True, call :meth:`release` later."""
+        """Try to acquire the lock within ``timeout_s``; if True, call :meth:`release` later."""
         if not self._lock.acquire(timeout=timeout_s):
             return False
         self._holder = threading.get_ident()
@@ -141,7 +142,7 @@ class ForkSafeLock:
 
 
 class Gate:
-    """Counts uses (``with gate:``); a shut gate blocks new ones until it is opened. Thread-safe."""
+    """Counts uses (``with gate:``). A shut gate blocks new uses until it is opened. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())

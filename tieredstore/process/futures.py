@@ -1,4 +1,4 @@
-"""Waiting for futures, in one place: a dropped future ends a wait like a completed one."""
+"""Waits for futures. Unlike ``concurrent.futures``, a wait ends when a future is dropped."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tieredstore.errors import AlreadyClosedError
 
 _Result = TypeVar("_Result")
 
-# Ctrl-C takes effect when a wait ends. A signal just before the wait's system call does not end it. Nor does any signal
-# end a wait without timeout if a library such as Polars has installed its own handler before Python's.
+# Wait in steps of this length, so that Ctrl-C takes effect. A signal just before the wait's system call does not end
+# it. If a library such as Polars has installed its own handler before Python's, no signal ends a wait without timeout.
 _LOOK_S: Final = 0.5
 
 
 class OverdueError(Exception):
-    """A future was not done in time; its work continues."""
+    """Raised if a future is not done in time; its work continues."""
 
 
 def outcome(future: Future[_Result], timeout_s: float | None = None) -> _Result:
-    """Return the result or raise the work's error; raise OverdueError after the timeout.
+    """Return the future's result or raise its error; raise OverdueError after the timeout.
 
-    Raise AlreadyClosedError if the work was dropped before it began, as by shutting down its threads.
+    Raise AlreadyClosedError if the work was dropped before it began, for example because its pool was shut down.
     """
     if not is_done(future, timeout_s):
         raise OverdueError
@@ -48,5 +48,8 @@ def is_done(future: Future[Any], timeout_s: float | None = None) -> bool:
 
 
 def any_done(futures: Collection[Future[Any]], timeout_s: float) -> bool:
-    """Wait until one is done, or dropped and reached by its thread; return False after the timeout."""
+    """Wait until one of the futures is done; return False after the timeout.
+
+    A dropped future ends the wait only when its thread reaches it.
+    """
     return bool(wait(futures, timeout_s, return_when=FIRST_COMPLETED).done)

@@ -23,26 +23,26 @@ class Health:
     """
 
     def __init__(self, conditions: Mapping[str, str] | None = None, *, monotonic: Callable[[], float] = time.monotonic):
-        """``conditions`` fail at first, each with its reason: ``{"store": "not asked yet"}``."""
+        """Make conditions that fail at first, each with its reason, such as ``{"store": "not asked yet"}``."""
         self._monotonic = monotonic
         self._lock = ForkSafeLock()
         self._reasons: dict[str, str | None] = dict(conditions or {})
         self._beats: dict[str, _Beat] = {}
 
     def holds(self, condition: str) -> None:
-        """Mark the condition as holding; raise KeyError for an unknown one, which must be misspelt."""
+        """Mark the condition as holding; raise KeyError for an unknown name."""
         with self._lock:
             if condition not in self._reasons:
                 raise KeyError(condition)
             self._reasons[condition] = None
 
     def fails(self, condition: str, sentence: str) -> None:
-        """Mark the condition as failing, with the reason."""
+        """Mark the condition as failing, with a sentence why."""
         with self._lock:
             self._reasons[condition] = sentence
 
     def beat(self, name: str, *, within_s: float) -> None:
-        """Record a sign of life of ``name`` (a thread, a loop), and expect the next one ``within_s``."""
+        """Record a sign of life of ``name`` (a thread or loop), and expect the next within ``within_s`` seconds."""
         with self._lock:
             self._beats[name] = _Beat(self._monotonic(), within_s)
 
@@ -52,12 +52,12 @@ class Health:
             self._beats.pop(name, None)
 
     def reasons(self) -> dict[str, str]:
-        """Return the failing conditions with their sentences; ready if there are none."""
+        """Return the failing conditions with their sentences; empty if the service is ready."""
         with self._lock:
             return {name: sentence for name, sentence in self._reasons.items() if sentence is not None}
 
     def silent(self) -> dict[str, str]:
-        """Return the overdue ones, each with a sentence; alive if there are none."""
+        """Return a sentence for each name whose sign of life is overdue; empty if the service is alive."""
         with self._lock:
             now = self._monotonic()
             return {

@@ -1,4 +1,4 @@
-"""Ending a single-command process soon after a signal, whatever its threads wait for."""
+"""Ends a process of a single command soon after a signal, whatever its threads wait for."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals of Ctrl-C, of service managers, and of a closed terminal."""
 
 UNWINDING_S: Final = 0.5
-"""Time after the first signal for a process without anything to undo."""
+"""Seconds after the first signal for a process that has nothing to undo."""
 
 TAKING_BACK_S: Final = 1.5
-"""Time after the first signal for a process that has something to undo."""
+"""Seconds after the first signal for a process that must undo something."""
 
 _LAST_ACT_S: Final = 0.2
 _SOON: Final = 255  # no signal has this number
 
 
 class Interrupted(BaseException):
-    """A signal requested the end. Raised once in the main thread, and in threads that are woken for it."""
+    """Raised after a signal to end: once in the main thread, and in threads that ``woken_by_interruption`` wakes."""
 
 
 def exit_code_of(signum: int) -> int:
-    """Return a shell's exit code for a process ended by a signal."""
+    """Return the exit code of a process that a signal has ended, as shells do."""
     return 128 + signum
 
 
@@ -45,7 +45,7 @@ class _LastAct:
     needs_time: bool
 
     def do(self) -> None:
-        with suppress(Exception):  # nothing is left to report it to
+        with suppress(Exception):  # the process is ending, so there is no one to report to
             self.act()
 
 
@@ -55,9 +55,9 @@ _WAKERS: Final[dict[object, Callable[[], None]]] = {}
 
 @contextmanager
 def woken_by_interruption(wake: Callable[[], None]) -> Generator[None]:
-    """Within the block, call ``wake`` on another thread when a signal requests the end; it must not wait.
+    """Within the block, call ``wake`` on another thread when a signal requests the end; ``wake`` must not wait.
 
-    For readers of threads that the main thread's exception does not reach, to raise Interrupted there.
+    The main thread's exception does not reach other threads. A reader on such a thread uses this to raise Interrupted.
     """
     name = object()
     _WAKERS[name] = wake
@@ -71,8 +71,8 @@ def woken_by_interruption(wake: Callable[[], None]) -> Generator[None]:
 def at_sudden_end(act: Callable[[], None], *, needs_time: bool = False) -> Generator[None]:
     """Within the block, if the process is ended suddenly, run ``act`` quickly on another thread.
 
-    It replaces the cleanup that an error would do on its way out, such as removing a file. ``needs_time``: that cleanup
-    talks to a store, and is worth waiting for.
+    It replaces the cleanup that an exception would do, such as removing a file. With ``needs_time``, wait longer for
+    that cleanup first, because it talks to a store.
     """
     name = object()
     _LAST_ACTS[name] = _LastAct(act, needs_time)
@@ -83,12 +83,12 @@ def at_sudden_end(act: Callable[[], None], *, needs_time: bool = False) -> Gener
 
 
 class Interruption:
-    """Signal handling of a process while its one command runs; a context manager for the main thread.
+    """Signal handling while the process's one command runs. A context manager for the main thread.
 
-    The first signal raises :class:`Interrupted` in the main thread, which cleans up as after an error. That may take
-    long: pools wait for threads, and these for a store, and the main thread may not notice the signal during a call
-    outside Python. So a separate thread, woken by the system, waits a moment, runs the acts of :func:`at_sudden_end`,
-    and ends the process. A second signal skips the wait.
+    The first signal raises :class:`Interrupted` in the main thread, which cleans up as after an error. This may take
+    long: pools wait for threads that wait for a store, and a call outside Python may delay the exception. So a separate
+    thread, woken by the system, waits a moment, runs the acts of :func:`at_sudden_end`, and ends the process. A second
+    signal skips the wait.
     """
 
     def __init__(self, *, end_process: Callable[[int], object] = os._exit) -> None:
@@ -128,7 +128,7 @@ class Interruption:
         return self._exit_code if self.signum is None else exit_code_of(self.signum)
 
     def end_soon(self, exit_code: int) -> None:
-        """Act as after a signal, but without raising: the caller does that."""
+        """Act as after a signal, but do not raise: the caller raises its own error."""
         self._exit_code = self._exit_code or exit_code
         self._has_raised = True
         self._rung.send(bytes((_SOON,)))
@@ -141,7 +141,7 @@ class Interruption:
         self.signum = self.signum or signum
         if not (self._has_raised or self._is_over):
             self._has_raised = True
-            # Threads left behind meet closed pools and stores: do not print their errors.
+            # Remaining threads fail on closed pools and stores: do not print their errors.
             logging.lastResort, threading.excepthook = None, _say_nothing
             raise Interrupted(signum)
 
@@ -181,7 +181,7 @@ def _say_nothing(_: threading.ExceptHookArgs) -> None:
 
 
 def _do_last_acts() -> None:
-    """Run the acts, last first, each for a moment at most, since a disk or a terminal may hang."""
+    """Run the acts, last first, each for a moment at most: a disk or a terminal may hang."""
     for last in reversed(list(_LAST_ACTS.values())):
         actor = threading.Thread(target=last.do, name="tieredstore-last-act", daemon=True)
         with suppress(RuntimeError):  # no thread available

@@ -1,4 +1,4 @@
-"""Lifetimes of open objects: waits on their behalf end with them, even if work continues."""
+"""Lifetimes of open objects: when one ends, waits for its work end too, even if the work continues."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _Result = TypeVar("_Result")
 class Lifetime:
     """The time from opening ``what`` until it is closed. Thread-safe.
 
-    Pass work to executors through :meth:`bound`: its futures fail when the lifetime ends. The work may continue, since
-    no thread can be removed from a call to a silent store.
+    Pass work to executors through :meth:`bound`: its futures fail when the lifetime ends. The work itself may continue,
+    because a thread cannot leave a call to a silent store.
     """
 
     def __init__(self, what: str) -> None:
@@ -30,7 +30,7 @@ class Lifetime:
 
     def begin_again(self) -> None:
         """Reset in a forked child: keep the end, and forget all work."""
-        # No locks, only atomic steps: garbage collection may end work anywhere.
+        # Use no locks, only atomic steps: garbage collection may end a lifetime at any point.
         self._promises: set[_Promise[Any]] = set()
         self._running: set[object] = set()
         self._rested = threading.Event()
@@ -50,11 +50,11 @@ class Lifetime:
         return AlreadyClosedError(f"{self._what} was closed; open another one to continue")
 
     def bound(self, executor: Executor) -> Executor:
-        """Return the executor for work of this lifetime. Its owner shuts it down."""
+        """Return an executor whose futures end with this lifetime; the owner of ``executor`` shuts it down."""
         return _Bound(executor, self)
 
     def end(self) -> None:
-        """End all waits, and begin no more work. Not for signal handlers, since waits have locks."""
+        """End all waits, and refuse new work. Do not call it from a signal handler, because futures have locks."""
         self._is_over = True
         with contextlib.suppress(KeyError):
             while True:
@@ -65,9 +65,9 @@ class Lifetime:
         return not self._running or self._rested.wait(timeout_s)
 
     def during(self, work: Callable[[], _Result]) -> _Result:
-        """Do the work on the caller's thread; raise AlreadyClosedError only if the lifetime has ended before it."""
+        """Do the work on the caller's thread; raise AlreadyClosedError if the lifetime has already ended."""
         token = object()
-        self._running.add(token)  # before the check, as below
+        self._running.add(token)  # before the check, so that rest() can rely on _running
         try:
             self.check()
             return work()
@@ -75,10 +75,10 @@ class Lifetime:
             self._discard(token)
 
     def begun(self, promise: _Promise[Any]) -> None:
-        """Register ``promise``, to fail at the end."""
+        """Register ``promise``, so that it fails when the lifetime ends."""
         self._promises.add(promise)
         promise.add_done_callback(self._promises.discard)
-        if self._is_over:  # it ended just now, so nobody else will fail it
+        if self._is_over:  # the lifetime ended just now, and ``end`` may have missed this promise
             promise.fail(self.error())
 
     def do(self, promise: _Promise[_Result], work: Callable[[], _Result]) -> _Result:
@@ -108,7 +108,7 @@ class _Promise(Future[_Result]):
     """A future that may fail while its work continues; the work's result is then dropped."""
 
     def begin(self) -> None:
-        """Begin the work; raise CancelledError, which is ignored, if it was dropped or failed before."""
+        """Mark the work as running; raise CancelledError, which is ignored, if it was dropped or has failed before."""
         with self._condition:
             if self.done() or not self.set_running_or_notify_cancel():
                 raise CancelledError
@@ -141,5 +141,5 @@ class _Bound(Executor):
         except RuntimeError as error:  # raised by an executor after its shutdown
             promise.cancel()
             raise AlreadyClosedError(f"the threads accept no more work: {error}") from error
-        # The executor may have done the work before submit returned; then its own future has the result.
+        # If the executor has done the work before submit returned, its own future has the result.
         return task if task.done() else promise

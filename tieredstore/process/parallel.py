@@ -1,4 +1,4 @@
-"""One job per item with bounded parallelism, for many requests to a store or parts of an upload."""
+"""Runs one job per item with bounded parallelism, for many requests to a store or parts of an upload."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.interruption import Interrupted, woken_by_interruption
 
 READERS: Final = 16
-"""Default number of parallel requests: planning waits for round trips, not for bytes."""
+"""Default number of parallel requests, for planning, which waits for round trips and not for bytes."""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -36,14 +36,16 @@ def in_parallel(
     """Yield the results of ``job`` in the order of ``items``, or as they complete if not ``ordered``.
 
     At most ``at_once`` items are waiting, running or unread, which bounds memory; one more is taken from ``items`` in
-    advance. Items are taken on the caller's thread between results. With ``weigh``, these items weigh at most
-    ``max_weight`` in all; a heavier one runs alone.
+    advance, on the caller's thread. With ``weigh``, these items weigh at most ``max_weight`` in all; a heavier one runs
+    alone.
 
-    After a job's failure no later job begins. The results before it are yielded, then its error is raised; an error of
-    ``items`` is raised at once. Raise StoreUnavailableError if the ``deadline`` passes during a wait;
-    AlreadyClosedError if the pool drops waiting jobs, and in a forked child. At any end (an error, ``close``, or a
-    reader that stops), waiting jobs are dropped and running ones continue: shutting down the pool waits for them. If a
-    signal ends the process, unordered reads raise Interrupted at once, on any thread.
+    After a job has failed, no later job begins; the results before it are yielded, then its error is raised. An error
+    of ``items`` is raised at once. Raise StoreUnavailableError if ``deadline`` passes during a wait. Raise
+    AlreadyClosedError in a forked child, or if the pool drops waiting jobs.
+
+    When the generator ends, by an error, ``close`` or a reader that stops, waiting jobs are dropped. Running ones
+    continue: shutting down the pool waits for them. If a signal ends the process, an unordered read raises Interrupted
+    at once, on any thread.
     """
     run = _Run[_Item, _Result](pool, job, ordered, deadline)
     with woken_by_interruption(run.interrupt), contextlib.closing(run):
@@ -59,11 +61,11 @@ def in_parallel(
 
 
 class _DroppedError(Exception):
-    """A job was not begun because an earlier one failed."""
+    """Raised in place of a job that was not begun, because an earlier one failed."""
 
 
 class _Run(Generic[_Item, _Result]):
-    """Jobs of one call, begun in order of the items, and read in that order or as they complete."""
+    """Jobs of one call, begun in the order of the items, and read in that order or as they complete."""
 
     def __init__(
         self, pool: Executor, job: Callable[[_Item], _Result], ordered: bool, deadline: Deadline | None
@@ -82,12 +84,12 @@ class _Run(Generic[_Item, _Result]):
 
     @property
     def has_failed(self) -> bool:
-        """True if a job has failed, so that no more begin."""
+        """True if a job has failed; then no more jobs begin."""
         return self._failed_at is not None
 
     @property
     def size(self) -> int:
-        """Number of jobs that are unread."""
+        """Number of jobs whose results are unread."""
         return len(self._futures)
 
     def begin(self, item: _Item, weight: int) -> None:
@@ -114,7 +116,7 @@ class _Run(Generic[_Item, _Result]):
             try:
                 return outcome(future)
             except _DroppedError:
-                # A dropped job may complete just before the failed one that caused it, which is unread too.
+                # Skip it: the job whose failure dropped this one completes later, and is still unread.
                 continue
 
     def interrupt(self) -> None:
@@ -122,13 +124,13 @@ class _Run(Generic[_Item, _Result]):
         self._done.put(None)
 
     def close(self) -> None:
-        """Drop waiting jobs. In a forked child jobs and locks belong to the parent."""
+        """Drop waiting jobs; in a forked child do nothing, because jobs and locks are the parent's."""
         if os.getpid() == self._process:
             for future in self._futures:
                 future.cancel()
 
     def _do(self, number: int, item: _Item) -> _Result:
-        # An earlier job may only now get a thread, and its result is still needed.
+        # Run a job that precedes the failed one, even if it only now gets a thread: its result is needed.
         if self._failed_at is not None and number > self._failed_at:
             raise _DroppedError
         try:

@@ -1,4 +1,4 @@
-"""A client made at the first use, and again after a fork or unpickling."""
+"""A client that each process makes on first use, again after a fork or unpickling."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ Client = TypeVar("Client")
 class PerProcess(Generic[Client]):
     """Holds one ``Client`` per process. Thread-safe; pickling keeps only its two functions.
 
-    A forked child never touches its parent's client: two processes writing to one connection would mix their requests.
-    The child neither closes nor destroys it, which could end the parent's TLS sessions.
+    A forked child never touches its parent's client, because two processes on one connection would mix their requests.
+    The child neither closes nor destroys the client, which could end the parent's TLS sessions.
     """
 
     def __init__(self, make: Callable[[], Client], close: Callable[[Client], None] | None = None) -> None:
-        """Without ``close``, a client ends with its last reference."""
+        """Set the functions that make and close a client; without ``close`` it ends with its last reference."""
         self._make = make
         self._close = close
         self._reset()
 
     def _reset(self) -> None:
-        # A tuple, since a client may be any object, even None.
+        # In a tuple, because a client may be any object, even None.
         self._client: tuple[Client] | None = None
         self._lock = threading.Lock()
         begin_again_after_fork(self)

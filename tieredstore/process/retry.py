@@ -20,9 +20,9 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try of an operation. ``number`` counts from 1.
+    """One attempt at an operation. ``number`` counts from 1.
 
-    From the second on, an earlier try may have taken effect although its answer was lost.
+    If it is above 1, an earlier attempt may have succeeded although its answer was lost.
     """
 
     number: int
@@ -33,9 +33,9 @@ class Attempt:
 class RetryPolicy:
     """Limits of retries after ``retryable`` errors.
 
-    After the n-th try a random time between 0 and ``min(max_delay_s, base_delay_s * 2**(n-1))`` passes ("full jitter":
-    clients that were throttled together do not return together). ``timeout_s`` limits all tries and waits of one
-    operation, ``attempt_timeout_s`` each try. Clock, sleep and random are fields for tests.
+    After the n-th attempt it waits a random time between 0 and ``min(max_delay_s, base_delay_s * 2**(n-1))`` ("full
+    jitter", so that clients throttled together do not return together). ``timeout_s`` limits all attempts and waits of
+    an operation, ``attempt_timeout_s`` each attempt. Clock, sleep and random are fields for tests.
     """
 
     attempts: int = 5
@@ -52,10 +52,10 @@ class RetryPolicy:
             raise ConfigError(f"invalid {self}: at least one attempt and a timeout above 0 s are needed")
 
     def call(self, what: str, operation: Callable[[Attempt], Result], *, deadline: Deadline | None = None) -> Result:
-        """Return the first result of ``operation``; raise the last retryable error when tries or time are used up.
+        """Return the first result of ``operation``; raise the last retryable error when attempts or time are used up.
 
-        Other errors are raised at once, since the same call would fail again. ``what`` names the operation in the log
-        and in the final error; ``deadline`` is that of a larger operation around this one.
+        Raise other errors at once, because a retry would fail too. ``what`` names the operation in the log and in the
+        final error; ``deadline`` is that of an enclosing operation.
         """
         end = self.deadline().sooner(deadline)
         number = 0
@@ -84,7 +84,7 @@ class RetryPolicy:
         return Deadline.after(self.attempt_timeout_s, self.monotonic).sooner(end)
 
     def delay_s(self, number: int) -> float:
-        """Return a random delay after failed try ``number`` (from 1)."""
+        """Return a random delay after failed attempt ``number`` (from 1)."""
         # Cap the exponent: 2**1024 does not fit a float.
         ceiling = min(self.max_delay_s, self.base_delay_s * 2.0 ** min(number - 1, 64))
         return ceiling * self.random()

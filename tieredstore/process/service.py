@@ -27,22 +27,22 @@ _logger: Final = logging.getLogger(__name__)
 
 _STOPPING: Final = "stopping"
 _LOST: Final = StoreUnavailableError.exit_code
-"""Exit code "try again later": a new process may do better than one with a hanging thread."""
+"""Exit code "try again later": a new process may succeed where a thread hangs."""
 
 _LAST_WORDS_S: Final = 1.0
 _POLL_S: Final = 0.2
 _LONGEST_POLL_S: Final = 3600.0
 
 Work = Callable[[Stop], None]
-"""Body of a service's thread: it pauses by ``stop.wait``, and returns after the stop."""
+"""Function of a service's thread. It pauses only by ``stop.wait``, and returns after the stop."""
 
 
 class Service:
-    """Threads that work until a stop, with the surroundings of a process.
+    """Threads that work until a stop, with signals, draining and health of a process.
 
-    ``run`` is for a dedicated process: it handles signals and returns the exit code. Within a larger process (``with
-    Service(...):``) signals are left alone, and the end of the block stops and drains. An error of one thread stops
-    all. A service runs once.
+    ``run`` is for a process of its own: it handles signals and returns the exit code. ``with Service(...):`` is for a
+    part of a larger process: it leaves signals alone, and the end of the block stops and drains. An error of one thread
+    stops all threads. A service runs once.
     """
 
     def __init__(
@@ -55,9 +55,10 @@ class Service:
         listen: tuple[str, int] | None = None,
         reload: Callable[[], None] | None = None,
     ) -> None:
-        """``work``: functions by thread name. ``listen``: host and port of the endpoint, None for no endpoint.
+        """Make a service. ``work`` maps thread names to functions; ``listen`` is host and port of the endpoint, None
+        for none.
 
-        ``reload`` is called at SIGHUP, on a thread of its own; without it SIGHUP is left alone.
+        SIGHUP calls ``reload`` on a thread of its own; without ``reload`` SIGHUP is left alone.
         """
         self.name = name
         self.health: Health = Health() if health is None else health
@@ -78,7 +79,7 @@ class Service:
         self._is_reloading = self._reload_again = False
 
     def begin_again(self) -> None:
-        """Reset in a forked child, which has no threads; the bell is the parent's."""
+        """Reset in a forked child, which has no threads; close its copy of the parent's bell."""
         self._forget_threads()
         self._threads = []
         self._bell.close()
@@ -86,10 +87,10 @@ class Service:
     def run(self) -> int:
         """Run until a signal, ``stop`` or an error, then drain; return the exit code. On the main thread only.
 
-        The exit code is 0 when all work has ended, or that of the error that ended it. SIGTERM and SIGINT stop; a
-        second one ends the process at once, with 128 and its number. If a thread has not returned by the drain's
-        deadline, the process exits with 75, since such a thread could also block the interpreter's shutdown. If nothing
-        is under way, it exits without waiting.
+        The exit code is 0, or that of the error that ended the work. SIGTERM and SIGINT stop the service; a second
+        signal ends the process at once, with 128 plus its number. If a thread does not return by the drain's deadline,
+        the process exits with 75, because such a thread could also block the interpreter's shutdown. If no thread has
+        unfinished work, the process exits without waiting.
         """
         with contextlib.closing(self._bell), _Signals(self._bell, reloads=self._reload is not None) as signals:
             try:
@@ -106,7 +107,7 @@ class Service:
         return self._exit_code()
 
     def start(self) -> None:
-        """Begin to answer and to work; raise ConfigError if the address cannot be used."""
+        """Open the endpoint and start the threads; raise ConfigError if the address cannot be used."""
         if self._listen is not None:
             self.endpoint = Endpoint(*self._listen, self.health)
             _logger.info("%s: health at http://%s:%d/readyz", self.name, self.endpoint.host, self.endpoint.port)
@@ -114,21 +115,20 @@ class Service:
             self._begin(name, work)
 
     def stop(self) -> None:
-        """Ask all threads to end, and return at once. From any thread, but not from a signal handler, since it
-        locks."""
+        """Ask all threads to end, without waiting. It takes a lock, so do not call it from a signal handler."""
         self.health.fails(_STOPPING, f"{self.name} is stopping")
         self.stopping.ask()
         self._bell.ring()
 
     def join(self, timeout_s: float | None = None) -> tuple[str, ...]:
-        """Wait for all threads; return the names of running ones. Without a timeout, wait until a stop has drained.
+        """Wait for all threads; return the names of those still running.
 
-        Until then the endpoint reports that the service is not ready.
+        Without a timeout, wait until a stop has drained. Meanwhile the endpoint reports that the service is not ready.
         """
         if timeout_s is None:
             while self._running and not self.stopping.wait(_POLL_S):
                 pass
-        # Without a stop, no work is running any more, and the threads end at once.
+        # Without a stop, all work has ended, and the threads end at once.
         deadline = self.stopping.deadline if timeout_s is None else None
         deadline = deadline or Deadline.after(_LAST_WORDS_S if timeout_s is None else timeout_s)
         for thread in list(self._threads):
@@ -178,7 +178,7 @@ class Service:
         except BaseException as error:  # noqa: BLE001  other threads must not continue without this one
             self._fail(name, error)
         finally:
-            # In this order: the bell's listener checks the running threads.
+            # Ring last: the bell's waiter checks the running threads.
             self._running.discard(name)
             self._bell.ring()
 
@@ -193,10 +193,10 @@ class Service:
         self.stop()
 
     def _supervise(self, signals: _Signals) -> None:
-        """Return when all threads have ended, or should have."""
+        """Return when all threads have ended, or their time is over."""
         while self._running:
             if self._running.isdisjoint(self._work) and not self.stopping.is_asked:
-                # Only a reload is left, which is no longer needed: it gets the time of a drain.
+                # Only a reload still runs, and is no longer needed: give it the time of a drain.
                 self.stop()
             deadline = self.stopping.deadline
             if deadline is not None and (deadline.remaining_s() <= 0 or self._is_without_work()):
@@ -209,8 +209,10 @@ class Service:
                 self._begin_reload()
 
     def _begin_reload(self) -> None:
-        """Reload on a separate thread, so that a slow reload does not block signals; one at a time, and again if
-        asked."""
+        """Reload on a separate thread, so that a slow reload does not block signals.
+
+        Only one reload runs at a time; a request during a reload repeats it.
+        """
         with self._lock:
             if self._is_reloading:
                 self._reload_again = True
@@ -262,15 +264,15 @@ class Service:
             "%s: %s did not end within %g s; its unfinished work is lost",
             self.name, " and ".join(missing), self.stopping.drain_s,
         )  # fmt: skip
-        with contextlib.suppress(Exception):  # stderr may be no file
+        with contextlib.suppress(Exception):  # stderr may have no descriptor
             faulthandler.dump_traceback()
 
 
 class _Bell:
-    """Wakes the one thread that waits for it, rung by other threads and by the system at a signal.
+    """Wakes a waiting thread. Other threads ring it, and the system does at a signal.
 
-    A socket pair without locks: Python runs signal handlers in the middle of the main thread's code, which may hold a
-    lock that the handler would wait for.
+    It is a socket pair without locks: a signal handler runs in the middle of the main thread's code, and would wait
+    forever for a lock that this code holds.
     """
 
     def __init__(self) -> None:
@@ -279,17 +281,17 @@ class _Bell:
         self._rung.setblocking(False)
 
     def fileno(self) -> int:
-        """Return the descriptor for the system to write to."""
+        """Return the descriptor that the system writes to at a signal."""
         return self._rung.fileno()
 
     def ring(self) -> None:
         """Wake the waiter, now or at its next wait."""
-        # If full, a wake-up is pending; if closed, nobody waits.
+        # A full buffer means that a wake-up is pending; a closed socket, that no thread waits.
         with contextlib.suppress(OSError):
             self._rung.send(b"\0")
 
     def wait(self, seconds: float) -> None:
-        """Wait until it is rung, unless it was rung since the last wait."""
+        """Wait until a ring; return at once if there was one since the last wait."""
         poll = select.poll()
         poll.register(self._heard, select.POLLIN)
         if poll.poll(max(0.0, min(seconds, _LONGEST_POLL_S)) * 1000):
@@ -336,7 +338,7 @@ class _Signals:
         """Return True if a reload was requested since the last call."""
         if not self._reloads:
             return False
-        # Clearing also drops one that arrives now, but the following reload covers it.
+        # This also drops a request that arrives now, but the reload that follows covers it.
         self._reloads.clear()
         return True
 
@@ -345,13 +347,13 @@ class _Signals:
             self._reloads.append(signum)
             return
         self._endings.append(signal.Signals(signum))
-        # End here, not in the main thread, which may be blocked by a log without a reader.
+        # End the process in the handler: the main thread may be blocked by a log that is not read.
         if len(self._endings) > 1:
             os._exit(128 + signum)
 
 
 def _say(words: Callable[[], None]) -> None:
-    """Log by a thread with a time limit: the log may have no reader, or a lost thread may hold its lock."""
+    """Log on a thread, with a time limit: the log may not be read, or a hanging thread may hold its lock."""
     talker = threading.Thread(target=words, daemon=True)
     with contextlib.suppress(RuntimeError):  # no thread available
         talker.start()

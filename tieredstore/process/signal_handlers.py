@@ -11,7 +11,7 @@ from tieredstore.process.forks import begin_again_after_fork
 
 
 class SignalHandlers:
-    """Handlers and the wake-up descriptor; the previous ones are restored, also in a forked child.
+    """Signal handlers and the wake-up descriptor, for a time. A forked child restores the previous ones too.
 
     For the main thread only.
     """
@@ -42,7 +42,7 @@ class SignalHandlers:
                 signal.signal(signum, take)
 
     def restore(self) -> None:
-        """Restore the previous state."""
+        """Restore the previous handlers and descriptor."""
         self._restore(self._wakeup_before)
 
     def begin_again(self) -> None:
@@ -53,5 +53,5 @@ class SignalHandlers:
         signal.set_wakeup_fd(wakeup_fd)
         while self._before:
             signum, before = self._before.popitem()
-            # None is a handler set outside Python, which Python cannot restore.
+            # None means a handler set outside Python, which Python cannot restore.
             signal.signal(signum, signal.SIG_DFL if before is None else before)

@@ -17,9 +17,9 @@ _WITHOUT_WORK: Final = set[threading.Thread]()
 
 @contextmanager
 def nothing_under_way() -> Generator[None]:
-    """Mark the thread, within the block, as free of work that a stop should let finish, as during a wait for a store.
+    """Within the block, mark this thread as free of work that a stop should let finish, as during a wait for a store.
 
-    After a stop, a service with only such threads left ends at once.
+    A stop ends a service at once if all of its threads are in such blocks.
     """
     thread = threading.current_thread()
     is_outermost = thread not in _WITHOUT_WORK
@@ -32,14 +32,14 @@ def nothing_under_way() -> Generator[None]:
 
 
 def is_without_work(thread: threading.Thread) -> bool:
-    """Return True if a thread is within such a block."""
+    """Return True if the thread is in a ``nothing_under_way`` block."""
     return thread in _WITHOUT_WORK
 
 
 class Stop:
-    """A permanent stop request. Thread-safe; not for signal handlers, which must not lock.
+    """A permanent stop request. Thread-safe. It takes locks, so do not call it from a signal handler.
 
-    ``drain_s`` is the time for running work from then on.
+    ``drain_s`` is the time that running work gets after the request.
     """
 
     def __init__(self, drain_s: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -73,11 +73,11 @@ class Stop:
 
     @property
     def deadline(self) -> Deadline | None:
-        """When all work must have ended; None before the request."""
+        """Moment by which all work must have ended; None before the request."""
         return self._deadline
 
     def wait(self, seconds: float) -> bool:
-        """Pause for ``seconds``; return True at once after the request.
+        """Pause for ``seconds`` and return False; return True at once after the request.
 
         A service pauses only by this: ``while not stop.wait(5.0): ...`` ends with the stop.
         """

@@ -23,21 +23,23 @@ _Result = TypeVar("_Result")
 _Task: TypeAlias = tuple[Future[Any], Callable[[], Any]]
 
 _LAST_WORDS_S: Final = 1.0
-"""Time for which an ending process waits for running tasks, in all pools together."""
+"""Seconds that an ending process waits for running tasks, in all pools together."""
 
 
 class ThreadPool(Executor):
-    """At most ``threads`` threads, which start on demand; a forked child has its own, and none of the work.
+    """At most ``threads`` threads, which start on demand. A forked child starts its own, and gets none of the work.
 
-    Python's own pool counts the parent's threads in a child, so work submitted there waits forever. And it lets no
-    process end before its last task, however long a store is silent. Here an ending process drops waiting tasks, and
-    abandons running ones after a second. The parent's futures are never done in a child, so their holder must reset
-    too. After an interrupt (or a generator's end) ``with`` does not wait for running tasks.
+    Python's own pool counts the parent's threads in a child, so work submitted there waits forever. It also keeps a
+    process alive until its last task ends, however long a store is silent. Here an ending process drops waiting tasks,
+    and abandons running ones after a second.
+
+    In a child, the parent's futures are never done, so their holder must reset too. After an interrupt (or a
+    generator's end) the end of a ``with`` block does not wait for running tasks.
     """
 
     def __init__(self, threads: int, name: str) -> None:
         self._crew = _Crew(threads, name)
-        # The threads also end with a garbage-collected pool.
+        # The threads end when the pool is garbage collected.
         weakref.finalize(self, self._crew.dismiss)
 
     def submit(
@@ -64,7 +66,7 @@ class ThreadPool(Executor):
 
 
 class ThreadsOfProcess(Executor):
-    """Another executor's threads for the current process; a forked child, which lacks them, gets an error."""
+    """Another executor, usable only in the current process: a forked child lacks its threads, and gets an error."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -80,7 +82,7 @@ class ThreadsOfProcess(Executor):
 
 
 class _Crew:
-    """Threads and tasks of a pool, without a reference to it, so that it can be collected."""
+    """Threads and tasks of a pool. It has no reference to the pool, which can so be garbage collected."""
 
     def __init__(self, size: int, name: str) -> None:
         self._size = size
@@ -91,7 +93,7 @@ class _Crew:
         _CREWS.add(self)
 
     def _begin(self) -> None:
-        # Reentrant: garbage collection may drop another pool, or this one's work, at any point.
+        # Reentrant: garbage collection may drop a pool or its work while this thread holds the lock.
         self._lock = threading.RLock()
         self._threads: list[threading.Thread] = []
         self._load = _Load()
@@ -109,13 +111,13 @@ class _Crew:
             if self._load.taken() <= len(self._threads) or len(self._threads) >= self._size:
                 return
             name = f"{self._name}_{len(self._threads)}"
-            # A daemon, since a thread that waits for a store must not keep the process from ending.
+            # A daemon, because a thread that waits for a store must not keep the process from ending.
             thread = threading.Thread(target=_work, args=(self._waiting, self._load), name=name, daemon=True)
             self._threads.append(thread)
-        thread.start()  # without the lock, since it waits for the thread to start
+        thread.start()  # without the lock, because it waits for the thread to start
 
     def dismiss(self) -> None:
-        """Accept no more tasks; each thread ends when none wait."""
+        """Accept no more tasks; each thread ends when no tasks wait."""
         with self._lock:
             if not self._is_dismissed:
                 self._is_dismissed = True
@@ -143,10 +145,10 @@ _CREWS: Final[weakref.WeakSet[_Crew]] = weakref.WeakSet()
 
 
 class _Load:
-    """Number of waiting and running tasks: a new thread is needed only if they exceed the threads.
+    """Number of waiting and running tasks. Only if it exceeds the number of threads, a new thread is needed.
 
-    Counting idle threads instead would grow the pool to its maximum: a task that a busy thread reaches first has
-    already removed an idle one from the count, which nobody then wakes.
+    Counting idle threads instead would grow the pool to its maximum. If a busy thread reaches a task first, the idle
+    thread that was counted for it is never woken.
     """
 
     def __init__(self) -> None:
@@ -155,7 +157,7 @@ class _Load:
         self._tasks = 0
 
     def taken(self) -> int:
-        """Count one more task; return the number."""
+        """Count one more task; return the new number."""
         with self._lock:
             self._tasks += 1
             return self._tasks
@@ -171,7 +173,7 @@ def _work(waiting: queue.SimpleQueue[_Task | None], load: _Load) -> None:
         _run(*task)
         del task  # an idle thread must not keep memory
         load.done()
-    waiting.put(None)  # for the next thread
+    waiting.put(None)  # so that the next thread ends too
 
 
 def _run(future: Future[Any], work: Callable[[], Any]) -> None:
@@ -187,7 +189,7 @@ def _run(future: Future[Any], work: Callable[[], Any]) -> None:
 
 
 def _end_all() -> None:
-    """End all at the end of the process, before running tasks meet a dismantled interpreter."""
+    """End all pools at the end of the process, before running tasks meet a dismantled interpreter."""
     deadline = Deadline.after(_LAST_WORDS_S)
     crews = list(_CREWS)
     for crew in crews:

@@ -1,4 +1,4 @@
-"""Files that appear only when complete: a draft beside the file is renamed at the end, or removed."""
+"""Files that appear only when complete: a draft beside the target is renamed at the end, or removed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ _logger: Final = logging.getLogger(__name__)
 _MARK: Final = ".tieredstore-"
 _ENDING: Final = ".part"
 _LONGEST_NAME: Final = 200
-"""Bytes of the target's name in a draft's name: file systems allow 255 in all."""
+"""Maximum bytes of the target's name in a draft's name; file systems allow 255 in all."""
 
 
 @contextlib.contextmanager
 def whole_file(target: Path) -> Generator[BinaryIO]:
-    """Open a file that replaces ``target``, synced to disk, if the block succeeds; otherwise ``target`` is unchanged.
+    """Open a file that replaces ``target``, synced to disk, if the block succeeds; otherwise leave ``target``
+    unchanged.
 
-    Drafts that killed processes left of the same file are removed.
+    Also remove drafts of ``target`` that killed processes left.
     """
     _remove_abandoned(target)
     with _draft_of(target) as (draft, file):
@@ -39,7 +40,7 @@ def whole_file(target: Path) -> Generator[BinaryIO]:
 
 @contextlib.contextmanager
 def _draft_of(target: Path) -> Generator[tuple[Path, BinaryIO]]:
-    """Yield a new file beside ``target``, locked for as long as this process lives; removed unless it was renamed."""
+    """Yield a new file beside ``target``, locked while this process lives; remove it unless it was renamed."""
     with contextlib.ExitStack() as undone:
         while True:
             draft = target.with_name(f"{_prefix(target)}{secrets.token_hex(8)}{_ENDING}")
@@ -48,22 +49,22 @@ def _draft_of(target: Path) -> Generator[tuple[Path, BinaryIO]]:
             undone.callback(remove)
             file = undone.enter_context(draft.open("xb"))
             _lock(file)
-            # Another command may have removed it as abandoned before it was locked.
+            # Another command may have removed the draft as abandoned before it was locked: make another.
             if os.fstat(file.fileno()).st_nlink:
                 break
         yield draft, file
 
 
 def _lock(file: BinaryIO) -> None:
-    # On a file system without locks no process can lock the draft, so none takes it for abandoned.
+    # On a file system without locks no process can lock a draft, so none takes it for abandoned.
     with contextlib.suppress(OSError):
         fcntl.flock(file.fileno(), fcntl.LOCK_EX)
 
 
 def _remove_abandoned(target: Path) -> None:
-    """Remove the drafts of ``target`` whose writers are dead: they hold no lock any more."""
+    """Remove the drafts of ``target`` whose writers are dead, and hold no lock."""
     pattern = re.compile(re.escape(_prefix(target)) + "[0-9a-f]{16}" + re.escape(_ENDING))
-    with contextlib.suppress(OSError):  # a folder that may be written and not listed
+    with contextlib.suppress(OSError):  # the folder may be writable but not listable
         for path in target.parent.iterdir():
             if pattern.fullmatch(path.name) and _removed_if_abandoned(path):
                 _logger.warning("removed %s, which a command that was killed had left", path)
