@@ -1,6 +1,4 @@
-"""The segments in a store, found by listing alone, without a broker or its metadata topic (which can be a source
-too).
-"""
+"""The segments in a store, found by listing, without a broker. The broker's metadata topic can be a source too."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import the module of a name on first use: a command that lists needs no planning and reads no log."""
+    """Import a name's module on first use: a command that only lists needs no planning, and reads no log."""
     match name:
         case "Catalog" | "Incarnation" | "PartitionSegments":
             from tieredstore.catalog import catalog  # noqa: PLC0415  see above

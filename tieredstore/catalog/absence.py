@@ -14,10 +14,10 @@ from tieredstore.model import Uuid
 from tieredstore.places.record import layout_hint
 
 _LOOK_S: Final = 2.0
-"""The time limit of the search for similar names: an error should come soon."""
+"""Seconds for the search for similar names: an error should come soon."""
 
 _LIKE: Final = 3
-"""The most similar names to show."""
+"""Number of similar names to show."""
 
 _SHOWN: Final = 10
 
@@ -32,10 +32,10 @@ def absence(
     topic_id: Uuid | None = None,
     live: Mapping[str, Sequence[int]] | None = None,
 ) -> ResourceNotFoundError:
-    """Return the error for requested topics, and partitions of topics, that do not exist.
+    """Return the error for requested topics, or partitions of topics, that do not exist.
 
-    ``missing`` has the partitions of each topic, none if the whole topic was requested. ``live`` are the partitions of
-    the broker's topics, None without a broker. Lists names in the bucket for at most two seconds.
+    ``missing`` maps each topic to the missing partitions, empty if the whole topic was requested. ``live`` are the
+    partitions of the broker's topics, None without a broker. Spend at most two seconds on listing names in the bucket.
     """
     until = time.monotonic() + _LOOK_S
     where = _IN_BUCKET if live is None else f"{_IN_BUCKET} or on the broker"
@@ -53,8 +53,8 @@ def absence(
         elif not partitions:
             sentences.append(f"topic {_quote(topic)} has objects {where}, and no segment that counts")
         else:
-            # A requested partition may have objects here that do not count, or are of another incarnation: do not list
-            # it.
+            # Do not suggest the requested partition itself: it may have objects that do not count, or of another
+            # incarnation.
             sentences.append(_absent_partitions(topic, partitions, there - set(partitions), where))
     if absent:
         known = {*topic_names(store, prefix, until=until), *(live or ())}
@@ -64,7 +64,7 @@ def absence(
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Format numbers for a person: ``0 to 2, 5``."""
+    """Format numbers as ranges: ``0 to 2, 5``."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][-1] + 1:
@@ -86,7 +86,7 @@ def _absent_topics(absent: Sequence[str], known: Iterable[str], where: str) -> s
 
 
 def _like(topic: str, known: Iterable[str]) -> list[str]:
-    """Return the most similar names; if one differs in case alone, only that one."""
+    """Return the most similar names; if one differs only in case, return only that one."""
     by_folded: dict[str, str] = {name.casefold(): name for name in known}
     near = difflib.get_close_matches(topic.casefold(), by_folded, n=_LIKE)
     return [by_folded[name] for name in near][: 1 if topic.casefold() in by_folded else _LIKE]

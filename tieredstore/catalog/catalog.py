@@ -1,4 +1,4 @@
-"""The contents of a store: topics, their incarnations, partitions and logs. A value that makes no request."""
+"""Contents of a store: topics, their incarnations, partitions and logs. A value that makes no requests."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """One incarnation of a topic: Kafka gives a topic that is deleted and re-created another id.
+    """One incarnation of a topic. Kafka gives a re-created topic another id, so it is another incarnation.
 
-    ``first_copied_ms`` and ``last_copied_ms`` are the times of its earliest and latest copy, -1 if a segment lacks it.
+    ``first_copied_ms`` and ``last_copied_ms`` are the times of its earliest and latest copy, -1 if a segment has none.
     """
 
     topic: str
@@ -26,15 +26,15 @@ class Incarnation:
     last_copied_ms: int
 
     def follows(self, other: Incarnation) -> bool:
-        """Return True if all of its copies were made after all of the other's."""
+        """Return True if all copies of this incarnation were made after all copies of ``other``."""
         return 0 <= other.last_copied_ms < self.first_copied_ms
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionSegments:
-    """The segments of one partition.
+    """Segments of one partition.
 
-    ``lineage`` is an error if it could not be traced: its leader-epoch index is damaged or unreadable.
+    ``lineage`` assigns each offset to a segment. It is an error if the leader-epoch index is damaged or unreadable.
     """
 
     lineage: Lineage | TieredStoreError
@@ -43,17 +43,17 @@ class PartitionSegments:
 
     @classmethod
     def of(cls, segments: Iterable[RemoteLogSegmentMetadata], lineage: Lineage | TieredStoreError) -> PartitionSegments:
-        """Combine the lineage with the times of all segments, including those it leaves out."""
+        """Combine the lineage with the times of all segments, including segments outside of it."""
         times = [segment.event_timestamp_ms for segment in segments]
         return cls(lineage, min(times), max(times) if min(times) >= 0 else -1)
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The segments of a store that count, by partition. Picklable; safe from several threads.
+    """The valid segments of a store, by partition. Picklable; safe from several threads.
 
-    ``lives`` are the incarnations of each topic, see :meth:`incarnations`; ``problems`` the segments that do not count.
-    A method without ``topic_id`` uses the topic's current incarnation.
+    ``lives`` are the incarnations of each topic (see :meth:`incarnations`), ``problems`` the segments that do not
+    count. A method without ``topic_id`` uses the topic's current incarnation.
     """
 
     segments: Mapping[TopicIdPartition, PartitionSegments]
@@ -62,7 +62,7 @@ class Catalog:
 
     @classmethod
     def of(cls, segments: Mapping[TopicIdPartition, PartitionSegments], problems: Iterable[Problem] = ()) -> Catalog:
-        """Return the catalog of these partitions."""
+        """Make the catalog of these partitions."""
         known = tuple(problems)
         segments = dict(zip(segments, _with_problems(segments, known), strict=True))
         by_topic: defaultdict[str, defaultdict[Uuid, dict[int, PartitionSegments]]]
@@ -80,10 +80,10 @@ class Catalog:
         return tuple(self.lives)
 
     def incarnations(self, topic: str) -> tuple[Incarnation, ...]:
-        """Return the incarnations of a topic, by the time of their last copy; raise ResourceNotFoundError if there is
+        """Return the incarnations of a topic, by the time of their last copy; raise ResourceNotFoundError if it has
         none.
 
-        Raise DataLossError if it has segments but none is readable.
+        Raise DataLossError if the topic has segments but none is readable.
         """
         if topic not in self.lives:
             self._expect_readable(lambda where: where.topic == topic)
@@ -93,7 +93,7 @@ class Catalog:
         return self.lives[topic]
 
     def _why_none(self, topic: str) -> str:
-        # Segments that exist but do not count are not absence: the caller must learn of them.
+        # The topic is not absent if it has segments that do not count: raise DataLossError.
         of_topic = [problem for problem in self.problems if problem.segment_id.topic_id_partition.topic == topic]
         if not of_topic:
             return ""
@@ -101,10 +101,10 @@ class Catalog:
         return f" that counts: {of_topic[0]}{more}"
 
     def incarnation(self, topic: str, topic_id: Uuid | None = None) -> Incarnation:
-        """Return one incarnation of the topic.
+        """Return one incarnation of the topic, by default the current one.
 
-        The current one is the only one, or the one all of whose copies were made after all copies of the others. If
-        that does not decide, raise ConfigError with all of them: choose by ``topic_id``.
+        That is the only one, or the one whose copies were all made after all copies of the others. If there is no such
+        incarnation, raise ConfigError that lists all of them, for a choice by ``topic_id``.
         """
         lives = self.incarnations(topic)
         candidates = [life for life in lives if topic_id in (None, life.topic_id)]
@@ -114,7 +114,7 @@ class Catalog:
                 f"no segment of topic {topic} with the id {topic_id} was found; there is {named}"
             )
         last = candidates[-1]
-        # A guess could return records of a deleted topic: if times overlap, the user decides.
+        # If times overlap, a guess could return records of a deleted topic, so the user decides.
         if not all(last.follows(life) for life in candidates[:-1]):
             raise ConfigError(f"topic {topic} was created more than once; choose one of the topic ids {named}")
         return last
@@ -126,8 +126,8 @@ class Catalog:
     def lineage(self, topic: str, partition: int, topic_id: Uuid | None = None) -> Lineage:
         """Return the log of one partition.
 
-        Raise ResourceNotFoundError if it has no segment, DataLossError if none is readable; an error that prevented its
-        tracing is raised unchanged.
+        Raise ResourceNotFoundError if it has no segment, DataLossError if none is readable. Raise the error that
+        prevented tracing its lineage, if any.
         """
         life = self.incarnation(topic, topic_id)
         wanted = TopicIdPartition(life.topic_id, topic, partition)
@@ -140,19 +140,19 @@ class Catalog:
         return held.lineage
 
     def gaps(self) -> tuple[Gap, ...]:
-        """Return the gaps inside all partitions' logs."""
+        """Return the gaps inside the logs of all partitions."""
         logs = (held.lineage for _, held in sorted(self.segments.items()))
         return tuple(gap for log in logs if isinstance(log, Lineage) for gap in log.gaps)
 
     def unreadable_partitions(self, topic: str, topic_id: Uuid | None = None) -> tuple[int, ...]:
-        """Return the partitions, sorted, that have segments but no readable one."""
+        """Return the partitions, sorted, whose segments are all unreadable."""
         life = self.incarnation(topic, topic_id)
         held = {problem.segment_id.topic_id_partition for problem in self.problems if problem.is_loss}
         wanted = (where for where in held if (where.topic, where.topic_id) == (topic, life.topic_id))
         return tuple(sorted({where.partition for where in wanted} - set(life.partitions)))
 
     def problems_of(self, where: TopicIdPartition) -> tuple[Problem, ...]:
-        """Return the segments of one partition that do not count."""
+        """Return the segments of a partition that do not count, with reasons."""
         return tuple(problem for problem in self.problems if problem.segment_id.topic_id_partition == where)
 
     def _expect_readable(self, is_wanted: Callable[[TopicIdPartition], bool]) -> None:
@@ -164,7 +164,7 @@ class Catalog:
 def _with_problems(
     segments: Mapping[TopicIdPartition, PartitionSegments], problems: Iterable[Problem]
 ) -> Iterator[PartitionSegments]:
-    """Yield each partition with its problems, which its log does not show."""
+    """Yield each partition with its problems, which its log does not contain."""
     by_partition: defaultdict[TopicIdPartition, list[Problem]] = defaultdict(list)
     for problem in problems:
         by_partition[problem.segment_id.topic_id_partition].append(problem)

@@ -1,11 +1,11 @@
-"""The catalog file: the manifests read by earlier plannings, so that the next one reads only new ones.
+"""The catalog file: facts from manifests that earlier plannings read, so that the next planning reads only new ones.
 
-It is one Arrow IPC stream of record batches, sorted by path, uncompressed, and after its end 32 bytes: the SHA-256 of
-all bytes before them (a reader of Arrow streams ignores bytes after the end). The schema's metadata names the version
-of this layout, and the store and key prefix of the rows. Bytes that fail any of these checks are no catalog file:
-everything in it can be read from the store again.
+It is an Arrow IPC stream of record batches, sorted by path, uncompressed. After its end follow 32 bytes, the SHA-256 of
+all bytes before them (readers of Arrow streams ignore bytes after the end). The schema's metadata has the version of
+this layout, and the store and key prefix of the rows. If any check fails, the file is ignored: everything in it can be
+read from the store again.
 
-pyarrow is imported on first use; it ships no types, so its values are ``Any`` here.
+pyarrow is imported on first use; it has no types, so its values are ``Any`` here.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
 _logger: Final = logging.getLogger(__name__)
 
 _KEY: Final = "!tieredstore/catalog.arrows"
-_MAX_SIZE: Final = 2**30  # over four million segments; a larger object is not fetched
+_MAX_SIZE: Final = 2**30  # enough for over four million segments; a larger object is not fetched
 _ATTEMPTS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogFile:
-    """An object that keeps a catalog's rows: in the same store, or in any other, such as a local folder.
+    """An object that keeps a catalog's rows, in the same store or in any other, such as a local folder.
 
-    It is only a cache: a row counts only for the manifest whose listed etag (or size and time) it was made from, and a
-    file that is damaged, of another version or of other objects is rebuilt. Several planners may share it.
+    It is only a cache. A row counts only if the listing shows its manifest with the same etag (or size and time). A
+    file that is damaged, of another version, or of another store is rebuilt. Several planners may share it.
     """
 
     store: ObjectStore
@@ -47,15 +47,13 @@ class CatalogFile:
 
     @classmethod
     def beside(cls, store: ObjectStore, prefix: str) -> CatalogFile:
-        """Return the usual place in the store itself: no topic's name contains ``!``, so no topic's listing has this
-        key.
-        """
+        """Return the usual place, in the store itself. Its key contains ``!``, so no topic's listing contains it."""
         return cls(store, prefix + _KEY)
 
     def load(self, origin: Origin) -> LoadedRows:
-        """Load the file's rows, none without a file of this origin; two requests, one if there is no file."""
+        """Load the rows of this origin, if any, by two requests; by one if there is no file."""
         try:
-            # The etag first: if the file is replaced in between, the conditional save fails.
+            # Get the etag first: if the file is then replaced, the conditional save fails.
             info = self.store.head(self.key)
             raw = self.store.get(self.key) if info.size <= _MAX_SIZE else b""
         except ObjectNotFoundError:
@@ -68,10 +66,10 @@ class CatalogFile:
         return LoadedRows(rows or StoredRows(), info.etag)
 
     def save(self, loaded: LoadedRows, origin: Origin, rows: Iterable[SegmentRow], gone: set[str]) -> bool:
-        """Merge ``rows`` into the file and remove the paths in ``gone``; return True if that succeeded.
+        """Merge ``rows`` into the file and remove the paths in ``gone``; return True on success.
 
-        Conditional on the loaded version: if another planner was faster, its file is loaded and merged. After several
-        lost races this gives up, because the rows can be read again.
+        The write requires that the loaded version is unchanged. If another planner was faster, load its file and merge
+        again. Give up after several lost races, because the rows can be read again.
         """
         fresh = list(rows)
         for _ in range(_ATTEMPTS):
@@ -81,7 +79,7 @@ class CatalogFile:
                     self.store.put(self.key, body, if_absent=True)
                 else:
                     self.store.replace(self.key, body, loaded.etag)
-            # Another planner was faster. Merge with its rows, which are as good as ours, and retry.
+            # Another planner was faster: merge with its rows, which are as good as ours, and retry.
             except PreconditionFailedError:
                 loaded = self.load(origin)
             else:
@@ -92,20 +90,20 @@ class CatalogFile:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRows:
-    """A catalog file's rows and its etag; None without a file."""
+    """Rows of a catalog file, and its etag, None without a file."""
 
     rows: StoredRows
     etag: str | None
 
 
 def _name(key: str) -> str:
-    """Return the key without its prefix, which may have to stay out of logs."""
+    """Return the key without its prefix, which may be confidential in logs."""
     return key.rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """The version of a manifest: its etag if listings have it, else its size and time."""
+    """Version of a manifest: its etag if listings have it, else its size and time."""
 
     size: int
     etag: str | None
@@ -113,11 +111,11 @@ class Stamp:
 
     @classmethod
     def of(cls, info: ObjectInfo) -> Stamp:
-        """Return the version in a listing."""
+        """Return the version that a listing shows."""
         return cls(info.size, info.etag, info.modified_ms)
 
     def matches(self, listed: Stamp) -> bool:
-        """Return True if ``listed`` is certainly this version; without etag and time it never is."""
+        """Return True if ``listed`` is certainly this version; never without an etag or a time."""
         if self.etag is not None and listed.etag is not None:
             return self.etag == listed.etag and self.size == listed.size
         return self.modified_ms is not None and (self.modified_ms, self.size) == (listed.modified_ms, listed.size)
@@ -125,10 +123,10 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRow:
-    """One segment that counts.
+    """One valid segment.
 
-    ``path`` is the main path of its objects as listed. ``history`` is its leader-epoch index, read only of segments
-    that rule a partition. ``is_proven``: end and epochs were compared with the segment's contents.
+    ``path`` is the main path of its objects, as listed. ``history`` is its leader-epoch index, read only for the
+    segment that rules its partition. ``is_proven`` is True if end and epochs were compared with the segment's contents.
     """
 
     path: str
@@ -151,14 +149,14 @@ _Values: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of rows: the store's identity and the key prefix."""
+    """Origin of rows: the store's identity and the key prefix."""
 
     store: str
     prefix: str
 
 
 class StoredRows:
-    """The rows of a catalog file, sorted by path; decoded batch by batch on access."""
+    """Rows of a catalog file, sorted by path, decoded batch by batch on access."""
 
     def __init__(self, batches: Iterable[Any] = ()) -> None:
         self._batches = tuple(batches)
@@ -172,11 +170,11 @@ class StoredRows:
             yield from batch.column("path").to_pylist()
 
     def cursor(self) -> RowCursor:
-        """Return a cursor that finds rows in ascending order of their paths."""
+        """Return a cursor, which finds rows in ascending order of paths."""
         return RowCursor(self._batches)
 
     def merged(self, rows: Iterable[SegmentRow], gone: set[str], origin: Origin) -> bytes:
-        """Return the bytes of a new catalog file: these rows without ``gone``, updated by ``rows``."""
+        """Return a new catalog file: these rows without ``gone``, updated by ``rows``."""
         pa, pc = _arrow(), importlib.import_module("pyarrow.compute")
         columns = _columns(rows)
         new = pa.Table.from_arrays([array_of(columns[field.name], field.type) for field in _schema()], schema=_schema())
@@ -195,7 +193,7 @@ class RowCursor:
         self._at = 0
 
     def find(self, path: str, segment_id: RemoteLogSegmentId, start_offset: int) -> SegmentRow | None:
-        """Return the row of a segment; None if there is none, or one that contradicts itself."""
+        """Return the row of a segment; None if it is absent or contradicts itself."""
         while not self._rows["path"] or self._rows["path"][-1] < path:
             batch = next(self._batches, None)
             if batch is None:
@@ -233,7 +231,7 @@ class RowCursor:
 
 
 def decode_rows(raw: bytes, origin: Origin) -> StoredRows | None:
-    """Decode the rows of a catalog file; None if it is damaged, of another version, or of other objects."""
+    """Decode the rows of a catalog file; None if it is damaged, or of another version or origin."""
     pa = _arrow()
     with memoryview(raw) as view, view[:-_DIGEST_SIZE] as content:
         if hashlib.sha256(content).digest() != raw[-_DIGEST_SIZE:]:
@@ -260,7 +258,7 @@ def _encode(table: Any, origin: Origin) -> bytes:
 
 
 def _is_sound(batch: Any) -> bool:
-    """Return True; raise ArrowInvalid for a batch with contradictory buffers, or nulls where none can be."""
+    """Return True; raise ArrowInvalid for contradictory buffers, or nulls in a column that allows none."""
     batch.validate(full=True)
     for column, field in zip(batch.columns, batch.schema, strict=True):
         if column.null_count and not field.nullable:

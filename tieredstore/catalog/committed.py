@@ -1,4 +1,4 @@
-"""The segments of a broker's disk that a store already holds."""
+"""Finds out which segments of a broker's disk a store already has."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 _logger: Final = logging.getLogger(__name__)
 
 MAX_AGE_S: Final = 10.0
-"""The default maximum age of a listing that decides if a segment is committed."""
+"""Default maximum age in seconds of a listing that decides if a segment is committed."""
 
 _MAX_SEGMENTS: Final = 20_000  # about 1 KB each
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentIdentity:
-    """The properties that identify a segment on disk and its copy. ``end_offset`` is inclusive."""
+    """Properties by which a segment on disk and its copy are the same. ``end_offset`` is inclusive."""
 
     partition: TopicIdPartition
     base_offset: int
@@ -44,7 +44,7 @@ class SegmentIdentity:
 
     @classmethod
     def of(cls, segment: LogSegment) -> SegmentIdentity:
-        """Return the identity of a segment whose log was read."""
+        """Return the identity of a segment on disk whose log was read."""
         return cls(segment.topic_id_partition, segment.base_offset, segment.end_offset, segment.segment_leader_epochs)
 
     @classmethod
@@ -55,9 +55,9 @@ class SegmentIdentity:
 
     @classmethod
     def without_log(cls, segment: FoundSegment, topic_id: Uuid | None) -> SegmentIdentity | None:
-        """Return the identity of a segment with a successor; None if only the log itself can tell it.
+        """Return the identity of a segment from its successor, without its log; None if that is not possible.
 
-        A second run over a terabyte that was copied must not read it again. ``topic_id`` is read from disk if None.
+        So a second run does not read a terabyte that was already copied. If ``topic_id`` is None, read it from disk.
         """
         if segment.next_base_offset is None:
             return None
@@ -66,7 +66,7 @@ class SegmentIdentity:
             topic_id = topic_id or parse_partition_metadata((segment.directory / PARTITION_METADATA).read_bytes())
             epochs = parse_leader_epochs((segment.directory / LEADER_EPOCH_CHECKPOINT).read_bytes())
         except OSError:
-            return None  # the full description of the segment will report the fault in its files
+            return None  # reading the log later will report the fault in the files
         partition = TopicIdPartition(topic_id, segment.topic, segment.partition)
         own_epochs = segment_leader_epochs(epochs, segment.base_offset, end_offset)
         return cls(partition, segment.base_offset, end_offset, own_epochs)
@@ -75,13 +75,12 @@ class SegmentIdentity:
 class CommittedSegments:
     """Finds the committed copy of a segment, while other processes commit and delete. Safe from several threads.
 
-    Keeps one listing of each partition, from the first requested offset on: a broker's disk holds the latest segments,
-    so earlier ones do not matter. A listing is used for ``max_age_s``; then the next question lists again. So a segment
-    that another process commits or deletes is noticed that much later at most, a partition costs at most one listing
-    per ``max_age_s`` however many segments are asked for, and an unused partition costs nothing. Each possible copy's
-    manifest is read once.
+    It keeps a listing of each partition, from the first requested offset on: a broker's disk holds the latest segments,
+    so earlier copies do not matter. A listing older than ``max_age_s`` is replaced on the next request, so a commit or
+    deletion by another process may be noticed that much later. A partition costs at most one listing per ``max_age_s``,
+    however many segments are requested, and nothing while unused. The manifest of each candidate is read once.
 
-    ``max_segments`` bounds memory: the least recently used partitions are dropped.
+    ``max_segments`` limits memory: the least recently used partitions are dropped.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class CommittedSegments:
         rules: ManifestRules = DEFAULT_RULES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Look in ``store``, which the caller closes; ``prefix`` is ``key.prefix``."""
+        """Search in ``store``, which the caller closes; ``prefix`` is ``key.prefix``."""
         self._store, self._prefix, self._rules = store, prefix, rules
         self._max_age_s, self._max_segments, self._clock = max_age_s, max_segments, clock
         self._lock = threading.Lock()
@@ -102,9 +101,10 @@ class CommittedSegments:
         self._size = 0
 
     def find(self, identity: SegmentIdentity) -> SegmentObjects | None:
-        """Return the whole copy with this identity, if there is one.
+        """Return the whole copy with this identity, or None.
 
-        A copy that lost an object or has a damaged manifest does not count: the segment can still be copied again.
+        A copy that lost an object or has a damaged manifest does not count, because the segment can still be copied
+        again.
         """
         known = self._known(identity.partition)
         with known.lock:
@@ -113,15 +113,16 @@ class CommittedSegments:
             return known.find(identity, self._store, self._rules)
 
     def list_anew(self, partition: TopicIdPartition) -> list[SegmentObjects]:
-        """List everything stored of a partition, including unfinished copies; later questions use this listing."""
+        """List everything stored of a partition, including unfinished copies; ``find`` then uses this listing."""
         known = self._known(partition)
         with known.lock:
             return self._list(partition, 0, known)
 
     def changed(self, identity: SegmentIdentity) -> None:
-        """Note that this segment changed: the next question for it asks the store, whatever the listing's age.
+        """Make the next ``find`` of this segment ask the store, whatever the listing's age.
 
-        Call it after each attempt to copy the segment. A failed one may have committed anyway, with its answer lost.
+        Call it after each attempt to copy the segment. A failed attempt may have committed, if only its answer was
+        lost.
         """
         with self._lock:
             known = self._partitions.get(identity.partition)
@@ -156,9 +157,9 @@ class CommittedSegments:
         return listed
 
     def _make_room(self, partition: TopicIdPartition, known: _Partition) -> None:
-        """Drop the least recently used partitions; the latest one stays, however large it is."""
+        """Drop the least recently used partitions, but never the latest one, however large it is."""
         with self._lock:
-            # Counted as it grows: summing thousands of partitions for each of them would dominate the work.
+            # Adjust the sum by differences: adding up thousands of partitions each time would dominate the work.
             if self._partitions.get(partition) is known:
                 self._size += known.size - known.counted
                 known.counted = known.size
@@ -168,13 +169,13 @@ class CommittedSegments:
 
 
 class _Partition:
-    """The results of one listing of a partition, and of its manifests since. Hold ``lock``."""
+    """Results of one listing of a partition, and of reading its manifests. Hold ``lock``."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.size = 1  # one for itself: there are many partitions without a segment
+        self.size = 1  # 1 for the partition itself, because many partitions have no segment
         self.counted = 1
-        """The part of the size that the total already includes; guarded by the total's lock."""
+        """The part of ``size`` that the total already includes; guarded by the total's lock."""
         self.changed_offsets: set[int] = set()
         self._listed_at: float | None = None
         self._first_offset = 0
@@ -183,21 +184,21 @@ class _Partition:
         self._warned_of: set[Uuid] = set()
 
     def answers_for(self, base_offset: int, not_before: float) -> bool:
-        """Return True if the listing reaches down to this offset and is new enough, and its segment has not changed
-        since.
-        """
+        """Return True if the listing is new enough, includes this offset, and the segment has not changed since."""
         fresh = self._listed_at is not None and self._listed_at > not_before
         return fresh and base_offset >= self._first_offset and base_offset not in self.changed_offsets
 
     def take(self, first_offset: int, listed_at: float, listed: list[SegmentObjects]) -> None:
-        """Replace the listing by one that began at ``listed_at``."""
+        """Replace the listing by ``listed``, which began at ``listed_at``."""
         by_offset: defaultdict[int, list[SegmentObjects]] = defaultdict(list)
         for objects in listed:
-            if objects.find(Suffix.MANIFEST) is not None:  # otherwise it was never committed, or is being deleted
+            if (
+                objects.find(Suffix.MANIFEST) is not None
+            ):  # without a manifest it was never committed, or is being deleted
                 by_offset[objects.start_offset].append(objects)
         committed = {objects.segment_id.id: objects for group in by_offset.values() for objects in group}
-        # An id is that of one attempt, so its manifest's content stays valid. Read an unreadable one again, and one
-        # that lost or regained an object.
+        # Each attempt has its own id, so a manifest's content stays valid. Read a manifest again if it was unreadable,
+        # or if its segment has lost or regained an object.
         self._identities = {
             segment_id: identity
             for segment_id, identity in self._identities.items()
@@ -209,7 +210,7 @@ class _Partition:
         self.changed_offsets.clear()
 
     def find(self, identity: SegmentIdentity, store: ObjectStore, rules: ManifestRules) -> SegmentObjects | None:
-        """Return the whole copy with this identity."""
+        """Return the whole copy with this identity, or None."""
         for objects in self._by_offset.get(identity.base_offset, ()):
             segment_id = objects.segment_id.id
             if segment_id not in self._identities:
@@ -219,7 +220,7 @@ class _Partition:
         return None
 
     def _read(self, objects: SegmentObjects, store: ObjectStore, rules: ManifestRules) -> SegmentIdentity | None:
-        """Read the identity of a copy, by one request; None if it does not count."""
+        """Read the identity of a copy, by one request; None if the copy does not count."""
         if objects.missing:
             lost = ", ".join(f".{suffix.value}" for suffix in objects.missing)
             self._warn(objects, f"lost its {lost} and counts as not copied")
@@ -233,7 +234,7 @@ class _Partition:
             return None
 
     def _warn(self, objects: SegmentObjects, trouble: str) -> None:
-        """Warn once, not again with each listing: that may be every few seconds for months."""
+        """Warn once per copy, not with each listing, of which there may be one every few seconds for months."""
         segment_id = objects.segment_id.id
         if segment_id not in self._warned_of:
             self._warned_of.add(segment_id)

@@ -1,4 +1,4 @@
-"""Metadata that a manifest without ``remoteLogSegmentMetadata`` lacks, from the segment's indexes and batch headers."""
+"""Completes a manifest without ``remoteLogSegmentMetadata``, from the segment's indexes and batch headers."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _NEEDED: Final = (IndexType.OFFSET, IndexType.TIMESTAMP, IndexType.LEADER_EPOCH)
 
 
 def describe_segment(source: SegmentSource, stored: StoredSegment) -> RemoteLogSegmentMetadata:
-    """Return the segment's whole and checked metadata; fields missing from its manifest are read from the segment.
+    """Return complete and checked metadata of a segment; read fields that its manifest lacks from the segment itself.
 
-    Asks the store only if the manifest has no segment metadata, or leader epochs that cannot be the segment's. Raise
-    CorruptDataError if it contradicts itself.
+    It asks the store only if the manifest has no segment metadata, or has leader epochs that cannot be the segment's.
+    Raise CorruptDataError if the metadata contradict themselves.
     """
     metadata = stored.metadata
     if stored.manifest.metadata is None:
@@ -33,8 +33,8 @@ def describe_segment(source: SegmentSource, stored: StoredSegment) -> RemoteLogS
     elif not epochs_fit(metadata):
         epochs = segment_leader_epochs(read_history(source, metadata), metadata.start_offset, metadata.end_offset)
         metadata = dataclasses.replace(metadata, segment_leader_epochs=epochs)
-    # The manifest's own entries locate the index, so they decide against any other field. This saves each
-    # read_committed a request for an empty index if the field is missing.
+    # The manifest's entry locates the transaction index, so it decides against any other field. If the field is
+    # missing, this saves each read_committed a request for an empty index.
     entry = stored.manifest.segment_indexes.transaction
     is_empty = entry is None or entry.size == 0
     if source.layout.tells_transactions and metadata.txn_idx_empty is not is_empty:
@@ -44,18 +44,18 @@ def describe_segment(source: SegmentSource, stored: StoredSegment) -> RemoteLogS
 
 
 def read_history(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
-    """Read the segment's leader-epoch index: the leader epochs of its partition up to its end. Two requests.
+    """Read the segment's leader-epoch index, with the partition's epochs up to its end, by two requests.
 
-    () for an empty one. Raise IndexesCorruptError for a damaged one.
+    () if it is empty; raise IndexesCorruptError if it is damaged.
     """
     with source.fetch_index(segment, IndexType.LEADER_EPOCH) as stream:
         return _parse_epochs(segment, stream.read())
 
 
 def last_batch(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> BatchHeader | None:
-    """Return the header of the log's last batch, or None. Manifest, indexes and the log's end: three requests.
+    """Return the header of the log's last batch, or None, by three requests: manifest, indexes and the log's end.
 
-    Without a usable offset index all of the log is walked. Raise CorruptDataError for a damaged log.
+    Without a usable offset index, walk over all of the log. Raise CorruptDataError for a damaged log.
     """
     try:
         index = offset_index_of(source, segment)
@@ -73,8 +73,8 @@ def _last_from(source: SegmentSource, segment: RemoteLogSegmentMetadata, positio
 def _complete(source: SegmentSource, known: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
     """Complete ``known`` with end offset, greatest timestamp and leader epochs.
 
-    The end is the last record's offset, because the next segment is unknown. Reads the indexes, and the log from the
-    last entry of the offset index on: a few KiB, but all of it if that index is empty.
+    The end is the last record's offset, because the next segment is unknown. It reads the indexes, and the log from the
+    last entry of the offset index on: a few KiB, or the whole log if the index is empty.
     """
     indexes = {kind: stream.read() for kind, stream in source.fetch_indexes(known, _NEEDED).items()}
     try:
@@ -83,7 +83,7 @@ def _complete(source: SegmentSource, known: RemoteLogSegmentMetadata) -> RemoteL
     except BatchCorruptError as error:
         raise IndexesCorruptError(f"{known}: {error}") from error
     end_offset, max_timestamp = -1, times[-1].timestamp if len(times) else -1
-    # The last entry leads near the end: only a log with an empty index is walked whole.
+    # The last entry leads near the end; only with an empty index the whole log is walked.
     with open_log(source, known, offsets[-1].position if len(offsets) else 0) as batches:
         for header in batches.headers():
             end_offset, max_timestamp = header.last_offset, max(max_timestamp, header.max_timestamp)

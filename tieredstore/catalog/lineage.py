@@ -1,8 +1,8 @@
-"""The segment for each offset of a partition: leader epochs resolve overlaps. Pure: values in, values out.
+"""Finds the segment for each offset of a partition; leader epochs resolve overlaps. Pure: values in, values out.
 
-Leaders copy segments independently, so copies of one partition may overlap, and after an unclean election contradict
-each other. As in Kafka, leader epoch and offset identify a record: a log is valid where its epochs are those in the
-leader-epoch index of the ruling segment, the one with the highest ``(last epoch, end offset)``.
+Leaders copy segments independently, so copies of one partition may overlap, and contradict each other after an unclean
+election. As in Kafka, leader epoch and offset identify a record. The ruling segment is the one with the highest ``(last
+epoch, end offset)``. Other segments are valid where their epochs are those in the ruling segment's leader-epoch index.
 ``docs/design/reading.md`` states the rules with examples.
 """
 
@@ -22,19 +22,19 @@ from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 
 NO_EPOCH: Final = -1
-"""The epoch of a segment without epochs: older than all others."""
+"""Epoch of a segment without epochs, older than all others."""
 
 _NO_EPOCHS: Final = ((NO_EPOCH, 0),)
 
 _END: Final = MAX_OFFSET + 1
 
 OffsetSpan: TypeAlias = tuple[int, int]
-"""Offsets, half-open, not tied to a segment."""
+"""Offsets (half-open), independent of a segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The offsets ``start`` up to ``stop`` (half-open) of a partition that are read from ``segment``."""
+    """The offsets ``start`` to ``stop`` (half-open) of a partition, which are read from ``segment``."""
 
     segment: RemoteLogSegmentMetadata
     start: int
@@ -43,7 +43,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """The offsets ``start`` up to ``stop`` (half-open) of ``segment`` in leader epochs that the log left behind."""
+    """The offsets ``start`` to ``stop`` (half-open) of ``segment`` whose leader epochs are not part of the log."""
 
     segment: RemoteLogSegmentMetadata
     start: int
@@ -55,10 +55,9 @@ class Superseded:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The offsets ``start`` up to ``stop`` (half-open) of ``partition`` that no segment holds, although later ones
-    exist.
+    """The offsets ``start`` to ``stop`` (half-open) of ``partition`` that no segment holds, although later ones exist.
 
-    In a lineage it lies between two spans; for a read it may also precede the log's beginning.
+    A lineage has gaps between two spans; for a read, a gap may also precede the log's beginning.
     """
 
     partition: TopicIdPartition
@@ -71,12 +70,12 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """One partition's log in its segments.
+    """The log of one partition, as spans of its segments.
 
-    ``spans`` are in the order of offsets, without overlap; there may be gaps between them. ``superseded`` are parts of
-    segments outside this log; ``covered`` are segments whose offsets others hold. ``epochs`` are the leader epochs that
-    ruled, as far back as needed: the first may have begun earlier. ``problems`` are segments of the partition that do
-    not count.
+    ``spans`` are in the order of offsets and do not overlap, but may have gaps between them. ``superseded`` are parts
+    of segments outside the log, ``covered`` segments whose offsets other segments provide. ``epochs`` are the leader
+    epochs of the log, as far back as needed; the first may have begun earlier. ``problems`` are segments that do not
+    count.
     """
 
     partition: TopicIdPartition
@@ -88,12 +87,12 @@ class Lineage:
 
     @property
     def earliest_offset(self) -> int:
-        """The first offset."""
+        """First offset of the log."""
         return self.spans[0].start
 
     @property
     def end_offset(self) -> int:
-        """One more than the last offset."""
+        """The offset after the last one."""
         return self.spans[-1].stop
 
     @property
@@ -102,7 +101,7 @@ class Lineage:
         return self.gaps_between(self.earliest_offset, self.end_offset)
 
     def until(self, offset: int) -> Lineage | None:
-        """Return the log up to ``offset`` (exclusive); None if nothing remains."""
+        """Return the log before ``offset``; None if nothing remains."""
         spans = self.spans_between(self.earliest_offset, offset)
         epochs = tuple(entry for entry in self.epochs if entry[1] < offset)
         return replace(self, spans=spans, epochs=epochs) if spans else None
@@ -114,7 +113,7 @@ class Lineage:
         return ruling[-1] if is_within and ruling and ruling[-1] != NO_EPOCH else None
 
     def span_at(self, offset: int) -> Span:
-        """Return the span that holds ``offset``; raise SegmentNotFoundError in a gap and outside the log."""
+        """Return the span that holds ``offset``; raise SegmentNotFoundError in a gap or outside the log."""
         begun = self._upto(offset)
         if begun and offset < self.spans[begun - 1].stop:
             return self.spans[begun - 1]
@@ -124,7 +123,7 @@ class Lineage:
         )
 
     def spans_between(self, start: int, stop: int) -> tuple[Span, ...]:
-        """Return the spans of the offsets from ``start`` up to ``stop`` (half-open), cut to these."""
+        """Return the spans between ``start`` and ``stop`` (half-open), cut to these offsets."""
         return tuple(
             Span(span.segment, max(span.start, start), min(span.stop, stop))
             for span in self._touching(start, stop)
@@ -132,7 +131,7 @@ class Lineage:
         )
 
     def gaps_between(self, start: int, stop: int) -> tuple[Gap, ...]:
-        """Return the gaps between ``start`` and ``stop`` (half-open); offsets before or after the log are no gap."""
+        """Return the gaps between ``start`` and ``stop`` (half-open); offsets outside the log are no gap."""
         low, high = max(start, self.earliest_offset), min(stop, self.end_offset)
         around = self._touching(low, high, margin=1) if low < high else ()
         extents = ((max(a.stop, low), min(b.start, high)) for a, b in itertools.pairwise(around))
@@ -141,7 +140,7 @@ class Lineage:
     def unreadable_between(
         self, start: int, stop: int, *, starts_there: bool, stops_there: bool
     ) -> tuple[Problem, ...]:
-        """Return the segments that may hide records of these offsets: see ``problems.unreadable_between``."""
+        """Return the segments that may hide records of these offsets; see ``problems.unreadable_between``."""
         if not self.problems:
             return ()
         extents = [(span.start, span.stop) for span in self.spans]
@@ -150,18 +149,16 @@ class Lineage:
         )
 
     def is_followed(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Return True if a span begins at the segment's claimed end, which supports that claim."""
+        """Return True if a span begins where ``segment`` claims to end, which supports the claim."""
         begun = self._upto(segment.end_offset + 1)
         return begun > 0 and self.spans[begun - 1].start == segment.end_offset + 1
 
     def spans_since(self, timestamp_ms: int) -> Iterator[Span]:
-        """Yield the spans that may hold a record of ``timestamp_ms`` or later, by their segments' greatest
-        timestamps.
-        """
+        """Yield the spans whose segments' greatest timestamps allow a record of ``timestamp_ms`` or later."""
         return (span for span in self.spans if not 0 <= span.segment.max_timestamp_ms < timestamp_ms)
 
     def _upto(self, offset: int) -> int:
-        """Count the spans that begin at ``offset`` or before."""
+        """Return the number of spans that begin at ``offset`` or before."""
         return bisect_right(self.spans, offset, key=lambda span: span.start)
 
     def _touching(self, start: int, stop: int, margin: int = 0) -> tuple[Span, ...]:
@@ -169,10 +166,10 @@ class Lineage:
 
 
 def check_segment(segment: RemoteLogSegmentMetadata) -> None:
-    """Raise CorruptDataError for metadata that contradict themselves, so that no lineage can use them."""
+    """Raise CorruptDataError for metadata that contradict themselves."""
     if not 0 <= segment.start_offset <= segment.end_offset:
         raise CorruptDataError(f"{segment} is said to end at offset {segment.end_offset}, before it begins")
-    # The offset after the last record must fit Java's long too.
+    # The offset after the end must fit Java's long too.
     if segment.end_offset == MAX_OFFSET:
         raise CorruptDataError(f"{segment} is said to end at offset {segment.end_offset}, behind which none can come")
     if (fault := _fault_of_epochs(segment)) is not None:
@@ -195,9 +192,9 @@ def _fault_of_epochs(segment: RemoteLogSegmentMetadata) -> str | None:
 
 
 def ruling_segment(segments: Iterable[RemoteLogSegmentMetadata]) -> RemoteLogSegmentMetadata:
-    """Return the segment with the highest last epoch; of these the highest end offset; of these the last copied.
+    """Return the segment with the highest last epoch; among several, the highest end offset, then the latest copy.
 
-    At least one segment must be given, all of one partition, each checked.
+    ``segments`` must not be empty; all must be checked, and of one partition.
     """
     return max(segments, key=_standing)
 
@@ -209,12 +206,12 @@ def _standing(segment: RemoteLogSegmentMetadata) -> tuple[int, int, int, bytes]:
 
 
 def needs_history(ruler: RemoteLogSegmentMetadata, segments: Iterable[RemoteLogSegmentMetadata]) -> bool:
-    """Return True if the ruler's leader-epoch index must be read: its metadata have only the epochs from its start on.
+    """Return True if the ruler's leader-epoch index must be read, because a segment begins in an earlier epoch.
 
-    That is so if any segment begins in an earlier epoch.
+    The ruler's metadata have only the epochs from its own start on.
     """
     first = _epochs_of(ruler)[0][0]
-    # The first named epoch may have no record in the segment: its own first epoch is then a later one.
+    # If the first epoch has no record in the segment, the segment really begins in a later epoch.
     older = (segment for segment in segments if (segment.segment_leader_epochs or _NO_EPOCHS)[0][0] < first)
     return any(_epochs_of(segment)[0][0] < first for segment in older)
 
@@ -222,16 +219,16 @@ def needs_history(ruler: RemoteLogSegmentMetadata, segments: Iterable[RemoteLogS
 def earliest_of_first_epoch(
     segments: Iterable[RemoteLogSegmentMetadata], history: LeaderEpochs, asked: Container[RemoteLogSegmentId]
 ) -> RemoteLogSegmentMetadata | None:
-    """Return the segment whose leader-epoch index may have the epochs before ``history``; None if that is not needed.
+    """Return the segment whose leader-epoch index may have the epochs before ``history``; None if none are needed.
 
-    A broker that tiers nothing itself truncates its checkpoint where retention truncates the log, so a later copy of it
-    lacks earlier leaders. But an epoch has one leader, and so one history: a segment with a record of the first epoch
-    in ``history`` belongs to the log that ruled before it. The earliest such segment was copied when the checkpoint
-    reached furthest back. ``asked`` are those whose indexes are known already.
+    A broker that does not tier truncates its epoch checkpoint where retention truncates the log, so a later copy of the
+    checkpoint lacks earlier leaders. But each epoch has one leader: a segment with a record of the first epoch in
+    ``history`` belongs to the same log. The earliest such segment has the oldest checkpoint. ``asked`` are segments
+    whose indexes are already known.
     """
     epoch, start = history[0]
     named = [(segment, _epochs_of(segment)) for segment in segments]
-    # A history that begins at the first offset of all has nothing before it.
+    # Nothing can precede a history that begins at the first offset, or that no segment's epoch precedes.
     if not start or all(epochs[0][0] >= epoch for _, epochs in named):
         return None
     bridging = [
@@ -243,7 +240,7 @@ def earliest_of_first_epoch(
 
 
 def with_earliest_start(segments: Iterable[RemoteLogSegmentMetadata], history: LeaderEpochs) -> LeaderEpochs:
-    """Return ``history`` with its first epoch moved back to the first copied record of that epoch."""
+    """Return ``history`` with the start of its first epoch moved back to that epoch's first copied record."""
     (epoch, start), *later = history
     starts = (own_start for segment in segments for own, own_start in _epochs_of(segment) if own == epoch)
     return ((epoch, min([start, *starts])), *later)
@@ -252,11 +249,11 @@ def with_earliest_start(segments: Iterable[RemoteLogSegmentMetadata], history: L
 def last_before(
     segments: Iterable[RemoteLogSegmentMetadata], history: LeaderEpochs
 ) -> tuple[RemoteLogSegmentMetadata, LeaderEpochs] | None:
-    """Return the segment that ruled before ``history`` begins, with its own epochs there; or None.
+    """Return the last segment before the beginning of ``history``, with its own epochs there; or None.
 
-    For a beginning that no copy spans: a leader began exactly with a segment, or the records there were deleted before
-    they were copied. No later leader removes committed records, so the last segment before it counts. The same holds
-    after an unclean election that no copy shows.
+    It is for a beginning that no copy spans. There a leader began exactly with a segment, or the records were deleted
+    before they were copied, or no copy shows an unclean election. No later leader removes committed records, so the
+    last segment before the beginning counts.
     """
     epoch, start = history[0]
     named = [
@@ -271,10 +268,10 @@ def last_before(
 def trace_lineage(
     segments: Sequence[RemoteLogSegmentMetadata], ruler: RemoteLogSegmentMetadata, history: LeaderEpochs | None
 ) -> Lineage:
-    """Assemble the log that the ``ruler`` describes from the checked ``segments`` of its partition.
+    """Assemble the log that the ``ruler`` describes from checked ``segments`` of its partition.
 
-    ``history`` is the ruler's leader-epoch index, with its truncated front restored as far as others have it; it may be
-    None if ``needs_history`` is False. Raise IndexesCorruptError if it contradicts the ruler itself.
+    ``history`` is the ruler's leader-epoch index, with its truncated beginning restored from other segments as far as
+    possible. It may be None if ``needs_history`` is False. Raise IndexesCorruptError if it contradicts the ruler.
     """
     epochs = _epochs_of(ruler) if history is None else history
     reigns = _reigns(epochs)
@@ -282,7 +279,7 @@ def trace_lineage(
     if spans is not None:
         return Lineage(ruler.topic_id_partition, epochs, spans)
     kept = {segment: _keep(segment, reigns) for segment in segments}
-    # All of the ruler is in its own epochs; an index that contradicts that cannot be its own.
+    # The ruler lies wholly in its own epochs; an index that contradicts this cannot be its own.
     if kept.get(ruler) != [(ruler.start_offset, ruler.end_offset + 1)]:
         raise IndexesCorruptError(f"the leader-epoch index of {ruler} does not hold the epochs that its metadata names")
     spans = tuple(_cover(kept))
@@ -299,9 +296,7 @@ def trace_lineage(
 def _side_by_side(
     segments: Iterable[RemoteLogSegmentMetadata], reigns: Mapping[int, OffsetSpan]
 ) -> tuple[Span, ...] | None:
-    """Return the spans of segments without overlap that are wholly in the epochs that ruled, the usual case; None
-    for others.
-    """
+    """Return the spans in the usual case, else None: no segments overlap, and all lie wholly in the log's epochs."""
     spans: list[Span] = []
     position = 0
     for segment in sorted(segments, key=attrgetter("start_offset")):
@@ -318,8 +313,8 @@ def _side_by_side(
 
 
 def _epochs_of(segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
-    """Return the segment's epochs that have records in it; the first one begins with the segment."""
-    # Segments older than Kafka's leader epochs have none: they count as older than all others.
+    """Return the epochs that have records in the segment; the first one begins with the segment."""
+    # Segments from before Kafka's leader epochs have none, and count as older than all others.
     named = segment.segment_leader_epochs or ((NO_EPOCH, segment.start_offset),)
     if len(named) == 1:  # the usual case: one leader
         return ((named[0][0], max(named[0][1], segment.start_offset)),)
@@ -331,14 +326,14 @@ def _epochs_of(segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
 def _reigns(epochs: LeaderEpochs) -> dict[int, OffsetSpan]:
     """Return the offsets of each epoch.
 
-    The first is open to the left: Kafka moves its start up when retention deletes the records before it.
+    The first epoch has no lower bound: Kafka moves its start up when retention deletes the records before it.
     """
     starts = [0, *(start for _, start in epochs[1:])][: len(epochs)]
     return {epoch: extent for (epoch, _), extent in zip(epochs, itertools.pairwise([*starts, _END]), strict=True)}
 
 
 def _keep(segment: RemoteLogSegmentMetadata, reigns: Mapping[int, OffsetSpan]) -> list[OffsetSpan]:
-    """Return the offsets of the segment whose epoch ruled there, neighbours joined."""
+    """Return the offsets at which the segment's epoch is the log's, with adjacent ranges joined."""
     own = _epochs_of(segment)
     if len(own) == 1:  # the usual case
         start, stop = reigns.get(own[0][0], (0, 0))
@@ -366,9 +361,9 @@ def _find_superseded(segment: RemoteLogSegmentMetadata, pieces: Sequence[OffsetS
 
 
 def _cover(kept: Mapping[RemoteLogSegmentMetadata, Sequence[OffsetSpan]]) -> Iterator[Span]:
-    """Yield one segment for each offset: continue in the one that covers the next offset and reaches furthest."""
+    """Yield one segment for each offset: of those that have the next offset, take the one that reaches furthest."""
     pieces = [(start, stop, segment) for segment, extents in kept.items() for start, stop in extents]
-    # From the end, so that the next piece is popped off the list in constant time.
+    # Sort in reverse, so that popping the next piece off the list takes constant time.
     pieces.sort(key=lambda piece: piece[0], reverse=True)
     position = 0
     while pieces:
@@ -378,12 +373,12 @@ def _cover(kept: Mapping[RemoteLogSegmentMetadata, Sequence[OffsetSpan]]) -> Ite
             _, stop, segment = pieces.pop()
             covering.append((stop, segment))
         stop, segment = max(covering, key=lambda piece: _rank(*piece))
-        # None of the others reaches further, so they are finished too.
+        # No other covering piece reaches further, so all of them are finished too.
         if stop > position:
             yield Span(segment, position, stop)
             position = stop
 
 
 def _rank(stop: int, segment: RemoteLogSegmentMetadata) -> tuple[int, int, bytes]:
-    """Rank two copies: the one that reaches further, then the later copied, then the greater id."""
+    """Return a sort key: the copy that reaches furthest wins, then the latest copy, then the greatest id."""
     return stop, segment.event_timestamp_ms, segment.remote_log_segment_id.id.bytes

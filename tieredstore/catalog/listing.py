@@ -1,4 +1,4 @@
-"""The objects of segments, found by one listing."""
+"""Finds the objects of segments by one listing."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from tieredstore.model import RemoteLogSegmentId, Uuid
 __all__ = ["Scope", "SegmentObjects", "list_in_scope", "list_segments"]
 
 _PAGE: Final = 1000
-"""Keys that a store, at least S3 and GCS, lists by one request."""
+"""Keys that one request lists, at least in S3 and GCS."""
 
 _SUFFIXES: Final = {suffix.value: suffix for suffix in Suffix}
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The limits of a listing; None means any. ``topics`` are several, in place of ``topic``, ``topic_id`` and
-    ``partition``.
+    """Limits of a listing; None means any.
+
+    ``topics`` are several topics, in place of ``topic``, ``topic_id`` and ``partition``.
     """
 
     topic: str | None = None
@@ -33,17 +34,17 @@ class Scope:
     first_offset: int | None = None
 
     def listing_prefix(self, prefix: str) -> str:
-        """Return the longest prefix of all keys in scope; some others may have it too."""
+        """Return the longest common prefix of all keys in scope; other keys may have it too."""
         if self.topics is not None:
-            # All sorted texts share the common prefix of the first and the last.
+            # Of sorted texts, the first and the last have the common prefix of all.
             return prefix + _common(min(self.topics, default=""), max(self.topics, default=""))
         return listing_prefix(prefix, self.topic, self.topic_id, self.partition)
 
     def start_after(self, prefix: str) -> str | None:
-        """Return a text right before the keys of ``first_offset``, so that earlier keys are not even listed.
+        """Return a text right before the keys of ``first_offset``, so that the store does not list earlier keys.
 
-        Only within one partition are keys in the order of offsets. Offsets that a JVM wrote in other digits than
-        ASCII's come after all others.
+        Only the keys of a single partition are sorted by offset. A JVM may write offsets in other than ASCII digits;
+        such keys sort after all others.
         """
         if self.first_offset is None or self.topic is None or self.topic_id is None or self.partition is None:
             return None
@@ -70,21 +71,21 @@ def list_segments(
     partition: int | None = None,
     first_offset: int | None = None,
 ) -> Iterator[SegmentObjects]:
-    """Yield the segments under ``key.prefix``, in key order, incomplete ones too; ignore foreign objects.
+    """Yield the segments under ``key.prefix``, in key order, including incomplete ones; ignore other objects.
 
-    One listing, consumed page by page. ``first_offset`` leaves out segments that begin earlier; within one partition
+    It makes one listing, page by page. ``first_offset`` excludes segments that begin earlier; within one partition
     (topic, id and number given) these cost no requests.
     """
     return list_in_scope(store, prefix, Scope(topic, topic_id, partition, first_offset=first_offset))
 
 
 def list_in_scope(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[SegmentObjects]:
-    """List the segments of one scope: see :func:`list_segments`."""
+    """List the segments in scope, as :func:`list_segments` does."""
     key: ObjectKey | None = None
     path = foreign = ""
     objects: list[tuple[Suffix, ObjectInfo]] = []
     for info in _list(store, prefix, scope):
-        # The three keys of a segment differ in their suffixes only, so a sorted listing has them side by side: parse
+        # The three keys of a segment differ only in their suffix, so a sorted listing has them side by side. Parse
         # their common part once.
         own, _, ending = info.key.rpartition(".")
         if (suffix := _SUFFIXES.get(ending)) is None or own == foreign:
@@ -105,9 +106,9 @@ def list_in_scope(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[Seg
 def _list(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[ObjectInfo]:
     """Yield the objects in scope and some of their neighbours, in key order.
 
-    The keys of several topics are listed together: one request returns a thousand of them, while a request for each
-    topic would cost more before anything is known. If many foreign keys lie between two topics, the remaining topics
-    are halved, and the halves listed separately: a few topics of a large store cost a few pages each.
+    Several topics are listed together: one request returns a thousand keys, where one request per topic would cost
+    more. If many keys of other topics lie between two of them, halve the remaining topics and list each half
+    separately. So a few topics of a large store cost a few pages each.
     """
     if scope.topics is None:
         return store.list(scope.listing_prefix(prefix), scope.start_after(prefix))
@@ -115,9 +116,9 @@ def _list(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[ObjectInfo]
 
 
 def _list_together(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[ObjectInfo]:
-    """Yield the keys with one of ``prefixes``, in order; read over less than a page of other keys between two of them.
+    """Yield the keys with one of ``prefixes``, in order; read past less than a page of other keys between two prefixes.
 
-    By prefixes alone: for a listing that starts after a key, some services still read all pages before it.
+    Use only prefixes: if a listing starts after a key, some services still read all pages before it.
     """
     groups: list[list[str]] = [_without_nested(prefixes)]
     crowded: set[str] = set()
@@ -126,7 +127,7 @@ def _list_together(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[Obje
         if not ahead:
             continue
         common = _common(ahead[0], ahead[-1])
-        # The crowded range in between would be met again.
+        # Another listing by this prefix would again meet many other keys.
         is_given_up = common in crowded
         passed = 0
         for info in () if is_given_up else store.list(common):
@@ -145,18 +146,18 @@ def _list_together(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[Obje
                 break
         if is_given_up:
             rest = list(ahead)
-            # The first half is next.
+            # Put the first half last, so that it is popped next.
             groups += [rest[len(rest) // 2 :], rest[: len(rest) // 2]]
 
 
 def _common(first: str, last: str) -> str:
-    """Return the common prefix of both."""
+    """Return the common prefix of both texts."""
     same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
     return "".join(letter for letter, _ in same)
 
 
 def _without_nested(prefixes: Iterable[str]) -> list[str]:
-    """Return the prefixes sorted, without those nested in another one."""
+    """Return the prefixes, sorted, without those that begin with another."""
     outer: list[str] = []
     for prefix in sorted(prefixes):
         if not outer or not prefix.startswith(outer[-1]):
@@ -169,7 +170,7 @@ _EVERY: Final = tuple(Suffix)
 
 @dataclass(frozen=True, slots=True)
 class SegmentObjects:
-    """The objects found under one main path (the part of their keys between prefix and suffix); at most three."""
+    """Up to three objects under one main path, which is the part of a key between prefix and suffix."""
 
     segment_id: RemoteLogSegmentId
     start_offset: int
@@ -185,11 +186,11 @@ class SegmentObjects:
 
     @property
     def missing(self) -> tuple[Suffix, ...]:
-        """The suffixes of absent objects: () for a whole segment."""
+        """Suffixes of the absent objects; () for a whole segment."""
         present = [suffix for suffix, _ in self.objects]
         return tuple(suffix for suffix in _EVERY if suffix not in present)
 
     @property
     def stored_size(self) -> int:
-        """Bytes of all objects found."""
+        """Size in bytes of all objects found."""
         return sum(info.size for _, info in self.objects)

@@ -1,8 +1,8 @@
-"""From offsets and times to bytes: the section of a segment's log that holds them, by the segment's indexes.
+"""Sections of a segment's log: finds the bytes that hold given offsets or times, by the segment's indexes.
 
-A decoder gets a section in buffers; at its end there is proof that no batch was skipped. No checksum covers a batch's
-base offset: a wrong digit there may look like the end of the requested range. So a reader that stops early walks over
-the rest, and the batch after the section must begin after it.
+A decoder gets a section in buffers, and the end of the section proves that no batch was skipped. No checksum covers a
+batch's base offset, and a wrong digit there may look like the end of the requested range. So a reader that stops early
+walks over the rest, and the batch after the section must begin after it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SectionEnd:
-    """A place between two batches of a log, or one of its ends.
+    """A border between two batches of a log, or one of its ends.
 
-    The batches before byte ``position`` end before offset ``high`` and include offset ``low - 1``; the next batch
-    begins at ``low`` or later and at ``high`` or before.
+    The batches before byte ``position`` end before offset ``high`` and include offset ``low - 1``. The next batch
+    begins at an offset from ``low`` to ``high``.
     """
 
     position: int
@@ -40,7 +40,7 @@ class SectionEnd:
 
 @dataclass(frozen=True, slots=True)
 class LogSection:
-    """The part between two places of a segment's log; wanted are offsets in ``[start_offset, stop_offset)``."""
+    """The part of a segment's log between two borders; the wanted offsets are ``[start_offset, stop_offset)``."""
 
     segment: RemoteLogSegmentMetadata
     begin: SectionEnd
@@ -50,12 +50,12 @@ class LogSection:
 
     @property
     def byte_range(self) -> ByteRange:
-        """The bytes of the log, of whole batches."""
+        """Range of bytes in the log, of whole batches."""
         return ByteRange(self.begin.position, self.end.position)
 
     @property
     def is_read_to_its_end(self) -> bool:
-        """True if all batches of the section may have wanted records."""
+        """True if every batch of the section may have wanted records."""
         return self.stop_offset >= self.end.high
 
     @contextmanager
@@ -67,11 +67,11 @@ class LogSection:
         *,
         decode_ahead: bool = True,
     ) -> Generator[SectionBytes]:
-        """Yield the bytes in buffers of at most ``buffer_bytes``; each is valid until the next is requested.
+        """Yield the section's bytes, in buffers of at most ``buffer_bytes``, each valid until the next is requested.
 
-        A request for the manifest, and those for the chunks that are reached or read ahead: none beyond the section,
-        except for the first eight bytes of the batch after it. For ``next_segment`` see ``fetch_log_segment``, for
-        ``decode_ahead`` the stream's ``chunks``.
+        It requests the manifest, and the chunks that are reached or read ahead; after the section, only the first eight
+        bytes of the next batch. See ``fetch_log_segment`` for ``next_segment``, and the stream's ``chunks`` for
+        ``decode_ahead``.
         """
         if not len(self.byte_range):
             yield SectionBytes(self, iter(()))
@@ -92,10 +92,10 @@ class LogSection:
                 yield chunk[start : start + buffer_bytes]
 
     def check_first(self, base_offset: int) -> None:
-        """Raise IndexesCorruptError unless the first batch fits the section's start.
+        """Raise IndexesCorruptError if the first batch does not fit the section's start.
 
-        A read that begins too late lacks records, and nothing later would show it. Raise BatchCorruptError if the batch
-        begins before the segment does.
+        A read that begins too late would miss records, and nothing later would show it. Raise BatchCorruptError if the
+        batch begins before the segment does.
         """
         if base_offset < self.segment.start_offset:
             raise BatchCorruptError(f"the record batch at byte {self.begin.position} begins at offset {base_offset}")
@@ -109,8 +109,8 @@ class LogSection:
 def section_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> LogSection:
     """Return the section with the span's first record of ``timestamp_ms`` or later, if there is one.
 
-    A time index entry says that a record of its timestamp is at its offset or before, and that no earlier record has a
-    later timestamp. At most two requests; raise IndexesCorruptError for a damaged index.
+    A time index entry proves that a record with its timestamp is at or before its offset, and that no earlier record
+    has a later timestamp. At most two requests; raise IndexesCorruptError for a damaged index.
     """
     segment = span.segment
     times = time_index_of(source, segment)
@@ -119,24 +119,24 @@ def section_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> Lo
     if later < len(times) and times[later].offset >= span.start:
         stop = min(stop, times[later].offset + 1)
     index, size = offset_index_of(source, segment), segment.segment_size_in_bytes
-    # An entry has the last offset of one append at its position, so the first entry at `stop` or later may still begin
-    # before it; the next one does not.
+    # An entry has the last offset of an append that begins at its position. So the first entry at `stop` or later may
+    # begin before it; the entry after that does not.
     following = bisect_left(index, max(start + 1, stop), key=lambda entry: entry.offset) + 1
     end = index[following].position if following < len(index) else size
-    # Begin one batch before the one that may hold `start`, to check that it follows.
+    # Begin one batch early, to check that the batch that may hold `start` follows it.
     begin = min(index.position_for_offset(start - 1), size)
     ends = SectionEnd(begin, 0, start), SectionEnd(end, 0, segment.end_offset + 1)
     return LogSection(segment, *ends, span.start, span.stop)
 
 
 def offset_since(source: SegmentSource, segment: RemoteLogSegmentMetadata, timestamp_ms: int) -> int:
-    """Return an offset before which all records of the segment are earlier than ``timestamp_ms``, by its time index.
+    """Return an offset before which all records of the segment are earlier than ``timestamp_ms``, by the time index.
 
     At most two requests; raise IndexesCorruptError for a damaged index.
     """
     times = time_index_of(source, segment)
     earlier = bisect_left(times, timestamp_ms, key=lambda entry: entry.timestamp)
-    # No entry proves any record too early.
+    # No entry proves that any record is earlier.
     if not earlier:
         return segment.start_offset
     if times[-1].offset > segment.end_offset:
@@ -145,7 +145,7 @@ def offset_since(source: SegmentSource, segment: RemoteLogSegmentMetadata, times
 
 
 def position_before(source: SegmentSource, segment: RemoteLogSegmentMetadata, offset: int) -> int:
-    """Return a byte of the log where a batch begins, before all records from ``offset`` on."""
+    """Return the position of a batch that begins before all records from ``offset`` on."""
     return 0 if offset <= segment.start_offset else offset_index_of(source, segment).position_for_offset(offset)
 
 
@@ -175,14 +175,14 @@ def _content(source: SegmentSource, segment: RemoteLogSegmentMetadata, kind: Ind
 
 
 BASE_OFFSET_SIZE: Final = 8
-"""Bytes of the base offset at the start of each batch."""
+"""Size of the base offset at the start of each batch."""
 
 _LONGEST_CUT_HEAD: Final = 16
-"""Bytes of a batch that a decoder may have seen at the end of a buffer without learning its base offset."""
+"""Bytes of a batch's start that a decoder may have seen at a buffer's end without learning the base offset."""
 
 
 class SectionBytes:
-    """The bytes of ``section`` in buffers, each valid until the next is requested. For one thread.
+    """Iterator over the bytes of ``section``, in buffers that are valid until the next is requested. For one thread.
 
     ``source`` may continue after the section, with the first bytes of the next batch.
     """
@@ -200,15 +200,15 @@ class SectionBytes:
         return self
 
     def __next__(self) -> memoryview:
-        # Before the next one is requested, which invalidates this one.
+        # Copy now: requesting the next buffer invalidates this one.
         self._before = (self._before + bytes(self._buffer[-_LONGEST_CUT_HEAD:]))[-_LONGEST_CUT_HEAD:]
         self._position += len(self._buffer)
         self._buffer = memoryview(b"")
         left = self._stop - self._position
         if not left:
             if self._ends_log:
-                # Tells the source that its last buffer was read to its end: otherwise it would drop its read-ahead of
-                # the next segment. This fetches nothing.
+                # Tell the source that its last buffer was used up. Otherwise it would drop its read-ahead of the next
+                # segment. This fetches nothing.
                 next(self._source, None)
             raise StopIteration
         buffer = next(self._source)
@@ -221,10 +221,10 @@ class SectionBytes:
         return self._stop == self._segment.segment_size_in_bytes
 
     def check_end(self, decoder: RecordDecoder, *, is_whole: bool = True) -> None:
-        """Check that a decoder of these buffers has skipped no batch up to the section's end.
+        """Check that the decoder of these buffers has skipped no batch of the section.
 
-        The batches before that end must end as the section says, or earlier if damaged ones were left out (``is_whole``
-        False). Raise IndexesCorruptError if they do not; BatchCorruptError if batches do not follow each other.
+        The last batch must end where the section says, or earlier if damaged batches were left out (``is_whole``
+        False); otherwise raise IndexesCorruptError. Raise BatchCorruptError if batches do not follow each other.
         """
         low, high = self._section.end.low, self._section.end.high
         reached = self._walk_rest(decoder)
@@ -237,15 +237,15 @@ class SectionBytes:
             )
 
     def _walk_rest(self, decoder: RecordDecoder) -> int:
-        """Walk over the part of the section that the decoder left; return one more than its last offset."""
+        """Walk over the batches that the decoder did not read; return the offset after the last one."""
         reached, position = decoder.offset_reached, decoder.stopped_at
         is_zeros = decoder.ended_in_zeros
         if position is not None:
-            # It begins in the latest buffer, or right before it.
+            # The next batch begins in the latest buffer, or right before it.
             latest = self._before + bytes(self._buffer)
             self._kept = latest[position - self._position + len(self._before) :]
             for header in LogBatches(self, position, self._stop, self._segment).headers():
-                # Checks the first batch only: each later one is compared with its predecessor.
+                # This checks the first batch; ``headers`` compares each later batch with its predecessor.
                 if header.base_offset < reached:
                     raise BatchCorruptError(
                         f"{self._segment}: the record batch at byte {header.position} begins at offset "
@@ -258,19 +258,17 @@ class SectionBytes:
         return reached
 
     def read(self, _: int, /) -> bytes:
-        """Return some contiguous bytes of the rest to walk over; none at the end."""
+        """Return the next bytes for the walk; none at the end."""
         kept, self._kept = self._kept, b""
         return kept or bytes(next(self, b""))
 
     def _check_zeros(self, reached: int) -> None:
-        """Raise BatchCorruptError unless the zeros are a preallocated log's: at its end, after all offsets that it
-        claims.
-        """
+        """Raise BatchCorruptError unless the zeros end a preallocated log, after all offsets of the segment."""
         if not self._ends_log:
             raise BatchCorruptError(
                 f"{self._segment}: the log ends in zeros before byte {self._stop}, and goes on there"
             )
-        # A broker trims a log before it closes it. Zeros in place of batches are what a lost disk page looks like.
+        # Zeros before the claimed end are probably a lost disk page: a broker trims a log before closing it.
         if reached <= self._segment.end_offset:
             raise BatchCorruptError(
                 f"{self._segment}: the log ends in zeros behind offset {reached - 1}, and it has to reach offset "
@@ -278,10 +276,10 @@ class SectionBytes:
             )
 
     def _base_offset_behind(self) -> int | None:
-        """Return the base offset of the batch after the section, None at the log's end."""
+        """Return the base offset of the batch after the section; None at the log's end."""
         if self._ends_log:
             return None
-        # The walk over the last batch may have left buffers unread.
+        # The walk may have left buffers of the last batch unread.
         for _ in self:
             pass
         while len(self._behind) < BASE_OFFSET_SIZE:
@@ -294,9 +292,9 @@ _PIECE_SIZE: Final = 64 * 1024
 
 @contextmanager
 def open_log(source: SegmentSource, segment: RemoteLogSegmentMetadata, position: int) -> Generator[LogBatches]:
-    """Open the batches of ``segment`` from byte ``position``, which must be a batch border.
+    """Open the batches of ``segment`` from byte ``position`` on, which must be a batch border.
 
-    One request for the manifest, and one for each chunk that is reached.
+    It requests the manifest, and each chunk that is reached.
     """
     if not 0 <= position <= segment.segment_size_in_bytes:
         size = segment.segment_size_in_bytes
@@ -309,15 +307,15 @@ def open_log(source: SegmentSource, segment: RemoteLogSegmentMetadata, position:
 
 
 class ByteStream(Protocol):
-    """Consecutive bytes."""
+    """A stream of bytes."""
 
     def read(self, size: int, /) -> bytes | None:
-        """Return about ``size`` bytes, at least one; none at the end."""
+        """Return about ``size`` bytes, at least one; empty at the end."""
         ...
 
 
 class LogBatches:
-    """Walks over a log from ``position`` to ``size``; ``stream`` begins at ``position``. For one thread."""
+    """Walks over a log's batches from ``position`` to ``size``; ``stream`` begins at ``position``. For one thread."""
 
     def __init__(
         self,
@@ -326,7 +324,7 @@ class LogBatches:
         size: int,
         segment: RemoteLogSegmentMetadata | None = None,
     ) -> None:
-        """Walk over ``stream``; errors name the ``segment``."""
+        """Prepare to walk over ``stream``; errors name the ``segment``."""
         self._stream = stream
         self._segment = segment
         self._begin = position
@@ -335,7 +333,7 @@ class LogBatches:
         self._piece = b""
 
     def headers(self) -> Iterator[BatchHeader]:
-        """Yield the headers of the batches; raise BatchCorruptError for an invalid one, see ``walk_batch_headers``."""
+        """Yield the batch headers; raise BatchCorruptError for an invalid one, as ``walk_batch_headers`` does."""
         try:
             yield from walk_batch_headers(self._view, self._size, self._begin)
         except BatchCorruptError as error:
@@ -346,7 +344,7 @@ class LogBatches:
         return memoryview(self._piece)[position - self._start :]
 
     def _reach(self, position: int, size: int) -> None:
-        """Read until the piece holds ``size`` bytes from ``position``; it only moves forward."""
+        """Read on until memory holds ``size`` bytes from ``position``, which never moves back."""
         while position + size > self._start + len(self._piece):
             kept = self._piece[max(position - self._start, 0) :]
             end = self._start + len(self._piece)

@@ -33,7 +33,7 @@ from tieredstore.limits import MAX_INT32
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
 _UVARINT_BYTES: Final = 5
-_EPOCH_SIZE: Final = 13  # the fewest bytes of a leader epoch
+_EPOCH_SIZE: Final = 13  # minimum size of a leader epoch in bytes
 _E = TypeVar("_E", bound=enum.Enum)
 
 
@@ -56,7 +56,7 @@ class PartitionDeleteState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SegmentRecord:
-    """A segment's metadata and state when the record was written: at the start of its copy."""
+    """A segment's metadata and state at the start of its copy, when the record was written."""
 
     metadata: RemoteLogSegmentMetadata
     state: SegmentState
@@ -75,7 +75,7 @@ class SegmentUpdate:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDelete:
-    """A partition whose topic was deleted."""
+    """A deletion state of a partition whose topic was deleted."""
 
     partition: TopicIdPartition
     broker_id: int
@@ -104,7 +104,7 @@ def parse_metadata_record(value: bytes) -> MetadataRecord:
 
 
 class _Reader:
-    """Takes Kafka's types off the front; raises CorruptDataError at the end of the bytes."""
+    """Reads values of Kafka's types in sequence; raises CorruptDataError at the end of the bytes."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
@@ -118,7 +118,7 @@ class _Reader:
         return self._raw[self._position - size : self._position]
 
     def integer(self, size: int, *, at_least: int = 0) -> int:
-        """Return a signed integer of ``size`` bytes; -1 is Kafka's unknown, if allowed."""
+        """Return a signed integer of ``size`` bytes. Kafka's -1 for "unknown" needs ``at_least=-1``."""
         value = int.from_bytes(self.take(size), "big", signed=True)
         if value < at_least:
             raise CorruptDataError(f"a record of the metadata topic holds {value}, below {at_least}")
@@ -157,9 +157,9 @@ class _Reader:
         return kind(value)
 
     def tagged(self) -> dict[int, bytes]:
-        """Return the tagged fields; their tags ascend."""
+        """Return the tagged fields; raise CorruptDataError if their tags do not ascend."""
         fields: dict[int, bytes] = {}
-        for _ in range(self.uvarint()):  # too large a count ends with the bytes
+        for _ in range(self.uvarint()):  # a count that is too large fails at the end of the bytes
             tag = self.uvarint()
             if fields and tag <= max(fields):
                 raise CorruptDataError(f"a record of the metadata topic has tag {tag} after tag {max(fields)}")
@@ -263,17 +263,17 @@ _PROBLEMS: Final = {
 
 
 class SegmentStates:
-    """The state of all segments by the records of the metadata topic; for one thread.
+    """States of all segments, from the records of the metadata topic. For one thread.
 
     As in Kafka, a segment is readable only between the end of its copy and the start of its deletion. Repeated records
-    change nothing, and an update of an unknown segment (its first record was deleted) is ignored.
+    change nothing. An update of an unknown segment, whose first record was deleted, is ignored.
     """
 
     def __init__(self) -> None:
         self._segments: defaultdict[TopicIdPartition, dict[RemoteLogSegmentId, SegmentRecord]] = defaultdict(dict)
 
     def apply(self, value: bytes) -> None:
-        """Apply the value of the next record; raise CorruptDataError if it is not Kafka's."""
+        """Apply the value of the next record; raise CorruptDataError if Kafka did not write it."""
         record = parse_metadata_record(value)
         if isinstance(record, SegmentRecord):
             known = self._segments[record.metadata.topic_id_partition]
@@ -281,7 +281,7 @@ class SegmentStates:
         elif isinstance(record, SegmentUpdate):
             self._update(record)
         else:
-            # From this mark on the partition must not be read, and its topic's id never returns.
+            # From now on the partition must not be read; its topic id never returns.
             self._segments.pop(record.partition, None)
 
     def finished(self) -> Iterator[RemoteLogSegmentMetadata]:
@@ -303,7 +303,7 @@ class SegmentStates:
         segments = self._segments[update.segment_id.topic_id_partition]
         known = segments.get(update.segment_id)
         if known is None or update.state.value < known.state.value:
-            return  # states only go forward
+            return  # a state never goes back
         if update.state is SegmentState.DELETE_SEGMENT_FINISHED:
             del segments[update.segment_id]
             return

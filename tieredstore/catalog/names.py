@@ -1,4 +1,4 @@
-"""The names of topics and partitions in a store, by few requests: for callers that need nothing else."""
+"""Lists the names of topics and partitions in a store by few requests, for callers that need nothing else."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from tieredstore.format.keys import ObjectKey, listing_prefix, parse_key
 from tieredstore.model import Uuid
 
 _PAGE: Final = 1000
-"""Keys of one request: after this many consecutive keys of one folder, its rest is skipped."""
+"""After this many keys of one folder, as many as one request lists, skip the rest of the folder."""
 
 
 def topic_names(store: ObjectStore, prefix: str, *, until: float = math.inf) -> list[str]:
-    """Return the topics with objects under ``key.prefix``, sorted. One request per thousand keys or large topic.
+    """Return the topics with objects under ``key.prefix``, sorted, by one request per thousand keys or large topic.
 
-    Only those listed before ``until``, a time of ``time.monotonic``.
+    ``until`` is a time of ``time.monotonic``; return only topics listed before it.
     """
     return sorted({key.segment_id.topic_id_partition.topic for key in _first_keys(store, prefix, prefix, 1, until)})
 
 
 def partition_numbers(store: ObjectStore, prefix: str, topic: str, *, until: float = math.inf) -> dict[Uuid, list[int]]:
-    """Return the partitions, ascending, of each id of a topic; requests and ``until`` as for topics. Empty without a
-    topic.
+    """Return the partitions, ascending, of each id of a topic; empty if the topic is absent.
+
+    Requests and ``until`` are as in ``topic_names``.
     """
     numbers: dict[Uuid, list[int]] = {}
     for key in _first_keys(store, prefix, listing_prefix(prefix, topic), 2, until):
@@ -36,7 +37,7 @@ def partition_numbers(store: ObjectStore, prefix: str, topic: str, *, until: flo
 
 
 def topic_ids(store: ObjectStore, prefix: str, topic: str) -> list[Uuid]:
-    """Return the ids that a topic has objects under, by fewer requests than for its partitions."""
+    """Return the ids under which a topic has objects, by fewer requests than its partitions take."""
     partitions = (
         key.segment_id.topic_id_partition for key in _first_keys(store, prefix, listing_prefix(prefix, topic), 1)
     )
@@ -46,9 +47,9 @@ def topic_ids(store: ObjectStore, prefix: str, topic: str) -> list[Uuid]:
 def base_offsets(
     store: ObjectStore, prefix: str, topic: str, partition: int, *, most: int, until: float = math.inf
 ) -> list[int]:
-    """Return the base offsets of a partition's segments, ascending, of all ids of the topic.
+    """Return the base offsets of a partition's segments, ascending, for all ids of the topic.
 
-    At most ``most`` of them, of those listed before ``until``, a time of ``time.monotonic``.
+    Return at most ``most`` of them, and only those listed before ``until``, a time of ``time.monotonic``.
     """
     offsets: set[int] = set()
     for topic_id in partition_numbers(store, prefix, topic, until=until):
@@ -64,9 +65,7 @@ def base_offsets(
 def _first_keys(
     store: ObjectStore, prefix: str, listed: str, depth: int, until: float = math.inf
 ) -> Iterator[ObjectKey]:
-    """Yield the first key of a segment in each folder ``depth`` below the prefix, of those that start with
-    ``listed``.
-    """
+    """Yield the first segment key in each folder at ``depth`` below the prefix, of keys that begin with ``listed``."""
     folder, passed, is_given = "", 0, False
     after: str | None = None
     while True:
@@ -86,5 +85,5 @@ def _first_keys(
                 break
         if not is_crowded:
             return
-        # "0" is the character after "/": this text sorts after all keys of the folder and before all others.
+        # "0" follows "/" in the order of characters, so this text sorts right after all keys of the folder.
         after = f"{prefix}{folder}0"

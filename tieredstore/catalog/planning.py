@@ -1,4 +1,4 @@
-"""From a store, or from the broker's own records about it, to a catalog."""
+"""Makes a catalog from a store, or from the broker's own records about it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _logger: Final = logging.getLogger(__name__)
 
-_AHEAD: Final = 4  # results that may wait for each reader
+_AHEAD: Final = 4  # results that may wait, per reader
 
 
 def load_catalog(
@@ -51,12 +51,13 @@ def load_catalog(
 ) -> Catalog:
     """Make the catalog of a store, or of a part of it, from one listing.
 
-    ``topics`` are several topics, in place of ``topic`` and its partitions: they are listed together. One request for
-    each manifest, ``readers`` at once; with a catalog ``file`` only for manifests that it lacks, and it is updated
-    unless ``update_file`` is False. A manifest without segment metadata takes a few requests more, a partition with
-    older leader epochs than its newest segment two, an overlapping segment three; only these need keys. Segments that
-    do not count are among the catalog's ``problems``. Raise StoreError if the store fails, but only log it if the store
-    refuses the new catalog file.
+    ``topics`` are several topics, listed together, in place of ``topic`` and its partitions. Each manifest takes one
+    request, with ``readers`` in parallel. With a catalog ``file``, only manifests that the file lacks are read, and the
+    file is updated unless ``update_file`` is False.
+
+    A manifest without segment metadata takes a few more requests. So does a partition with older leader epochs than its
+    newest segment (two), and an overlapping segment (three); only these need keys. Segments that do not count are in
+    the catalog's ``problems``. Raise StoreError if the store fails; if it refuses the new catalog file, only log that.
     """
     scope = Scope(topic, topic_id, partition, None if topics is None else frozenset(topics))
     origin = Origin(source.store.identity, source.layout.prefix)
@@ -65,9 +66,9 @@ def load_catalog(
         survey = _survey(source, scope, loaded, pool, readers)
         traced = _trace(source, survey, pool, readers)
     if file is not None and loaded is not None and update_file:
-        # Only within the scope: this listing does not cover other partitions.
+        # Remove only rows in scope, because the listing does not cover other partitions.
         gone = {path for path in loaded.rows.paths() if path not in survey.rows and _in_scope(path, scope)}
-        # Do not write without a change: readers of a bucket may lack the permission.
+        # Write only after a change: readers of a bucket may lack the permission to write.
         if survey.changed or gone:
             _save(file, loaded, origin, survey, gone)
     return catalog_of(traced, survey.problems)
@@ -76,11 +77,11 @@ def load_catalog(
 def catalog_of_metadata_topic(
     source: SegmentSource, values: Iterable[bytes | None], *, readers: int = READERS
 ) -> Catalog:
-    """Make the catalog that the broker's ``__remote_log_metadata`` describes, from its records' values in order.
+    """Make the catalog that ``__remote_log_metadata`` describes, from the values of its records in order.
 
-    Records of several partitions of that topic may be mixed, if those of each are in order. Lists nothing, and asks the
-    store only for a partition with older leader epochs than its newest segment, two requests, and for an overlapping
-    segment, three. Raise CorruptDataError for a record that is not Kafka's.
+    Records of several partitions of that topic may be mixed, if those of each partition are in order. It lists nothing.
+    It makes two requests for a partition with older leader epochs than its newest segment, and three for an overlapping
+    segment. Raise CorruptDataError for a record that Kafka did not write.
     """
     states = SegmentStates()
     for value in values:
@@ -93,21 +94,21 @@ def catalog_of_metadata_topic(
 
 @dataclass(slots=True)
 class _Survey:
-    """The results of a listing: segments that count, by path, those that do not, and if any row is new."""
+    """Results of a listing: valid segments by path, problems, and whether any row is new."""
 
     rows: dict[str, SegmentRow] = field(default_factory=dict[str, SegmentRow])
     problems: list[Problem] = field(default_factory=list[Problem])
     changed: bool = False
 
     def keep(self, row: SegmentRow) -> None:
-        """Add a row that is new to the catalog file."""
+        """Add a row that the catalog file lacks."""
         self.rows[row.path] = row
         self.changed = True
 
     def row_of(self, segment: RemoteLogSegmentMetadata) -> SegmentRow:
-        """Return the row of a segment that counts."""
+        """Return the row of a valid segment."""
         own = segment.remote_log_segment_id
-        # The usual path; a JVM may have written it in the digits of another locale.
+        # Try the usual path first; a JVM may have written the offset in the digits of another locale.
         row = self.rows.get(main_path(own, segment.start_offset))
         if row is not None and row.metadata.remote_log_segment_id == own:
             return row
@@ -138,10 +139,10 @@ def _survey(source: SegmentSource, scope: Scope, loaded: LoadedRows | None, pool
 def _unknown(
     source: SegmentSource, scope: Scope, cursor: RowCursor | None, survey: _Survey
 ) -> Iterator[SegmentObjects]:
-    """Yield the whole segments whose manifests must be read; the rest of the listing goes into ``survey``."""
+    """Yield the whole segments whose manifests must be read; add the rest of the listing to ``survey``."""
     for objects in list_in_scope(source.store, source.layout.prefix, scope):
         manifest = objects.find(Suffix.MANIFEST)
-        # Without its manifest a segment was never committed; without the rest it is unreadable.
+        # A segment without a manifest was never committed; one without other objects is unreadable.
         if manifest is None or objects.missing:
             survey.problems.append(_incomplete(objects))
             continue
@@ -155,12 +156,12 @@ def _unknown(
 def _read(
     source: SegmentSource, objects: SegmentObjects, loaded: StoredSegment | TieredStoreError
 ) -> SegmentRow | Problem | None:
-    """Return the row of a segment by its manifest; None if it was deleted since."""
+    """Return the row that a segment's manifest gives, or its problem; None if the segment was deleted since."""
     try:
         if isinstance(loaded, TieredStoreError):
             raise loaded
         return SegmentRow(objects.main_path, Stamp.of(loaded.manifest_object), describe_segment(source, loaded))
-    # Retention deletes all the time: a deletion between listing and reading is not damage.
+    # A deletion between listing and reading is usual with retention, not damage.
     except SegmentNotFoundError:
         return None
     except (CorruptDataError, UnknownKeyError, WrongKeyError) as error:
@@ -176,7 +177,7 @@ def _incomplete(objects: SegmentObjects) -> Problem:
 
 
 def _trace(source: SegmentSource, survey: _Survey, pool: Executor, readers: int) -> Traced:
-    """Trace the survey's lineages; results read from segments are added to their rows."""
+    """Trace the survey's lineages; add what is read from segments to their rows."""
     rows = survey.rows
     known = KnownProofs(
         {row.metadata.remote_log_segment_id: row.history for row in rows.values() if row.history is not None},

@@ -1,4 +1,4 @@
-"""Segments that were found but do not count, and the reasons."""
+"""Segments that were found but do not count, with the reasons."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tieredstore.model import RemoteLogSegmentId
 
 
 class ProblemKind(enum.Enum):
-    """The reason why a segment was left out; the value is a clause for a person."""
+    """Reason why a segment does not count; the value is a clause for messages."""
 
     INCOMPLETE = "not all of its objects are there"
     UNFINISHED = "its copy was not finished"
@@ -26,9 +26,9 @@ _HOLD_RECORDS: Final = (ProblemKind.DAMAGED, ProblemKind.UNREADABLE)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A segment that was found but does not count, and the reason; ``detail`` is a sentence.
+    """A segment that was found but does not count, with the reason; ``detail`` is a sentence.
 
-    ``has_manifest`` of an incomplete one shows that it was whole once: the manifest is written last.
+    ``has_manifest`` of an incomplete segment proves that it was once whole, because the manifest is written last.
     """
 
     kind: ProblemKind
@@ -39,7 +39,7 @@ class Problem:
 
     @property
     def is_loss(self) -> bool:
-        """True if it was whole once, so that stored records are unreadable now."""
+        """True if the segment was once whole, so that stored records are now unreadable."""
         return self.kind in _HOLD_RECORDS or self.has_manifest
 
     def __str__(self) -> str:
@@ -56,13 +56,15 @@ def unreadable_between(
     starts_there: bool,
     stops_there: bool,
 ) -> Iterator[Problem]:
-    """Yield the problems that may hide records of the offsets ``start`` up to ``stop`` (half-open).
+    """Yield the problems that may hide records of the window from ``start`` to ``stop`` (half-open).
 
-    ``readable`` are the readable offsets (half-open), ascending. A segment with a known start only may extend to the
-    next of them. One beside the window hides records as well, unless the caller fixed that end (``starts_there``,
-    ``stops_there``): a request for a log's beginning or end, or for a time, would include its records if they were
-    readable. A segment that lost objects counts only at the log's end: before other segments retention may be deleting
-    it, and within them it leaves a hole.
+    ``readable`` are the readable offsets (half-open), ascending. A segment whose start alone is known may extend to the
+    next readable offset.
+
+    A segment right before or after the window counts too, unless the caller fixed that end (``starts_there``,
+    ``stops_there``): if the window ends at the log's beginning or end, or at a time, the segment's records would be
+    part of it. A segment that lost objects counts only at the log's end. Before other segments retention may be
+    deleting it; between them it leaves a gap.
     """
     for problem in problems:
         first = problem.start_offset
@@ -73,7 +75,7 @@ def unreadable_between(
             continue
         is_within = first < stop and start < end
         is_before = not starts_there and end == start
-        # No readable offset lies between the window's end and the segment.
+        # The segment follows the window, with no readable offset in between.
         is_behind = not stops_there and first >= stop and not any(stop < high and low < first for low, high in readable)
         if is_within or is_before or is_behind:
             yield problem

@@ -1,4 +1,4 @@
-"""Segments with their manifests, read one by one or many at once."""
+"""Reads segments with their manifests, one by one or many in parallel."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.remote.manifest_object import manifest_text, parse_manifest
 
 MAX_MANIFESTS_IN_FLIGHT: Final = MAX_MANIFEST_SIZE
-"""Bytes of manifests being read at once: the maximum of one manifest; a real one has a few KB."""
+"""Maximum bytes of manifests being read at once: that of one manifest, of which a real one needs a few KB."""
 
 _MAX_BATCH: Final = 1 << 20
-"""Bytes of manifests read in one batch."""
+"""Maximum bytes of manifests read in one batch."""
 
 _FIRST_BATCH: Final = 32
 """Segments in the first batches, if the store prefers larger ones."""
@@ -50,12 +50,12 @@ class StoredSegment:
 
     @property
     def manifest_object(self) -> ObjectInfo:
-        """The manifest's object as listed."""
+        """The manifest's entry in the listing."""
         return manifest_info(self.objects)
 
     @property
     def metadata(self) -> RemoteLogSegmentMetadata:
-        """The metadata from key and manifest; -1 and () where the manifest has no segment metadata."""
+        """Metadata from key and manifest; fields are -1 or () if the manifest has no segment metadata."""
         recorded = self.manifest.metadata
         if recorded is None:
             size = self.manifest.chunk_index.original_file_size
@@ -64,16 +64,16 @@ class StoredSegment:
 
     @property
     def last_offset(self) -> int | None:
-        """The end offset, inclusive; None if the manifest lacks it."""
+        """End offset (inclusive); None if the manifest lacks it."""
         return None if self.metadata.end_offset < 0 else self.metadata.end_offset
 
 
 def load_segment(store: ObjectStore, objects: SegmentObjects, rules: ManifestRules = DEFAULT_RULES) -> StoredSegment:
     """Load the segment with its manifest, by one request.
 
-    Raise SegmentNotFoundError; ManifestCorruptError for a damaged manifest, SegmentCorruptError for that of another
-    segment and one that breaks the ``rules``, naming its path. A manifest listed with more than the maximum size is not
-    fetched.
+    Raise SegmentNotFoundError if the manifest is absent, ManifestCorruptError if it is damaged, and SegmentCorruptError
+    if it is another segment's or breaks the ``rules``; errors name its path. A manifest listed with more than the
+    maximum size is not fetched.
     """
     (loaded,) = load_batch(store, [objects], rules)
     if isinstance(loaded, TieredStoreError):
@@ -84,17 +84,17 @@ def load_segment(store: ObjectStore, objects: SegmentObjects, rules: ManifestRul
 def load_batch(
     store: ObjectStore, batch: Iterable[SegmentObjects], rules: ManifestRules = DEFAULT_RULES
 ) -> list[StoredSegment | TieredStoreError]:
-    """Load segments together; an error takes the place of its segment. See :func:`load_segment`."""
+    """Load several segments as :func:`load_segment` does; an error takes the place of its segment."""
     segments = list(batch)
     return list(map(partial(_load, rules=rules), segments, _manifests(store, segments)))
 
 
 def _manifests(store: ObjectStore, segments: list[SegmentObjects]) -> list[_Manifest]:
-    """Return the text of each manifest, None if it is too long; an error if there is none."""
+    """Return the text of each manifest; None if it is too large, an error if it is absent."""
     read = [objects.find(Suffix.MANIFEST) for objects in segments]
-    # The listing has the size: an impossible manifest costs no request.
+    # The listing has the size, so a manifest that is too large costs no request.
     keys = [info.key for info in read if info is not None and info.size <= MAX_MANIFEST_SIZE]
-    # Bounded again: the listed object may have been replaced since.
+    # Limit the size again, because the object may have been replaced since it was listed.
     answers = store.get_small_batch(keys, MAX_MANIFEST_SIZE)
     if len(keys) == len(segments):
         return [*answers]
@@ -125,7 +125,7 @@ def _load(objects: SegmentObjects, read: _Manifest, rules: ManifestRules) -> Sto
 
 
 def _name_of(objects: SegmentObjects) -> str:
-    """Return the manifest's path without the prefix, which may have to stay out of messages."""
+    """Return the manifest's path without the prefix, which may be confidential in messages."""
     return f"{objects.main_path}.{Suffix.MANIFEST.value}"
 
 
@@ -138,10 +138,10 @@ def load_each(
     *,
     at_once: int,
 ) -> Iterator[_Result]:
-    """Yield the results of ``job``, called with each segment and its load, in the order listed.
+    """Call ``job`` with each segment and its loaded form; yield the results in the order listed.
 
     ``at_once`` requests (or batches, if the store reads several objects together) run in the pool while the listing
-    continues. Bytes in flight are bounded too. The caller owns the pool and may use it for more.
+    continues. Bytes in flight are bounded too. The caller owns the pool, and may use it for more.
     """
 
     def run(batch: _Batch) -> list[_Result]:
@@ -162,14 +162,14 @@ def load_each(
 
 @dataclass(slots=True)
 class _Batch:
-    """Segments whose manifests, of ``weight`` bytes, are read together."""
+    """Segments whose manifests, of ``weight`` bytes in total, are read together."""
 
     segments: list[SegmentObjects] = field(default_factory=list[SegmentObjects])
     weight: int = 0
 
 
 def _batches(listed: Iterable[SegmentObjects], most: int) -> Iterator[_Batch]:
-    """Yield batches of up to ``most`` segments: the first are smaller, so that readers of a slow folder share a few."""
+    """Yield batches of up to ``most`` segments. The first are smaller, so that readers of a slow folder share a few."""
     batch, size, begun = _Batch(), min(most, _FIRST_BATCH), 0
     for objects in listed:
         weight = manifest_size(objects)
@@ -191,9 +191,10 @@ def load_segments(
     rules: ManifestRules = DEFAULT_RULES,
     at_once: int = 64,
 ) -> Iterator[StoredSegment | SegmentNotFoundError | CorruptDataError]:
-    """Read many manifests in parallel, in the order listed; ``at_once`` and bytes bound what is in flight.
+    """Read many manifests in parallel; yield them in the order listed.
 
-    A segment that cannot be loaded is replaced by its error, for the caller to report.
+    ``at_once`` limits the requests in flight; their bytes are bounded too. An error takes the place of a segment that
+    cannot be loaded.
     """
     return load_each(store, listed, rules, pool, _report, at_once=at_once)
 
@@ -207,7 +208,7 @@ def _report(
 
 
 def known_segment(objects: SegmentObjects) -> KnownSegment:
-    """Return the facts of a segment that the listing has, before its manifest is read."""
+    """Return what the listing says about a segment, for a check of its manifest."""
     log = objects.find(Suffix.LOG)
     return KnownSegment(objects.segment_id, objects.start_offset, None if log is None else log.size)
 
@@ -219,7 +220,7 @@ def manifest_size(objects: SegmentObjects) -> int:
 
 
 def manifest_info(objects: SegmentObjects) -> ObjectInfo:
-    """Return the manifest's object as listed; raise SegmentNotFoundError if there is none."""
+    """Return the manifest's entry in the listing; raise SegmentNotFoundError if it has none."""
     info = objects.find(Suffix.MANIFEST)
     if info is None:
         raise SegmentNotFoundError(f"segment {objects.segment_id.id} at offset {objects.start_offset} has no manifest")

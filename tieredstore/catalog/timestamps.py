@@ -1,7 +1,7 @@
-"""Offsets by time, as in Kafka: through the time index, then the offset index, then the batches.
+"""Finds offsets by time as Kafka does: by the time index, then the offset index, then the batches.
 
-Only the part of a log is read that its indexes leave open: from the batch of one time index entry up to the next entry,
-which proves that the record precedes it.
+It reads only the part of a log that the indexes leave open: from the batch of one time index entry up to the next
+entry, which proves that the record comes before it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndTimestamp:
-    """A record's offset and timestamp (ms)."""
+    """Offset and timestamp (ms) of a record."""
 
     offset: int
     timestamp_ms: int
@@ -39,7 +39,7 @@ class OffsetAndTimestamp:
 
 @dataclass(frozen=True, slots=True)
 class BatchDecoding:
-    """The decoding of batches in a look-up, with the same settings as the ``ReadSettings`` of a read."""
+    """How a look-up decodes batches; the settings are those of ``ReadSettings``."""
 
     check_crc: bool = True
     on_corrupt: Literal["fail", "skip"] = "fail"
@@ -53,13 +53,16 @@ _CHECKED: Final = BatchDecoding()
 def offset_for_time(
     source: SegmentSource, lineage: Lineage, timestamp_ms: int, decoding: BatchDecoding = _CHECKED
 ) -> OffsetAndTimestamp | None:
-    """Return the first record, by offset, whose timestamp is ``timestamp_ms`` or later; None if there is none.
+    """Return the first record, by offset, whose timestamp is ``timestamp_ms`` or later, or None.
 
-    As in Kafka's ``offsetsForTimes``, timestamps need not ascend, and the end marker of a transaction counts. Two
-    requests for the manifest and the indexes of a segment that may hold it, then those for the few batches that these
-    leave open. Segments whose greatest timestamp is earlier are skipped. The last skipped one is checked by its time
-    index, two requests, if the record is the first after it or there is none. Without ``tieredstore[arrow]`` batches
-    are not decoded, and their CRCs not checked: ConfigError if the headers do not decide.
+    As in Kafka's ``offsetsForTimes``, timestamps need not ascend, and the end marker of a transaction counts.
+
+    A segment that may have the record takes two requests for manifest and indexes, then those for the few batches that
+    the indexes leave open. Segments whose greatest timestamp is earlier are skipped. If no record is found, or if it is
+    the first one after a skipped segment, two requests check that segment's time index.
+
+    Without ``tieredstore[arrow]``, batches are not decoded and CRCs not checked; raise ConfigError if the batch headers
+    are not enough.
     """
     passed: Span | None = None
     for span in lineage.spans:
@@ -68,7 +71,7 @@ def offset_for_time(
             continue
         record = _search(source, span, timestamp_ms, decoding)
         if record is not None:
-            # If earlier records of the segment precede this one, those before the segment are earlier too.
+            # If the segment has earlier records before this one, the skipped segment's are earlier too.
             doubtful = passed if record.offset == span.start else None
             return _search_doubtful(source, doubtful, timestamp_ms, decoding) or record
         passed = None
@@ -81,44 +84,46 @@ def offsets_for_times(
     *,
     readers: int = READERS,
 ) -> dict[TopicIdPartition, OffsetAndTimestamp | None]:
-    """Look up many partitions, ``readers`` at once: see :func:`offset_for_time`."""
+    """Look up many partitions, ``readers`` in parallel, as :func:`offset_for_time` does."""
     with ThreadPool(readers, "tieredstore-times") as pool:
         jobs = in_parallel(pool, lambda item: offset_for_time(source, *item), times, at_once=len(times))
         return dict(zip((lineage.partition for lineage, _ in times), jobs, strict=True))
 
 
 def offset_range(source: SegmentSource, lineage: Lineage, start_ms: int | None, stop_ms: int | None) -> tuple[int, int]:
-    """Return the offsets (half-open) from the first record at ``start_ms`` or later up to the first at ``stop_ms`` or
+    """Return the offsets (half-open) from the first record at ``start_ms`` or later to the first at ``stop_ms`` or
     later.
 
-    A consumer that seeks by time begins and ends there. None means the earliest offset and the end; a time after all
-    records means the end. Empty if the second would come before the first.
+    A consumer that seeks by time gets the same offsets. None means the earliest offset or the end. A time after all
+    records means the end. The range is empty if the second offset would come before the first.
     """
     bounds = [lineage.earliest_offset, lineage.end_offset]
     for at, time in enumerate((start_ms, stop_ms)):
         if time is not None:
             record = offset_for_time(source, lineage, time)
             bounds[at] = lineage.end_offset if record is None else record.offset
-    return bounds[0], max(bounds)  # times need not ascend with offsets
+    return bounds[0], max(bounds)  # timestamps need not ascend with offsets
 
 
 def _search_doubtful(
     source: SegmentSource, span: Span | None, timestamp_ms: int, decoding: BatchDecoding
 ) -> OffsetAndTimestamp | None:
-    """Return the first such record of a span that has none by its manifest: one wrong digit there would hide them
-    all.
+    """Search a span that was skipped by its manifest's greatest timestamp, if its time index shows a late enough
+    record.
+
+    The manifest has no checksum: one wrong digit would hide all records.
     """
     if span is None:
         return None
     times = time_index_of(source, span.segment)
-    # A broker ends the index with the greatest timestamp of the segment.
+    # The last entry of a broker's time index has the greatest timestamp of the segment.
     is_hidden = len(times) > 0 and times[-1].timestamp >= timestamp_ms
     return _search(source, span, timestamp_ms, decoding) if is_hidden else None
 
 
 def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: BatchDecoding) -> OffsetAndTimestamp | None:
-    """Return the first such record of one span."""
-    # The time index first: it bounds the bytes to read, however long the segment is.
+    """Return the first record of the span at ``timestamp_ms`` or later, or None."""
+    # Use the time index first: it limits the bytes to read, however long the segment is.
     section = section_for_time(source, span, timestamp_ms)
     decoder = _decoder(decoding)
     if decoder is None:
@@ -134,7 +139,7 @@ def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: Batc
         try:
             record = next(_records_since(batches, timestamp_ms), None)
             headers = decoder.take_headers()
-            # The following batch proves the base offset of the record's batch.
+            # The next batch proves the base offset of the record's batch.
             while record is not None and not any(header.base_offset > record.offset for header in headers):
                 if next(batches, None) is None:
                     break
@@ -157,7 +162,7 @@ def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: Batc
 def _records_since(batches: Iterator[pa.RecordBatch], timestamp_ms: int) -> Iterator[OffsetAndTimestamp]:
     for batch in batches:
         columns: Any = batch
-        # Typed views of the buffers: no object is made for the skipped records.
+        # Use typed views of the buffers, which make no objects for skipped records.
         offsets, timestamps = (
             memoryview(column.buffers()[1]).cast("q")[column.offset : column.offset + len(column)]
             for column in (columns.column("offset"), columns.column("timestamp"))
@@ -168,7 +173,7 @@ def _records_since(batches: Iterator[pa.RecordBatch], timestamp_ms: int) -> Iter
 
 
 def _search_headers(source: SegmentSource, section: LogSection, timestamp_ms: int) -> OffsetAndTimestamp | None:
-    """Search without a decoder, if the headers of the batches decide."""
+    """Search without a decoder; raise ConfigError if the batch headers are not enough."""
     start, stop = section.start_offset, section.stop_offset
     with open_log(source, section.segment, section.begin.position) as batches:
         for header in batches.headers():
@@ -193,7 +198,7 @@ def _check_first(section: LogSection, header: BatchHeader) -> None:
 
 
 def _by_header(header: BatchHeader, timestamp_ms: int) -> OffsetAndTimestamp | None:
-    """Return the batch's first record, if the header has its offset and shows that its timestamp is late enough."""
+    """Return the batch's first record if the header proves its offset and a late enough timestamp, or None."""
     if header.record_count is None or header.record_count != header.last_offset - header.base_offset + 1:
         return None
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME or header.record_count == 1:
@@ -204,7 +209,7 @@ def _by_header(header: BatchHeader, timestamp_ms: int) -> OffsetAndTimestamp | N
 
 
 def _decoder(decoding: BatchDecoding) -> RecordDecoder | None:
-    """Return a decoder; None without pyarrow, because a catalog does not need it."""
+    """Return a decoder; None without pyarrow, which a catalog does not require."""
     try:
         records = importlib.import_module("tieredstore.kafka.records")
     except ModuleNotFoundError:

@@ -1,8 +1,8 @@
-"""Lineages of many partitions: decides what must be read besides manifests, and reads it.
+"""Traces the lineages of many partitions: decides what to read besides manifests, and reads it.
 
-A segment's claims are compared with its contents before it displaces another segment. A manifest has no checksum: one
-wrong digit extends a segment over the following ones, or puts it into a leader epoch in which it never was. Then the
-offsets of other segments would count as covered, or its own as superseded.
+Before a segment displaces another one, its manifest is compared with its contents. A manifest has no checksum: one
+wrong digit could extend a segment over the following ones, or put it into a leader epoch that it never had. The offsets
+of other segments would then count as covered, or its own as superseded.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _INDEXES_OF_AN_EPOCH: Final = 3
-"""How many indexes to try per epoch: if its earliest copies do not span its beginning, later ones do not either."""
+"""Number of indexes to try per epoch: if its earliest copies do not span its beginning, later ones do not either."""
 
 
 @dataclass(frozen=True, slots=True)
 class TracedPartition:
-    """One partition's segments, their ruler, and its leader-epoch index if that was needed.
+    """Segments of one partition, the ruling segment, and its leader-epoch index if it was needed.
 
     ``proven`` are the segments whose end and epochs were compared with their contents, and corrected.
     """
@@ -68,7 +68,7 @@ class TracedPartition:
 
 @dataclass(frozen=True, slots=True)
 class KnownProofs:
-    """Results to reuse: leader-epoch indexes, and segments whose end and epochs were proven."""
+    """Results of earlier runs: leader-epoch indexes, and segments whose end and epochs were proven."""
 
     histories: Mapping[RemoteLogSegmentId, LeaderEpochs] = field(default_factory=dict[RemoteLogSegmentId, LeaderEpochs])
     segments: Collection[RemoteLogSegmentId] = frozenset()
@@ -76,7 +76,7 @@ class KnownProofs:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """The partitions with segments, and the segments that turned out not to count."""
+    """The partitions with segments, and the segments that do not count."""
 
     partitions: list[TracedPartition]
     problems: list[Problem]
@@ -92,9 +92,9 @@ def trace_partitions(
 ) -> Traced:
     """Trace the lineage of each partition of ``segments``.
 
-    Two requests for an index that is needed and not ``known``, and two for each further one that restores what
+    An index that is needed and not ``known`` takes two requests; so does each further index that restores what
     retention had truncated from it. A segment that claims to overlap others, or to be of a superseded leader epoch, is
-    first compared with its own objects, three requests. An error in one partition's index takes the place of its
+    first compared with its own objects, by three requests. An error in one partition's index takes the place of its
     lineage; an error of the store is raised.
     """
     grouped: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = defaultdict(list)
@@ -102,7 +102,7 @@ def trace_partitions(
     before: TopicIdPartition | None = None
     for segment in segments:
         where = segment.remote_log_segment_id.topic_id_partition
-        # Usually the same object, whose hash would take a hundred times as long.
+        # Compare by identity: it is usually the same object, and hashing takes a hundred times as long.
         if where is not before:
             group, before = grouped[where], where
         group.append(segment)
@@ -116,13 +116,13 @@ def trace_partitions(
 
 
 def catalog_of(traced: Traced, problems: Iterable[Problem]) -> Catalog:
-    """Make the catalog of these partitions; ``problems`` are those met before."""
+    """Make the catalog of these partitions; ``problems`` are those found before."""
     segments = {partition.ruler.topic_id_partition: partition.segments for partition in traced.partitions}
     return Catalog.of(dict(sorted(segments.items())), (*problems, *traced.problems))
 
 
 class _Tracing:
-    """One partition on its way from manifests to a lineage."""
+    """Traces one partition, from manifests to a lineage."""
 
     def __init__(self, source: SegmentSource, segments: Iterable[RemoteLogSegmentMetadata], known: KnownProofs) -> None:
         self._source = source
@@ -142,7 +142,7 @@ class _Tracing:
                 history = self._history(ruler)
                 lineage = trace_lineage(list(self._segments.values()), ruler, history)
                 doubtful = [part.segment for part in lineage.superseded]
-            # An error of one partition is raised on access to it; the others stay valid.
+            # Keep the error in place of the lineage, so that other partitions stay usable.
             except (
                 CorruptDataError,
                 UnknownKeyError,
@@ -151,7 +151,7 @@ class _Tracing:
                 SegmentNotFoundError,
             ) as error:
                 lineage, doubtful = _explain(ruler, error), [ruler]
-            # Each segment is proven once, so this loop ends.
+            # Each segment is proven at most once, so this loop ends.
             if not self._prove(doubtful):
                 segments = PartitionSegments.of(self._segments.values(), lineage)
                 known = history if isinstance(lineage, Lineage) else None
@@ -171,13 +171,13 @@ class _Tracing:
             segment, own = before
             asked.add(segment.remote_log_segment_id)
             earlier = own
-            # Its metadata have its own epochs; the index also has those before.
+            # The segment's metadata have its own epochs; its index also has earlier ones.
             with self._untold(own[-1], segment):
                 earlier = join_epochs(self._index(segment), own)
             history = join_epochs(earlier, history)
 
     def _bridge(self, history: LeaderEpochs, asked: set[RemoteLogSegmentId]) -> LeaderEpochs:
-        """Restore the truncated front of the history, as far as segments span the cuts."""
+        """Restore the truncated beginning of the history, as far as other segments' indexes have it."""
         tries = 0
         while tries < _INDEXES_OF_AN_EPOCH:
             older = earliest_of_first_epoch(self._segments.values(), history, asked)
@@ -195,18 +195,18 @@ class _Tracing:
     @staticmethod
     @contextlib.contextmanager
     def _untold(entry: tuple[int, int], segment: RemoteLogSegmentMetadata) -> Generator[None]:
-        """Ignore an index that is unreadable: another one may have the same epochs."""
+        """Log and ignore an unreadable index, because another segment's may have the same epochs."""
         try:
             yield
         except (CorruptDataError, UnknownKeyError, WrongKeyError, IndexNotRecordedError, SegmentNotFoundError) as error:
             _logger.warning("which leaders came before %s cannot be told by %s: %s", entry, segment, error)
 
     def _index(self, segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
-        # It never changes under its id, so the catalog file may keep it.
+        # An index never changes under its id, so the catalog file may keep it.
         return self._known.histories.get(segment.remote_log_segment_id) or read_history(self._source, segment)
 
     def _prove(self, doubtful: Iterable[RemoteLogSegmentMetadata]) -> bool:
-        """Compare these segments with their contents, each once; return True if there were any."""
+        """Compare these segments with their contents, each once; return True if any was compared."""
         asked = {segment.remote_log_segment_id for segment in doubtful} - self._asked - set(self._known.segments)
         for segment_id in sorted(asked):
             self._prove_one(segment_id)
@@ -218,28 +218,28 @@ class _Tracing:
         try:
             self._segments[segment_id] = prove_segment(self._source, segment)
             self._proven.add(segment_id)
-        # Retention deletes segments all the time.
+        # Retention may have deleted it.
         except SegmentNotFoundError:
             del self._segments[segment_id]
         except CorruptDataError as error:
             del self._segments[segment_id]
             self._problems.append(Problem(ProblemKind.DAMAGED, segment_id, segment.start_offset, str(error)))
-        # A caller that relies on its claims will meet the missing key.
+        # A caller that needs the segment will get the error about the key.
         except (UnknownKeyError, WrongKeyError):
             pass
 
 
 def _explain(ruler: RemoteLogSegmentMetadata, error: TieredStoreError) -> TieredStoreError:
-    """Return the same error, with what stays unknown without the index."""
+    """Return an error of the same class that adds the consequence for the partition."""
     return type(error)(f"which segments make up {ruler.topic_id_partition} cannot be told: {error}")
 
 
 def find_overlapping(segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[RemoteLogSegmentMetadata]:
-    """Yield the segments that claim to reach into a following one; copies of the same offsets do not count as such."""
+    """Yield the segments that claim to reach into a following one; copies of equal offsets do not count."""
     ordered = sorted(segments, key=attrgetter("start_offset"))
     if all(one.end_offset < following.start_offset for one, following in itertools.pairwise(ordered)):
         return  # the usual case
-    # At one start the longest comes first, because it hides the others.
+    # Of segments with one start, the longest comes first, because it covers the others.
     by_extent = sorted(ordered, key=lambda segment: (segment.start_offset, -segment.end_offset))
     extents = [list(group) for _, group in itertools.groupby(by_extent, key=_extent)]
     for group, following in itertools.pairwise(extents):
@@ -248,10 +248,10 @@ def find_overlapping(segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[R
 
 
 def prove_segment(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
-    """Return the segment with the end of its last batch, and with its own leader epochs.
+    """Return the segment with the end of its last batch and with its own leader epochs, by three requests.
 
-    Three requests. If compaction removed the last batches, it ends before its claim, and is still valid: no record is
-    after it. Raise CorruptDataError for a damaged log; UnknownKeyError if it cannot be opened.
+    If compaction removed its last batches, it ends earlier than it claimed, and is still valid: it has no record after
+    that. Raise CorruptDataError for a damaged log, UnknownKeyError if it cannot be decrypted.
     """
     last = last_batch(source, segment)
     if last is None or last.last_offset < segment.start_offset:
@@ -261,17 +261,17 @@ def prove_segment(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> R
 
 
 def _own_epochs(source: SegmentSource, segment: RemoteLogSegmentMetadata, last: BatchHeader) -> LeaderEpochs:
-    """Return the epochs of the leader-epoch index, unless the log supports the manifest's."""
+    """Return the epochs of the leader-epoch index, or the manifest's if the log supports those."""
     said = segment.segment_leader_epochs
     try:
         history = read_history(source, segment)
-    # Then it rules nothing either, and no other witness contradicts the manifest.
+    # Without a readable index nothing contradicts the manifest.
     except CorruptDataError:
         return said
     indexed = segment_leader_epochs(history, segment.start_offset, segment.end_offset)
     if not indexed:
         return said
-    # Each batch has the epoch of its leader. Neither index nor manifest has a checksum; the batch is the third witness.
+    # Neither index nor manifest has a checksum. The last batch, which has its leader's epoch, decides between them.
     index_is_wrong = last.partition_leader_epoch not in (-1, indexed[-1][0])
     return said if said and index_is_wrong else indexed
 

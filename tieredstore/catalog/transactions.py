@@ -1,4 +1,4 @@
-"""The transactions of one segment: by its indexes, and by its log."""
+"""Transactions of one segment, from its indexes or its log."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 
 def opened_at_end(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> dict[int, int]:
-    """Return the producers with open transactions at the segment's end, by its snapshot, and their first offsets.
+    """Return the producers with open transactions at the segment's end, and the transactions' first offsets.
 
-    Two requests, none if another index was read before. Raise IndexesCorruptError for a damaged one.
+    It reads the producer snapshot, by two requests, or none if another index was read before. Raise IndexesCorruptError
+    if it is damaged.
     """
     try:
         with source.fetch_index(segment, IndexType.PRODUCER_SNAPSHOT) as stream:
@@ -33,9 +34,10 @@ def opened_at_end(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> d
 def read_aborted(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> Sequence[AbortedTransaction]:
     """Return the entries of the segment's transaction index.
 
-    Two requests; none for a segment that is known to have none. Raise IndexesCorruptError for a damaged one.
+    It takes two requests, or none if the segment is known to have no entries. Raise IndexesCorruptError if it is
+    damaged.
     """
-    # None means unknown; then read the index.
+    # None means unknown, so read the index.
     if segment.txn_idx_empty:
         return ()
     try:
@@ -54,9 +56,9 @@ def end_markers(
     producers: Collection[int],
     position: int = 0,
 ) -> Generator[TransactionStep]:
-    """Yield the markers of ``producers`` from offset ``start`` on, in order; the caller may shrink ``producers``.
+    """Yield the markers of ``producers`` from offset ``start`` on, in order; the caller may remove producers meanwhile.
 
-    The log is read from the batch border at ``position`` on.
+    Read the log from byte ``position`` on, which must be a batch border.
     """
     with closing(steps_of(source, segment, position)) as steps:
         for step in steps:
@@ -65,7 +67,7 @@ def end_markers(
 
 
 def steps_of(source: SegmentSource, segment: RemoteLogSegmentMetadata, position: int = 0) -> Generator[TransactionStep]:
-    """Yield the beginnings and ends of transactions in a log from the batch border at ``position`` on.
+    """Yield the beginnings and ends of transactions in a log, from byte ``position`` (a batch border) on.
 
     Raise SegmentCorruptError for an invalid batch.
     """

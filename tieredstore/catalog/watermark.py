@@ -1,7 +1,7 @@
-"""The progress of a partition's upload: a small object that is replaced after each segment.
+"""Progress of a partition's upload: a small object that is replaced after each segment.
 
-``<prefix>!tieredstore/watermarks/<topic>-<topic id>/<partition>.json``. The segments themselves are the truth: a lost
-or damaged watermark is rebuilt from them. Only the offsets that could not be uploaded are recorded nowhere else.
+Its key is ``<prefix>!tieredstore/watermarks/<topic>-<topic id>/<partition>.json``. A lost or damaged watermark is
+rebuilt from the segments in the bucket. Only the offsets that could not be uploaded are recorded nowhere else.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _logger: Final = logging.getLogger(__name__)
 
 VERSION: Final = 1
 MAX_BYTES: Final = 8 << 20
-"""The maximum size of a watermark; a larger object is invalid."""
+"""Maximum size of a watermark; a larger object is invalid."""
 
 _FOLDER: Final = "!tieredstore/watermarks/"
 _HOLES: Final = "!tieredstore/holes/"
@@ -51,8 +51,8 @@ _UuidText: TypeAlias = Annotated[str, AfterValidator(lambda text: str(Uuid.parse
 class Hole:
     """Offsets (both ends inclusive) that were not uploaded, with reason, time, and broker.
 
-    ``quarantine`` is the key prefix of the bytes that were saved of them; None if nothing was left. ``leader_epochs``
-    are those of the records, as far back as known (see :func:`epochs_within`); none if there was no record.
+    ``quarantine`` is the key prefix of the bytes saved from them; None if none were left. ``leader_epochs`` are those
+    of the records, as far back as known (see :func:`epochs_within`); empty without records.
     """
 
     first_offset: _Offset
@@ -64,7 +64,7 @@ class Hole:
     leader_epochs: _Epochs = ()
 
     def without(self, first: int, last: int) -> Iterator[Hole]:
-        """Yield the parts that remain when these offsets are present; ends are inclusive."""
+        """Yield the parts that remain without the offsets from ``first`` to ``last`` (inclusive)."""
         if last < self.first_offset or self.last_offset < first:
             yield self
             return
@@ -76,9 +76,7 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class MoveBack:
-    """The watermark was at ``from_offset`` when a newer leader epoch turned out to begin at ``to_offset``, before
-    it.
-    """
+    """A move of the watermark back from ``from_offset`` to ``to_offset``, where a newer leader epoch begins."""
 
     from_offset: _Offset
     to_offset: _Offset
@@ -88,7 +86,7 @@ class MoveBack:
 
 @dataclass(frozen=True, slots=True)
 class ShippedSegment:
-    """The segment before the watermark."""
+    """The last uploaded segment."""
 
     id: _UuidText
     base_offset: _Offset
@@ -97,8 +95,9 @@ class ShippedSegment:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """All offsets before ``next_offset`` are uploaded, except the holes. ``leader_epoch`` is the greatest of its
-    writers, or -1.
+    """Progress of a partition: all offsets before ``next_offset`` are uploaded, except the holes.
+
+    ``leader_epoch`` is the greatest epoch of its writers, or -1.
     """
 
     where: TopicIdPartition
@@ -113,7 +112,7 @@ class Watermark:
     def behind(
         self, segment: ShippedSegment | None, next_offset: int, epoch: int, broker_id: int, at_ms: int
     ) -> Watermark:
-        """Return the watermark after one more segment, uploaded now or found in the store."""
+        """Return the watermark after another segment, which was uploaded now or found in the store."""
         return dataclasses.replace(
             self,
             next_offset=next_offset,
@@ -127,7 +126,7 @@ class Watermark:
         """Return the watermark after offsets that cannot be uploaded."""
         last = self.holes[-1] if self.holes else None
         holes = (*self.holes, hole)
-        # A run of lost segments is one hole.
+        # Join it to the previous hole: adjacent lost segments are one hole.
         if (
             last is not None
             and hole.quarantine is None
@@ -146,17 +145,17 @@ class Watermark:
         )
 
     def back(self, to_offset: int, epoch: int, broker_id: int, at_ms: int) -> Watermark:
-        """Return the watermark at the start of a newer leader epoch, which wrote other records from there on."""
+        """Return the watermark moved back to the start of a newer leader epoch, where the records differ."""
         move = MoveBack(self.next_offset, to_offset, epoch, at_ms)
         return dataclasses.replace(
             self.behind(None, to_offset, epoch, broker_id, at_ms),
             moved_back=(*self.moved_back, move),
-            # The newer epoch's uploads decide again about the offsets of later holes.
+            # Drop later holes: uploads of the newer epoch decide about their offsets again.
             holes=tuple(hole for hole in self.holes if hole.first_offset < to_offset),
         )
 
     def filled(self, shipped: Iterable[tuple[int, int]]) -> Watermark:
-        """Return the watermark without the parts of its holes that were uploaded since; ends are inclusive."""
+        """Return the watermark without the parts of holes that were uploaded since; ends are inclusive."""
         holes = list(self.holes)
         for first, last in shipped:
             holes = [part for hole in holes for part in hole.without(first, last)]
@@ -164,12 +163,12 @@ class Watermark:
 
     @property
     def missing_extents(self) -> list[tuple[int, int]]:
-        """The first and last offset of each of its holes."""
+        """First and last offset of each hole."""
         return [(hole.first_offset, hole.last_offset) for hole in self.holes]
 
     @property
     def missing(self) -> int:
-        """The number of offsets in its holes."""
+        """Number of offsets in the holes."""
         return sum(hole.last_offset - hole.first_offset + 1 for hole in self.holes)
 
     def to_bytes(self) -> bytes:
@@ -181,11 +180,11 @@ class Watermark:
 
     @classmethod
     def parse(cls, raw: bytes | None, where: TopicIdPartition, made_id: Uuid | None = None) -> Watermark:
-        """Parse an object's content, None if that is too large. Raise CorruptDataError if it is not the partition's
+        """Parse an object's content, None if it is too large; raise CorruptDataError if it is not the partition's
         watermark.
 
-        ``made_id`` is the topic's if the layout has one place for all topics of a name, and brokers may not know
-        ids: it matches any id. Another real id means a re-created topic: ConfigError.
+        If the layout stores no topic ids, ``made_id`` is the id derived from the topic's name, which matches any id.
+        Raise ConfigError if ``where`` and the watermark have different real ids: the topic was re-created.
         """
         try:
             document = _adapter().validate_python(json.loads(raw or b""))
@@ -213,7 +212,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """The object as written; Strict and the bounds of its fields make pydantic refuse anything else."""
+    """The JSON object as written. Strict types and bounds make pydantic refuse anything else."""
 
     version: Annotated[int, Strict()]
     topic: str
@@ -228,7 +227,7 @@ class _Document:
     moved_back: tuple[MoveBack, ...]
 
     def require(self, where: TopicIdPartition, made_id: Uuid | None) -> None:
-        """Raise ValueError unless version and partition match; any topic id matches if ids are derived."""
+        """Raise ValueError if version or partition do not match; any topic id matches if ids are derived."""
         if self.version != VERSION:
             raise ValueError("it is of another version")
         topic_id = self.topic_id if made_id is not None else str(where.topic_id)
@@ -244,7 +243,7 @@ def _adapter() -> TypeAdapter[_Document]:
 def read_watermark(
     store: ObjectStore, prefix: str, where: TopicIdPartition, made_id: Uuid | None = None
 ) -> Watermark | None:
-    """Read a partition's watermark, with one request; None if there is none. Raise the errors of ``parse``."""
+    """Read a partition's watermark, by one request, or None if it has none; raise the errors of ``parse``."""
     try:
         return Watermark.parse(store.get_small(watermark_key(prefix, where), MAX_BYTES), where, made_id)
     except ObjectNotFoundError:
@@ -252,16 +251,16 @@ def read_watermark(
 
 
 class StoredMoves:
-    """The moves back of a bucket's watermarks. A watermark is read again if its object has changed. For one thread."""
+    """Moves back of a bucket's watermarks; reads a watermark again if its object has changed. For one thread."""
 
     def __init__(self, source: SegmentSource) -> None:
         self._source = source
         self._known: dict[TopicIdPartition, tuple[ObjectInfo, tuple[MoveBack, ...]]] = {}
 
     def look(self, partitions: Iterable[TopicIdPartition]) -> None:
-        """Update the watermarks of these partitions: one listing, and a request for each that has changed.
+        """Update the watermarks of these partitions, by one listing and one request for each that has changed.
 
-        A corrupt one is logged, and has no moves.
+        Log a corrupt watermark, and treat it as one without moves.
         """
         layout = self._source.layout
         keys = {
@@ -288,11 +287,11 @@ class StoredMoves:
                 self._known.update(zip(changed, zip(changed.values(), read, strict=True), strict=True))
 
     def of(self, where: TopicIdPartition) -> tuple[MoveBack, ...]:
-        """Return the moves of a partition as of the last look; none without a watermark."""
+        """Return a partition's moves back at the last ``look``; none without a watermark."""
         return self._known[where][1] if where in self._known else ()
 
     def _knows(self, where: TopicIdPartition, info: ObjectInfo) -> bool:
-        # Folders have no etag; a watermark with another move is longer.
+        # Listings of folders have no etag, but a watermark with another move is longer.
         is_told = info.etag is not None or info.modified_ms is not None
         return is_told and where in self._known and self._known[where][0] == info
 
@@ -301,7 +300,7 @@ class StoredMoves:
 
 
 def read_moves(source: SegmentSource, where: TopicIdPartition) -> tuple[MoveBack, ...]:
-    """Read the moves back of a partition's watermark, with one request; log a warning if it is corrupt."""
+    """Read the moves back of a partition's watermark, by one request; log a warning if it is corrupt."""
     made_id = source.layout.derived_id(where.topic)
     try:
         mark = read_watermark(source.store, source.layout.prefix, where, made_id)
@@ -312,17 +311,17 @@ def read_moves(source: SegmentSource, where: TopicIdPartition) -> tuple[MoveBack
 
 
 def hole_key(prefix: str, where: TopicIdPartition) -> str:
-    """Return the key of the mark that a partition's watermark has holes: only a hint where to look."""
+    """Return the key of a marker object, a hint that the partition's watermark has holes."""
     return f"{prefix}{_HOLES}{where.topic}-{where.topic_id}/{where.partition}"
 
 
 def hole_prefix(prefix: str) -> str:
-    """Return the common prefix of these marks."""
+    """Return the common prefix of these marker objects."""
     return f"{prefix}{_HOLES}"
 
 
 def partition_of_hole(prefix: str, key: str) -> TopicIdPartition | None:
-    """Return the partition of a mark; None for another key."""
+    """Return the partition of a marker's key; None for another key."""
     match = _MARK.fullmatch(key.removeprefix(hole_prefix(prefix)))
     if match is None:
         return None
@@ -333,10 +332,10 @@ def partition_of_hole(prefix: str, key: str) -> TopicIdPartition | None:
 
 
 def epochs_within(epochs: LeaderEpochs, first: int, last: int) -> LeaderEpochs:
-    """Return the epochs in force from one offset to another, as far back as they are known.
+    """Return the epochs in force from ``first`` to ``last``, as far back as they are known.
 
-    If none of these is known any more, return the first known one, although it begins later: a replica whose log has
-    that epoch there has the same records before it.
+    If no epoch in force there is known any more, return the first known one, although it begins later: a replica with
+    that epoch has the same records before it.
     """
     if epochs and epochs[0][1] <= first:
         return segment_leader_epochs(epochs, first, last)
@@ -344,10 +343,10 @@ def epochs_within(epochs: LeaderEpochs, first: int, last: int) -> LeaderEpochs:
 
 
 def watermark_key(prefix: str, where: TopicIdPartition, *, is_derived: bool = False) -> str:
-    """Return the key of a partition's watermark; with an id derived from the name, the key that a listing has."""
+    """Return the key of a partition's watermark; with ``is_derived``, as a listing without topic ids shows it."""
     return f"{prefix}{_FOLDER}{where.topic}{'' if is_derived else f'-{where.topic_id}'}/{where.partition}.json"
 
 
 def reason_of(error: object) -> str:
-    """Return the reason of a hole, in a sentence of bounded length."""
+    """Return the reason of a hole as a sentence of bounded length."""
     return str(error)[:_LONGEST_REASON]
