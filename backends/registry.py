@@ -24,27 +24,26 @@ from tieredstore.config.loading import settings_from
 from tieredstore.config.properties import own_properties, read_properties
 from tieredstore.config.settings import Settings
 from tieredstore.errors import ConfigError, excerpt
-from tieredstore.installation import install_command
+from tieredstore.installation import Extra
 from tieredstore.model import Properties
 from tieredstore.redaction import redacted
 
 
 @dataclass(frozen=True, slots=True)
 class StoreClass:
-    """Module and name of a store's class. ``extra`` installs the packages ``sdk``; both are empty if none is needed."""
+    """Module and name of a store's class, and the extra that installs its SDK."""
 
     module: str
     name: str
     extra: str = ""
-    sdk: tuple[str, ...] = ()
 
 
 BY_SETTING: Final[dict[str, StoreClass]] = {
     "filesystem": StoreClass("tieredstore.backends.filesystem.store", "FilesystemObjectStore"),
     "memory": StoreClass("tieredstore.backends.memory", "MemoryObjectStore"),
-    "s3": StoreClass("tieredstore.backends.s3.store", "S3ObjectStore", "s3", ("boto3", "botocore")),
-    "gcs": StoreClass("tieredstore.backends.gcs.store", "GcsObjectStore", "gcs", ("google", "requests")),
-    "azure": StoreClass("tieredstore.backends.azure.store", "AzureObjectStore", "azure", ("azure", "requests")),
+    "s3": StoreClass("tieredstore.backends.s3.store", "S3ObjectStore", "s3"),
+    "gcs": StoreClass("tieredstore.backends.gcs.store", "GcsObjectStore", "gcs"),
+    "azure": StoreClass("tieredstore.backends.azure.store", "AzureObjectStore", "azure"),
 }
 """The store classes by their values of ``storage.backend.class``."""
 
@@ -159,14 +158,9 @@ def _load(entry: StoreClass) -> type[ObjectStore]:
 
 def _module(entry: StoreClass) -> ModuleType:
     try:
-        return importlib.import_module(entry.module)
+        with Extra(f"the store {entry.extra or entry.name}", entry.extra):
+            return importlib.import_module(entry.module)
     except ModuleNotFoundError as error:
-        missing = error.name or ""
-        # Any other missing module is a fault of the installation; the ImportError describes it best.
-        if missing.partition(".")[0] in entry.sdk:
-            raise ConfigError(
-                f"the store {entry.name} needs the package {missing}: {install_command(entry.extra)}"
-            ) from error
-        if f"{entry.module}.".startswith(f"{missing}."):
+        if f"{entry.module}.".startswith(f"{error.name}."):
             raise ConfigError(f"there is no module {entry.module}, which storage.backend.class names") from error
         raise

@@ -71,18 +71,14 @@ def __getattr__(name: str) -> object:  # noqa: C901  a table
             from tieredstore.config import settings  # noqa: PLC0415
 
             return settings.Settings
+        case "BatchConsumer" | "BatchProducer":
+            from tieredstore import pubsub  # noqa: PLC0415
+
+            return getattr(pubsub, name)
         case "Consumer":
             from tieredstore import consumer  # noqa: PLC0415
 
             return consumer.Consumer
-        case "BatchConsumer":
-            from tieredstore.pubsub.consume import consumer as batch_consumer  # noqa: PLC0415
-
-            return batch_consumer.BatchConsumer
-        case "BatchProducer":
-            from tieredstore.pubsub.produce import producer  # noqa: PLC0415
-
-            return producer.BatchProducer
         case "Uploader":
             from tieredstore.uploader import uploader  # noqa: PLC0415
 

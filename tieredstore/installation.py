@@ -3,52 +3,138 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+import shutil
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
+
+from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 _NAME: Final = "tieredstore"
 
+PACKAGES: Final = {
+    "azure": "azure", "boto3": "s3", "botocore": "s3", "confluent_kafka": "kafka", "cramjam": "arrow",
+    "diskcache": "cache", "duckdb": "query", "fastavro": "avro", "google": "gcs", "hvac": "vault", "isal": "arrow",
+    "kazoo": "uploader", "lz4": "arrow", "matplotlib": "plot", "pandas": "pandas", "polars": "polars",
+    "pyarrow": "arrow", "pyiceberg": "iceberg", "pyspark": "spark", "requests": "avro", "socks": "s3",
+    "thriftpy2": "thrift", "watchdog": "uploader",
+}  # fmt: skip
+"""The optional packages, by the names that imports use, and an extra that installs each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """The packages of an extra, for the imports in a ``with`` block.
+
+    If one is missing there, ConfigError names it and the command that adds the extra. Another missing module is a fault
+    of the installation, which its own error describes best. Without ``name`` it is the extra of the missing package.
+    """
+
+    purpose: str
+    name: str = ""
+
+    def missing(self, error: ModuleNotFoundError) -> ConfigError | None:
+        """Return the error for users; None if the module is not from an optional package."""
+        package = (error.name or "").partition(".")[0]
+        if package not in PACKAGES:
+            return None
+        return ConfigError(f"{self.purpose} needs {error.name}: {install_command(self.name or PACKAGES[package])}")
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, ModuleNotFoundError) and (told := self.missing(error)) is not None:
+            raise told from error
+
 
 def install_command(extra: str) -> str:
-    """Return the command that adds ``extra`` to this kind of installation.
+    """Return the command that adds ``extra`` to this installation, in the words of the tool that made it.
 
-    ``pip install '.[s3]'`` in the clone that it came from, ``pip install 'tieredstore[s3]'`` from an index.
+    A tool's own environment is made anew, so the command repeats its present extras: ``uv tool install
+    'tieredstore[query,s3]'``.
     """
-    return f"pip install {_requirement(extra)}"
+    import sys  # noqa: PLC0415  all of this is needed only to tell a user
+
+    prefix, (origin, installer) = Path(sys.prefix), _origin()
+    if (record := prefix / "pipx_metadata.json").exists():
+        present = json.loads(record.read_text())["main_package"]["package_or_url"] or ""
+        return f"pipx install --force {_requirement(origin, {*_extras_in(present), extra})}"
+    if (record := prefix / "uv-receipt.toml").exists():
+        extras, others = _receipt(record)
+        return " ".join([f"uv tool install {_requirement(origin, {*extras, extra})}", *others])
+    if installer != "uv":
+        return f"{_pip(Path(sys.executable))} install {_requirement(origin, {extra})}"
+    if prefix.parent.name.startswith(_ONE_RUN):
+        return f"uvx --with {_requirement(origin, {extra})} {_NAME}"
+    if not (prefix.parent / "uv.lock").exists():
+        return f"uv pip install {_requirement(origin, {extra})}"
+    if _folder_of(origin) == prefix.parent:
+        return f"uv sync --inexact --extra {extra}"
+    return f"uv add {_requirement(origin, {extra})}"
 
 
-def _requirement(extra: str) -> str:
+_ONE_RUN: Final = ("archive-v", "builds-v", "environments-v")
+"""The beginnings of folders in uv's cache that hold environments of a single run."""
+
+
+def _pip(python: Path) -> str:
+    """Return pip's command: by its path if the environment is not the active one."""
+    found = shutil.which("pip")
+    return "pip" if found and Path(found).parent == python.parent else f"{shlex.quote(str(python))} -m pip"
+
+
+def _origin() -> tuple[Mapping[str, Any], str]:
+    """Return the record of a package that came from no index (PEP 610), empty for one that did, and the installer."""
     from importlib import metadata  # noqa: PLC0415  fifty modules that few processes need
 
     try:
-        # pip's record of a package that came from no index (PEP 610).
-        recorded = metadata.distribution(_NAME).read_text("direct_url.json")
+        installed = metadata.distribution(_NAME)
     except metadata.PackageNotFoundError:
-        return _of_folder(Path(__file__).resolve().parent.parent, extra)
-    if recorded is None:
-        return shlex.quote(f"{_NAME}[{extra}]")
-    origin: Mapping[str, Any] = json.loads(recorded)
-    url: str = origin["url"]
-    if "dir_info" in origin:
-        folder = Path(unquote(urlsplit(url).path))
-        option = "-e " if origin["dir_info"].get("editable") else ""
-        return option + _of_folder(folder, extra)
-    url = _shown(url)
+        return {"url": Path(__file__).resolve().parent.parent.as_uri(), "dir_info": {}}, ""
+    return json.loads(installed.read_text("direct_url.json") or "{}"), (installed.read_text("INSTALLER") or "").strip()
+
+
+def _extras_in(requirement: str) -> list[str]:
+    listed = re.search(r"\[([\w,\s-]*)\]", requirement)
+    return [extra.strip() for extra in listed[1].split(",")] if listed else []
+
+
+def _receipt(path: Path) -> tuple[list[str], list[str]]:
+    """Return the extras in uv's record of a tool, and ``--with`` for each package beside it."""
+    import tomllib  # noqa: PLC0415  for this file alone
+
+    required = tomllib.loads(path.read_text())["tool"]["requirements"]
+    extras = [extra for one in required if one["name"] == _NAME for extra in one.get("extras", ())]
+    return extras, [f"--with {one['name']}" for one in required if one["name"] != _NAME]
+
+
+def _folder_of(origin: Mapping[str, Any]) -> Path | None:
+    return Path(unquote(urlsplit(origin["url"]).path)) if "dir_info" in origin else None
+
+
+def _requirement(origin: Mapping[str, Any], extras: set[str]) -> str:
+    listed = f"[{','.join(sorted(extras))}]"
+    folder = _folder_of(origin)
+    if folder is not None:
+        # As typed inside the clone.
+        place = "." if folder == Path.cwd() else str(folder)
+        return ("-e " if origin["dir_info"].get("editable") else "") + shlex.quote(place + listed)
+    if not origin:
+        return shlex.quote(_NAME + listed)
+    url = _shown(origin["url"])
     if "vcs_info" in origin:
         url = f"{origin['vcs_info']['vcs']}+{url}@{origin['vcs_info']['commit_id']}"
-    return shlex.quote(f"{_NAME}[{extra}] @ {url}")
-
-
-def _of_folder(folder: Path, extra: str) -> str:
-    # As typed inside the clone.
-    place = "." if folder == Path.cwd() else str(folder)
-    return shlex.quote(f"{place}[{extra}]")
+    return shlex.quote(f"{_NAME}{listed} @ {url}")
 
 
 def _shown(url: str) -> str:

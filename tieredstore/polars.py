@@ -11,21 +11,24 @@ from contextlib import closing, nullcontext
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import polars as pl
-import pyarrow as pa
-import pyarrow.dataset as ds
-from polars.io.plugins import register_io_source
-
 from tieredstore.errors import ConfigError
+from tieredstore.installation import Extra
 from tieredstore.model import DEFAULT_ISOLATION
-from tieredstore.query.arguments import check_client, check_topic
-from tieredstore.query.batch_tables import BatchTable, batch_tables, batches_beside
-from tieredstore.query.table_names import BATCHES
-from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, topic_schema
-from tieredstore.query.topic_table import TableOptions, TopicTable
 from tieredstore.remote.stores import StoreLike, manager_of
-from tieredstore.values import Binary, ValueType
-from tieredstore.values.json_text import is_json
+
+with Extra("tieredstore.polars", "polars"):
+    import polars as pl
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+    from polars.io.plugins import register_io_source
+
+    from tieredstore.query.arguments import check_client, check_topic
+    from tieredstore.query.batch_tables import BatchTable, batch_tables, batches_beside
+    from tieredstore.query.table_names import BATCHES
+    from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, topic_schema
+    from tieredstore.query.topic_table import TableOptions, TopicTable
+    from tieredstore.values import Binary, ValueType
+    from tieredstore.values.json_text import is_json
 
 if TYPE_CHECKING:
     from tieredstore.model import Isolation

@@ -15,10 +15,6 @@ from functools import partial
 from typing import Any, Final, Self, TypeAlias, TypeVar, cast
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-import requests
-
-from tieredstore.backends.http.deadlines import within
-from tieredstore.backends.http.session import BoundedAdapter, HttpLimits, configure
 from tieredstore.errors import (
     ConfigError,
     RegistryDeniedError,
@@ -29,11 +25,18 @@ from tieredstore.errors import (
     excerpt,
     quoted,
 )
+from tieredstore.installation import Extra
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.per_process import PerProcess
 from tieredstore.process.retry import Attempt, RetryPolicy
 from tieredstore.redaction import redacted
 from tieredstore.values.avro import AvroSchema, ReferringSchema
+
+with Extra("a schema registry", "avro"):
+    import requests
+
+    from tieredstore.backends.http.deadlines import within
+    from tieredstore.backends.http.session import BoundedAdapter, HttpLimits, configure
 
 _URL: Final = "schema.registry.url"
 _OPTIONAL_PREFIX: Final = "schema.registry."

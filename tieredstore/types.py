@@ -74,9 +74,16 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:  # noqa: C901  a table
+def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tieredstore.installation import Extra  # noqa: PLC0415
+
+    with Extra(f"tieredstore.types.{name}"):
+        return _load(name)
+
+
+def _load(name: str) -> object:  # noqa: C901  a table
     module: object
     match name:
         case "Avro" | "Binary" | "Json" | "Text" | "ValueType":

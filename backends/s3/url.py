@@ -7,7 +7,7 @@ from urllib.parse import SplitResult
 
 from tieredstore.backends.contract.urls import bucket_of, prefix_of
 from tieredstore.errors import ConfigError
-from tieredstore.installation import install_command
+from tieredstore.installation import Extra
 from tieredstore.model import Properties
 
 
@@ -35,11 +35,9 @@ def _of_environment(parts: SplitResult, of_file: Properties) -> dict[str, str]:
 
 def _region_of_profile(scheme: str) -> str | None:
     """Return the region from ``AWS_DEFAULT_REGION`` or the SDK's profile; raise ConfigError without profile or SDK."""
-    try:
+    with Extra(f"{scheme}://", "s3"):
         import botocore.session  # noqa: PLC0415  other stores are opened without it
         from botocore.exceptions import ConfigParseError, ProfileNotFound  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"{scheme}:// needs the package {error.name}: {install_command('s3')}") from error
     try:
         region = botocore.session.get_session().get_config_variable("region")
     except (ConfigParseError, ProfileNotFound) as error:

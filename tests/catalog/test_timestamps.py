@@ -203,7 +203,9 @@ def test_without_the_decoder_the_extra_is_named(
 ) -> None:
     metadata = copied(manager, tmp_path, [5, 6, 7, 8])
     lineage = trace_lineage([metadata], metadata, None)
-    monkeypatch.setitem(sys.modules, "tieredstore.kafka.records", None)
+    for name in [name for name in sys.modules if name.startswith("tieredstore.kafka.records")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert offset_for_time(manager, lineage, 5) == OffsetAndTimestamp(0, 5)  # the header is sufficient
     with pytest.raises(ConfigError, match=r"pip install .*\[arrow\]"):
         offset_for_time(manager, lineage, 6)

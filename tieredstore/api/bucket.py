@@ -26,6 +26,7 @@ from tieredstore.api.scopes import (
 )
 from tieredstore.api.tables import Table, told
 from tieredstore.errors import ConfigError
+from tieredstore.installation import Extra
 from tieredstore.model import AtTime, IndexType, RemoteLogSegmentMetadata, Uuid
 from tieredstore.process.closing import Closer, Closing
 from tieredstore.process.lifetime import Lifetime
@@ -175,7 +176,8 @@ class Bucket(Closing):
         open transactions are left out. Raises DataLossError, before the first record, for offsets that were written but
         no longer exist anywhere.
         """
-        from tieredstore.api.reading import read_records  # noqa: PLC0415  needs the extra `arrow`
+        with Extra("reading records", "arrow"):
+            from tieredstore.api.reading import read_records  # noqa: PLC0415
 
         self._life.check()
         check_names([topic])
@@ -187,7 +189,8 @@ class Bucket(Closing):
         The SQL may read and write local files, and install extensions. With ``sandbox`` it can only read the topics
         that it names.
         """
-        from tieredstore.api.reading import query_rows  # noqa: PLC0415  needs the extra `query`
+        with Extra("SQL", "query"):
+            from tieredstore.api.reading import query_rows  # noqa: PLC0415
 
         self._life.check()
         return query_rows(self, sql, how, sandbox=sandbox)
@@ -211,7 +214,8 @@ class Bucket(Closing):
         interrupted export, or to add the records of a topic that has grown. ``on_file`` is called with each finished
         file.
         """
-        from tieredstore.api.exporting import export_records  # noqa: PLC0415  needs the extra `arrow`
+        with Extra("reading records", "arrow"):
+            from tieredstore.api.exporting import export_records  # noqa: PLC0415
 
         self._life.check()
         check_names([topic])

@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
+from tieredstore.installation import Extra
 from tieredstore.model import Uuid
 
 if TYPE_CHECKING:
@@ -32,13 +33,15 @@ class Table(list[RowT]):
 
     def to_arrow(self) -> pa.Table:
         """Return the rows as a pyarrow table."""
-        import pyarrow as pa  # noqa: PLC0415  of the extra `arrow`
+        with Extra("to_arrow", "arrow"):
+            import pyarrow as pa  # noqa: PLC0415
 
         return pa.Table.from_pylist([_plain_row(row) for row in self])
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the rows as a pandas frame."""
-        import pandas as pd  # noqa: PLC0415  of whoever asks for it
+        with Extra("to_pandas"):
+            import pandas as pd  # noqa: PLC0415
 
         return pd.DataFrame([_plain_row(row) for row in self])
 

@@ -21,8 +21,8 @@ from typing import Any, Final, TypeAlias
 
 from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.catalog.lineage import check_segment
-from tieredstore.errors import ConfigError, CorruptDataError, ObjectNotFoundError, PreconditionFailedError
-from tieredstore.installation import install_command
+from tieredstore.errors import CorruptDataError, ObjectNotFoundError, PreconditionFailedError
+from tieredstore.installation import Extra
 from tieredstore.kafka.arrow_values import array_of
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
@@ -334,7 +334,5 @@ def _schema() -> Any:
 
 
 def _arrow() -> Any:
-    try:
+    with Extra("a catalog file", "arrow"):
         return importlib.import_module("pyarrow")
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"a catalog file needs pyarrow: {install_command('arrow')}, or plan without one") from error

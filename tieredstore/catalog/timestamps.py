@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.catalog.log_sections import LogSection, open_log, section_for_time, time_index_of
 from tieredstore.errors import BatchCorruptError, ConfigError
-from tieredstore.installation import install_command
+from tieredstore.installation import Extra
 from tieredstore.kafka.batches import BatchHeader, TimestampType
 from tieredstore.model import TopicIdPartition
 from tieredstore.process.parallel import READERS, in_parallel
@@ -125,9 +125,10 @@ def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: Batc
     """Return the first record of the span at ``timestamp_ms`` or later, or None."""
     # Use the time index first: it limits the bytes to read, however long the segment is.
     section = section_for_time(source, span, timestamp_ms)
-    decoder = _decoder(decoding)
-    if decoder is None:
-        return _search_headers(source, section, timestamp_ms)
+    try:
+        decoder = _decoder(decoding)
+    except ConfigError as missing:  # a catalog does not need pyarrow
+        return _search_headers(source, section, timestamp_ms, missing)
     with section.open(source, decoding.piece_bytes) as buffers:
         batches = decoder.decode(
             buffers,
@@ -172,8 +173,10 @@ def _records_since(batches: Iterator[pa.RecordBatch], timestamp_ms: int) -> Iter
                 yield OffsetAndTimestamp(offsets[row], timestamp)
 
 
-def _search_headers(source: SegmentSource, section: LogSection, timestamp_ms: int) -> OffsetAndTimestamp | None:
-    """Search without a decoder; raise ConfigError if the batch headers are not enough."""
+def _search_headers(
+    source: SegmentSource, section: LogSection, timestamp_ms: int, missing: ConfigError
+) -> OffsetAndTimestamp | None:
+    """Search without a decoder; raise ``missing`` if the batch headers are not enough."""
     start, stop = section.start_offset, section.stop_offset
     with open_log(source, section.segment, section.begin.position) as batches:
         for header in batches.headers():
@@ -185,7 +188,7 @@ def _search_headers(source: SegmentSource, section: LogSection, timestamp_ms: in
                 continue
             first = _by_header(header, timestamp_ms)
             if first is None or not start <= first.offset < stop:
-                raise ConfigError(f"looking offsets up by time needs pyarrow: {install_command('arrow')}")
+                raise missing
             return first
     return None
 
@@ -208,12 +211,10 @@ def _by_header(header: BatchHeader, timestamp_ms: int) -> OffsetAndTimestamp | N
     return None
 
 
-def _decoder(decoding: BatchDecoding) -> RecordDecoder | None:
-    """Return a decoder; None without pyarrow, which a catalog does not require."""
-    try:
+def _decoder(decoding: BatchDecoding) -> RecordDecoder:
+    """Return a decoder; raise ConfigError without pyarrow."""
+    with Extra("looking offsets up by time", "arrow"):
         records = importlib.import_module("tieredstore.kafka.records")
-    except ModuleNotFoundError:
-        return None
     decoder: RecordDecoder = records.RecordDecoder(
         ("offset", "timestamp"),
         check_crc=decoding.check_crc,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tieredstore.errors import ConfigError
-from tieredstore.installation import install_command
+from tieredstore.installation import Extra
 
 if TYPE_CHECKING:
     from tieredstore.consumer._message import Message
@@ -20,12 +19,6 @@ def __getattr__(name: str) -> object:
     # Every `tieredstore --help` reads the table of commands, which needs none of these.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
+    with Extra("a consumer", "kafka"):
         from tieredstore.consumer import _message, consumer, delivery, settings  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        # Any other missing module is a fault of the installation, which its own error describes best.
-        if missing not in {"confluent_kafka", "pyarrow"}:
-            raise
-        raise ConfigError(f"a consumer needs the package {missing}: {install_command('kafka')}") from error
     return next(getattr(room, name) for room in (_message, consumer, delivery, settings) if name in vars(room))

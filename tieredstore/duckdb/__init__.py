@@ -13,18 +13,21 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 from weakref import WeakKeyDictionary
 
-import duckdb
-
 from tieredstore.catalog.names import topic_names
 from tieredstore.errors import ConfigError, TieredStoreError, excerpt
+from tieredstore.installation import Extra
 from tieredstore.model import DEFAULT_ISOLATION
-from tieredstore.query.arguments import check_client, check_map, several_of, wrong_kind
-from tieredstore.query.batch_tables import BatchTable, BatchTables, batches_beside
-from tieredstore.query.table_names import BATCHES, check_distinct
-from tieredstore.query.topic_columns import ColumnTypes
-from tieredstore.query.topic_table import TableOptions, TopicDataset, TopicTable
 from tieredstore.remote.stores import StoreLike, manager_of
-from tieredstore.values import Text, ValueType
+
+with Extra("tieredstore.duckdb", "query"):
+    import duckdb
+
+    from tieredstore.query.arguments import check_client, check_map, several_of, wrong_kind
+    from tieredstore.query.batch_tables import BatchTable, BatchTables, batches_beside
+    from tieredstore.query.table_names import BATCHES, check_distinct
+    from tieredstore.query.topic_columns import ColumnTypes
+    from tieredstore.query.topic_table import TableOptions, TopicDataset, TopicTable
+    from tieredstore.values import Text, ValueType
 
 if TYPE_CHECKING:
     from tieredstore.model import Isolation

@@ -9,24 +9,24 @@ from typing import Final
 
 from tieredstore.config.installed import KEY_SOURCES, installed_class
 from tieredstore.errors import ConfigError, excerpt
+from tieredstore.installation import Extra
 from tieredstore.kms.base import KeySource
 from tieredstore.kms.calls import ask_service
 
 
 @dataclass(frozen=True, slots=True)
 class _Service:
-    """A service's class (module and name), the extra that installs its SDK, and the SDK's packages."""
+    """A service's class (module and name), and the extra that installs its SDK."""
 
     path: str
     extra: str = ""
-    sdk: tuple[str, ...] = ()
 
 
 _SERVICES: Final = {
-    "aws": _Service("tieredstore.kms.aws:AwsKeySource", "aws-kms", ("boto3", "botocore")),
-    "gcp": _Service("tieredstore.kms.gcp:GcpKeySource", "gcp-kms", ("google", "requests")),
-    "azure": _Service("tieredstore.kms.azure:AzureKeySource", "azure-kms", ("azure",)),
-    "vault": _Service("tieredstore.kms.vault:VaultKeySource", "vault", ("hvac", "requests")),
+    "aws": _Service("tieredstore.kms.aws:AwsKeySource", "s3"),
+    "gcp": _Service("tieredstore.kms.gcp:GcpKeySource", "gcs"),
+    "azure": _Service("tieredstore.kms.azure:AzureKeySource", "azure"),
+    "vault": _Service("tieredstore.kms.vault:VaultKeySource", "vault"),
 }
 
 
@@ -38,15 +38,8 @@ def key_source(service: str, key: str, endpoint_url: str | None = None) -> KeySo
     """
     named = _SERVICES.get(service) or _load_installed(service)
     module, _, name = named.path.partition(":")
-    try:
+    with Extra(f"the key management service {service}", named.extra):
         offered: object = getattr(importlib.import_module(module), name, None)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in named.sdk:
-            raise ConfigError(
-                f"the key management service {service} needs the package {error.name}; install "
-                f"tieredstore[{named.extra}]"
-            ) from error
-        raise
     if not (isinstance(offered, type) and issubclass(offered, KeySource)):
         raise ConfigError(f"{excerpt(named.path)} is not a class that derives from KeySource")
     return ask_service(f"opening the key of {service}", partial(offered.from_settings, key, endpoint_url))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tieredstore.errors import BrokerDeniedError, BrokerUnavailableError, ConfigError, ResourceNotFoundError, excerpt
-from tieredstore.installation import install_command
+from tieredstore.installation import Extra
 
 _ANSWER_S: Final = 5.0
 
@@ -22,11 +22,9 @@ class ZooKeeperSession:
     """
 
     def __init__(self, hosts: str, session_s: float, *, answer_s: float = _ANSWER_S) -> None:
-        try:
+        with Extra("ZooKeeper", "uploader"):
             self._kazoo = importlib.import_module("kazoo.client")
             self.errors: Any = importlib.import_module("kazoo.exceptions")
-        except ImportError as error:
-            raise ConfigError(f"ZooKeeper needs the package kazoo: {install_command('zookeeper')}") from error
         self._hosts = hosts
         self._session_s = session_s
         self._answer_s = answer_s

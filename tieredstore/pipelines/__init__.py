@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tieredstore.installation import Extra
+
 if TYPE_CHECKING:
     from tieredstore.pipelines.config.settings import (
         Pipeline,
@@ -38,9 +40,10 @@ def __getattr__(name: str) -> object:
     # The table of commands needs none of these, and every `tieredstore --help` reads it.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tieredstore.pipelines.config import settings  # noqa: PLC0415
-    from tieredstore.pipelines.log import commit_log, entries  # noqa: PLC0415
-    from tieredstore.pipelines.run import driver, runner, stores  # noqa: PLC0415
+    with Extra("a pipeline", "kafka"):
+        from tieredstore.pipelines.config import settings  # noqa: PLC0415
+        from tieredstore.pipelines.log import commit_log, entries  # noqa: PLC0415
+        from tieredstore.pipelines.run import driver, runner, stores  # noqa: PLC0415
 
     modules = (commit_log, driver, entries, runner, settings, stores)
     return next(getattr(module, name) for module in modules if name in vars(module))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tieredstore.installation import Extra
+
 if TYPE_CHECKING:
     from tieredstore.pubsub.consume.consumer import BatchConsumer
     from tieredstore.pubsub.produce.producer import BatchProducer
@@ -16,26 +18,26 @@ __all__ = ["BatchConsumer", "BatchProducer", "Position", "Topic", "Topics", "ope
 
 def __getattr__(name: str) -> object:
     # Lazy imports: every `tieredstore --help` imports this package for its commands alone.
-    match name:
-        case "BatchConsumer":
-            from tieredstore.pubsub.consume import consumer  # noqa: PLC0415
+    with Extra("a topic of batches", "kafka"):
+        match name:
+            case "BatchConsumer":
+                from tieredstore.pubsub.consume import consumer  # noqa: PLC0415
 
-            return consumer.BatchConsumer
-        case "BatchProducer":
-            from tieredstore.pubsub.produce import producer  # noqa: PLC0415
+                return consumer.BatchConsumer
+            case "BatchProducer":
+                from tieredstore.pubsub.produce import producer  # noqa: PLC0415
 
-            return producer.BatchProducer
-        case "Position":
-            from tieredstore.pubsub.queue import queues  # noqa: PLC0415
+                return producer.BatchProducer
+            case "Position":
+                from tieredstore.pubsub.queue import queues  # noqa: PLC0415
 
-            return queues.Position
-        case "Topic" | "Topics":
-            from tieredstore.pubsub.queue import topics  # noqa: PLC0415
+                return queues.Position
+            case "Topic" | "Topics":
+                from tieredstore.pubsub.queue import topics  # noqa: PLC0415
 
-            return getattr(topics, name)
-        case "open_topics":
-            from tieredstore.pubsub.queue import memq_topics  # noqa: PLC0415
+                return getattr(topics, name)
+            case "open_topics":
+                from tieredstore.pubsub.queue import memq_topics  # noqa: PLC0415
 
-            return memq_topics.open_topics
-        case _:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+                return memq_topics.open_topics
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tieredstore.spark.source.data_source import TieredStoreDataSource
+from tieredstore.installation import Extra
+
+with Extra("tieredstore.spark", "spark"):
+    from tieredstore.spark.source.data_source import TieredStoreDataSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +70,8 @@ def read(spark: SparkSession, source: StoreLike, topic: str, **options: str) -> 
 def __getattr__(name: str) -> object:
     # Spark imports this package in every search for data sources, so rarely needed modules are imported on first use.
     if name in ("decode_batches", "decode_segments"):
-        from tieredstore.spark.source import udf  # noqa: PLC0415
+        with Extra(f"tieredstore.spark.{name}", "spark"):
+            from tieredstore.spark.source import udf  # noqa: PLC0415
 
         return getattr(udf, name)
     if name == "MemqDataSource":

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.errors import ConfigError, TieredStoreError
-from tieredstore.installation import install_command
+from tieredstore.installation import Extra
 from tieredstore.kafka.checkpoints import join_epochs, parse_leader_epochs, parse_partition_metadata
 from tieredstore.kafka.logdir import (
     LEADER_EPOCH_CHECKPOINT,
@@ -327,10 +327,11 @@ class FolderWatch:
         self._observer: Any = None
         self._events: Any = None
         try:
-            from watchdog import events  # noqa: PLC0415  an extra's, and of no use to a run of --once
-            from watchdog.observers import Observer  # noqa: PLC0415
-        except ImportError:
-            self._give_up(f"the package watchdog is not installed ({install_command('uploader')})")
+            with Extra("it", "uploader"):
+                from watchdog import events  # noqa: PLC0415  an extra's, and of no use to a run of --once
+                from watchdog.observers import Observer  # noqa: PLC0415
+        except ConfigError as error:
+            self._give_up(str(error))
             return
         self._events = events
         try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.config.named_class import named_class
 from tieredstore.errors import BrokerDeniedError, BrokerUnavailableError, ConfigError
-from tieredstore.installation import install_command
+from tieredstore.installation import Extra
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.process.forks import ForkSafeLock
 from tieredstore.uploader.broker import AUTO, STATIC, ZOOKEEPER, BrokerEnvironment
@@ -169,13 +169,9 @@ class ZooKeeperLeadership(Leadership):
         self._read_all_s = time.monotonic()
         self._client: Any = None
         self._is_live = threading.Event()
-        try:
+        with Extra("uploader.leadership=zookeeper", "uploader"):
             self._kazoo = importlib.import_module("kazoo.client")
             self._errors = importlib.import_module("kazoo.exceptions")
-        except ImportError as error:
-            raise ConfigError(
-                f"uploader.leadership=zookeeper needs the package kazoo: {install_command('uploader')}"
-            ) from error
 
     def watch(self, partitions: Collection[TopicPartition]) -> None:
         """Read the states of exactly these partitions from now on."""

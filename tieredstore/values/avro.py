@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias, cast
 import pyarrow as pa
 
 from tieredstore.errors import ConfigError, SchemaNotFoundError, TieredStoreError, excerpt
-from tieredstore.installation import install_command
+from tieredstore.installation import Extra
 from tieredstore.values.avro_bounds import MOST_TYPES, Named, check_data, check_nesting, check_schema, is_bounded
 from tieredstore.values.base import WAY_OUT, Column, OnInvalid, Place, by_parts, check_choice
 
@@ -340,7 +340,5 @@ class _TypeOf:
 
 
 def _fastavro() -> Any:
-    try:
+    with Extra("reading Avro", "avro"):
         return importlib.import_module("fastavro")
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"reading Avro needs fastavro: {install_command('avro')}") from error

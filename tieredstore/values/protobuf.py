@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tieredstore.errors import ConfigError, excerpt, quoted
-from tieredstore.installation import install_command
+from tieredstore.installation import Extra
 from tieredstore.values.base import Column, OnInvalid, Place, by_parts
 
 _MAX_DEPTH: Final = 32
@@ -129,15 +129,11 @@ def timestamp_ms(message: Any) -> int | None:
 @functools.lru_cache(maxsize=64)
 def message_class(descriptor_set: bytes, name: str) -> Any:
     """Return the class of a message; raise ConfigError for an invalid descriptor set, or one without this message."""
-    try:
+    with Extra("reading messages of Protocol Buffers", "protobuf"):
         descriptors, pools, factory = (
             importlib.import_module(f"google.protobuf.{module}")
             for module in ("descriptor_pb2", "descriptor_pool", "message_factory")
         )
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"reading messages of Protocol Buffers needs {error.name}: {install_command('protobuf')}"
-        ) from error
     try:
         files = descriptors.FileDescriptorSet.FromString(descriptor_set).file
         pool = pools.DescriptorPool()

@@ -20,11 +20,11 @@ from typer.core import TyperCommand, TyperGroup
 
 from tieredstore.cli.app.entry import VERSION, show_version, version_text
 from tieredstore.cli.app.options import expand
-from tieredstore.cli.app.table import EXTRAS, Entry, all_entries, entry_of
+from tieredstore.cli.app.table import Entry, all_entries, entry_of
 from tieredstore.cli.terminal.output import complain
 from tieredstore.cli.terminal.streams import StandardOutputFailedError
 from tieredstore.errors import ConfigError, TieredStoreError, quoted
-from tieredstore.installation import install_command
+from tieredstore.installation import Extra
 
 Verbose: TypeAlias = Annotated[bool, typer.Option("-v", "--verbose", help="Say more on stderr.")]
 
@@ -278,11 +278,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StandardOutputFailedError as error:
         code = error.exit_code  # the stream has already reported it
     except ModuleNotFoundError as error:
-        extra = EXTRAS.get((error.name or "").partition(".")[0])
-        if extra is None:
+        told = Extra("this").missing(error)
+        if told is None:
             raise
-        complain(f"this needs {error.name}: {install_command(extra)}")
-        code = ConfigError.exit_code
+        complain(str(told))
+        code = told.exit_code
     except TieredStoreError as error:
         complain(str(error))
         for note in getattr(error, "__notes__", ()):

@@ -35,14 +35,6 @@ Effect: TypeAlias = Literal["reads", "adds", "rewrites"]
 settings. ``rewrites`` shows a plan that ``--yes`` applies.
 """
 
-EXTRAS: Final = {
-    "confluent_kafka": "kafka", "duckdb": "query", "fastavro": "avro", "pandas": "spark", "pyarrow": "arrow",
-    "pyspark": "spark", "watchdog": "uploader",
-}  # fmt: skip
-"""The extra that installs each package. A command imports packages when it runs, and names the extra of a missing
-one.
-"""
-
 _GROUP: Final = "tieredstore.commands"
 
 

@@ -13,7 +13,7 @@ import typer
 from tieredstore.cli.terminal.output_file import output_to, write_all
 from tieredstore.cli.terminal.tables import plain
 from tieredstore.errors import ConfigError
-from tieredstore.installation import install_command
+from tieredstore.installation import Extra
 
 PlotFile: TypeAlias = Annotated[
     Path | None,
@@ -81,10 +81,8 @@ def add_legend(axes: Any, *which: Any, **more: Any) -> None:
 
 def module(name: str) -> ModuleType:
     """Return a module of matplotlib, imported on first use; raise ConfigError, which names the extra, without it."""
-    try:
+    with Extra("--plot", "plot"):
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"--plot needs {error.name}: {install_command('plot')}") from error
 
 
 def label(name: str) -> str:

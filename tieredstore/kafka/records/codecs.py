@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 
 import zstandard
 
-from tieredstore.errors import BatchCorruptError, ConfigError
-from tieredstore.installation import install_command
+from tieredstore.errors import BatchCorruptError
+from tieredstore.installation import Extra
 from tieredstore.kafka.batches import CompressionType
 from tieredstore.kafka.records._slabs import SlabPool
 
@@ -170,10 +170,8 @@ class Decompressor:
 
 @cache
 def _library(name: str) -> ModuleType:
-    try:
+    with Extra("this codec", "arrow"):
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"{error.name} is needed for this codec: {install_command('arrow')}") from error
 
 
 def _malformed(codec: str, reason: object) -> BatchCorruptError:

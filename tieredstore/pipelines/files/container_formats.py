@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import orc
 
-from tieredstore.errors import ConfigError
-from tieredstore.installation import install_command
+from tieredstore.installation import Extra
 from tieredstore.pipelines.writers import ENVELOPE, KAFKA, BuiltIn, FileWriter, GroupedFile
 from tieredstore.values.arrow_to_avro import avro_schema_of
 
@@ -167,10 +166,8 @@ class _AvroColumnsFile(FileWriter):
 
 def fastavro_module(name: str) -> Any:
     """Return a module of fastavro; ConfigError names the extra to install."""
-    try:
+    with Extra("a file of Avro", "avro"):
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"files of Avro need {error.name}: {install_command('avro')}") from error
 
 
 _BESIDE_TEXT: Final = ("offset", "timestamp", "key", "headers", "is_null")

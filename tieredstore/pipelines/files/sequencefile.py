@@ -17,6 +17,7 @@ import pyarrow as pa
 import zstandard
 
 from tieredstore.errors import ConfigError
+from tieredstore.installation import Extra
 from tieredstore.pipelines.files.container_formats import Sidecar
 from tieredstore.pipelines.filing.messagepack import pack_bytes, pack_number, unpack
 from tieredstore.pipelines.writers import BuiltIn, FileWriter
@@ -306,7 +307,8 @@ class _Inflated:
 
 def _cramjam_block(codec: str) -> tuple[Callable[[bytes], bytes], Callable[[bytes, int], bytes]]:
     """Return functions that compress and unpack one unframed chunk."""
-    cramjam: Any = importlib.import_module("cramjam")
+    with Extra(f"the codec {codec}", "arrow"):
+        cramjam: Any = importlib.import_module("cramjam")
     if codec == "snappy":
         return (
             lambda data: bytes(cramjam.snappy.compress_raw(data)),

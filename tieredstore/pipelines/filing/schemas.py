@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import pyarrow as pa
 
 from tieredstore.errors import ConfigError, quoted
-from tieredstore.installation import install_command
+from tieredstore.installation import Extra
 from tieredstore.values.avro import AvroData, SchemaLookup
 from tieredstore.values.ddl import parse_ddl
 from tieredstore.values.json_text import Json
@@ -142,10 +142,7 @@ def _text(base_dir: Path, setting: str, file: str) -> bytes:
 def _registry(properties: Mapping[str, str]) -> SchemaLookup | None:
     if not properties:
         return None
-    try:
-        module: Any = importlib.import_module("tieredstore.schema_registry")
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"a schema registry needs {error.name}: {install_command('avro')}") from error
+    module: Any = importlib.import_module("tieredstore.schema_registry")
     registry: SchemaLookup = module.SchemaRegistry(properties=properties)
     return registry
 
@@ -155,10 +152,8 @@ def thrift_ids(idl: Path, name: str, path: tuple[str, ...]) -> tuple[int, ...]:
 
     Raises ConfigError for an invalid file, struct or field.
     """
-    try:
+    with Extra("reading an IDL of Thrift", "thrift"):
         thriftpy2: Any = importlib.import_module("thriftpy2")
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"reading an IDL of Thrift needs {error.name}: {install_command('thrift')}") from error
     try:
         module = thriftpy2.load(str(idl), module_name=f"tieredstore_{idl.stem}_thrift")
     except OSError as error:

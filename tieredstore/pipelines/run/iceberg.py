@@ -18,7 +18,7 @@ from tieredstore.errors import (
     TieredStoreError,
     excerpt,
 )
-from tieredstore.installation import install_command
+from tieredstore.installation import Extra
 from tieredstore.pipelines.log.commit_log import CommitLog, Life
 from tieredstore.pipelines.log.entries import WrittenWindow, effects
 from tieredstore.redaction import redacted
@@ -262,11 +262,9 @@ class IcebergTable:
 
     @contextlib.contextmanager
     def _open(self) -> Generator[Catalog]:
-        try:
+        with Extra("table=iceberg", "iceberg"):
             module = importlib.import_module("pyiceberg.catalog")
             catalog = module.load_catalog(self._catalog, **self._properties)
-        except ImportError as error:
-            raise ConfigError(f"table=iceberg needs {error.name}: {install_command('iceberg')}") from error
         with contextlib.closing(catalog):
             yield catalog
 

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, Protocol, cast
 
 from tieredstore.config.installed import QUEUES, installed_class
 from tieredstore.errors import ConfigError, TieredStoreError
+from tieredstore.installation import Extra
 from tieredstore.process.closing import Closing
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.queue.own_objects import OwnFolder
@@ -276,9 +277,10 @@ def _queue_class(kind: str) -> type[NotificationQueue]:
         raise ConfigError(f"unknown pubsub.queue {kind!r:.120}: expected {known}, or a queue of an installed package")
     module, _, name = path.partition(":")
     try:
-        queue_class: object = getattr(import_module(module), name, None)
+        with Extra(f"the queue {kind}"):
+            queue_class: object = getattr(import_module(module), name, None)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"cannot load the queue {kind}: {error}; is its extra installed?") from error
+        raise ConfigError(f"cannot load the queue {kind}: {error}") from error
     if not (isinstance(queue_class, type) and issubclass(queue_class, NotificationQueue)):
         raise ConfigError(f"{path} is no subclass of NotificationQueue")
     if not callable(getattr(queue_class, "open", None)):

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from tieredstore import metrics
 from tieredstore.config import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
-from tieredstore.errors import ConfigError
-from tieredstore.installation import install_command
+from tieredstore.installation import Extra
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.remote.fetch.bounded_map import BoundedMap
@@ -106,12 +105,8 @@ def _chunk_cache(settings: ChunkCacheSettings) -> tuple[ChunkCache, BlobCache | 
         memory = MemoryChunkCache(settings.size, retention_ms=settings.retention_ms, encrypted=settings.encrypted)
         return memory, None
     # Import diskcache and its database only if they are configured.
-    try:
+    with Extra("the disk cache", "cache"):
         from tieredstore.remote.diskcache.cache import DiskChunkCache  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        if error.name != "diskcache":
-            raise
-        raise ConfigError(f"the disk cache needs the package diskcache: {install_command('cache')}") from error
 
     assert settings.path is not None  # the settings require a path
     disk = DiskChunkCache(
