@@ -60,9 +60,12 @@ class NamedStore:
     elsewhere: tuple[tuple[str, str], ...] = ()
     """The properties without those from a URL that replaced the store."""
 
-    def load(self) -> Settings:
-        """Load the settings now; raise ConfigError that lists all faults."""
-        return settings_from(self._read(), base_dir=self._folder(), source=self.source)
+    def load(self, default: Properties = MappingProxyType({})) -> Settings:
+        """Load the settings now, with ``default`` for missing ones; raise ConfigError that lists all faults."""
+        given = self._read()
+        prefix = own_properties(given, self.source).prefix if default else ""
+        texts = {**{prefix + name: text for name, text in default.items()}, **given}
+        return settings_from(texts, base_dir=self._folder(), source=self.source)
 
     def load_uploader(self) -> UploaderSettings:
         """Load the settings ``uploader.*`` of the same file; raise ConfigError that lists all faults."""

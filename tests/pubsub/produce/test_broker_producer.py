@@ -46,6 +46,7 @@ from tieredstore.pubsub.produce.outbox import Acks
 from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.settings import BatchBrokerSettings, BatchClientSettings
+from tieredstore.remote.stores import StoreLike
 
 fresh = partial(orders_on, batch_ms="20")
 
@@ -276,6 +277,20 @@ def test_without_a_broker_the_deadline_ends_it_and_nothing_was_stored() -> None:
         assert not failure.value.maybe_stored
     with pytest.raises(ConfigError, match=r"brokers is ''; give host:port, separated by commas"):
         BatchProducer(topics.settings, "orders", brokers="")
+
+
+def test_with_brokers_no_store_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("TIEREDSTORE_SETTINGS", raising=False)
+    file = tmp_path / "client.properties"
+    file.write_text("pubsub.message.bytes=70000\n")
+    own: tuple[StoreLike, ...] = (None, {"pubsub.message.bytes": 70_000}, file)
+    with fake(lambda _, request, __: answer(request, Code.OK)) as broker:
+        for source in own:
+            with BatchProducer(source, "orders", brokers=broker.place) as producer:
+                producer.send(b"v").result(LONG_S)
+    for source in own:
+        with pytest.raises(ConfigError, match=r"no store is named|storage\.backend\.class"):
+            BatchProducer(source, "orders")
 
 
 def test_a_broker_that_fails_for_the_whole_time_may_have_stored() -> None:

@@ -32,7 +32,6 @@ from tieredstore.model import AtTime
 from tieredstore.pubsub.cli.options import BatchStore, TopicName, TopicNames
 
 _FOLLOWED_MS: Final = 600_000  # how far --follow reads back, for the other half of pairs
-_NO_STORE: Final = {"storage.backend.class": "memory"}
 
 app: Final = typer.Typer(no_args_is_help=True, help="Batches of records in a store, like MemQ.")
 
@@ -119,8 +118,9 @@ def produce(
         with store.open_topics() as opened, BatchProducer(opened, topic) as producer:
             produce_lines(producer, topic, key_separator)
         return
-    source = _NO_STORE if store.settings is None and bootstrap is not None else store.read_settings()
-    with BatchProducer(source, topic, brokers=bootstrap) as producer:
+    with BatchProducer(
+        store.settings if bootstrap is not None else store.read_settings(), topic, brokers=bootstrap
+    ) as producer:
         produce_lines(producer, topic, key_separator)
 
 

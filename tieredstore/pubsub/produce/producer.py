@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -29,7 +30,7 @@ from tieredstore.pubsub.queue.auditor import auditor_of
 from tieredstore.pubsub.queue.memq_topics import open_topics
 from tieredstore.pubsub.queue.topics import Topic, Topics, check_topic_name
 from tieredstore.pubsub.settings import BatchClientSettings, BatchSettings
-from tieredstore.remote.stores import settings_of
+from tieredstore.remote.stores import SETTINGS_VARIABLE, NamedStore, find_store, settings_of
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings
@@ -67,12 +68,13 @@ class BatchProducer(Closing):
     ) -> None:
         """``source`` names the store; ``brokers`` are ``host:port``, separated by commas, like ``pubsub.bootstrap``.
 
+        With ``brokers`` no store is opened: ``source`` may have only ``pubsub.*`` settings, or be None.
         Raise TopicNotFoundError if the store has no such topic; with brokers the first delivery reports that.
         """
         check_topic_name(topic)
         if acks not in get_args(Acks):
             raise ConfigError(f"acks is {acks!r:.60}; it must be all, 1 or 0")
-        given = source if isinstance(source, Topics) else settings_of(source)
+        given = source if isinstance(source, Topics) else _settings_of(source, brokers)
         settings = given.settings if isinstance(given, Topics) else given
         client = settings.section(BatchClientSettings) if brokers is None else _client_of(settings, brokers)
         with contextlib.ExitStack() as opened:
@@ -151,6 +153,15 @@ class BatchProducer(Closing):
 
     def _longest_s(self, timeout_s: float | None) -> float:
         return 2 * self._sending.settings.delivery_timeout_ms / 1000 if timeout_s is None else timeout_s
+
+
+def _settings_of(source: StoreLike, brokers: str | None) -> Settings:
+    """Load the settings; beside brokers they need no store."""
+    if brokers is None:
+        return settings_of(source)
+    is_empty = source is None and not os.environ.get(SETTINGS_VARIABLE)
+    found = find_store({} if is_empty else source)
+    return found.load(_NO_STORE) if isinstance(found, NamedStore) else found
 
 
 def _client_of(settings: Settings, brokers: str) -> BatchClientSettings:
