@@ -13,7 +13,7 @@ from tests.support.cli.cli_process import tieredstore
 from tests.support.paths import GOLDEN
 from tieredstore.api import uploading
 from tieredstore.api.outcomes import Totals
-from tieredstore.errors import ConfigError, PartlyDoneError
+from tieredstore.errors import ConfigError, PartlyDoneError, PreconditionFailedError
 from tieredstore.kafka.logdir import Discovery, discover
 
 
@@ -91,6 +91,18 @@ def test_a_hold_from_a_time_on_begins_with_the_first_segment_that_reaches_it(buc
     assert [one.base_offset for one in bucket.remove("txn") if one.code == "held"] == [605, 1209, 1815, 2420]
     with pytest.raises(ConfigError, match=r"no segment of txn-0 has records since 2040-01-01; leave start out"):
         bucket.place_hold("later", "txn", partitions=0, start="2040-01-01")
+
+
+def test_a_dry_run_places_no_hold_and_finds_the_same_faults(bucket: ts.Bucket, root: Path) -> None:
+    before = content(root)
+    hold = bucket.place_hold("case-17", "txn", partitions=0, start=1209, stop=1300, dry_run=True)
+    assert (hold.topic, hold.partition, hold.first_offset, hold.last_offset) == ("txn", 0, 1209, 1299)
+    assert content(root) == before
+    assert bucket.place_hold("case-17", "txn", partitions=0, start=1209, stop=1300) == hold
+    for dry_run in (True, False):
+        with pytest.raises(PreconditionFailedError, match="there is a hold 'case-17' already; release it, or"):
+            bucket.place_hold("case-17", "txn", dry_run=dry_run)
+    assert bucket.holds() == [hold]
 
 
 def test_a_store_without_rules_of_its_own_says_so(bucket: ts.Bucket, root: Path) -> None:

@@ -20,7 +20,6 @@ from tieredstore.api.scopes import (
     Which,
     check_keywords,
     check_names,
-    is_glob,
     scopes_of,
     topic_id_of,
 )
@@ -495,6 +494,7 @@ class Bucket(Closing):
         start: GivenPlace = None,
         stop: GivenPlace = None,
         reason: str = "",
+        dry_run: bool = False,
     ) -> LegalHold:
         """Protect segments from deletion from now on: all of them, those of a topic or a partition, or a range of
         offsets.
@@ -502,55 +502,20 @@ class Bucket(Closing):
         A hold covers at most one topic and one of its partitions. If ``start`` is a time, give both; the hold then
         begins with the first segment that has a record at that time or later. ``stop`` is an exclusive offset. It
         cannot be a time, because manifests lack a segment's first time, so the hold would cover too little. Returns
-        the hold as stored; raises PreconditionFailedError if the name is taken.
+        the hold as stored, or with ``dry_run`` as it would be; raises PreconditionFailedError if the name is taken.
         """
-        from tieredstore.ops.garbage.holds import LegalHold, place_hold  # noqa: PLC0415
+        from tieredstore.api.holding import place  # noqa: PLC0415
 
-        scopes, (first, end) = Scopes(topics, partitions), window_of(start, stop)
-        if len(topics) > 1 or any(map(is_glob, topics)) or len(scopes.partitions or ()) > 1:
-            raise ConfigError("a hold is of one topic and one partition at most: place one for each")
-        topic, partition = next(iter(topics), None), next(iter(scopes.partitions or ()), None)
-        if isinstance(end, AtTime):
-            raise ConfigError("stop of a hold is a time; give an offset, or leave it out to hold all that follows")
-        if isinstance(first, AtTime):
-            if topic is None or partition is None:
-                raise ConfigError(
-                    "start is a time, which needs a topic and a partition: offsets differ between partitions"
-                )
-            segments = self.segments(topic, partition, start=first)
-            if not segments:
-                raise ConfigError(f"no segment of {topic}-{partition} has records since {start}; leave start out")
-            first = segments[0].base_offset
-        hold = LegalHold(name, topic, partition, first, None if end is None else end - 1, reason)
-        opened = self._bucket()
-        place_hold(opened.store, opened.prefix, hold)
-        return hold
+        return place(self, name, Scopes(topics, partitions), (start, stop), reason, dry_run=dry_run)
 
     def release_hold(self, name: str) -> Plan:
         """Return a plan to release a hold, which permits deletion again. Raises ObjectNotFoundError if there is none.
 
         If the hold has been replaced by a new one of the same name, the new one is kept.
         """
-        from tieredstore.ops.garbage.holds import LegalHold, find_hold, release_hold  # noqa: PLC0415
+        from tieredstore.api.holding import plan_release  # noqa: PLC0415
 
-        bucket = self._bucket()
-        planned = find_hold(bucket.store, bucket.prefix, name)
-
-        def outcomes(dry_run: bool) -> Generator[Outcome]:
-            opened = self._bucket()
-            hold = find_hold(opened.store, opened.prefix, name)
-            is_same = hold == planned
-            if is_same and not dry_run:
-                release_hold(opened.store, opened.prefix, name)
-            scope = hold or LegalHold(name)
-            yield Outcome(
-                action="release_hold", status="failed" if not is_same else "planned" if dry_run else "done",
-                code="released" if is_same else "changed", name=name, topic=scope.topic, partition=scope.partition,
-                base_offset=scope.first_offset, last_offset=scope.last_offset, stored_size=0,
-                reason=None if hold is not None else "it cannot be read, and so holds everything",
-            )  # fmt: skip
-
-        return Plan("release_hold", name, outcomes)
+        return plan_release(self, name)
 
     # ---- the bucket itself
 

@@ -202,6 +202,27 @@ def test_what_reads_changes_nothing(command: str, tmp_path: Path) -> None:
     assert scene.look() == before
 
 
+ADD: Final[dict[str, tuple[object, ...]]] = {
+    "holds place": ("holds", "place", "more", "single"),
+    "mirror": ("mirror", "other"),
+    "upload": ("upload", GOLDEN / "07-txn" / "original"),
+}
+
+
+@pytest.mark.parametrize("command", ADD)
+def test_a_dry_run_of_what_adds_changes_nothing(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    scene = of_segments(*ADD[command])(tmp_path)
+    before = scene.look()
+    planned = tieredstore(*scene.arguments, "--dry-run")
+    assert planned.code == 0, planned
+    assert "would be" in planned.text
+    assert scene.look() == before
+    assert tieredstore(*scene.arguments).code == 0
+    assert scene.look() != before
+
+
 def test_every_command_says_in_the_table_what_it_does() -> None:
     commands = dict(commands_below(program()))
     effects = {path: effect for entry in all_entries() for path, effect in entry.effects.items()}
@@ -212,7 +233,7 @@ def test_every_command_says_in_the_table_what_it_does() -> None:
     }
     by_effect = {kind: {path for path in effects if effects[path] == kind} for kind in ("reads", "adds", "rewrites")}
     assert having["--yes"] == by_effect["rewrites"]
-    assert having["--dry-run"] <= by_effect["adds"]
+    assert {"holds place", "mirror", "upload"} <= having["--dry-run"] <= by_effect["adds"]
     assert by_effect["reads"] == READ.keys() | OF_FILES
     assert by_effect["rewrites"] == {name.partition(" --")[0] for name in REWRITE} | {"doctor"}
 

@@ -7,7 +7,7 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from tieredstore.api.outcomes import Outcome
-from tieredstore.cli.app.options import Apply, FromTo, Json, Store, Topics
+from tieredstore.cli.app.options import Apply, DryRun, FromTo, Json, Store, Topics
 from tieredstore.cli.app.outcomes import Words, carry_out
 from tieredstore.cli.terminal.output import complain, print_lines
 from tieredstore.cli.terminal.rows import Row, column, field
@@ -35,6 +35,7 @@ def place(
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Reason, shown where the hold applies.")] = "",
     *,
     store: Store,
+    dry_run: DryRun = False,
 ) -> None:
     """Place a hold on a topic, a partition or some of its offsets; without TOPIC on everything.
 
@@ -49,11 +50,11 @@ def place(
     with store.open() as bucket:
         new = bucket.place_hold(
             name, *topics.names, partitions=topics.which().get("partitions"), start=window.first, stop=window.end,
-            reason=reason,
+            reason=reason, dry_run=dry_run,
         )  # fmt: skip
         opened = bucket.opened()
         is_stored = new.topic is None or bool(topic_ids(opened.store, opened.prefix, new.topic))
-    print_lines([f"held by {name}: {_scope(new)}"])
+    print_lines([f"{'would be held' if dry_run else 'held'} by {name}: {_scope(new)}"])
     if not is_stored:
         # A hold may be placed before its segments exist, but a misspelled one protects nothing.
         complain(f"no segment of a topic {new.topic!r} is stored: is it spelled as it should be?")

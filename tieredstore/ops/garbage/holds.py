@@ -67,9 +67,20 @@ def place_hold(store: ObjectStore, prefix: str, hold: LegalHold) -> None:
     try:
         store.put(_key(prefix, hold.name), text.encode(), if_absent=True)
     except PreconditionFailedError as error:
-        raise PreconditionFailedError(
-            f"there is a hold {hold.name!r} already; release it, or choose another name"
-        ) from error
+        raise _taken(hold) from error
+
+
+def check_free(store: ObjectStore, prefix: str, hold: LegalHold) -> None:
+    """Raise the same error for a name that is taken now, and place nothing."""
+    try:
+        store.head(_key(prefix, hold.name))
+    except ObjectNotFoundError:
+        return
+    raise _taken(hold)
+
+
+def _taken(hold: LegalHold) -> PreconditionFailedError:
+    return PreconditionFailedError(f"there is a hold {hold.name!r} already; release it, or choose another name")
 
 
 def find_hold(store: ObjectStore, prefix: str, name: str) -> LegalHold | None:

@@ -1,0 +1,70 @@
+"""Legal holds of a bucket: placed, and released by a plan.
+
+A separate module, imported by the bucket on first use: only these two methods need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+from tieredstore.api.outcomes import Outcome, Plan
+from tieredstore.api.positions import GivenPlace, window_of
+from tieredstore.api.scopes import Scopes, is_glob
+from tieredstore.errors import ConfigError
+from tieredstore.model import AtTime
+from tieredstore.ops.garbage.holds import LegalHold, check_free, find_hold, place_hold, release_hold
+
+if TYPE_CHECKING:
+    from tieredstore.api.bucket import Bucket
+
+
+def place(
+    bucket: Bucket,
+    name: str,
+    scopes: Scopes,
+    window: tuple[GivenPlace, GivenPlace],
+    reason: str,
+    *,
+    dry_run: bool,
+) -> LegalHold:
+    """Place a hold on the scope's one topic and partition, or only check it; return it."""
+    topics, (first, end) = scopes.topics, window_of(*window)
+    if len(topics) > 1 or any(map(is_glob, topics)) or len(scopes.partitions or ()) > 1:
+        raise ConfigError("a hold is of one topic and one partition at most: place one for each")
+    topic, partition = next(iter(topics), None), next(iter(scopes.partitions or ()), None)
+    if isinstance(end, AtTime):
+        raise ConfigError("stop of a hold is a time; give an offset, or leave it out to hold all that follows")
+    if isinstance(first, AtTime):
+        if topic is None or partition is None:
+            raise ConfigError("start is a time, which needs a topic and a partition: offsets differ between partitions")
+        segments = bucket.segments(topic, partition, start=first)
+        if not segments:
+            raise ConfigError(f"no segment of {topic}-{partition} has records since {window[0]}; leave start out")
+        first = segments[0].base_offset
+    hold = LegalHold(name, topic, partition, first, None if end is None else end - 1, reason)
+    opened = bucket.opened()
+    act = check_free if dry_run else place_hold
+    act(opened.store, opened.prefix, hold)
+    return hold
+
+
+def plan_release(bucket: Bucket, name: str) -> Plan:
+    """Plan the release of the hold that has this name now."""
+    planned = find_hold(bucket.opened().store, bucket.opened().prefix, name)
+
+    def outcomes(dry_run: bool) -> Generator[Outcome]:
+        opened = bucket.opened()
+        hold = find_hold(opened.store, opened.prefix, name)
+        is_same = hold == planned
+        if is_same and not dry_run:
+            release_hold(opened.store, opened.prefix, name)
+        scope = hold or LegalHold(name)
+        yield Outcome(
+            action="release_hold", status="failed" if not is_same else "planned" if dry_run else "done",
+            code="released" if is_same else "changed", name=name, topic=scope.topic, partition=scope.partition,
+            base_offset=scope.first_offset, last_offset=scope.last_offset, stored_size=0,
+            reason=None if hold is not None else "it cannot be read, and so holds everything",
+        )  # fmt: skip
+
+    return Plan("release_hold", name, outcomes)
