@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket
 
 _MOST_NAMED: Final = 5
+_OF_A_BROKER: Final = "meta.properties"
+"""A file in each log directory of a broker, even if it has no partition yet."""
 _REASONS: Final = {
     steps.Outcome.ACTIVE: "the broker may still append to it",
     steps.Outcome.GONE: "the broker has deleted its records",
@@ -67,6 +69,11 @@ def find_segments(
     )
     if not found and (topics or partitions is not None):
         raise ConfigError(f"{log_dir} has no segment of {excerpt(str(narrowed))}")
+    if not found and not discovery.left_alone and not (log_dir / _OF_A_BROKER).exists():
+        raise ConfigError(
+            f"nothing to upload in {log_dir}: no closed segment, and no folder TOPIC-PARTITION as a broker's log "
+            "directory has (log.dirs in its server.properties)"
+        )
     names = sorted({one.topic for one in found})
     if life is not None and len(names) > 1:
         shown = ", ".join([*names[:_MOST_NAMED], *(["…"] if len(names) > _MOST_NAMED else [])])

@@ -208,9 +208,21 @@ def test_a_path_that_holds_no_segments_is_an_error(path: str, settings: Path, tm
     tieredstore("upload", "-c", settings, tmp_path / path).fails(2, f"tieredstore: {tmp_path / path} is ")
 
 
-def test_an_empty_log_dir_is_none(settings: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    assert tieredstore("upload", "-c", settings, tmp_path / "empty").clean().text == "no segments found\n"
+def test_without_a_closed_segment_there_is_nothing_to_upload(settings: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    tieredstore("upload", "-c", settings, empty).fails(
+        2, f"tieredstore: nothing to upload in {empty}: no closed segment, and no folder TOPIC-PARTITION"
+    )
+    (empty / "meta.properties").write_text("broker.id=1\n")  # a new broker's
+    nothing = f"nothing to upload in {empty}: no closed segment"
+    assert tieredstore("upload", "-c", settings, empty).clean().text == f"{nothing}\n"
+    active = empty / "orders-0" / "00000000000000000000.log"
+    active.parent.mkdir()
+    active.write_bytes(b"")
+    (active.parent / "partition.metadata").write_text(f"version: 0\ntopic_id: {Uuid.random()}\n")
+    (active.parent / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+    assert tieredstore("upload", "-c", settings, empty).clean().text.splitlines()[-1] == f"{nothing} (1 active)"
 
 
 @pytest.mark.parametrize("arguments", [("upload", TXN), ("fetch", "txn", 0, 605)])

@@ -46,7 +46,7 @@ def upload(
     Example: tieredstore upload -c store.properties /var/lib/kafka/data --dry-run
     """
     with store.open() as bucket, contextlib.ExitStack() as shown:
-        teller = _Teller(_WORDS, output.as_json, is_plan=dry_run)
+        teller = _Teller(_WORDS, output.as_json, is_plan=dry_run, directory=directory)
 
         def begin(wanted: DiskSegments) -> None:
             teller.expected = len(wanted.found)
@@ -78,6 +78,7 @@ class _Teller(Teller):
     expected: int = 0
     log_size: int = 0
     started: float = field(default_factory=time.monotonic)
+    directory: Path = field(default_factory=Path)
     error: tuple[str | None, int | None, str] | None = None
     repeated: list[Outcome] = field(default_factory=list[Outcome])
 
@@ -119,6 +120,9 @@ class _Teller(Teller):
 
     def sentence(self) -> str:
         """Return the numbers by result, and the speed."""
+        if not self.counts.keys() - _NOT_CLOSED:
+            left = ", ".join(f"{self.counts[code]} {_LEFT[code]}" for code in _LEFT if self.counts[code])
+            return f"nothing to upload in {self.directory}: no closed segment{f' ({left})' if left else ''}"
         verbs = {"copied": "would be copied" if self.is_plan else "copied", **_LEFT}
         done = ", ".join(f"{self.counts[code]} {verb}" for code, verb in verbs.items() if self.counts[code])
         rate = human_rate(self.log_size, time.monotonic() - self.started)
@@ -167,12 +171,13 @@ _LEFT: Final = {
     "failed": "failed",
     "not_tried": "not tried",
 }
+_NOT_CLOSED: Final = {"active", "gone", "left_alone"}
+"""Codes of what is on a disk beside closed segments."""
 _WORDS: Final = Words(
     noun="segment",
     done="copied",
     doing="uploading",
     show=_line,
     left={},
-    none="no segments found",
     only_adds=True,
 )
