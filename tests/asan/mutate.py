@@ -115,7 +115,7 @@ def laid_records(source: random.Random) -> int:
     body = _writing.BodyWriter(most, memoryview(bytearray(head + most)), head)
     while body.take(*memq_batches.random_record(source)[:4], None, 1 << 40) >= 0:
         pass
-    body.behind(bytes(head))
+    body.add_header(bytes(head))
     return body.count
 
 

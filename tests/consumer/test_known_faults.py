@@ -106,7 +106,7 @@ def test_holes_of_compaction_at_a_segments_end(bucket: Bucket, *, is_eager: bool
     """librdkafka reports an oversized record after ten starts in a hole, and continues: so do we."""
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 40, hole=range(15, 20))})
     with broker.consumer(bucket, ORDERS) as (consumer, member):
-        parts_of(consumer).core.live.join(is_eager=is_eager)
+        parts_of(consumer).core.live.is_eager = is_eager
         member.is_eager = is_eager
         assert offsets_of(read(consumer, 35)) == [*range(15), *range(20, 40)]
         for start in (*broker.logs[ORDERS].hole, 17, 17):
@@ -126,18 +126,18 @@ def test_a_client_that_gives_nothing_though_the_broker_has_more(
     caplog.set_level("INFO")
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20), OTHERS: ScriptedLog(0, 20)})
     with broker.consumer(bucket, ORDERS, OTHERS, makers={"silent_s": 0.05}, timeout_ms=100) as (consumer, member):
-        parts_of(consumer).core.live.join(is_eager=is_eager)
+        parts_of(consumer).core.live.is_eager = is_eager
         member.is_eager = is_eager
         read(consumer, 40)
         for position in (20, 30):
-            before = caplog.text.count("it is assigned anew")  # also if the machine stalled for a while
+            before = caplog.text.count("reassigning it")  # also if the machine stalled for a while
             member.stuck.add(ORDERS)
             broker.logs[ORDERS].end = position + 10
             assert offsets_of(read(consumer, 10)) == list(range(position, position + 10))
-            assert caplog.text.count("it is assigned anew") > before
+            assert caplog.text.count("reassigning it") > before
         # A hole must not count as an endless stall.
-        before = caplog.text.count("it is assigned anew")
+        before = caplog.text.count("reassigning it")
         broker.logs[ORDERS].hole, broker.logs[ORDERS].stays_in_hole = range(40, 50), True
         broker.logs[ORDERS].end = 50
         member.stuck.add(ORDERS)
-        until(consumer, lambda _: caplog.text.count("it is assigned anew") > before)
+        until(consumer, lambda _: caplog.text.count("reassigning it") > before)

@@ -107,5 +107,5 @@ def test_rows_that_there_are_not() -> None:
     for start, stop in ((0, 2), (-1, 1), (1, 0)):
         with pytest.raises(IndexError):
             messages.take(start, stop)
-    with pytest.raises(TypeError, match="made by a consumer"):
+    with pytest.raises(TypeError, match="only a consumer makes"):
         Message()

@@ -48,8 +48,8 @@ def test_modes_by_our_names_and_by_pinterests(name: object, mode: Mode) -> None:
     ("properties", "sentence"),
     [
         (given(mode="both"), "tiered.storage.mode is 'both'; it must be one of kafka_only, kafka_preferred"),
-        (given(modes="x"), "there is no property tiered.storage.modes; there is tiered.storage.mode"),
-        (BROKER, "no store is named, which tiered.storage.mode kafka_preferred needs: give store="),
+        (given(modes="x"), "unknown property tiered.storage.modes: did you mean tiered.storage.mode?"),
+        (BROKER, "no store is named: tiered.storage.mode kafka_preferred needs store="),
         (given(**{"refresh.ms": "soon"}), "tiered.storage.refresh.ms is 'soon': it must be a whole number"),
         (
             given(**{"partitions.at.once": 0}),
@@ -57,7 +57,7 @@ def test_modes_by_our_names_and_by_pinterests(name: object, mode: Mode) -> None:
         ),
         (given(**{"queued.max.kbytes": True}), "tiered.storage.queued.max.kbytes is True"),
         (given(**{"on.data.loss": "skip"}), "tiered.storage.on.data.loss is 'skip'; it must be fail or report"),
-        (given(loss_cb="print"), "tiered.storage.loss_cb is no function"),
+        (given(loss_cb="print"), "tiered.storage.loss_cb must be a function"),
         (given(settings=7), "source is of the type int; give a path, a URL, a mapping of settings"),
         (given(store="ftp://x/y", settings=None), "the URL of a store starts with one of file://"),
         (given() | {"auto.offset.reset": "first"}, "auto.offset.reset is 'first'"),
@@ -66,7 +66,7 @@ def test_modes_by_our_names_and_by_pinterests(name: object, mode: Mode) -> None:
         (given() | {"metric.reporters": "a.B"}, "metric.reporters cannot be set: there is no JVM"),
         (
             {"tiered.storage.settings": STORE, "group.id": "x"},
-            "bootstrap.servers is not set, which tiered.storage.mode",
+            "bootstrap.servers is not set: tiered.storage.mode",
         ),
     ],
 )

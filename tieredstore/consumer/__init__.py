@@ -16,7 +16,7 @@ __all__ = ["Consumer", "DeserializingConsumer", "Message", "Mode", "PartitionBat
 
 
 def __getattr__(name: str) -> object:
-    # Every `tieredstore --help` reads the table of commands, which needs none of these.
+    # `tieredstore --help` imports this module for its command table, and needs none of these names.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with Extra("a consumer", "kafka"):

@@ -14,7 +14,7 @@ cdef extern from "Python.h":
 
 @cython.freelist(256)
 cdef class Message:
-    """A record with all methods of ``confluent_kafka.Message``. Only a consumer makes it."""
+    """A record with all methods of ``confluent_kafka.Message``. Only a consumer makes messages."""
 
     cdef object _topic
     cdef object _key
@@ -28,63 +28,63 @@ cdef class Message:
     cdef int8_t _timestamp_type
 
     def __init__(self):
-        raise TypeError("messages are made by a consumer")
+        raise TypeError("only a consumer makes messages")
 
     cdef void _may_refer(self):
-        """Note that it may refer to anything from now on, even itself: the garbage collector must track it."""
+        """Let the garbage collector track this message: its new value may refer to anything, even to the message."""
         if not PyObject_GC_IsTracked(self):
             PyObject_GC_Track(self)
 
     def topic(self):
-        """The topic's name."""
+        """Return the topic's name."""
         return self._topic
 
     def partition(self):
-        """The partition's number."""
+        """Return the partition's number."""
         return self._partition
 
     def offset(self):
-        """The record's offset."""
+        """Return the record's offset."""
         return self._offset
 
     def key(self):
-        """The key, None for a null."""
+        """Return the key; None for a null."""
         return self._key
 
     def value(self):
-        """The value, None for a null."""
+        """Return the value; None for a null."""
         return self._value
 
     def deserialized_key(self):
-        """The same object as ``key()``."""
+        """Return the same object as ``key()``."""
         return self._key
 
     def deserialized_value(self):
-        """The same object as ``value()``."""
+        """Return the same object as ``value()``."""
         return self._value
 
     def headers(self):
-        """Pairs of a name and bytes (or None) in their order; None if there are none."""
+        """Return pairs of a name and a value (bytes or None), in the record's order; None without headers."""
         return self._headers
 
     def error(self):
-        """None for a record; the error of an event."""
+        """Return an event's error; None for a record."""
         return self._error
 
     def timestamp(self):
-        """The type, by confluent_kafka's constants, and milliseconds since 1970."""
+        """Return the timestamp's type, a constant of confluent_kafka, and its milliseconds since 1970."""
         return (self._timestamp_type, self._timestamp)
 
     def latency(self):
-        """None: only produced messages have it."""
+        """Return None: only produced messages have a latency."""
         return None
 
     def leader_epoch(self):
-        """The leader epoch of the record's batch, None if it has none."""
+        """Return the leader epoch of the record's batch; None if the batch has none."""
         return None if self._epoch < 0 else self._epoch
 
     def delivery_count(self):
-        """None: only messages of share groups have it."""
+        """Return None: only messages of share groups have a delivery count."""
         return None
 
     def set_headers(self, value):
@@ -117,13 +117,13 @@ cdef class Message:
 
 
 def event(topic, int partition, int64_t offset, error):
-    """Make a message for an event, such as the end of a partition, instead of a record."""
+    """Make a message for an event instead of a record, for example the end of a partition."""
     cdef Message message = Message.__new__(Message)
     message._topic = topic
     message._partition = partition
     message._offset = offset
     message._error = error
-    # As in the library: the text of an event is its value.
+    # confluent-kafka too makes the error's text the value.
     message._value = error.str().encode()
     message._timestamp = -1
     message._timestamp_type = 0
@@ -160,7 +160,7 @@ cdef Binary _binary(array):
 
 
 cdef class BatchMessages:
-    """The messages of one record batch, which has all columns in their usual order."""
+    """The messages of one record batch. The batch must have all columns, in the order of ``COLUMNS``."""
 
     cdef object _batch, _topic, _children
     cdef int32_t _partition
@@ -199,19 +199,19 @@ cdef class BatchMessages:
         return self._rows
 
     def offset(self, Py_ssize_t row):
-        """The offset of a row."""
+        """Return the offset of a row."""
         if not 0 <= row < self._rows:
             raise IndexError(row)
         return self._offsets[row]
 
     def epoch(self, Py_ssize_t row):
-        """The leader epoch of a row, -1 for none."""
+        """Return the leader epoch of a row; -1 for none."""
         if not 0 <= row < self._rows:
             raise IndexError(row)
         return self._epochs[row]
 
     def timestamp(self, Py_ssize_t row):
-        """The timestamp of a row, in milliseconds."""
+        """Return the timestamp of a row in milliseconds."""
         if not 0 <= row < self._rows:
             raise IndexError(row)
         return self._timestamps[row]
@@ -232,14 +232,14 @@ cdef class BatchMessages:
         message._partition = self._partition
         message._offset = self._offsets[row]
         message._timestamp = self._timestamps[row]
-        # Kafka's numbers begin with -1 for none, librdkafka's with 0.
+        # Kafka numbers the types of timestamps from -1 (none), librdkafka from 0.
         message._timestamp_type = self._timestamp_types[row] + 1
         message._epoch = self._epochs[row]
         message._key = _bytes(&self._key, row)
         message._value = _bytes(&self._value, row)
         message._headers = self._headers(row)
-        # Bytes and numbers make no cycle. The collector would examine each message of a call repeatedly, five times the
-        # cost of making it.
+        # Bytes and numbers cannot form a cycle. If tracked, the garbage collector would examine each message
+        # repeatedly, at five times the cost of making the message.
         if message._headers is None:
             PyObject_GC_UnTrack(message)
         return message

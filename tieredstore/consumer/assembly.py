@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Makers:
-    """The factories of a consumer's outside, and limits without a setting; tests replace them."""
+    """Factories of a consumer's connections, and limits that no setting changes. Tests pass their own."""
 
     manager: Callable[..., RemoteStorageManager] = RemoteStorageManager
     cluster: Callable[..., LiveCluster] = LiveCluster
@@ -38,13 +38,13 @@ class Makers:
     first_pause_s: float = 0.1
     """The first pause before a retry; doubled each time."""
     reassign_s: float = 1.0
-    """The minimum time between two full assignments: each drops the client's read-ahead."""
+    """The minimum time between two full assignments. Each full assignment drops the client's read-ahead."""
     silent_s: float = 10.0
-    """The longest permitted silence of a partition after its assignment."""
+    """How long a partition may return nothing after its assignment, although the broker has records."""
     held_bytes: int = 8 * 1024 * 1024
-    """Most bytes of messages taken from the client and held for columns: the client bounds only its own queue."""
+    """The most bytes of client messages that may wait to become columns. The client bounds only its own queue."""
     closing_s: float = 8.0
-    """The time to wait for threads in a call of the store or the broker; then they are abandoned."""
+    """How long ``close`` waits for threads that are in a call of the store or the broker. Then it abandons them."""
 
 
 class Parts:
@@ -56,7 +56,7 @@ class Parts:
         self.settings = settings
         self.measures = Measures(self.levels)
         self.news = threading.Event()
-        """Set when a look-up or a read has results."""
+        """Set when a look-up or a read of the bucket has results."""
         self._closing_s = makers.closing_s
         with contextlib.ExitStack() as opened:
             self.manager = makers.manager(settings.store, shares_read_ahead=True)
@@ -79,7 +79,7 @@ class Parts:
             opened.pop_all()
 
     def _ask_commits(self, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, Committed]:
-        # Not through the member's own client: another thread's call in it does not return while a callback runs.
+        # Do not ask the member's own client: while a callback runs in it, calls from other threads block.
         group = str(self.settings.client.get("group.id", ""))
         commits = {} if self.cluster is None else self.cluster.commits(group, wheres)
         return {
@@ -88,7 +88,7 @@ class Parts:
         }
 
     def begin_closing(self) -> None:
-        """Let threads end while the consumer leaves the group."""
+        """Ask the threads to end. The consumer can leave the group in the meantime."""
         self.core.streams.close()
         self.core.lookups.close()
 
@@ -100,19 +100,19 @@ class Parts:
         with contextlib.ExitStack() as ending:
             if self.cluster is not None:
                 ending.callback(self.cluster.close)
-            # Requests to the store then fail at once.
+            # The stack closes the manager first: pending requests to the store then fail at once.
             ending.callback(lambda: self.core.lookups.join(end))
             ending.callback(lambda: self.core.streams.join(end))
             ending.callback(self.manager.close)
             self.core.drop(list(self.core.partitions))
 
     def statistics(self) -> dict[TopicPartition, dict[str, Any]]:
-        """Return statistics by partition, for people and tests."""
+        """Return the statistics of each partition."""
         self.core.live.locate()
         return {where: _statistics(partition) for where, partition in self.core.partitions.items()}
 
     def levels(self) -> Mapping[str, float]:
-        """Return the present values, for metrics."""
+        """Return the current gauge values."""
         known = list(self.core.partitions.values())
         records, seconds = [_lag(one) for one in known], [_lag_s(one) for one in known]
         return {
@@ -145,14 +145,14 @@ def _statistics(partition: Partition) -> dict[str, Any]:
 
 
 def _lag(partition: Partition) -> int:
-    """Count the records between the position and the last known end."""
+    """Count the offsets between the position and the last known end."""
     live, lineage, position = partition.log.live, partition.log.lineage, partition.position
     end = max(0 if live is None else live[1], 0 if lineage is None else lineage.end_offset)
     return max(0, end - position) if position is not None and position >= 0 else 0
 
 
 def _lag_s(partition: Partition) -> float:
-    """Return the age of the last returned record, if others follow it."""
+    """Return the age of the last returned record; 0 if no records follow it."""
     if not _lag(partition) or partition.tally.timestamp_ms <= 0:
         return 0.0
     return max(0.0, time.time() - partition.tally.timestamp_ms / 1000)

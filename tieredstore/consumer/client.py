@@ -1,4 +1,4 @@
-"""The client inside a consumer: confluent-kafka's own methods, below ours."""
+"""The Kafka client inside a consumer: confluent-kafka's methods, without our overrides."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from tieredstore.model import TopicPartition
 from tieredstore.partitions.position import Position
 
-# The library leaves many types open.
+# The type hints of confluent-kafka are incomplete.
 _base: Final[Any] = confluent_kafka.Consumer
 NO_OFFSET: Final = -1001
 """librdkafka's OFFSET_INVALID."""
 
 
 class Received(Protocol):
-    """A message of either source, or an event of a partition as a message with an error."""
+    """A message from the bucket or the broker. An event of a partition is a message with an error."""
 
     def topic(self) -> str: ...  # noqa: D102  as the library has them
     def partition(self) -> int: ...  # noqa: D102
@@ -35,10 +35,12 @@ class Received(Protocol):
 
 
 class MemberClient:
-    """The group's member: the own methods of the library's ``Consumer``."""
+    """The member of the group. Calls the methods of ``confluent_kafka.Consumer`` on our consumer, without our
+    overrides.
+    """
 
     def __init__(self, consumer: object) -> None:
-        # Weak, so that an unreferenced consumer is released as the library's is.
+        # Weak, so that reference counting alone frees an unused consumer, as with confluent-kafka.
         self._consumer = weakref.ref(consumer)
 
     def _own(self) -> Any:
@@ -48,16 +50,16 @@ class MemberClient:
         return consumer
 
     def poll(self, timeout_s: float) -> Received | None:
-        """Return the next message or event; callbacks run inside."""
+        """Return the next message or event. Callbacks run during the call."""
         message: Received | None = _base.poll(self._own(), timeout_s)
         return message
 
     def consume(self, count: int, timeout_s: float) -> list[Received]:
-        """Return at most ``count`` messages; an interrupt is raised."""
+        """Return at most ``count`` messages; raise KeyboardInterrupt on an interrupt."""
         try:
             messages: list[Received] = _base.consume(self._own(), count, timeout_s)
         except SystemError as error:
-            # About half of the times confluent-kafka 2.16 loses the exception of a signal handler while it waits.
+            # While it waits, confluent-kafka 2.16 loses the exception of a signal handler about half of the time.
             raise KeyboardInterrupt from error
         return messages
 
@@ -78,27 +80,30 @@ class MemberClient:
         _base.incremental_unassign(self._own(), list(places))
 
     def pause(self, wheres: Iterable[TopicPartition]) -> None:
-        """Stop fetching these."""
+        """Stop fetching these partitions."""
         _base.pause(self._own(), [KafkaPartition(*where) for where in wheres])
 
     def resume(self, wheres: Iterable[TopicPartition]) -> None:
-        """Resume fetching these."""
+        """Resume fetching these partitions."""
         _base.resume(self._own(), [KafkaPartition(*where) for where in wheres])
 
     def seek(self, where: TopicPartition, offset: int, epoch: int | None = None) -> None:
-        """Continue at an offset; raise KafkaException if it is not being fetched.
+        """Continue at an offset; raise KafkaException if the client does not fetch the partition.
 
-        With the leader epoch of the record before it, the broker first checks that the record is still in its log.
+        ``epoch`` is the leader epoch of the record before ``offset``. The broker then first checks that its log still
+        has that record.
         """
         _base.seek(self._own(), KafkaPartition(*where, offset, leader_epoch=-1 if epoch is None else epoch))
 
     def positions(self, wheres: Sequence[TopicPartition]) -> list[KafkaPartition]:
-        """Return the position after the last returned message of each, with its leader epoch."""
+        """Return each partition's position, which follows the last returned message, with that message's leader
+        epoch.
+        """
         places: list[KafkaPartition] = _base.position(self._own(), [KafkaPartition(*where) for where in wheres])
         return places
 
     def commit(self, places: Iterable[KafkaPartition], *, asynchronous: bool = True) -> Any:
-        """Commit these, with their leader epochs and metadata."""
+        """Commit these places, with their leader epochs and metadata."""
         return _base.commit(self._own(), offsets=list(places), asynchronous=asynchronous)
 
     def subscribe(self, topics: Sequence[str], **callbacks: Callable[..., None]) -> None:
@@ -106,29 +111,30 @@ class MemberClient:
         _base.subscribe(self._own(), topics, **callbacks)
 
     def unsubscribe(self) -> None:
-        """Leave the group; a later call revokes its assignment."""
+        """Leave the group. The next ``poll`` or ``consume`` revokes the assignment."""
         _base.unsubscribe(self._own())
 
     def watermarks(self, place: KafkaPartition, timeout_s: float, *, cached: bool = False) -> tuple[int, int] | None:
-        """Return the broker's first offset and its end."""
+        """Return the first offset and the end of the broker's log; None on timeout."""
         span: tuple[int, int] | None = _base.get_watermark_offsets(self._own(), place, timeout=timeout_s, cached=cached)
         return span
 
     def offsets_for_times(self, places: Sequence[KafkaPartition], timeout_s: float) -> dict[TopicPartition, int]:
-        """Return the broker's offsets of these times; −1 for none."""
+        """Return the broker's first offset at or after each place's time; -1 for none."""
         known: list[KafkaPartition] = _base.offsets_for_times(self._own(), list(places), timeout=timeout_s)
         return {(place.topic, place.partition): place.offset for place in known}
 
 
 def place_at(where: TopicPartition, at: Position, metadata: str | None = None) -> KafkaPartition:
-    """Return a position as the library's type."""
+    """Convert a position to confluent-kafka's type."""
     return KafkaPartition(*where, at.offset, metadata or "", leader_epoch=at.epoch_number)
 
 
 def position_of(place: KafkaPartition | Received) -> Position:
-    """Return the position of the library's place or message.
+    """Convert a place or message of confluent-kafka to a position.
 
-    A message's own epoch is that of the record before it, or a later one. Unknown ones are -1 or None there.
+    A position has the leader epoch of the record before it. A message only has its own epoch, which is the same or
+    later. confluent-kafka writes an unknown epoch as -1 or None.
     """
     epoch: int | None
     if isinstance(place, KafkaPartition):
@@ -138,25 +144,20 @@ def position_of(place: KafkaPartition | Received) -> Position:
     return Position(offset, None if epoch is None or epoch < 0 else epoch)
 
 
-def kafka_error(code: int, reason: str) -> KafkaError:
-    """Make an error of the library."""
-    return KafkaError(code, reason)
-
-
 def refusal(code: int, reason: str) -> KafkaException:
-    """Return the library's exception for a call that it refuses."""
-    return KafkaException(kafka_error(code, reason))
+    """Return the exception that confluent-kafka raises for a refused call."""
+    return KafkaException(KafkaError(code, reason))
 
 
 def check_places(places: object) -> list[KafkaPartition]:
-    """Return a call's list of partitions; raise TypeError, like the library, for anything else."""
+    """Return a caller's list of partitions; like confluent-kafka, raise TypeError for anything else."""
     if not isinstance(places, list):
         raise TypeError("requires list of TopicPartition")
     return [check_place(place) for place in cast("list[object]", places)]
 
 
 def check_place(place: object) -> KafkaPartition:
-    """Return a call's partition; raise TypeError for anything else."""
+    """Return a caller's partition; raise TypeError for anything else."""
     if not isinstance(place, KafkaPartition):
         raise TypeError("expected cimpl.TopicPartition")
     return place

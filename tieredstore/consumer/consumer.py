@@ -3,41 +3,41 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self, TypeAlias
+from typing import Any, ClassVar, Final, Self
 
 import confluent_kafka
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from tieredstore.consumer._message import Message
 from tieredstore.consumer.assembly import Makers, Parts
 from tieredstore.consumer.client import NO_OFFSET, Received, check_place, check_places
 from tieredstore.consumer.delivery import PartitionBatch
-from tieredstore.consumer.group import Group
+from tieredstore.consumer.group import Group, RebalanceCallback
 from tieredstore.consumer.settings import Mode, parse_settings
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.live.client_log import ClientLog, log_to
 from tieredstore.remote.stores import StoreLike
 
-RebalanceCallback: TypeAlias = Callable[[Any, list[KafkaPartition]], None]
-
-# The library leaves many types open.
+# The type hints of confluent-kafka are incomplete.
 _base: Final[Any] = confluent_kafka.Consumer
 
 _SLICE_S: Final = 0.01
-"""The interval of checks of the client while the bucket may have records at any moment."""
+"""How often to serve the client while the bucket may have records at any moment."""
 
 _LONGEST_SLICE_S: Final = 0.5
-"""The interval otherwise: signals are handled between two waits."""
+"""The longest single wait: Python handles signals only between two waits."""
 
 
 class Consumer(confluent_kafka.Consumer):
     """A group member that reads the bucket and the broker as one log.
 
     It has all methods of ``confluent_kafka.Consumer``, with their arguments, results and errors.
-    ``docs/how-to/consumer.md`` lists the differences, and the properties under ``tiered.storage.``. Use it from one
-    thread, except ``commit`` with offsets, ``committed`` and ``list_topics``. Close it when done.
+    ``docs/how-to/consumer.md`` lists the differences and the properties under ``tiered.storage.``. Use a consumer from
+    one thread. Only ``commit`` with offsets, ``committed`` and ``list_topics`` may run on others. Close the consumer
+    when done.
 
     Example::
 
@@ -52,7 +52,7 @@ class Consumer(confluent_kafka.Consumer):
     def __init__(self, config: dict[str, Any] | None = None, /, *, store: StoreLike = None, **kwargs: Any) -> None:
         """Set up a consumer; ``store`` is the bucket, in any form that :func:`tieredstore.open` takes.
 
-        Raise ConfigError for invalid properties; connects on the first call.
+        Raise ConfigError for invalid properties. The first call connects.
         """
         given = {**(config or {}), **kwargs}
         logger = given.pop("logger", None)
@@ -68,7 +68,7 @@ class Consumer(confluent_kafka.Consumer):
 
     # ---- records
 
-    # The library's own types allow a message without an offset, which no consumer returns.
+    # The type hints of confluent-kafka allow messages without an offset, but no consumer returns one.
     def poll(  # type: ignore[override]
         self, timeout: float | None = -1
     ) -> Received | None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -81,9 +81,7 @@ class Consumer(confluent_kafka.Consumer):
     def consume(  # type: ignore[override]
         self, num_messages: int | None = None, timeout: float | None = -1
     ) -> list[Received]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return up to ``num_messages`` (``max.poll.records``, or 1); fewer if no more come within ``timeout``
-        seconds.
-        """
+        """Return up to ``num_messages`` (default: ``max.poll.records``, else 1); fewer if ``timeout`` seconds pass."""
         count = num_messages if num_messages is not None else self._settings.poll_records or 1
         if self._parts is None or not 0 < count <= 1_000_000:
             return self._client.consume(count, -1 if timeout is None else timeout)
@@ -94,7 +92,7 @@ class Consumer(confluent_kafka.Consumer):
     ) -> PartitionBatch | None:
         """Return records of one partition, in columns; None if there are none within ``timeout`` seconds.
 
-        The errors are those of :meth:`poll`; messages with errors are raised here as KafkaException.
+        Raise the errors of :meth:`poll`. Raise KafkaException where :meth:`poll` would return a message with an error.
         """
         parts = self._expect_open()
         end = _end(timeout)
@@ -113,7 +111,7 @@ class Consumer(confluent_kafka.Consumer):
             self._take_live(parts, wait, max_rows or _MANY)
 
     def batches(self, max_rows: int | None = None, columns: Sequence[str] = COLUMNS) -> Iterator[PartitionBatch]:
-        """Yield record batches until the consumer is closed; raise RuntimeError if that was before the first."""
+        """Yield record batches until the consumer is closed; raise RuntimeError if it is closed already."""
         self._expect_open()
         while not self._is_closed:
             given = self.poll_arrow(_LONGEST_SLICE_S, max_rows, columns)
@@ -121,7 +119,7 @@ class Consumer(confluent_kafka.Consumer):
                 yield given
 
     def _collect(self, count: int, timeout: float | None) -> list[Received]:
-        """Collect messages, up to ``count`` or the end of the time."""
+        """Collect messages until there are ``count``, or the timeout has passed."""
         parts = self._expect_open()
         end = _end(timeout)
         parts.commits.commit_when_due()
@@ -130,7 +128,8 @@ class Consumer(confluent_kafka.Consumer):
         wait: float | None = 0.0
         try:
             while True:
-                # The client first, whatever else there is: a rebalance, an answer of the coordinator, its records.
+                # Always serve the client first: it brings rebalances, answers of the coordinator, and the broker's
+                # records.
                 room = count - len(collected)
                 most = max(1, room // 2) if parts.delivery.has_open or parts.core.readable else room
                 self._serve(parts, collected, most, wait or 0.0)
@@ -154,7 +153,7 @@ class Consumer(confluent_kafka.Consumer):
         collected += messages
 
     def _consume(self, parts: Parts, count: int, wait: float) -> tuple[list[Received], set[tuple[str, int]]]:
-        """Return the client's messages of continuing assignments, and the partitions whose assignment has ended."""
+        """Return the client's messages, and the partitions whose assignment has ended during the call."""
         self._group.take_ended()
         messages = self._client.consume(count, wait)
         ended = self._group.take_ended()
@@ -165,7 +164,7 @@ class Consumer(confluent_kafka.Consumer):
         most = parts.delivery.room(count) if not wait else 1
         messages = self._consume(parts, most, wait)[0]
         parts.delivery.hold([message for message in messages if message.error() is None])
-        # Raised last: later calls return the messages beside the error.
+        # Raise after the other messages are held: later calls return them.
         _raise_first_error(messages)
 
     def _tick(self, parts: Parts, *, raises: bool = True) -> None:
@@ -176,16 +175,16 @@ class Consumer(confluent_kafka.Consumer):
                 raise error
 
     def _wait(self, parts: Parts, end: float | None) -> float | None:
-        """Return the time to wait for the client now; None if the time is over.
+        """Return how long the client may wait for messages; None if the timeout has passed.
 
-        While the bucket may have records at any moment, wait for those here, and only check the client.
+        While the bucket may have records at any moment, wait here for its results, and return 0.
         """
         left = _LONGEST_SLICE_S if end is None else end - time.monotonic()
         if left <= 0:
             return None
         if parts.core.is_busy:
             parts.news.wait(min(left, _SLICE_S))
-            # Cleared before the check, so that no result is missed.
+            # Clear before the caller checks for results, so that it misses none.
             parts.news.clear()
             return 0.0
         return min(left, _LONGEST_SLICE_S, max(0.001, parts.core.due_in))
@@ -213,11 +212,11 @@ class Consumer(confluent_kafka.Consumer):
         self._group.subscribe(topics, on_assign, on_revoke, on_lost)
 
     def unsubscribe(self) -> None:
-        """Leave the group; the next call that serves it revokes its assignment."""
+        """Leave the group. The next ``poll`` or ``consume`` revokes the assignment."""
         self._client.unsubscribe()
 
     def assign(self, partitions: list[KafkaPartition]) -> None:
-        """Replace the assignment; the default offset is the committed one."""
+        """Replace the assignment. Partitions without an offset start at the committed one."""
         if self._parts is None:
             self._client.assign(partitions)
             return
@@ -249,7 +248,7 @@ class Consumer(confluent_kafka.Consumer):
         self._group.incremental_unassign(check_places(partitions))
 
     def assignment(self) -> list[KafkaPartition]:
-        """Return the assignment, of both sources."""
+        """Return the assigned partitions, whether they are read from the bucket or the broker."""
         if self._parts is None:
             assigned: list[KafkaPartition] = _base.assignment(self)
             return assigned
@@ -257,7 +256,7 @@ class Consumer(confluent_kafka.Consumer):
         return [KafkaPartition(*where) for where in sorted(parts.core.partitions)]
 
     def pause(self, partitions: list[KafkaPartition]) -> None:
-        """Stop returning records of these until they are resumed, in later assignments too."""
+        """Stop returning records of these partitions until they are resumed, even in later assignments."""
         if self._parts is None:
             _base.pause(self, partitions)
             return
@@ -265,7 +264,7 @@ class Consumer(confluent_kafka.Consumer):
         self._group.pause(check_places(partitions))
 
     def resume(self, partitions: list[KafkaPartition]) -> None:
-        """Continue these where they were."""
+        """Continue these partitions where they were paused."""
         if self._parts is None:
             _base.resume(self, partitions)
             return
@@ -273,7 +272,7 @@ class Consumer(confluent_kafka.Consumer):
         self._group.resume(check_places(partitions))
 
     def seek(self, partition: KafkaPartition) -> None:
-        """Continue at any offset; raise KafkaException for a partition that is not assigned."""
+        """Continue a partition at any offset; raise KafkaException if it is not assigned."""
         if self._parts is None:
             _base.seek(self, partition)
             return
@@ -281,7 +280,7 @@ class Consumer(confluent_kafka.Consumer):
         self._group.seek(check_place(partition))
 
     def position(self, partitions: list[KafkaPartition]) -> list[KafkaPartition]:
-        """Return the next offset of each; OFFSET_INVALID while it is unknown."""
+        """Return the next offset of each partition; OFFSET_INVALID while it is unknown."""
         if self._parts is None:
             places: list[KafkaPartition] = _base.position(self, partitions)
             return places
@@ -292,7 +291,10 @@ class Consumer(confluent_kafka.Consumer):
     # ---- offsets
 
     def commit(self, *positional: Any, **named: Any) -> Any:
-        """Commit after a ``message``, these ``offsets``, or all returned records; ``asynchronous`` unless False."""
+        """Commit the offset after ``message``, the given ``offsets``, or all returned records.
+
+        Wait for the answer only if ``asynchronous`` is False.
+        """
         given = dict(zip(("message", "offsets", "asynchronous"), positional, strict=False)) | named
         message: Any = given.get("message")
         offsets = given.get("offsets")
@@ -311,7 +313,7 @@ class Consumer(confluent_kafka.Consumer):
         return parts.commits.commit_async() if asynchronous else parts.commits.commit_and_wait()
 
     def store_offsets(self, message: Any = None, offsets: list[KafkaPartition] | None = None) -> None:
-        """Set the offsets of the next commit without offsets; only with ``enable.auto.offset.store`` false."""
+        """Set the offsets that ``commit()`` and automatic commits use. Requires ``enable.auto.offset.store`` false."""
         if self._parts is None:
             given = {"message": message, "offsets": offsets}
             _base.store_offsets(self, **{name: value for name, value in given.items() if value is not None})
@@ -328,14 +330,14 @@ class Consumer(confluent_kafka.Consumer):
         parts.commits.store(check_places(offsets))
 
     def committed(self, partitions: list[KafkaPartition], timeout: float | None = -1) -> list[KafkaPartition]:
-        """Return the group's commits."""
+        """Return the group's committed offsets."""
         self._expect_broker("committed")
         places: list[KafkaPartition] = _base.committed(self, partitions, timeout=-1 if timeout is None else timeout)
         return places
 
     def get_watermark_offsets(self, partition: KafkaPartition, timeout: float | None = -1, cached: bool = False) -> Any:
-        """Return the smaller beginning of both logs and the broker's end (``remote_only``: the bucket's); None on
-        timeout.
+        """Return the lower first offset of both logs, and the broker's end; None on timeout. With ``remote_only``,
+        return the bucket's first offset and end.
         """
         seconds = -1.0 if timeout is None else timeout
         if self._parts is None:
@@ -344,7 +346,7 @@ class Consumer(confluent_kafka.Consumer):
         return self._parts.offsets.watermarks(check_place(partition), seconds, cached=cached)
 
     def offsets_for_times(self, partitions: list[KafkaPartition], timeout: float | None = -1) -> list[KafkaPartition]:
-        """Return the first offset of each whose timestamp is the one given as its offset, or later; -1 for none."""
+        """Return the first offset at or after a time; -1 for none. Each partition has its time as ``offset``."""
         seconds = -1.0 if timeout is None else timeout
         if self._parts is None:
             places: list[KafkaPartition] = _base.offsets_for_times(self, partitions, timeout=seconds)
@@ -361,19 +363,20 @@ class Consumer(confluent_kafka.Consumer):
             self._parts.cluster.set_sasl_credentials(username, password)
 
     def tiered_stats(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """Return the state of each assigned partition; ``docs/how-to/consumer.md`` lists the fields. Makes no
-        request.
+        """Return the state of each assigned partition, without a request; ``docs/how-to/consumer.md`` lists the
+        fields.
         """
         return {} if self._parts is None else self._parts.statistics()
 
     def close(self) -> None:
-        """Commit returned records, leave the group, and end all threads. Idempotent."""
+        """Commit returned records, leave the group, and end all threads. A second call does nothing."""
         if self._is_closed:
             return
         parts = self._parts
         try:
             if parts is not None:
-                self._group.leave()
+                # Of a manual assignment: a member of a group commits on revocation.
+                parts.commits.commit_auto()
                 parts.begin_closing()
             self._is_closed = True
             _base.close(self)
@@ -422,19 +425,15 @@ def _raise_first_error(messages: Iterable[Received]) -> None:
 
 
 def _is_message(message: object) -> bool:
-    return _is_stored(message) or isinstance(message, confluent_kafka.Message)
+    return isinstance(message, Message | confluent_kafka.Message)
 
 
-def _is_stored(message: object) -> bool:
-    return type(message).__module__.startswith("tieredstore.")
+_WORDS: Final = """A consumer that deserializes keys and values with ``key.deserializer`` and ``value.deserializer``.
 
-
-_WORDS: Final = """A consumer whose messages have deserialized keys and values, by the library's ``key.deserializer``.
-
-The library's class calls its base for what it does not do itself, which is :class:`Consumer` here.
+It is the class of confluent-kafka on top of :class:`Consumer`.
 """
 
-# Made by hand: the library's class narrows its base's return types, which no declaration over two bases can express.
+# The class of confluent-kafka narrows return types of its base, which a class statement with two bases cannot express.
 DeserializingConsumer: Any = type(
     "DeserializingConsumer",
     (confluent_kafka.DeserializingConsumer, Consumer),

@@ -1,7 +1,7 @@
-"""The course of each assigned partition: looked up, read from the bucket, followed on the broker, and back.
+"""The state machine of each assigned partition: look-ups, reads from the bucket, fetches from the broker.
 
-The module of partitions has the table. Everything happens on the polling thread. Other threads' reads and look-ups only
-leave their results; the next call takes them, or drops those of a phase that is over.
+``partition.py`` has the table of its phases. Only the polling thread changes a partition. The threads that read or look
+up only leave results. The next call applies a result, or drops it if the partition's phase has changed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tieredstore.consumer.placement import (
     InBucket,
     Lost,
     OnBroker,
-    OtherLife,
+    Recreated,
     Unreadable,
     Unset,
     lags,
@@ -59,11 +59,11 @@ if TYPE_CHECKING:
     from tieredstore.consumer.streams import StoredStreams
 
 _CHECK_S: Final = 0.02
-"""The time for the client to begin with a partition that must be checked."""
+"""The wait before asking the client again to check a partition for truncation."""
 
 
 class Core:
-    """Moves the partitions of a consumer from phase to phase. For the polling thread."""
+    """Moves the partitions of a consumer from phase to phase. Used by the polling thread only."""
 
     def __init__(
         self,
@@ -75,9 +75,9 @@ class Core:
     ) -> None:
         self.partitions = live.partitions
         self.paused: dict[TopicPartition, bool] = {}
-        """True for each ever assigned partition that is paused: as in librdkafka, that outlives the assignment."""
+        """True for each paused partition. Like librdkafka, keep the flag after the assignment has ended."""
         self.events: deque[tuple[TopicPartition, str, int]] = deque()
-        """Events to return as messages: the partition, ``eof`` or ``unset``, an offset."""
+        """Events to return as messages. Each has a partition, a kind (``eof`` or ``unset``) and an offset."""
         self.readable: deque[Partition] = deque()
         """Partitions read from the bucket, in the order of their turns."""
         self.policy = policy
@@ -92,11 +92,11 @@ class Core:
         """Add newly assigned partitions."""
         new = [Partition(where, start, paused=self.paused.setdefault(where, False)) for where, start in starts]
         self.partitions.update((partition.where, partition) for partition in new)
-        # Paused ones too: they continue at the present commit, whatever is committed later.
+        # Look up paused partitions too: later commits must not change where they start.
         self._look(*new)
 
     def drop(self, wheres: Iterable[TopicPartition]) -> None:
-        """Remove partitions that are no longer assigned: nothing more of them is returned. The caller tells the
+        """Remove partitions that are no longer assigned, and drop their waiting records. The caller informs the
         client.
         """
         for where in wheres:
@@ -106,18 +106,18 @@ class Core:
                 self.live.forget([where])
 
     def move(self, partition: Partition, start: Position | Start) -> None:
-        """Continue at another place, which clears the error at this one."""
+        """Continue a partition at another place. Clear its error and its retries."""
         if isinstance(partition.phase, Failed):
-            # Accept whichever incarnation of the topic exists now: a re-creation has been reported already.
+            # Accept whichever topic of this name exists now: its re-creation has been reported already.
             partition.log = replace(partition.log, topic_id=None)
         self._leave(partition)
         partition.at, partition.retry, partition.eof_at = start, Retry(), -1
-        # The end means the present one, even if it is only read from there after a resume.
+        # Look up a start such as ``latest`` now, even if the partition is resumed much later.
         if not partition.paused or partition.position is None:
             self._look(partition)
 
     def pause(self, partition: Partition) -> None:
-        """Stop fetching; waiting records of the bucket are dropped, and read again later."""
+        """Stop fetching a partition. Drop its waiting records of the bucket: a resume reads them again."""
         if partition.paused:
             return
         partition.paused = self.paused[partition.where] = True
@@ -127,7 +127,7 @@ class Core:
             self._leave(partition)
 
     def resume(self, partition: Partition) -> None:
-        """Continue where it was."""
+        """Continue a paused partition at its position."""
         if not partition.paused:
             return
         partition.paused = self.paused[partition.where] = False
@@ -137,7 +137,7 @@ class Core:
             self._look(partition)
 
     def tick(self) -> None:
-        """Take results, and look again when due. Never waits."""
+        """Apply the results of look-ups, and begin the look-ups that are due. Never wait."""
         for answer in self.lookups.answers():
             partition = self.partitions.get(answer.look.where)
             if partition is None:
@@ -166,27 +166,27 @@ class Core:
 
     @property
     def is_busy(self) -> bool:
-        """True if work is running that may soon give records, and that the client does not show."""
+        """True while look-ups or reads of the bucket may give records at any moment."""
         return bool(self.readable) or any(
             isinstance(partition.phase, Looking) and not partition.paused for partition in self.partitions.values()
         )
 
     @property
     def due_in(self) -> float:
-        """Return the seconds until something must be done without any event."""
+        """Return the seconds until the next timed action: a look-up, an assignment or a check."""
         due = min(self._due_at, self._review_at) - time.monotonic()
         if self.live.has_unchecked:
             due = min(due, _CHECK_S)
         return max(0.0, due if self.live.due_in is None else min(due, self.live.due_in))
 
     def take_error(self) -> Exception | None:
-        """Return the error for the call to raise: one reported once, or that of a failed partition."""
+        """Return an error for the current call to raise. A failed partition's error is returned to every call."""
         error = self.policy.take_error()
         failed = (one.phase.error for one in self.partitions.values() if isinstance(one.phase, Failed))
         return next(failed, None) if error is None else error
 
     def next_readable(self) -> tuple[Partition, pa.RecordBatch] | None:
-        """Return the next batch from the bucket, of the partition whose turn it is."""
+        """Return the next batch from the bucket. Partitions take turns."""
         for _ in range(len(self.readable)):
             partition = self.readable[0]
             self.readable.rotate(-1)
@@ -202,7 +202,9 @@ class Core:
         return None
 
     def lose_by_client(self, partition: Partition, *, was_cut: bool, reason: str) -> None:
-        """Handle a client that cannot continue: retention deleted the offset, or the log was cut."""
+        """Handle a partition that the client cannot continue: retention deleted the offset, or the log was
+        truncated.
+        """
         self.live.locate()
         self._leave(partition)
         if partition.paused:
@@ -211,14 +213,14 @@ class Core:
             answer, position = epoch_end_in(reason), partition.position or 0
             at = Position(position) if answer is None else Position(min(answer.end, position), answer.epoch)
             sentence = (
-                f"{partition} was read up to offset {position}, and from offset {at.offset} on the broker's log is "
-                f"another one: {reason}"
+                f"the broker's log of {partition} was rewritten from offset {at.offset} on, after it was read up to "
+                f"offset {position}: {reason}"
             )
             if not self.policy.accepts(partition, sentence):
                 return
-            # The bucket may still have the records that the log left behind.
+            # The bucket may still have the records that the broker's log has lost.
             partition.at, partition.left_at = at, at.offset
-        # At once, but not repeatedly.
+        # Look up at once the first time, later after a pause.
         partition.retry.tries += 1
         if partition.retry.tries == 1:
             self._look(partition)
@@ -227,7 +229,7 @@ class Core:
 
     @contextlib.contextmanager
     def _try_again(self, partition: Partition) -> Generator[None]:
-        """Look again later if the client or a user's callback raises, and raise it."""
+        """If the client or a user's callback raises, look up again later and re-raise."""
         try:
             yield
         except BaseException:
@@ -240,19 +242,19 @@ class Core:
         """Apply the answer to a partition that is being looked up."""
         if partition.paused:
             # Keep only its start; a resume looks up the rest.
-            if partition.position is None and isinstance(answer, Found) and not isinstance(answer.placement, OtherLife):
+            if partition.position is None and isinstance(answer, Found) and not isinstance(answer.placement, Recreated):
                 partition.at = answer.at or partition.at
             partition.phase = Parked()
         elif isinstance(answer, Unanswered):
             self._back_off(partition, answer.error)
-        elif isinstance(answer.placement, OtherLife):
+        elif isinstance(answer.placement, Recreated):
             self._begin_anew(partition, answer)
         else:
             self._settle(partition, answer)
 
     def _settle(self, partition: Partition, found: Found) -> None:
         look, lineage = found.look, found.lineage or partition.log.lineage
-        # If only the broker was asked, the bucket's log is unchanged.
+        # If only the broker was asked, keep the known log of the bucket.
         partition.log = SeenLog(found.topic_id or partition.log.topic_id, look.live, lineage)
         if look.was_reset is not None:
             self.policy.note_reset(partition, look.was_reset, None if found.at is None else found.at.offset)
@@ -284,15 +286,16 @@ class Core:
         match loss:
             case Cut(at):
                 sentence = (
-                    f"the log of {partition} is another one from offset {at} on than was read up to offset {position}: "
-                    "its leader epochs differ"
+                    f"the log of {partition} was rewritten from offset {at} on, after it was read up to offset "
+                    f"{position}: its leader epochs differ"
                 )
                 if self.policy.accepts(partition, sentence):
                     self._go_on(partition, at, lineage)
             case EndsEarlier(end):
-                # Otherwise the bucket's later records would be returned over and over.
+                # Prefer the broker from there on: otherwise the bucket's later records would be returned again and
+                # again.
                 partition.left_at = end
-                ends = f"the broker's log of {partition} ends at offset {end}, and it was read up to offset {position}"
+                ends = f"the broker's log of {partition} ends at offset {end}, but it was read up to offset {position}"
                 if self.policy.accepts(partition, ends):
                     partition.at = Position(end, partition.epoch)
                     self._look(partition)
@@ -300,17 +303,17 @@ class Core:
                 if self.policy.loses(partition, position, stop):
                     self._go_on(partition, stop, lineage)
             case Unreadable(problem):
-                error = CorruptDataError(f"the next records cannot be read: {problem}")
+                error = CorruptDataError(f"cannot read the next records: {problem}")
                 if self.policy.accepts_damage(partition, error):
                     self._wait(partition)
 
     def _take_review(self, partition: Partition, live: Live, answer: Found | Unanswered) -> None:
-        """Apply the answer about a partition that the client reads."""
+        """Apply the answer of a periodic check of a partition that the client fetches."""
         live.review = None
         if isinstance(answer, Unanswered):
             return
         self.live.locate()
-        if isinstance(answer.placement, OtherLife):
+        if isinstance(answer.placement, Recreated):
             self._leave(partition)
             self._begin_anew(partition, answer)
             return
@@ -325,7 +328,7 @@ class Core:
             case Cut():
                 return True
             case InBucket(stop) if found.lineage is not None and found.at is not None:
-                # If the broker is preferred, its log has left the position behind.
+                # If the broker is preferred, the bucket is chosen only because the broker no longer has the position.
                 return self._settings.mode is Mode.KAFKA_PREFERRED or lags(found.at.offset, stop, found.lineage)
             case _:
                 return False
@@ -333,7 +336,7 @@ class Core:
     def _begin_anew(self, partition: Partition, found: Found) -> None:
         """Handle a re-created topic."""
         sentence = (
-            f"topic {partition.where[0]} was created again as {found.topic_id}, and {partition} of "
+            f"topic {partition.where[0]} was created again as {found.topic_id}, after {partition} of "
             f"{found.look.read_id} was read up to offset {partition.position}"
         )
         if self.policy.accepts(partition, sentence):
@@ -342,7 +345,7 @@ class Core:
             self._look(partition)
 
     def _take_end(self, partition: Partition, stream: StoredStream) -> None:
-        """Handle the end of a stream."""
+        """Handle the end of a read from the bucket."""
         self._leave(partition)
         for span in stream.skipped:
             self.policy.tell(span)
@@ -361,13 +364,13 @@ class Core:
                 self._go_on(partition, behind, stream.lineage)
 
     def _back_off(self, partition: Partition, error: Exception) -> None:
-        """Retry after a possibly transient error, and report it once it has lasted."""
+        """Retry later after an error; the policy decides if and when a call raises the error."""
         until = time.monotonic() + self.policy.note_failure(partition, error)
-        # Retention has deleted a segment since the listing.
+        # If retention has deleted a segment since the listing, list the topic again.
         self._rest(partition, Backoff(until, reload=isinstance(error, SegmentNotFoundError)))
 
     def _go_on(self, partition: Partition, offset: int, lineage: Lineage | None) -> None:
-        """Look after skipped offsets, the last of which may be of a later epoch than the returned records."""
+        """Continue after skipped offsets. The last of them may have a later leader epoch than the returned records."""
         if offset != partition.position:
             partition.at = Position(offset, None if lineage is None else lineage.epoch_at(offset - 1))
         self._look(partition)
@@ -410,7 +413,7 @@ class Core:
         self._due_at = min([phase.until for _, phase in resting if phase.until > now] + [self._review_at])
 
     def _ask_reviews(self) -> None:
-        """Ask whether partitions that the client reads should stay with it."""
+        """Look up if the partitions that the client fetches should stay with it."""
         self.live.locate()
         looks: list[Look] = []
         for partition, live in self.live:
@@ -420,7 +423,7 @@ class Core:
         self.lookups.ask(looks)
 
     def _leave(self, partition: Partition) -> None:
-        """Stop all running work for a partition, on both sides."""
+        """Stop the reads, fetches and look-ups of a partition."""
         self._end_stream(partition)
         if isinstance(partition.phase, Live):
             self.live.remove(partition)
@@ -433,6 +436,6 @@ class Core:
 
 
 def was_cut(error: KafkaError) -> bool:
-    """Return True if an error of the client means that its log was cut below the position."""
-    # A client without a reset gives any reason the same code; only its text has the reason.
+    """Return True if a client's error reports that the log was truncated before the position."""
+    # With ``auto.offset.reset=error``, librdkafka gives every reason the same code; only the text differs.
     return error.code() == KafkaError._LOG_TRUNCATION or KafkaError(KafkaError._LOG_TRUNCATION).str() in error.str()

@@ -1,4 +1,4 @@
-"""The results of calls: messages and record batches of both sources, and the offsets that they advance."""
+"""The records that calls return, as messages or record batches of both sources, and the positions after them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, Message
 
 from tieredstore.consumer import _message
-from tieredstore.consumer.client import Received, kafka_error, position_of
+from tieredstore.consumer.client import Received, position_of
 from tieredstore.consumer.core import was_cut
 from tieredstore.consumer.partition import Live, Partition
 from tieredstore.live.follower import Link
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tieredstore.consumer.measures import Measures
     from tieredstore.model import TopicPartition
 
-# Methods of the class, mapped over messages, cost a third of a loop in Python.
+# Mapping the class's method over messages costs a third of a loop in Python.
 _error: Final[Any] = Message.error
 _OVERTAKEN: Final = frozenset(
     {KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE}
@@ -43,7 +43,7 @@ class PartitionBatch:
 
 @dataclass(slots=True)
 class _OpenBatch:
-    """A batch of the bucket whose first rows were returned; ``size`` is that of all its rows."""
+    """A batch of the bucket whose first rows were returned. ``size`` is the size of all rows in bytes."""
 
     partition: Partition
     records: pa.RecordBatch
@@ -53,10 +53,10 @@ class _OpenBatch:
 
 
 class Delivery:
-    """Returns the core's records. For the polling thread.
+    """Returns the core's records. Used by the polling thread only.
 
-    Taking records advances their partition's position; :meth:`put_back` reverts that for messages that a call could not
-    return.
+    Taking records advances the position of their partition. :meth:`put_back` reverts that for messages that a call
+    could not return.
     """
 
     def __init__(self, core: Core, measures: Measures, held_bytes: int) -> None:
@@ -67,7 +67,7 @@ class Delivery:
         self._turns: deque[_OpenBatch] = deque()
         self._held: deque[Partition] = deque()
         self._usual_size = 1024
-        """The size in bytes of recent message values from the client."""
+        """The average size in bytes of the client's last message values."""
 
     @property
     def has_open(self) -> bool:
@@ -75,12 +75,16 @@ class Delivery:
         return bool(self._turns) or bool(self._held)
 
     def room(self, count: int) -> int:
-        """Return how many of ``count`` messages of the client may be held; at least one, to serve it."""
+        """Return how many of ``count`` messages of the client may be held: at least one, so that the client is
+        served.
+        """
         held = sum(len(partition.held) for partition in self._held)
         return max(1, min(count, self._held_bytes // self._usual_size - held))
 
     def take(self, count: int) -> list[Received]:
-        """Return up to ``count`` available messages: held ones of the client, events, and the bucket's."""
+        """Return up to ``count`` available messages: first events, then held messages of the client, then the
+        bucket's.
+        """
         messages = self.take_events(count)
         while self._held and len(messages) < count:
             messages += self._take_held(count - len(messages))
@@ -108,8 +112,8 @@ class Delivery:
         return PartitionBatch(*partition.where, first, partition.position, chosen)
 
     def judge(self, messages: list[Received], asked: int) -> list[Received]:
-        """Return the client's messages to pass on: not those of partitions that must no longer come from it.
-        ``asked`` is the number requested.
+        """Drop messages of partitions that must no longer come from the client; return the others. ``asked`` is the
+        number requested.
         """
         live = self._core.live
         if len(messages) < asked:
@@ -132,7 +136,7 @@ class Delivery:
                 self.hold_on(partition)
 
     def put_back(self, messages: Sequence[Received]) -> None:
-        """Put back messages that were taken and not returned: they come again."""
+        """Put back messages that the call could not return. A later call returns them."""
         firsts: dict[TopicPartition, Position] = {}
         for message in reversed(messages):
             partition = self._core.partitions.get((message.topic(), message.partition()))
@@ -148,12 +152,12 @@ class Delivery:
             self._core.move(self._core.partitions[where], position)
 
     def hold_on(self, partition: Partition) -> None:
-        """Queue a partition's held messages again, as after a pause."""
+        """Queue a partition that has held messages, for example after a pause."""
         if partition.held and partition not in self._held:
             self._held.append(partition)
 
     def forget(self, wheres: Sequence[TopicPartition]) -> None:
-        """Drop the open batches of these, and take them out of the queue of held messages."""
+        """Drop the open batches of these partitions, and remove the partitions from the queue of held messages."""
         for where in wheres:
             opened = self._opened.pop(where, None)
             if opened is not None:
@@ -161,7 +165,7 @@ class Delivery:
         self._held = deque(partition for partition in self._held if partition.where not in wheres)
 
     def _count_live(self, messages: Sequence[Received]) -> None:
-        # Of values alone: keys would cost as much again, per message.
+        # Measure the values alone: the keys would double the cost per message.
         self._measures.records["broker"] += len(messages)
         size = sum(map(len, messages))
         self._measures.byte_counts["broker"] += size
@@ -181,10 +185,10 @@ class Delivery:
                 continue
             if kind == "eof":
                 reason = "the bucket has no more yet"
-                error = kafka_error(KafkaError._PARTITION_EOF, f"Broker: No more messages ({reason})")
+                error = KafkaError(KafkaError._PARTITION_EOF, f"Broker: No more messages ({reason})")
             else:
                 words = "no previously committed offset available" if offset < 0 else "fetch failed due to offset range"
-                error = kafka_error(
+                error = KafkaError(
                     KafkaError._AUTO_OFFSET_RESET, f"{words}: Local: No offset to automatically reset to"
                 )
             given.append(_message.event(*where, offset, error))
@@ -215,7 +219,7 @@ class Delivery:
         return PartitionBatch(*partition.where, messages[0].offset(), next_offset, records)
 
     def _next_open(self) -> _OpenBatch | None:
-        """Return the batch whose turn it is."""
+        """Return the open batch whose turn it is; open the next one if there is none."""
         while self._turns:
             opened = self._turns[0]
             if self._core.partitions.get(opened.partition.where) is opened.partition and opened.row < len(
@@ -257,7 +261,7 @@ class Delivery:
             self._opened.pop(partition.where, None)
 
     def _has_to_wait(self, message: Received) -> bool:
-        """Return True if it was queued after other messages of its partition that are not returned yet."""
+        """Hold a message if earlier ones of its partition are still held; return True if so."""
         partition = self._core.partitions.get((message.topic(), message.partition()))
         if partition is None or not partition.held or message.error() is not None:
             return False
@@ -269,15 +273,15 @@ class Delivery:
         where = message.topic(), message.partition()
         partition = core.partitions.get(where)
         if partition is None or not isinstance(partition.phase, Live):
-            # Errors of the client as a whole, and of topics, go to the user; nothing of a partition that has left it.
+            # Pass on errors of the client and of topics. Drop messages of partitions that have left the client.
             return error is not None and partition is None and where not in core.live.leaving
         live = partition.phase
         if error is None:
             return self._is_wanted_record(message, partition, live)
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE and live.hole_at != message.offset():
-            # A fetch that starts after the last record of a batch that compaction left at a segment's end gets that
-            # batch. After ten of them librdkafka takes each for too large, but still continues after it. Only a repeat
-            # at the same offset is an error.
+            # At a segment's end, compaction can leave a batch without its last records. A fetch that starts after the
+            # remaining ones gets the same batch. After ten such fetches librdkafka reports it as too large, but still
+            # continues after it. Only a repeat at the same offset is an error.
             live.hole_at = message.offset()
             return False
         if error.code() not in _OVERTAKEN:
@@ -289,7 +293,7 @@ class Delivery:
 
     def _is_wanted_record(self, message: Received, partition: Partition, live: Live) -> bool:
         if live.link is Link.UNCHECKED:
-            return False  # the seek that checks it fetches them again
+            return False  # the seek for the check fetches them again
         if live.link is Link.SILENT:
             # Messages of the previous assignment may still arrive.
             if partition.where in self._core.live.leaving or message.offset() < live.assigned_at:

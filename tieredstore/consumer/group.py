@@ -1,4 +1,4 @@
-"""The group: assignment and revocation, by the coordinator or by hand, and commits."""
+"""Group membership: assignments by the coordinator or by hand, revocations, and commits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -31,13 +31,13 @@ _STARTS: Final[dict[int, Start]] = {
     _STORED: "committed",
     _INVALID: "committed",
 }
-"""librdkafka's logical offsets."""
+"""The starts that librdkafka's logical offsets mean."""
 
-_Callback = Callable[[Any, list[KafkaPartition]], None]
+RebalanceCallback: TypeAlias = Callable[[Any, list[KafkaPartition]], None]
 
 
 class Group:
-    """Keeps the core's partitions equal to the assignment; only the core adds partitions to the client."""
+    """Keeps the core's partitions equal to the assignment. Only the core assigns partitions to the client."""
 
     def __init__(self, consumer: Any, client: MemberClient, parts: Parts) -> None:
         self._ended: set[TopicPartition] = set()
@@ -45,20 +45,24 @@ class Group:
         self._own_consumer = weakref.ref(consumer)
         self._client = client
         self._parts = parts
-        self._on_assign: _Callback | None = None
-        self._on_revoke: _Callback | None = None
-        self._on_lost: _Callback | None = None
+        self._on_assign: RebalanceCallback | None = None
+        self._on_revoke: RebalanceCallback | None = None
+        self._on_lost: RebalanceCallback | None = None
         self._was_assigned = False
 
     def subscribe(
-        self, topics: Sequence[str], on_assign: _Callback | None, on_revoke: _Callback | None, on_lost: _Callback | None
+        self,
+        topics: Sequence[str],
+        on_assign: RebalanceCallback | None,
+        on_revoke: RebalanceCallback | None,
+        on_lost: RebalanceCallback | None,
     ) -> None:
-        """Join; our callbacks call the user's."""
+        """Join the group with our own callbacks, which call the user's."""
         self._client.subscribe(
             topics, on_assign=self._take_assigned, on_revoke=self._take_revoked, on_lost=self._take_lost
         )
         self._on_assign, self._on_revoke, self._on_lost = on_assign, on_revoke, on_lost
-        self._parts.core.live.join(is_eager=self._parts.settings.is_eager)
+        self._parts.core.live.is_eager = self._parts.settings.is_eager
 
     def assign(self, places: Sequence[KafkaPartition]) -> None:
         """Replace the assignment."""
@@ -75,7 +79,7 @@ class Group:
         """Add to the assignment."""
         starts = _starts_of(places)
         core = self._parts.core
-        # The client has none of them yet, but a rebalance waits for this answer.
+        # Call the client without partitions, because a rebalance waits for the call. The core assigns them later.
         self._client.incremental_assign([])
         again = [where for where, _ in starts if where in core.partitions]
         if again:
@@ -88,19 +92,15 @@ class Group:
         """Remove from the assignment."""
         wheres = _wheres(places)
         unknown = [where for where in wheres if where not in self._parts.core.partitions or wheres.count(where) > 1]
-        # First: the client refuses it to a member that assigns all at once, and then nothing has changed.
+        # Call the client first: in an eager group it refuses, and then nothing has changed.
         self._client.incremental_unassign([])
         if unknown:
             reason = f"{unknown[0][0]} [{unknown[0][1]}] can't be unassigned"
             raise refusal(KafkaError._INVALID_ARG, f"{reason} since it is not in the current assignment")
         self._give_up(wheres)
 
-    def unsubscribe(self) -> None:
-        """Leave the group: as in the library, its assignment stays until a later call revokes it."""
-        self._client.unsubscribe()
-
     def _end_all(self, unassign: Callable[[], None]) -> None:
-        """Stop returning records of the assignment, unless the client refuses: then all stays."""
+        """End the whole assignment. If the client refuses, the assignment stays."""
         self._parts.commits.commit_auto()
         unassign()
         self._forget(list(self._parts.core.partitions))
@@ -111,12 +111,8 @@ class Group:
         ended, self._ended = self._ended, set()
         return ended
 
-    def leave(self) -> None:
-        """Commit a manual assignment at the end; a member commits on revocation."""
-        self._parts.commits.commit_auto()
-
     def pause(self, places: Sequence[KafkaPartition]) -> None:
-        """Stop returning records of these, in this assignment and in later ones; the client pauses its own."""
+        """Stop returning records of these partitions, in this assignment and in later ones."""
         core = self._parts.core
         for where in _wheres(places):
             partition = core.partitions.get(where)
@@ -128,7 +124,7 @@ class Group:
                 core.paused[where] = True
 
     def resume(self, places: Sequence[KafkaPartition]) -> None:
-        """Continue these."""
+        """Continue returning records of these partitions."""
         core = self._parts.core
         for where in _wheres(places):
             partition = core.partitions.get(where)
@@ -139,7 +135,7 @@ class Group:
                 core.paused[where] = False
 
     def seek(self, place: KafkaPartition) -> None:
-        """Continue there, after a look-up: the broker may not have it."""
+        """Continue a partition at another place. Look the place up first, because the broker may not have it."""
         where = place.topic, place.partition
         partition = self._parts.core.partitions.get(where)
         failure = f"Failed to seek to offset {place.offset}: Local:"
@@ -156,14 +152,14 @@ class Group:
         self._parts.core.move(partition, start)
 
     def _seeks_in_client(self, partition: Partition, start: Start) -> bool:
-        """Return True if the broker certainly has the offset: no look-up is needed then."""
+        """Seek in the client, without a look-up, if only the broker can have the offset; return True if done."""
         live, span, lineage = partition.phase, partition.log.live, partition.log.lineage
         if not isinstance(live, Live) or not isinstance(start, int):
             return False
         if span is None or not span[0] <= start <= span[1]:
             return False
         if self._parts.core.live.is_eager and self._parts.core.live.due_in is not None:
-            return False  # the client does not have it yet
+            return False  # the client does not fetch it yet
         if lineage is not None and start < lineage.end_offset:
             return False
         try:
@@ -176,13 +172,13 @@ class Group:
         return True
 
     def _take_assigned(self, _: object, places: list[KafkaPartition]) -> None:
-        """Handle an assignment by the coordinator: the client gets a partition only when its place is known."""
+        """Handle an assignment by the coordinator. The client gets each partition only after a look-up."""
         self._was_assigned = False
         try:
             if self._on_assign is not None:
                 self._on_assign(self._own_consumer(), places)
         finally:
-            # The library assigns by itself if the callback did not, even after an error.
+            # Like confluent-kafka, assign here if the user's callback did not, even if it raised.
             if not self._was_assigned:
                 (self.assign if self._parts.core.live.is_eager else self.incremental_assign)(places)
 
@@ -190,10 +186,10 @@ class Group:
         self._end(places, self._on_revoke, commits=True)
 
     def _take_lost(self, _: object, places: list[KafkaPartition]) -> None:
-        """Handle lost partitions without a commit: others may have them by now."""
+        """Handle lost partitions. Commit nothing: another member may own them by now."""
         self._end(places, self._on_lost or self._on_revoke, commits=False)
 
-    def _end(self, places: list[KafkaPartition], callback: _Callback | None, *, commits: bool) -> None:
+    def _end(self, places: list[KafkaPartition], callback: RebalanceCallback | None, *, commits: bool) -> None:
         try:
             if callback is not None:
                 callback(self._own_consumer(), places)
@@ -243,7 +239,7 @@ def _starts_of(places: Sequence[KafkaPartition]) -> list[tuple[TopicPartition, S
 
 
 def _start(offset: int) -> Start | None:
-    """Translate an offset of librdkafka's; None without a meaning."""
+    """Translate an offset of librdkafka to a start; None for an unknown negative number."""
     if offset <= _TAIL:
         return Tail(_TAIL - offset)
     return _STARTS.get(offset) if offset < 0 else offset
@@ -252,11 +248,11 @@ def _start(offset: int) -> Start | None:
 _logger: Final = logging.getLogger(__name__)
 
 _METADATA: Final = "tieredstore topic.id="
-"""The start of the metadata of our commits."""
+"""The prefix of the metadata in our commits; a topic id follows."""
 
 
 class Commits:
-    """The offsets to commit. For the polling thread."""
+    """Chooses the offsets to commit, and commits them. Used by the polling thread only."""
 
     def __init__(self, client: MemberClient, core: Core, settings: ConsumerSettings) -> None:
         self._client = client
@@ -265,12 +261,12 @@ class Commits:
         self._auto_store = settings.auto_store
         self._due_at = time.monotonic() + (self._auto_s or 0.0)
         self._confirmed: dict[TopicPartition, int] = {}
-        """The coordinator's confirmations of awaited commits, in any assignment."""
+        """The offset of each partition that the coordinator last confirmed, in any assignment."""
         self.in_call: Sequence[Received] = ()
-        """Messages taken by the running call: they are not returned before it ends."""
+        """Messages that the running call has taken and not returned yet."""
 
     def places(self) -> dict[TopicPartition, KafkaPartition]:
-        """Return the place after the returned records, or that of ``store_offsets``, of each partition."""
+        """Return each partition's place to commit: after its returned records, or as given to ``store_offsets``."""
         known = self._core.partitions.values()
         if not self._auto_store:
             return {one.where: one.commit.stored for one in known if one.commit.stored is not None}
@@ -286,24 +282,24 @@ class Commits:
         return {where: place_at(where, at, self.metadata(where)) for where, at in given.items() if at.offset >= 0}
 
     def metadata(self, where: TopicPartition) -> str | None:
-        """Return a commit's note of the topic that the partition was read in."""
+        """Return commit metadata that names the partition's topic id; None if the id is unknown."""
         partition = self._core.partitions.get(where)
         topic_id = None if partition is None else partition.log.topic_id
         return None if topic_id is None else f"{_METADATA}{topic_id}"
 
     def place_behind(self, message: Received) -> KafkaPartition:
-        """Return the place that commits a message."""
+        """Return the place after a message, for a commit."""
         where, at = (message.topic(), message.partition()), position_of(message)
         return place_at(where, Position(at.offset + 1, at.epoch), self.metadata(where))
 
     def commit_async(self) -> None:
-        """Commit :meth:`places` without waiting; do nothing without any."""
+        """Commit :meth:`places` without waiting for the answer."""
         known = self.places()
         if known:
             self._client.commit(known.values())
 
     def commit_and_wait(self) -> list[KafkaPartition]:
-        """Commit places not known to be committed; return all of the assignment, with or without an offset."""
+        """Commit the new places and wait. Return all assigned partitions; those without a new commit have no offset."""
         new = {where: place for where, place in self.places().items() if self._confirmed.get(where) != place.offset}
         if not new:
             raise refusal(KafkaError._NO_OFFSET, "Commit failed: Local: No offset stored")
@@ -312,19 +308,21 @@ class Commits:
         return [*places, *(KafkaPartition(*where) for where in self._core.partitions if where not in new)]
 
     def note_committed(self, places: Iterable[KafkaPartition]) -> None:
-        """Note the coordinator's confirmation."""
+        """Note the offsets that the coordinator has confirmed."""
         for place in places:
             if place.error is None:
                 self._confirmed[place.topic, place.partition] = place.offset
 
     def commit_when_due(self) -> None:
-        """Commit every ``auto.commit.interval.ms``, at the beginning of a call."""
+        """Commit if ``auto.commit.interval.ms`` has passed. Called at the beginning of each call."""
         if self._auto_s is not None and time.monotonic() >= self._due_at:
             self._due_at = time.monotonic() + self._auto_s
             self.commit_auto()
 
     def commit_auto(self, wheres: Iterable[TopicPartition] | None = None) -> None:
-        """Commit new offsets, if commits are automatic; of these partitions only, if given. Does not wait."""
+        """Commit new offsets without waiting, if automatic commits are on. ``wheres`` limits the commit to these
+        partitions.
+        """
         if self._auto_s is None:
             return
         chosen = None if wheres is None else set(wheres)
@@ -337,13 +335,13 @@ class Commits:
         if not new:
             return
         try:
-            # This request precedes any other to the coordinator, such as the one to leave the group.
+            # The client sends this request before any later one, for example the one to leave the group.
             self._client.commit(new)
         except KafkaException as error:
-            _logger.warning("offsets could not be committed: %s", error)
+            _logger.warning("cannot commit offsets: %s", error)
 
     def store(self, places: Sequence[KafkaPartition]) -> None:
-        """Set the offsets of the next commit without offsets; raise KafkaException if none of them is assigned."""
+        """Set the offsets to commit next; raise KafkaException if none of the partitions is assigned."""
         if self._auto_store:
             raise refusal(KafkaError._INVALID_ARG, "StoreOffsets failed: Local: Invalid argument or configuration")
         known = {(place.topic, place.partition): place for place in places}
@@ -357,7 +355,7 @@ class Commits:
 
 
 def topic_id_in(metadata: str | None) -> Uuid | None:
-    """Return the topic id in the note of our commit; None for others' commits."""
+    """Return the topic id in the metadata of our commit; None for commits of other clients."""
     text = (metadata or "").removeprefix(_METADATA)
     try:
         return None if text == (metadata or "") else Uuid.parse(text)

@@ -1,4 +1,4 @@
-"""The client's assignment: the live partitions, and no others."""
+"""The client's assignment: exactly the partitions that are read from the broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class LiveSide:
-    """Keeps the client's assignment equal to the live partitions. For the polling thread.
+    """Keeps the client's assignment equal to the live partitions. Used by the polling thread only.
 
     Eager groups have no incremental assignment: all live partitions are assigned again with their offsets, at most once
     a second.
@@ -35,18 +35,19 @@ class LiveSide:
     ) -> None:
         self._client = client
         self.partitions: dict[TopicPartition, Partition] = {}
-        """The whole assignment."""
+        """All assigned partitions of the consumer."""
         self._timeout_s = timeout_s
         self._silent_s = min(makers.silent_s, timeout_s)
         self._reassign_s = makers.reassign_s
         self._clock = clock
         self.is_eager = False
+        """True in a group with eager rebalancing."""
         self.leaving: set[TopicPartition] = set()
-        """Partitions that the client still has, but that must no longer come from it."""
+        """Partitions that the client still fetches, but whose messages must be dropped."""
         self.unheard: set[TopicPartition] = set()
-        """Partitions without a message since they were assigned: each call asks if there are some."""
+        """Live partitions without a message since their assignment."""
         self._paused: set[TopicPartition] = set()
-        """Partitions paused in the client, which remembers that across assignments."""
+        """Partitions paused in the client. The client keeps a pause across assignments."""
         self._is_due = False
         self._assigned_at = -makers.reassign_s
         self._drained_at = 0.0
@@ -56,12 +57,8 @@ class LiveSide:
             if isinstance(partition.phase, Live):
                 yield partition, partition.phase
 
-    def join(self, *, is_eager: bool) -> None:
-        """Note that it is a member of a group from now on, eager or not."""
-        self.is_eager = is_eager
-
     def add(self, partition: Partition) -> None:
-        """Let the client fetch a partition from its position on, which makes it live."""
+        """Make a partition live: let the client fetch it from its position on."""
         assert partition.position is not None
         if not self.is_eager:
             self._client.incremental_assign([_place(partition)])
@@ -74,10 +71,10 @@ class LiveSide:
             self._begin_check([(partition, live)])
 
     def set_paused(self, partition: Partition) -> None:
-        """Let the client pause a partition, or resume it, to match the partition."""
+        """Pause or resume a partition in the client, as the partition's flag says."""
         where = partition.where
         if partition.paused:
-            # Repeated: the client ignores it for partitions not assigned yet.
+            # Pause again even if paused before: the client ignored it for a partition that was not assigned yet.
             self._client.pause([where])
             self._paused.add(where)
         elif where in self._paused:
@@ -85,7 +82,7 @@ class LiveSide:
             self._paused.discard(where)
 
     def remove(self, partition: Partition) -> None:
-        """Stop the client's fetching of a live partition; messages not returned are dropped."""
+        """Let the client stop fetching a live partition; drop messages that are not returned yet."""
         where, partition.phase = partition.where, Parked()
         self.unheard.discard(where)
         if self.is_eager:
@@ -95,7 +92,7 @@ class LiveSide:
             self._client.incremental_unassign([KafkaPartition(*where)])
 
     def forget(self, wheres: Iterable[TopicPartition]) -> None:
-        """Note that the client has none of these any more."""
+        """Note that the client no longer fetches these partitions."""
         self.unheard.difference_update(wheres)
         self.leaving.difference_update(wheres)
 
@@ -111,7 +108,7 @@ class LiveSide:
         return max(0.0, self._assigned_at + self._reassign_s - self._clock()) if self._is_due else None
 
     def flush(self) -> None:
-        """Assign all again, if that is due."""
+        """Make the full assignment if it is due."""
         if not self._is_due or self.due_in:
             return
         self.locate()
@@ -127,20 +124,20 @@ class LiveSide:
 
     @property
     def has_unchecked(self) -> bool:
-        """True if the client must still check logs for truncation."""
+        """True if the client has not checked all logs for truncation yet."""
         return any(live.link is Link.UNCHECKED for _, live in self._list_unheard())
 
     def check(self) -> None:
-        """Let the client check if the logs of unchecked partitions were cut below their positions."""
+        """Let the client check for truncation the logs of partitions that are still unchecked."""
         for partition, live in self._list_unheard():
             if live.link is not Link.UNCHECKED:
                 continue
             assert partition.position is not None
             try:
-                # librdkafka does not check an assignment, whatever its epoch, but it checks a seek.
+                # librdkafka checks the leader epoch of a seek, but never that of an assignment.
                 self._client.seek(partition.where, partition.position, partition.epoch)
             except KafkaException:
-                continue  # it is not being fetched yet
+                continue  # the client does not fetch it yet
             live.link = Link.SILENT
 
     def _list_unheard(self) -> list[tuple[Partition, Live]]:
@@ -153,12 +150,12 @@ class LiveSide:
         self.check()
 
     def hear(self, partition: Partition, live: Live) -> None:
-        """Note a message of a partition."""
+        """Note that the client has returned a message of a partition."""
         live.link, partition.retry.tries = Link.HEARD, 0
         self.unheard.discard(partition.where)
 
     def locate(self) -> None:
-        """Update all positions, and the leader epochs of their last records."""
+        """Update the positions of the live partitions, and the leader epochs of their last records."""
         heard = [partition.where for partition, live in self if live.link is Link.HEARD]
         for place in self._client.positions(heard) if heard else ():
             partition = self.partitions[place.topic, place.partition]
@@ -169,23 +166,25 @@ class LiveSide:
                 partition.at = position_of(place)
 
     def begin_silent(self, partition: Partition, live: Live) -> None:
-        """Note that the client got the start of a partition."""
+        """Note that the client starts at the position of a partition, and has returned no message from there yet."""
         live.assigned_at = -1 if partition.position is None else partition.position
         live.link, live.hole_at = Link.SILENT, -1
         self.unheard.add(partition.where)
 
     def note_drained(self) -> None:
-        """Note that the client's queue is empty: waiting messages are the caller's delay, not a stall."""
+        """Note that the client's queue is empty: a partition with queued messages waits for the caller, so it is not
+        stalled.
+        """
         self._drained_at = self._clock()
 
     def is_stalled(self, partition: Partition, live: Live, end: int | None) -> bool:
         """Return True if a partition has not moved for too long, although the broker has readable records up to
         ``end``.
 
-        librdkafka has been seen to fetch nothing of a partition for minutes after its broker was away: it waited for
-        an answer about the leader epoch that would never come. An assignment ends that.
+        librdkafka was seen to fetch nothing of a partition for minutes after its broker was away: it waited for an
+        answer about the leader epoch that never came. A new assignment ends that wait.
 
-        Reported once for a position and an end: perhaps only markers follow the last record, which are never
+        Return True only once for a position and an end: perhaps only transaction markers follow, which are never
         returned.
         """
         position, now = partition.position, self._clock()
@@ -200,14 +199,14 @@ class LiveSide:
             return False
         live.stall, partition.revived = None, (position, end)
         _logger.info(
-            "nothing comes of %s from offset %d on, and the broker has records up to %d: it is assigned anew",
+            "the client fetches nothing of %s from offset %d on, but the broker has records up to %d: reassigning it",
             partition, position, end - 1,
         )  # fmt: skip
         return True
 
 
 def _place(partition: Partition) -> KafkaPartition:
-    """Return the client's start, with the leader epoch of the last record."""
+    """Return the place where the client starts, with the leader epoch of the record before it."""
     at = partition.at
     assert isinstance(at, Position)
     return place_at(partition.where, at if at.offset else Position(0))

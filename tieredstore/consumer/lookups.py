@@ -1,7 +1,7 @@
-"""Look-ups that a consumer's calls do not wait for: the start of a partition, and its continuation.
+"""Look-ups in the background of a consumer: where a partition starts, and where it continues.
 
-Two threads, one for the broker and one for the bucket, so that a silent store delays only look-ups that need it. The
-broker is asked first: records that it deletes after that are in the listing.
+One thread asks the broker, another the bucket, so that a silent store delays only look-ups that need it. The broker is
+asked first: records that it deletes after its answer are already in the bucket's listing.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tieredstore.consumer.placement import (
     Cut,
     Lost,
     OnBroker,
-    OtherLife,
     OutOfRange,
     Placement,
+    Recreated,
     Unreadable,
     Unset,
     Waits,
@@ -50,31 +50,33 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _LOGICAL: Final[dict[str, int]] = {"earliest": -2, "latest": -1, "error": -1}
-"""librdkafka's numbers of the ends of a log."""
+"""The logical offset of each named start in librdkafka."""
 _TAIL_BASE: Final = -2000
-"""librdkafka's base of a count of offsets before the end."""
+"""librdkafka's OFFSET_TAIL_BASE: this number minus n means n offsets before the end."""
 _NO_ID: Final = Uuid(bytes(16))
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerSpan:
-    """The broker's log of a partition."""
+    """The broker's offsets of a partition."""
 
     span: LiveSpan
     epoch: int | None
     """The leader's epoch."""
     latest: int
-    """The offset of ``latest``: the last stable offset for ``read_committed``, if that was requested."""
+    """The offset where ``latest`` starts. For ``read_committed`` it is the last stable offset, if that was
+    requested.
+    """
     answered_at: float
-    """The time of the answer: an earlier listing may lack records that the broker had deleted by then."""
+    """The time of the broker's answer. An earlier listing may lack records that the broker has deleted by then."""
 
 
 @dataclass(eq=False, slots=True)
 class Look:
-    """A question about one partition, with the broker thread's answers for the bucket's.
+    """A look-up of where one partition continues. The broker's thread adds its answers for the bucket's thread.
 
-    ``epoch`` is that of the record before ``start``, and ``read_id`` that of the topic it was read in, if known. A
-    committed offset replaces ``start`` on the way.
+    ``epoch`` is the leader epoch of the record before ``start``, ``read_id`` the id of that record's topic; None if
+    unknown. A ``start`` of ``committed`` is replaced by the group's offset.
     """
 
     where: TopicPartition
@@ -82,20 +84,20 @@ class Look:
     epoch: int | None = None
     read_id: Uuid | None = None
     reload: bool = False
-    """The bucket's log has changed since its listing."""
+    """List the whole topic again: a segment has disappeared since the last listing."""
     is_review: bool = False
-    """The partition continues in the meantime; only contradictions matter."""
+    """True for a periodic check, during which the client continues to fetch the partition."""
     left_at: int | None = None
-    """From this offset on the broker is preferred in any mode: it has left the bucket's log."""
+    """From this offset on the broker is preferred in any mode, because the broker's log has left the bucket's."""
 
     is_commit: bool = False
-    """True if the group has committed the start: it was read up to there, even if no epoch is known."""
+    """True if the group has committed ``start``: the log was read up to there, even if the epoch is unknown."""
     topic_id: Uuid | None = None
-    """The present topic's id."""
+    """The id of the topic that exists now."""
     broker: BrokerSpan | None = None
     """None if the broker lacks the partition, or is not asked."""
     was_reset: int | None = None
-    """The offset outside of both logs."""
+    """The offset that neither log has, if that has caused a reset."""
 
     @property
     def live(self) -> LiveSpan | None:
@@ -103,13 +105,13 @@ class Look:
         return None if self.broker is None else self.broker.span
 
     def is_recreated(self, logs: StoredLogs) -> bool:
-        """Return True if the topic was re-created since it was read or stored."""
+        """Return True if the topic was re-created after it was read or uploaded."""
         return logs.contradicts(self.where[0], self.read_id, self.topic_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The answer to a look; ``at`` is None if there is no start yet."""
+    """The answer to a look-up; ``at`` is None while the partition has no start."""
 
     look: Look
     placement: Placement
@@ -120,7 +122,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """The reason why a look has no answer."""
+    """A failed look-up and its error."""
 
     look: Look
     error: Exception
@@ -131,7 +133,7 @@ Answer: TypeAlias = Found | Unanswered
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A group's commit of a partition, with its note about the record before the offset."""
+    """A group's commit of a partition, with the leader epoch and topic id of the record before the offset."""
 
     offset: int
     epoch: int | None = None
@@ -139,11 +141,11 @@ class Committed:
 
 
 AskCommits: TypeAlias = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, Committed]]
-"""Asks the coordinator for the group's commits; partitions without one are absent."""
+"""Asks the coordinator for the group's commits. Partitions without a commit are absent."""
 
 
 class Lookups:
-    """Answers looks, in the order of their results. Used from one thread."""
+    """Answers look-ups in the order in which their results arrive. Used from one thread."""
 
     def __init__(
         self,
@@ -153,7 +155,7 @@ class Lookups:
         committed: AskCommits,
         news: threading.Event,
     ) -> None:
-        """Set up; ``cluster`` is None without a broker. The owner closes it and ``source``."""
+        """Set up. The caller closes ``source`` and ``cluster``; ``cluster`` is None without a broker."""
         self._bucket = BucketInquiry(settings, source, cluster)
         self._broker = BrokerInquiry(settings, cluster, committed, self._bucket.logs)
         self._news = news
@@ -171,13 +173,13 @@ class Lookups:
         return self._bucket.logs.listings
 
     def ask(self, looks: Iterable[Look]) -> None:
-        """Queue looks; never waits."""
+        """Queue look-ups. Never wait."""
         with self._changed:
             self._of_broker += looks
             self._start()
 
     def call(self, work: Callable[[BucketInquiry], Result]) -> Future[Result]:
-        """Run ``work`` on the bucket's thread; closing ends it with an error."""
+        """Run ``work`` on the bucket's thread. The future fails if the consumer is closed first."""
         asked: Future[Result] = Future()
         with self._changed:
             self._calls.append((asked, work))
@@ -185,7 +187,7 @@ class Lookups:
         return asked
 
     def _start(self) -> None:
-        """Start the threads. The lock is held."""
+        """Start the threads if needed, and wake them. The caller holds the lock."""
         if not self._threads:
             for name, work in (("broker", self._broker_work), ("bucket", self._bucket_work)):
                 thread = threading.Thread(target=work, name=f"tieredstore-consumer-{name}", daemon=True)
@@ -194,12 +196,12 @@ class Lookups:
         self._changed.notify_all()
 
     def answers(self) -> Iterator[Answer]:
-        """Take answers one by one: those that a caller does not reach stay for the next call."""
+        """Remove and yield the answers one by one. If the caller stops early, the others stay for the next call."""
         while self._answers:
             yield self._answers.popleft()
 
     def close(self) -> None:
-        """Ask the threads to end; they do once broker and store have answered."""
+        """Ask the threads to end. They end when the broker and the store have answered."""
         with self._changed:
             self._is_closed = True
             while self._calls:
@@ -207,7 +209,7 @@ class Lookups:
             self._changed.notify_all()
 
     def join(self, end: float) -> None:
-        """Wait for them, at most until ``end``."""
+        """Wait for the threads, at most until ``end``."""
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
 
@@ -221,14 +223,14 @@ class Lookups:
                 asked, work = self._calls.popleft()
                 try:
                     asked.set_result(work(self._bucket))
-                except BaseException as error:  # noqa: BLE001  whoever waits has to hear of any
+                except BaseException as error:  # noqa: BLE001  the caller must learn of every error
                     asked.set_exception(error)
             if looks:
                 self._ask_bucket(looks)
 
     def _take_all(self, waiting: list[Look]) -> list[Look] | None:
-        """Take all queued looks, to answer them together: five hundred partitions by a few requests. None at the
-        end.
+        """Wait for look-ups and take all queued ones, to answer hundreds of partitions by a few requests. Return
+        None after ``close``.
         """
         with self._changed:
             while not waiting and not self._is_closed and not (self._calls and waiting is self._of_bucket):
@@ -250,7 +252,7 @@ class Lookups:
     def _ask_broker(self, looks: list[Look]) -> None:
         try:
             self._broker.complete(looks)
-        except Exception as error:  # noqa: BLE001  whatever it is, the caller of the consumer has to hear of it
+        except Exception as error:  # noqa: BLE001  the caller must learn of every error
             self._give_up(looks, error)
             return
         found = {look: self._broker.find(look) for look in looks}
@@ -265,7 +267,7 @@ class Lookups:
         except Exception as error:  # noqa: BLE001  as above
             self._give_up(looks, error)
             return
-        # Producer snapshots are read for each partition, in parallel because they are small.
+        # Answer in parallel: each partition needs a small request of its own for a producer snapshot.
         with ThreadPool(READERS, "tieredstore-looks") as pool:
             for answer in in_parallel(pool, self._answer, looks, at_once=2 * READERS):
                 self._give([answer])
@@ -278,7 +280,7 @@ class Lookups:
 
 
 class BrokerInquiry:
-    """Asks group and broker. For the broker's thread."""
+    """Asks the group's coordinator and the brokers. Used by the broker's thread only."""
 
     def __init__(
         self, settings: ConsumerSettings, cluster: LiveCluster | None, committed: AskCommits, logs: StoredLogs
@@ -289,12 +291,12 @@ class BrokerInquiry:
         self._logs = logs
 
     def complete(self, looks: Sequence[Look]) -> None:
-        """Add commits, and the broker's offsets, to looks."""
+        """Add the group's commits and the broker's offsets to the look-ups."""
         self._resolve_commits(looks)
         self._add_spans(looks)
 
     def _resolve_commits(self, looks: Iterable[Look]) -> None:
-        """Replace the start ``committed`` by the group's offset; without a commit by the reset."""
+        """Replace the start ``committed`` by the group's offset, or by the reset if there is no commit."""
         asked = [look for look in looks if look.start == "committed"]
         commits: Mapping[TopicPartition, Committed] = {}
         if asked:
@@ -308,7 +310,7 @@ class BrokerInquiry:
                 look.read_id = look.read_id or commit.topic_id
 
     def _add_spans(self, looks: Sequence[Look]) -> None:
-        """Add the broker's offsets and topic ids. ``remote_only`` asks for ids alone, and once."""
+        """Add the broker's offsets and the topic ids. For ``remote_only``, ask for ids only, once per look-up."""
         if self._cluster is None:
             return
         if self._settings.mode is Mode.REMOTE_ONLY:
@@ -326,7 +328,7 @@ class BrokerInquiry:
             return
         wheres = [look.where for look in there]
         starts = self._cluster.earliest_offsets(wheres)
-        # Records beyond the stable offset exist too: such an offset is not out of range.
+        # Use the high watermark: offsets between the last stable offset and the high watermark are in range too.
         heads = self._cluster.ends(wheres, "read_uncommitted")
         stable: dict[TopicPartition, int] = {}
         by_end = any(look.is_review or _is_by_end(look.start) for look in there)
@@ -340,13 +342,13 @@ class BrokerInquiry:
             look.broker = BrokerSpan(span, end.leader_epoch, latest, time.monotonic())
 
     def find(self, look: Look) -> Found | None:
-        """Return the answer, if the bucket is not needed for it."""
+        """Return the answer if the broker alone can give it, otherwise None."""
         if look.start == "error":
             return _make_found(look, Unset())
         if self._settings.mode is not Mode.KAFKA_PREFERRED or look.broker is None or look.is_recreated(self._logs):
             return None
         if look.is_commit and look.epoch is None and look.broker.epoch:
-            return None  # only the bucket shows if the log was cut below the position
+            return None  # only the bucket shows if the log was truncated before the position
         start = _before(look.broker.latest, look.start) if _is_by_end(look.start) else look.start
         if not isinstance(start, int) or not look.broker.span[0] <= start <= look.broker.span[1]:
             return None
@@ -354,8 +356,8 @@ class BrokerInquiry:
 
 
 class BucketInquiry:
-    """The start and the continuation of partitions, by the bucket's logs and the broker's answers. For the bucket's
-    thread.
+    """Finds where partitions start and continue, from the bucket's logs and the broker's answers. Used by the
+    bucket's thread only.
     """
 
     def __init__(self, settings: ConsumerSettings, source: SegmentSource, cluster: LiveCluster | None) -> None:
@@ -369,10 +371,10 @@ class BucketInquiry:
         """The time of each topic's last full listing."""
         self._reloading = threading.Lock()
         self._reloaded: set[str] = set()
-        """Topics listed again for the present looks."""
+        """Topics already listed again for the current look-ups."""
 
     def load(self, looks: Sequence[Look]) -> None:
-        """List the topics of these looks, and find common facts of all of them."""
+        """List the topics of these look-ups. Load leader epochs and watermarks for all of them together."""
         topics = {look.where[0] for look in looks}
         ids = {look.where[0]: look.topic_id for look in looks if look.topic_id is not None}
         self._reloaded.clear()
@@ -400,13 +402,15 @@ class BucketInquiry:
         return self._epochs.stored_history(lineage) if is_alone and lineage is not None else None
 
     def until_cut(self, lineage: Lineage) -> Lineage | None:
-        """Return the valid part of the bucket's log if no broker is asked."""
+        """Return the part of the bucket's log that is valid according to the uploader's watermark, without asking a
+        broker.
+        """
         self._epochs.look_at_watermarks([lineage])
         history = self._epochs.stored_history(lineage)
         return lineage if history is None or history.cut is None else history.cut.applied(lineage)
 
     def _lineage(self, look: Look) -> Lineage | None:
-        """Return the bucket's log, without the part that the broker's left behind after an unclean election."""
+        """Return the bucket's log, without records that the broker dropped in an unclean leader election."""
         lineage, history = self.logs.lineage(look.where), self._history(look)
         if lineage is None or history is None or history.cut is None:
             return lineage
@@ -414,15 +418,16 @@ class BucketInquiry:
         return history.cut.applied(lineage)
 
     def find(self, look: Look) -> Found:
-        """Decide where a partition continues. On several threads at once."""
+        """Decide where a partition continues. Runs on several threads at once."""
         where = look.where
         if look.is_recreated(self.logs):
             lineage = self.logs.lineage(where)
-            # Another incarnation's epochs prove nothing here.
+            # The leader epochs of the previous topic mean nothing in this one.
             look.epoch = None
-            return _make_found(look, OtherLife(look.topic_id), self._beginning(look, lineage), lineage)
+            return _make_found(look, Recreated(look.topic_id), self._beginning(look, lineage), lineage)
         if self._settings.mode is not Mode.REMOTE_ONLY and look.broker is None and self.logs.lineage(where) is None:
-            # Neither has it: the client waits for it, and reports problems in its own words.
+            # Neither bucket nor broker has the partition. The client waits for it, and reports problems in its own
+            # words.
             return _make_found(look, OnBroker(), _logical(look.start))
         is_reloaded = look.reload
         if is_reloaded:
@@ -435,7 +440,7 @@ class BucketInquiry:
             self._refresh(look)
             placement = self._place(look, position)
         if isinstance(placement, Lost | OutOfRange | Unreadable) and not is_reloaded:
-            # List the whole topic before a loss is reported: a late copy may fill a hole.
+            # List the whole topic before a loss is reported: a late upload may fill the hole.
             self._reload(look)
             placement = self._place(look, position)
         if isinstance(placement, OutOfRange):
@@ -450,19 +455,19 @@ class BucketInquiry:
         )
 
     def _fresh_offset(self, look: Look) -> int | None:
-        """Return the start, by listings that are fresh enough; None if there is no start yet."""
+        """Return the start offset from a listing that is fresh enough; None if there is no start yet."""
         position = self._offset(look)
         if self._may_begin_earlier(look, position):
             self._reload(look)
             position = self._offset(look)
-        # The first record is the beginning, whatever the reset.
+        # Look for the first record: it will be the start, whatever the reset.
         if position is None and self._refresh_is_due(look.where):
             self._refresh(look)
             position = self._offset(look)
         return position
 
     def _offset(self, look: Look) -> int | None:
-        """Return the start; None if it is unknown."""
+        """Return the start offset; None if it is unknown."""
         if isinstance(look.start, int):
             return look.start
         lineage = self._lineage(look)
@@ -479,7 +484,7 @@ class BucketInquiry:
         return look.broker.span[0] if lineage is None else min(look.broker.span[0], lineage.earliest_offset)
 
     def _may_begin_earlier(self, look: Look, position: int | None) -> bool:
-        """Return True if records that the broker had deleted may have been copied since the topic was listed."""
+        """Return True if, since the listing, records may have been uploaded that the broker has deleted by now."""
         broker = look.broker
         if broker is None or look.start != "earliest" or not position == broker.span[0] > 0:
             return False
@@ -492,7 +497,8 @@ class BucketInquiry:
             return Cut(at)
         stored = None if lineage is None else lineage.epoch_at(position)
         if lineage is not None and stored is not None and look.epoch is not None and stored < look.epoch:
-            # The log being read has left the bucket's records here behind; its own are not uploaded yet.
+            # The bucket's records here have an older leader epoch than the log being read. Later ones are not uploaded
+            # yet.
             lineage = lineage.until(position)
         stop = run_stop(lineage, position)
         decided = None if lineage is None or stop is None else self._find_decided(lineage, position, stop)
@@ -500,7 +506,7 @@ class BucketInquiry:
         return place(mode, position, look.live, lineage, decided)
 
     def _find_cut(self, look: Look, position: int, lineage: Lineage | None) -> int | None:
-        """Return the start of a later leader epoch before the position, in the log read so far."""
+        """Return where the log read so far was truncated before the position; None if it was not."""
         if look.epoch is None and not look.is_commit:
             return None
         log = PartitionLog(
@@ -557,12 +563,12 @@ def _is_by_end(start: Start) -> bool:
 
 
 def _before(end: int | None, start: Start) -> int | None:
-    """Return the offset of a start relative to the end; as in librdkafka, at least 0."""
+    """Return the offset of a start that counts from the end. Like librdkafka, return at least 0."""
     return end if end is None or not isinstance(start, Tail) else max(0, end - start.count)
 
 
 def _logical(start: Start) -> int:
-    """Return librdkafka's number of a start."""
+    """Return a start as librdkafka's offset number."""
     if isinstance(start, Tail):
         return _TAIL_BASE - start.count
     return start if isinstance(start, int) else _LOGICAL[start]

@@ -1,4 +1,4 @@
-"""Failures and losses of partitions, and their reports to the consumer's caller: never silence."""
+"""The policy for failures and losses of partitions. Each is logged, or raised to the consumer's caller."""
 
 from __future__ import annotations
 
@@ -23,34 +23,36 @@ _NO_ID: Final = Uuid(bytes(16))
 
 
 class LossPolicy:
-    """Decides by the policy if a partition continues, and keeps the errors to raise."""
+    """Decides by ``on.data.loss`` if a partition continues, and keeps errors for the next call to raise."""
 
     def __init__(self, settings: ConsumerSettings, measures: Measures, first_pause_s: float) -> None:
         self._settings = settings
         self._measures = measures
         self._first_pause_s = first_pause_s
         self._to_raise: dict[str, Exception] = {}
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def take_error(self) -> Exception | None:
-        """Return an error for a call to raise, once."""
+        """Return an error for the current call to raise. Each error is returned once."""
         return self._to_raise.pop(next(iter(self._to_raise))) if self._to_raise else None
 
     def note_failure(self, partition: Partition, error: Exception) -> float:
-        """Note a possibly transient error; return the seconds until the retry. It is raised once it has lasted."""
+        """Note an error; return the seconds until the retry. A permanent error is raised at once, a transient one if
+        it lasts for ``timeout.ms``.
+        """
         now, retry = time.monotonic(), partition.retry
         retry.tries += 1
         if retry.since is None:
             retry.since = now
-        # A deletion by retention since the listing is no error, unless each new listing shows the segment again.
+        # A missing segment counts as transient: retention may have deleted it since the listing.
         is_passing = isinstance(error, TieredStoreError) and (
             error.retryable or isinstance(error, SegmentNotFoundError)
         )
         if not is_passing or now - retry.since >= self._settings.timeout_s:
             retry.since = now
-            # Reported once for many partitions that fail for one reason.
+            # Many partitions may fail for the same reason: raise one error for all of them.
             self._to_raise.setdefault(f"{type(error).__name__}: {error}", _as_unavailable(error, is_passing))
-        _logger.info("%s is tried again: %s", partition, error)
+        _logger.info("retrying %s: %s", partition, error)
         return self.pause_s(retry.tries)
 
     def pause_s(self, tries: int) -> float:
@@ -58,31 +60,35 @@ class LossPolicy:
         return min(_MOST_PAUSE_S, self._first_pause_s * 2.0 ** min(tries - 1, 16))
 
     def loses(self, partition: Partition, start: int, stop: int) -> bool:
-        """Report missing offsets (half-open); return True to continue after them."""
+        """Report the missing offsets from ``start`` up to ``stop`` (exclusive). Return True if the partition may
+        continue after them.
+        """
         lost = Gap(TopicIdPartition(partition.log.topic_id or _NO_ID, *partition.where), start, stop)
-        sentence = f"offsets {start} to {stop - 1} of {partition} are in no segment, nor on the broker"
+        sentence = f"offsets {start} to {stop - 1} of {partition} are neither in the bucket nor on the broker"
         if not self.accepts(partition, sentence):
             return False
         self.tell(lost)
         return True
 
     def tell(self, lost: Gap) -> None:
-        """Count a loss, and call the user's callback."""
+        """Count a loss and call the user's callback."""
         self._measures.lost_offsets += lost.stop - lost.start
         if self._settings.loss_cb is not None:
             self._settings.loss_cb(lost)
 
     def accepts(self, partition: Partition, sentence: str) -> bool:
-        """Report a loss; return True to continue. If not, each call raises it until a seek."""
+        """Apply the policy to a loss. Either warn and return True, or fail the partition: each call then raises
+        until a seek.
+        """
         if self._settings.on_data_loss == "fail":
-            way = f"seek behind them, or set {PREFIX}on.data.loss=report to go on with a warning"
+            way = f"seek to another offset, or set {PREFIX}on.data.loss=report to continue with a warning"
             partition.phase = Failed(DataLossError(f"{sentence}; {way}"))
             return False
         self._warn(sentence)
         return True
 
     def accepts_damage(self, partition: Partition, error: Exception) -> bool:
-        """Report unreadable records; return True to continue."""
+        """Apply the policy to unreadable records; return True if the partition may continue after them."""
         if self._settings.on_data_loss == "fail":
             partition.phase = Failed(error)
             return False
@@ -90,30 +96,31 @@ class LossPolicy:
         return True
 
     def note_reset(self, partition: Partition, offset: int, position: int | None) -> None:
-        """Note an offset that neither log has."""
+        """Count and log a reset: neither bucket nor broker has the offset."""
         self._measures.resets += 1
-        where = "by auto.offset.reset" if position is None else f"to offset {position} by auto.offset.reset"
+        target = "" if position is None else f" to offset {position}"
         _logger.warning(
-            "offset %d of %s is neither in the bucket nor on the broker: it is reset %s", offset, partition, where
-        )
+            "offset %d of %s is neither in the bucket nor on the broker: auto.offset.reset resets it%s",
+            offset, partition, target,
+        )  # fmt: skip
 
     def note_side(self, partition: Partition, side: str) -> None:
-        """Note the side from which a partition is read from now on."""
+        """Note if a partition is now read from the bucket or the broker; count and log a change."""
         before, partition.tally.side = partition.tally.side, side
         if before not in (None, side):
             partition.tally.changes += 1
             self._measures.side_changes += 1
-            _logger.info("%s goes on in the %s at offset %s", partition, side, partition.position)
+            _logger.info("%s continues from the %s at offset %s", partition, side, partition.position)
 
     def _warn(self, sentence: str) -> None:
-        """Warn once: a partition that waits at a loss meets it at every look."""
-        if sentence not in self._told:
-            self._told.add(sentence)
+        """Warn once: every look-up of a partition that waits at a loss finds the loss again."""
+        if sentence not in self._warned:
+            self._warned.add(sentence)
             _logger.warning("%s", sentence)
 
 
 def _as_unavailable(error: Exception, is_passing: bool) -> Exception:
-    # A new one each time: it is raised on another thread than its own.
+    # Make a new error each time: another thread caught the original one.
     if is_passing and isinstance(error, StoreUnavailableError):
         unavailable = type(error)(str(error))
         unavailable.__cause__ = error

@@ -11,7 +11,7 @@ from tieredstore.metrics import Snapshots
 _LEVELS: Final = ("queued_bytes", "lag_records", "lag_seconds", "lag_records_max", "lag_seconds_max")
 
 CONSUMERS: Final = Snapshots("tieredstore_consumer", levels=_LEVELS)
-"""Consumers: one source each."""
+"""The summed measures of all consumers of this process."""
 
 
 def _by_source() -> dict[str, int]:
@@ -20,7 +20,7 @@ def _by_source() -> dict[str, int]:
 
 @dataclass(slots=True)
 class Measures:
-    """The counters of one consumer. ``levels`` returns the present values."""
+    """The counters of one consumer. ``levels`` returns the current gauge values."""
 
     levels: Callable[[], Mapping[str, float]]
     records: dict[str, int] = field(default_factory=_by_source)
@@ -30,7 +30,7 @@ class Measures:
     resets: int = 0
 
     def snapshot(self) -> dict[str, float]:
-        """Return the values by the names of the metrics."""
+        """Return the value of each metric by name."""
         return {
             **{f"{source}_records": count for source, count in self.records.items()},
             **{f"{source}_record_bytes": count for source, count in self.byte_counts.items()},

@@ -1,7 +1,6 @@
-"""A user's questions about offsets: the ends of a log, and the offset of a time. Each within the call's timeout.
+"""A user's queries about offsets: the ends of a log, and the offset of a time. Each ends within the call's timeout.
 
-Kept apart from the consumer, which passes the calls on: their meaning for bucket and broker together is a subject of
-its own.
+A module of its own, because bucket and broker together give these offsets a special meaning.
 """
 
 from __future__ import annotations
@@ -11,9 +10,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-import confluent_kafka
+from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from tieredstore.consumer.client import refusal
 from tieredstore.consumer.settings import Mode
 from tieredstore.process.futures import OverdueError, outcome
 from tieredstore.records.settings import ReadSettings
@@ -34,7 +34,7 @@ _BEGINNING, _END, _UNKNOWN = -2, -1, -1001
 
 
 class OffsetQueries:
-    """Asks bucket and broker for a waiting user. For the polling thread."""
+    """Asks bucket and broker while the user waits. Used by the polling thread only."""
 
     def __init__(self, settings: ConsumerSettings, client: MemberClient, core: Core) -> None:
         self._settings = settings
@@ -44,7 +44,7 @@ class OffsetQueries:
         self._read = ReadSettings(columns=("offset",), isolation=settings.isolation, on_data_loss="report")
 
     def watermarks(self, place: KafkaPartition, timeout_s: float, *, cached: bool) -> tuple[int, int] | None:
-        """Return the first offset and the end; None if they are unknown in time."""
+        """Return a partition's first offset and its end; None on timeout."""
         where, end = (place.topic, place.partition), _end(timeout_s)
         if cached:
             return self._look_up_known(where, place)
@@ -61,7 +61,7 @@ class OffsetQueries:
         return live if stored is None else (min(live[0], stored[0]), live[1])
 
     def for_times(self, places: Sequence[KafkaPartition], timeout_s: float) -> list[KafkaPartition]:
-        """Return the offset of each time; raise KafkaException on timeout, like the library."""
+        """Return the first offset at or after each time; raise KafkaException on timeout, like confluent-kafka."""
         end = _end(timeout_s)
         asked: list[Future[int | None]] = []
         for place in places:
@@ -77,16 +77,14 @@ class OffsetQueries:
                 stored = outcome(of_bucket, _left(end))
             except OverdueError:
                 reason = "Failed to get offsets: Local: Timed out"
-                raise confluent_kafka.KafkaException(
-                    confluent_kafka.KafkaError(confluent_kafka.KafkaError._TIMED_OUT, reason)
-                ) from None
+                raise refusal(KafkaError._TIMED_OUT, reason) from None
             where = place.topic, place.partition
             offset = live.get(where, _END) if stored is None else stored
             given.append(KafkaPartition(place.topic, place.partition, offset))
         return given
 
     def _look_up_known(self, where: TopicPartition, place: KafkaPartition) -> tuple[int, int]:
-        """Return the known offsets without a request."""
+        """Return the last known first offset and end, without a request."""
         partition = self._core.partitions.get(where)
         lineage = None if partition is None else partition.log.lineage
         if self._is_remote:
@@ -122,7 +120,9 @@ class OffsetQueries:
         return lineage.earliest_offset, self._seam(bucket, lineage)
 
     def _stored_time(self, bucket: BucketInquiry, where: TopicPartition, moment: int) -> int | None:
-        """Return the offset, if the bucket has it; None to ask the broker, −1 without one."""
+        """Return the bucket's offset of a time. If the bucket has none, return None to ask the broker, or -1 for
+        ``remote_only``.
+        """
         lineage = self._lineage(bucket, where, fresh=self._is_remote)
         if moment in (_BEGINNING, _END):
             return self._stored_bound(bucket, lineage, moment)
@@ -141,7 +141,7 @@ class OffsetQueries:
         return self._seam(bucket, lineage) if self._is_remote else None
 
     def _seam(self, bucket: BucketInquiry, lineage: Lineage) -> int:
-        """Return the end of the bucket's decided records."""
+        """Return the end of the bucket's records, for ``read_committed`` before its first open transaction."""
         if self._settings.isolation == "read_uncommitted":
             return lineage.end_offset
         first = max((gap.stop for gap in lineage.gaps), default=lineage.earliest_offset)

@@ -1,37 +1,38 @@
-"""One partition while it is assigned to a consumer: where it stands, and its phase, which is one object with its data.
+"""An assigned partition of a consumer: its position, and its phase, which is one object with the phase's data.
 
-"L, X" is a loss that the policy judges: with ``fail`` the partition is `Failed`, with ``report`` it goes on with X.
-"look" is `Looking` with a new look. Whatever becomes of it, an answer to another look than the phase's is dropped.
+"loss, X" means that the loss policy decides: with ``fail`` the partition becomes `Failed`, with ``report`` it continues
+with X. "look up" means `Looking` with a new look-up. Answers to earlier look-ups are dropped. A `Live` partition is
+*unchecked* until the client begins to check its log for truncation, then *silent* until its first message.
 
 | from | event | next |
 |---|---|---|
-| - | assigned, paused or not | look |
-| any | revoked, lost, closed | gone: its stream and what is held of the client is dropped |
-| any but `Live` | pause | `Parked`; `Looking` where the start is not known stays, and keeps the start alone |
-| `Live` | pause, resume | `Live`, and the client pauses or resumes it |
-| `Parked` | resume | look |
+| - | assigned, paused or not | look up |
+| any | revoked, lost, closed | removed, with its waiting records and held messages |
+| any but `Live` | pause | `Parked`; if the start is unknown, `Looking` until the start is known |
+| `Live` | pause, resume | `Live`, and the client pauses or resumes the partition |
+| `Parked` | resume | look up |
 | `Failed`, `Idle` | resume | unchanged |
-| any | seek | look, or `Parked` if it is paused at an offset; error, retries, epoch and end are forgotten |
-| `Live` | seek to what is certainly on the broker alone | `Live`, silent: the client seeks |
-| `Looking` | error | `Backoff`; raised once it has lasted ``timeout.ms``, at once if it does not pass |
+| any | seek | look up, or `Parked` if paused and the offset is known; clear error, retries, epoch and end |
+| `Live` | seek to an offset that only the broker has | `Live`, silent: the client seeks |
+| `Looking` | error | `Backoff`; a transient error is raised after ``timeout.ms``, any other at once |
 | `Looking` | `Unset` | `Idle`, and an event |
-| `Looking` | `Waits`, nothing to start at | `Waiting`, and the end is told of once |
-| `Looking` | `Unreadable` | L, `Waiting` |
-| `Looking` | `OtherLife` | L, look at that life's beginning |
-| `Looking` | `Cut`, `Lost`, `EndsEarlier` | L, look where the log goes on (then the broker is preferred) |
-| `Looking` | `OnBroker` | `Live`: unchecked if the epoch before its position is known, else silent |
+| `Looking` | `Waits`, or no start yet | `Waiting`, and the end is reported once |
+| `Looking` | `Unreadable` | loss, `Waiting` |
+| `Looking` | `Recreated` | loss, look up the new topic's beginning |
+| `Looking` | `Cut`, `Lost`, `EndsEarlier` | loss, look up where the log continues (for `EndsEarlier` on the broker) |
+| `Looking` | `OnBroker` | `Live`: unchecked if the epoch before the position is known, else silent |
 | `Looking` | `InBucket` | `Bucket` |
-| `Looking` | the client or a callback of the user's raises | `Backoff` |
-| `Bucket` | its stream ended | L for each that was lost, look behind it |
-| `Bucket` | damage, or a key is missing | L, look behind the segment |
-| `Bucket` | another error | `Backoff`; lists the topic anew if a segment is gone |
-| `Live` | a message: unchecked, or silent and of an earlier assignment | dropped; the client gives it again |
-| `Live` | another message | heard |
-| `Live` | the client's log was cut | L, look where the later epoch begins; `Parked` if paused |
-| `Live` | the client is out of range | look, then `Backoff`; `Parked` if paused |
-| `Live` | review: `OtherLife` | L, look at that life's beginning |
-| `Live` | review: it stands still, was cut, or belongs to the bucket | look |
-| `Backoff`, `Waiting` | its time has come | look |
+| `Looking` | the client or a user's callback raises | `Backoff` |
+| `Bucket` | the read ended | loss for each lost range, look up the offset after it |
+| `Bucket` | damaged records, or a missing key | loss, look up the offset after the segment |
+| `Bucket` | another error | `Backoff`; lists the topic again if a segment is gone |
+| `Live` | a message, if unchecked, or if silent and from an earlier assignment | drop it: the client returns it again |
+| `Live` | another message | return it |
+| `Live` | the client's log was truncated | loss, look up where the later epoch begins; `Parked` if paused |
+| `Live` | the client's offset is out of range | look up, then `Backoff`; `Parked` if paused |
+| `Live` | periodic check: `Recreated` | loss, look up the new topic's beginning |
+| `Live` | periodic check: stalled, truncated, or better read from the bucket | look up |
+| `Backoff`, `Waiting` | the time has come | look up |
 """
 
 from __future__ import annotations
@@ -57,18 +58,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """This many offsets before the end of the log."""
+    """A start this many offsets before the end of the log."""
 
     count: int
 
 
 Start: TypeAlias = int | Literal["committed"] | Reset | Tail
-"""An offset of the user's; or the group's commit, else the reset; or a place counted from the end."""
+"""Where to start: an offset, the group's commit (the reset if there is none), the reset, or a count from the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Looking:
-    """Its place is being looked up."""
+    """A look-up of the partition is running."""
 
     word: ClassVar[str] = "looking"
     look: Look
@@ -76,7 +77,9 @@ class Looking:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """It is looked up again at ``until``, after an error; with ``reload`` the whole topic is listed."""
+    """After an error, the partition waits until ``until`` for the next look-up. ``reload`` lists the whole topic
+    again.
+    """
 
     word: ClassVar[str] = "looking"
     until: float
@@ -85,7 +88,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The next record is not available yet; it is looked up again at ``until``."""
+    """The next record is not available yet. The next look-up is at ``until``."""
 
     word: ClassVar[str] = "waiting"
     until: float
@@ -93,14 +96,14 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """It is read from the bucket."""
+    """The partition is read from the bucket."""
 
     word: ClassVar[str] = "bucket"
     stream: StoredStream
 
 
 class Stall(NamedTuple):
-    """A live partition's position at the last check for a stall, and its time."""
+    """The position at which a live partition stands still, and the time of the first check that saw it there."""
 
     position: int
     since: float
@@ -108,30 +111,30 @@ class Stall(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Live:
-    """The client fetches it, from ``assigned_at`` on."""
+    """The client fetches the partition from the broker, from ``assigned_at`` on."""
 
     word: ClassVar[str] = "live"
     assigned_at: int
     link: Link = Link.SILENT
     held: deque[Received] = field(default_factory=deque["Received"])
-    """Messages of the client that were taken and not returned yet."""
+    """Messages taken from the client and not returned yet."""
     hole_at: int = -1
-    """The offset at which the client took compaction's leftovers for too large."""
+    """The offset at which the client has reported a compacted batch as too large."""
     review: Look | None = None
-    """The look that decides if it should still come from the client."""
+    """The running check if the client should continue to fetch the partition."""
     stall: Stall | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """Nothing runs, because it is paused."""
+    """The partition is paused: nothing is read or looked up."""
 
     word: ClassVar[str] = "looking"
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Its records are lost or damaged, which each call raises."""
+    """Records are lost or damaged: each call raises ``error``."""
 
     word: ClassVar[str] = "failed"
     error: Exception
@@ -139,7 +142,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """There is no start offset, and the reset is ``error``: it waits for a seek."""
+    """The partition has no start offset, and the reset is ``error``. A seek continues it."""
 
     word: ClassVar[str] = "idle"
 
@@ -151,7 +154,7 @@ _NONE_HELD: Final = deque["Received"](maxlen=0)
 
 @dataclass(frozen=True, slots=True)
 class SeenLog:
-    """The log at the last look-up."""
+    """The log as the last look-up found it."""
 
     topic_id: Uuid | None = None
     live: LiveSpan | None = None
@@ -163,7 +166,7 @@ class Commit:
     """A partition's pending and last commit."""
 
     stored: KafkaPartition | None = None
-    """The place that ``store_offsets`` named."""
+    """The place passed to ``store_offsets``."""
     committed: int | None = None
     """The offset of the last automatic commit."""
     has_given: bool = False
@@ -172,7 +175,7 @@ class Commit:
 
 @dataclass(slots=True)
 class Retry:
-    """The number of failures, and the time of the first one without a success since."""
+    """The number of failures since the last success, and the time of the first one."""
 
     tries: int = 0
     since: float | None = None
@@ -180,7 +183,7 @@ class Retry:
 
 @dataclass(slots=True)
 class Tally:
-    """Statistics of a partition: its last side, the number of changes, the last record's time."""
+    """Statistics of a partition: its last source, the number of changes of source, the last record's timestamp."""
 
     side: str | None = None
     changes: int = 0
@@ -189,22 +192,22 @@ class Tally:
 
 @dataclass(eq=False, slots=True)
 class Partition:
-    """One partition while it is assigned."""
+    """An assigned partition."""
 
     where: TopicPartition
     at: Position | Start
-    """The next offset; a start until that is known."""
+    """The next offset; until that is known, where to start."""
     phase: Phase = field(default_factory=Parked)
     paused: bool = False
     log: SeenLog = field(default_factory=SeenLog)
     left_at: int | None = None
-    """The offset from which the broker is preferred in any mode: its log ended there before the position."""
+    """The offset from which the broker is preferred in any mode, because its log ended or was truncated there."""
     commit: Commit = field(default_factory=Commit)
     retry: Retry = field(default_factory=Retry)
     eof_at: int = -1
-    """The offset of the last reported end."""
+    """The offset at which the end was last reported."""
     revived: tuple[int, int] | None = None
-    """The offset of the last reassignment after a stall, and the broker's end then."""
+    """The position and the broker's end when a stalled partition was last assigned again."""
     tally: Tally = field(default_factory=Tally)
 
     @property
@@ -216,17 +219,17 @@ class Partition:
 
     @property
     def epoch(self) -> int | None:
-        """The leader epoch of the record before the position; None proves nothing."""
+        """The leader epoch of the record before the position; None if unknown."""
         return self.at.epoch if isinstance(self.at, Position) else None
 
     @property
     def held(self) -> deque[Received]:
-        """Messages of the client that were taken and not returned yet."""
+        """Messages taken from the client and not returned yet."""
         return self.phase.held if isinstance(self.phase, Live) else _NONE_HELD
 
     @property
     def is_at_end(self) -> bool:
-        """True if its end was reported, and nothing was returned since."""
+        """True if the end was reported, and no record was returned since."""
         return self.position is not None and not self.held and self.eof_at >= self.position
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The continuation of a partition from an offset: the broker, the bucket, or nowhere yet. Pure."""
+"""The decision where a partition continues from an offset: on the broker, in the bucket, or nowhere yet. No I/O."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ LiveSpan: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class OnBroker:
-    """The broker has the offset, or it is its end."""
+    """The broker has the offset, or its log ends there."""
 
 
 @dataclass(frozen=True, slots=True)
 class InBucket:
-    """The bucket has the offsets from there up to ``stop``, all decided; look again at ``stop``."""
+    """The bucket has the records up to ``stop``, none of them in an open transaction. Look up again at ``stop``."""
 
     stop: int
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """The next record is not available yet: not written, not uploaded, or not decided."""
+    """The next record is not available yet: not written, not uploaded, or in an open transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The offsets up to ``stop`` are nowhere, and later ones exist."""
+    """Neither log has the offsets up to ``stop``, but later ones exist."""
 
     stop: int
 
@@ -57,18 +57,18 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class OutOfRange:
-    """Neither log has reached the offset, or both begin after it: a reset is due."""
+    """The offset is before the beginning or after the end of both logs: a reset is due."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """From ``at`` on, before the position, a later leader epoch has written another log."""
+    """The log was truncated at ``at``, before the position, and a later leader epoch has written other records."""
 
     at: int
 
 
 @dataclass(frozen=True, slots=True)
-class OtherLife:
+class Recreated:
     """The topic was re-created as ``topic_id``."""
 
     topic_id: Uuid | None
@@ -80,12 +80,12 @@ class Unset:
 
 
 Placement: TypeAlias = (
-    OnBroker | InBucket | Waits | Lost | EndsEarlier | Unreadable | OutOfRange | Cut | OtherLife | Unset
+    OnBroker | InBucket | Waits | Lost | EndsEarlier | Unreadable | OutOfRange | Cut | Recreated | Unset
 )
 
 
 def run_stop(lineage: Lineage | None, position: int) -> int | None:
-    """Return the end of the contiguous segments from ``position``; None if no segment has it."""
+    """Return the end of the contiguous segments from ``position``; None if no segment has that offset."""
     if lineage is None or not lineage.earliest_offset <= position < lineage.end_offset:
         return None
     gaps = lineage.gaps_between(position, lineage.end_offset)
@@ -97,8 +97,8 @@ def run_stop(lineage: Lineage | None, position: int) -> int | None:
 def place(mode: Mode, position: int, live: LiveSpan | None, lineage: Lineage | None, decided: int | None) -> Placement:
     """Decide where a partition continues.
 
-    ``live`` is None if the broker lacks the partition, or is not asked; ``lineage`` if the bucket lacks it. ``decided``
-    is the end of the bucket's readable records from ``position``, None if there are none.
+    ``live`` is None if the broker lacks the partition, or is not asked. ``lineage`` is None if the bucket lacks the
+    partition. ``decided`` is where the bucket's readable records from ``position`` end; None if there are none.
     """
     on_broker = mode is not Mode.REMOTE_ONLY and live is not None and live[0] <= position <= live[1]
     if on_broker and mode is Mode.KAFKA_PREFERRED:
@@ -113,15 +113,17 @@ def place(mode: Mode, position: int, live: LiveSpan | None, lineage: Lineage | N
 
 
 def lags(position: int, end: int, lineage: Lineage) -> bool:
-    """Return True if a partition read from the broker lags by a whole segment of the bucket."""
+    """Return True if the bucket has at least one whole segment between ``position`` and ``end``."""
     return any(position <= span.start and span.stop <= end for span in reversed(lineage.spans))
 
 
 def _stop(mode: Mode, position: int, live: LiveSpan | None, lineage: Lineage, decided: int) -> int:
-    """Return the end of the first segment after which the broker has the log, if it is preferred."""
+    """Return where to stop reading the bucket. If the broker is preferred, stop after the segment that reaches its
+    log.
+    """
     if mode is not Mode.KAFKA_PREFERRED or live is None:
         return decided
-    # Not the broker's beginning: retention moves that, and each round would change sides.
+    # Do not stop at the broker's first offset: retention moves it, and the reader would keep changing sides.
     ends = (span.stop for span in lineage.spans if span.stop > position and span.stop >= live[0])
     return min(next(ends, decided), decided)
 
@@ -141,7 +143,7 @@ def _place_without_broker(position: int, live: LiveSpan | None, lineage: Lineage
 
 
 def _place_between(position: int, live: LiveSpan, lineage: Lineage | None) -> Placement:
-    """Place an offset that the broker lacks, and that the bucket lacks or has not decided."""
+    """Place an offset that the broker lacks. The bucket lacks it too, or has it only in an open transaction."""
     start, end = live
     earliest = start if lineage is None else min(start, lineage.earliest_offset)
     last = end if lineage is None else max(end, lineage.end_offset)
@@ -149,15 +151,15 @@ def _place_between(position: int, live: LiveSpan, lineage: Lineage | None) -> Pl
         return OutOfRange()
     if position > end:
         return EndsEarlier(end)
-    assert lineage is not None  # without it the broker has everything from the earliest to the last
+    assert lineage is not None  # without a bucket, the broker has all offsets in range
     later = _next_start(position, lineage)
     if later is None and position < lineage.end_offset:
-        # An undecided transaction whose beginning the broker has deleted: a future segment decides it.
+        # The broker has deleted the beginning of an open transaction. A future segment has its end.
         return Waits()
     return Lost(start if later is None else min(start, later))
 
 
 def _next_start(position: int, lineage: Lineage) -> int | None:
-    """Return the start of the next run of segments after a hole at or after the position."""
+    """Return the end of the first hole at or after the position; None without a hole."""
     gaps = lineage.gaps_between(max(position, lineage.earliest_offset), lineage.end_offset)
     return gaps[0].stop if gaps else None

@@ -1,4 +1,4 @@
-"""A consumer's settings besides librdkafka's properties: under ``tiered.storage.``."""
+"""A consumer's own settings, under ``tiered.storage.``, beside librdkafka's properties."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PREFIX: Final = "tiered.storage."
 _POLICIES: Final = ("fail", "report")
 
 LossCallback: TypeAlias = "Callable[[LostOffsets], object]"
-"""Called with lost offsets, if the policy is to report them."""
+"""Called with each range of lost offsets, if the policy is ``report``."""
 
 Reset: TypeAlias = Literal["earliest", "latest", "error"]
 
@@ -34,7 +34,7 @@ _RESETS: Final[dict[str, Reset]] = {
 
 
 class Mode(enum.Enum):
-    """The source of records."""
+    """The logs that a consumer reads, and the preferred one."""
 
     KAFKA_ONLY = "kafka_only"
     KAFKA_PREFERRED = "kafka_preferred"
@@ -63,7 +63,7 @@ _AUTO_COMMIT: Final = ("enable.auto.commit", "auto.commit.enable")
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """All settings of a consumer. ``client`` are the user's properties for librdkafka, translated."""
+    """All settings of a consumer. ``client`` holds the user's properties for librdkafka."""
 
     mode: Mode
     store: Settings | None
@@ -76,11 +76,11 @@ class ConsumerSettings:
     reset: Reset
     isolation: Isolation
     auto_commit_s: float | None
-    """None for no automatic commits."""
+    """None if automatic commits are off."""
     auto_store: bool
     emits_eof: bool
     is_eager: bool
-    """True if the group's assignments are replaced as a whole."""
+    """True for eager rebalancing: each new assignment replaces the whole one."""
     poll_records: int | None
     client: Mapping[str, Any] = field(repr=False)
 
@@ -90,8 +90,8 @@ class ConsumerSettings:
         return bool(self.client.get("bootstrap.servers") or self.client.get("metadata.broker.list"))
 
     def member_properties(self) -> dict[str, Any]:
-        """Return the properties of librdkafka's consumer: unchanged for ``kafka_only``, else resets and commits are
-        ours.
+        """Return librdkafka's properties for the group member. Except for ``kafka_only``, turn off its resets and
+        automatic commits: we make them.
         """
         client = dict(self.client)
         if self.mode is Mode.KAFKA_ONLY:
@@ -103,28 +103,28 @@ class ConsumerSettings:
         }  # fmt: skip
 
     def admin_properties(self) -> dict[str, str]:
-        """Return the properties of the client that asks for offsets and topics."""
+        """Return the properties of the client that requests offsets and topics."""
         return shared_properties(self.client)
 
 
 def parse_settings(properties: Mapping[str, Any], store: StoreLike = None) -> ConsumerSettings:
-    """Parse the settings of a consumer of ``store``, or of the store that they name.
+    """Parse a consumer's properties, without connecting. ``store`` is the bucket if the properties name none.
 
-    Raise ConfigError that names an unknown, invalid or missing property. Does not connect.
+    Raise ConfigError that names the unknown, invalid or missing property.
     """
     properties = of_consumer(properties)
     own = {name: value for name, value in properties.items() if name.startswith(PREFIX)}
     for name in own:
         if name not in _NAMES:
             hint = nearest_name(name, _NAMES)
-            raise ConfigError(f"there is no property {name}{'' if hint is None else f'; there is {hint}'}")
+            raise ConfigError(f"unknown property {name}{'' if hint is None else f': did you mean {hint}?'}")
     rest = {name: value for name, value in properties.items() if name not in own}
     poll_records = _number(rest, _POLL_RECORDS, 1, 1_000_000) if _POLL_RECORDS in rest else None
     client = member_configuration(rest)
     mode = _mode(own.get(f"{PREFIX}mode", Mode.KAFKA_PREFERRED))
     loss_cb = own.get(f"{PREFIX}loss_cb")
     if loss_cb is not None and not callable(loss_cb):
-        raise ConfigError(f"{PREFIX}loss_cb is no function")
+        raise ConfigError(f"{PREFIX}loss_cb must be a function")
     auto_commit = _flag(client, "enable.auto.commit", "auto.commit.enable", default=True)
     settings = ConsumerSettings(
         mode=mode,
@@ -145,7 +145,7 @@ def parse_settings(properties: Mapping[str, Any], store: StoreLike = None) -> Co
         client=client,
     )
     if not settings.has_broker and mode is not Mode.REMOTE_ONLY:
-        raise ConfigError(f"bootstrap.servers is not set, which {PREFIX}mode {mode.value} needs")
+        raise ConfigError(f"bootstrap.servers is not set: {PREFIX}mode {mode.value} needs it")
     return settings
 
 
@@ -167,8 +167,8 @@ def _store(own: Mapping[str, Any], mode: Mode, given: StoreLike) -> Settings | N
         return None
     if settings is None and url is None:
         raise ConfigError(
-            f"no store is named, which {PREFIX}mode {mode.value} needs: give store=, {PREFIX}settings (a file, a "
-            f"mapping) or {PREFIX}store (a URL)"
+            f"no store is named: {PREFIX}mode {mode.value} needs store=, {PREFIX}settings (a file, a mapping) or "
+            f"{PREFIX}store (a URL)"
         )
     return settings_of(settings, store=None if url is None else str(url))
 

@@ -1,5 +1,5 @@
-"""Reads of the bucket in the background of a consumer: a few threads, one limit of waiting records, turns by
-partition.
+"""Background reads of the bucket for a consumer. A few threads take turns by partition, with one limit on waiting
+records.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 UNREADABLE: Final = (CorruptDataError, UnknownKeyError, WrongKeyError)
-"""Errors that no retry solves."""
+"""Errors that no retry can solve."""
 
 _MIB: Final = 1024 * 1024
 _BATCH_BYTES: Final = 4 * _MIB
 _TURN_BYTES: Final = 16 * _MIB
-"""The bytes that a partition reads before another one's turn, if others wait."""
+"""How many bytes of one partition a thread reads before it changes to a waiting partition."""
 
 
 class Turn(enum.Enum):
     """The state of a stream."""
 
     RESTING = enum.auto()
-    """Enough of it waits to be taken."""
+    """No read runs: enough records wait for the caller."""
     QUEUED = enum.auto()
-    """It waits for a thread, or a thread reads."""
+    """The stream waits for a thread, or a thread reads it."""
     ENDED = enum.auto()
-    """All was read up to ``stop``."""
+    """Everything up to ``stop`` was read."""
     FAILED = enum.auto()
-    """``error`` is the error after the last batch."""
+    """The read failed after the last batch with ``error``."""
     DROPPED = enum.auto()
 
 
 @dataclass(eq=False, slots=True)
 class StoredStream:
-    """A read of the offsets ``position`` up to ``stop`` (half-open) of one partition's log in the bucket.
+    """A read of one partition's log in the bucket, from offset ``position`` up to ``stop`` (exclusive).
 
-    Read records wait in ``batches``; the other fields are final when its turn is ENDED or FAILED.
+    Records wait in ``batches``. The other fields are final once ``turn`` is ENDED or FAILED.
     """
 
     lineage: Lineage
@@ -61,9 +61,9 @@ class StoredStream:
     stop: int
     batches: deque[pa.RecordBatch] = field(default_factory=deque["pa.RecordBatch"])
     lost: list[LostOffsets] = field(default_factory=list["LostOffsets"])
-    """Offsets that a segment claims but does not hold, before the end."""
+    """Offsets that a segment claims to have and does not."""
     skipped: list[LostOffsets] = field(default_factory=list["LostOffsets"])
-    """Damaged batches that were left out, each by its first offset; they were logged."""
+    """Damaged batches that were skipped and logged, each by its first offset."""
     turn: Turn = Turn.RESTING
     error: TieredStoreError | None = None
     waiting_bytes: int = 0
@@ -71,15 +71,15 @@ class StoredStream:
 
     @property
     def is_done(self) -> bool:
-        """True if nothing more will come."""
+        """True if the read has ended, with or without an error."""
         return self.turn in (Turn.ENDED, Turn.FAILED)
 
 
 class StoredStreams:
-    """The streams of a consumer. Used from one thread; ``partitions.at.once`` other threads read.
+    """All reads of a consumer from the bucket. One thread uses this object; ``partitions.at.once`` other threads read.
 
-    ``queued.max.kbytes`` bounds the waiting records, plus one record batch for each thread. Each stream may fill its
-    share, so that a slow one delays no other.
+    Waiting records take at most ``queued.max.kbytes``, plus one record batch for each thread. Each stream may fill only
+    its share, so that a slow stream does not delay the others.
     """
 
     def __init__(self, source: SegmentSource, settings: ConsumerSettings, news: threading.Event) -> None:
@@ -89,7 +89,7 @@ class StoredStreams:
             isolation=settings.isolation,
             on_corrupt="fail" if settings.on_data_loss == "fail" else "skip",
             on_data_loss="report",
-            # Several batches fit into the limit.
+            # Let several batches fit into the limit.
             target_bytes=max(64 * 1024, min(_BATCH_BYTES, self._limit // (2 * self._threads_wanted))),
         )
         self._news = news
@@ -102,19 +102,19 @@ class StoredStreams:
         """Bytes of decoded records that wait."""
 
     def begin(self, stream: StoredStream) -> None:
-        """Read a stream."""
+        """Begin to read a stream."""
         with self._changed:
             self._streams[stream] = None
             self._queue(stream)
             if len(self._threads) < min(self._threads_wanted, len(self._streams)):
-                # A daemon: a silent store must not keep the process from ending.
+                # A daemon thread: a silent store must not keep the process alive.
                 name = f"tieredstore-consumer_{len(self._threads)}"
                 thread = threading.Thread(target=self._work, name=name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
     def drop(self, stream: StoredStream) -> None:
-        """End a stream; drop its records, and those that still arrive."""
+        """End a stream. Drop its waiting records, and any that still arrive."""
         with self._changed:
             stream.turn = Turn.DROPPED
             self._streams.pop(stream, None)
@@ -138,18 +138,18 @@ class StoredStreams:
             return batch
 
     def close(self) -> None:
-        """Ask all threads to end; they do once their store has answered."""
+        """Ask all threads to end. Each ends when the store has answered its request."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
 
     def join(self, end: float) -> None:
-        """Wait for them, at most until ``end``."""
+        """Wait for the threads, at most until ``end``."""
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
 
     def _queue(self, stream: StoredStream) -> None:
-        """Queue a stream for its turn if it may read. The lock is held."""
+        """Queue a stream for a turn if it has room for more records. The caller holds the lock."""
         if stream.turn is Turn.RESTING and stream.waiting_bytes <= self._share() // 2:
             stream.turn = Turn.QUEUED
             self._turns.append(stream)
@@ -172,7 +172,7 @@ class StoredStreams:
             self._take_turn(stream, reading if reading is not None else self._read(stream))
 
     def _take_turn(self, stream: StoredStream, reading: Generator[pa.RecordBatch, None, None]) -> None:
-        """Read one stream until it is another one's turn."""
+        """Read one stream until its turn is over."""
         read_bytes, goes_on = 0, True
         try:
             while goes_on:
@@ -181,7 +181,7 @@ class StoredStreams:
                 goes_on = self._keep(stream, batch, read_bytes)
         except TieredStoreError as error:
             self._fail(stream, error)
-        except BaseException as error:  # a dead thread would leave its partition waiting for ever
+        except BaseException as error:  # otherwise the partition would wait forever
             self._fail(stream, CorruptDataError(f"reading {stream.lineage.partition} failed: {error!r}"))
             raise
         else:
@@ -205,13 +205,13 @@ class StoredStreams:
             return batch is not None and has_room and (read_bytes < _TURN_BYTES or not self._turns)
 
     def _end_turn(self, stream: StoredStream, reading: Generator[pa.RecordBatch, None, None]) -> None:
-        """Keep the read open after a turn if its place is not needed: a new one would repeat its requests."""
+        """End a turn. Keep the read open if no other stream needs the thread: a new read would repeat its requests."""
         with self._changed:
             is_open = stream.turn is Turn.QUEUED and not self._is_closed
             keeps = is_open and len(self._streams) <= self._threads_wanted
             if keeps:
                 stream.reading = reading
-        # Closed before the stream's next turn, which may be on another thread.
+        # Close before the stream's next turn, which may be on another thread.
         if not keeps:
             reading.close()
         with self._changed:
@@ -239,13 +239,13 @@ class StoredStreams:
             stream.lost += report.lost
             stream.skipped += map(_skipped_span, report.skipped)
             if report.undecided is not None:
-                # Fewer records are decided than at the look-up: the next look learns where.
+                # The rest is in an open transaction: stop before it. The next look-up decides how to continue.
                 stream.stop = max(stream.position, report.undecided.first_offset)
             stream.position = stream.stop
 
 
 def _skipped_span(skipped: SkippedInSegment) -> Gap:
-    """Return the offset of a damaged batch that was left out: its own base offset, kept within the segment."""
+    """Return a skipped damaged batch as a gap of one offset: the batch's base offset, limited to the segment."""
     segment = skipped.segment
     first = min(max(segment.start_offset, skipped.batch.base_offset), segment.end_offset)
     return Gap(segment.topic_id_partition, first, first + 1)

@@ -17,7 +17,7 @@ __all__ = ["BatchConsumer", "BatchProducer", "Position", "Topic", "Topics", "ope
 
 
 def __getattr__(name: str) -> object:
-    # Lazy imports: every `tieredstore --help` imports this package for its commands alone.
+    # Import lazily: `tieredstore --help` imports this package only for its table of commands.
     with Extra("a topic of batches", "kafka"):
         match name:
             case "BatchConsumer":

@@ -61,8 +61,9 @@ class AuditingCounts:
 class PairingCounts:
     """Messages counted by one pairing of audit records.
 
-    ``paired_records`` and ``damaged_records`` count records. ``lag_ms_max`` is the longest time from a producer's
-    record to the consumer's among the latest pairs. The last three fields are current levels."""
+    ``paired_records`` and ``damaged_records`` count records. ``lag_ms_max`` is the time from a producer's audit record
+    to the consumer's in the latest pair. The last three fields are current levels.
+    """
 
     produced: int = 0
     paired: int = 0
@@ -105,7 +106,7 @@ class BrokerCounts:
 
 
 PRODUCERS: Final = Snapshots("tieredstore_pubsub_producer", levels=("held_bytes", "waiting_records"))
-"""All producers of this process."""
+"""Summed counts of all producers of this process."""
 
 
 def export(snapshots: Snapshots, counts: ConsumerCounts | AuditingCounts | PairingCounts) -> Callable[[], None]:
@@ -114,12 +115,12 @@ def export(snapshots: Snapshots, counts: ConsumerCounts | AuditingCounts | Pairi
 
 
 CONSUMERS: Final = Snapshots("tieredstore_pubsub_consumer", levels=("partitions",))
-"""All consumers of this process."""
+"""Summed counts of all consumers of this process."""
 
 AUDIT: Final = Snapshots("tieredstore_pubsub_audit", levels=("unread", "unread_records", "lag_ms_max"))
-"""Audit records that this process writes or pairs."""
+"""Summed counts of audit records that this process writes or pairs."""
 
 BROKERS: Final = Snapshots(
     "tieredstore_broker", levels=("connections", "held_bytes", "held_bytes_limit", "waiting_connections", "topics")
 )
-"""All brokers of this process."""
+"""Summed counts of all brokers of this process."""

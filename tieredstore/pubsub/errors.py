@@ -38,7 +38,7 @@ class MessageCorruptError(CorruptDataError):
 
 
 class NotificationCorruptError(CorruptDataError):
-    """A notification queue holds bytes that are no notification, or one that points outside its topic's objects."""
+    """Bytes in a notification queue are no valid notification, or point outside the topic's objects."""
 
 
 class PacketCorruptError(CorruptDataError):

@@ -101,7 +101,7 @@ class BatchSettings(SettingsGroup):
     retention_ms: Annotated[int | None, integer(1)] = Field(
         default=None,
         alias="pubsub.retention.ms",
-        description="Age in ms from which `pubsub gc` frees batches; unset: none for their age.",
+        description="Age in ms from which `pubsub gc` frees batches; unset: no batch is freed for its age.",
     )
     retention_bytes: Annotated[int | None, integer(0)] = Field(
         default=None,
@@ -121,12 +121,12 @@ class BatchSettings(SettingsGroup):
     max_expanded_bytes: Annotated[int, integer(1048576, 1073741824)] = Field(
         default=268435456,
         alias="pubsub.max.expanded.bytes",
-        description="Maximum of bytes that one Message may expand to.",
+        description="Most bytes that one Message may expand to.",
     )
     audit_topic: Annotated[str | None, NAME] = Field(
         default=None,
         alias="pubsub.audit.topic",
-        description="Kafka topic (on `pubsub.kafka.bootstrap.servers`) for MemQ's audit records, one a Message; "
+        description="Kafka topic (on `pubsub.kafka.bootstrap.servers`) for MemQ's audit records, one per Message; "
         "unset: none.",
     )
     audit_pages: Annotated[tuple[str, int] | None, string("host:port", host_and_port)] = Field(
@@ -175,7 +175,7 @@ class BatchBrokerSettings(SettingsGroup):
         description="Bytes of Messages that a broker may hold; then it stops reading.",
     )
     connections: Annotated[int, integer(1, 1000000)] = Field(
-        default=10000, alias="pubsub.broker.max.connections", description="Maximum of connections; more are closed."
+        default=10000, alias="pubsub.broker.max.connections", description="Most connections; further ones are closed."
     )
     serve_reads: Annotated[bool, BOOLEAN] = Field(
         default=False, alias="pubsub.broker.serve.reads", description="Answer reads of a topic's own objects."
@@ -183,8 +183,8 @@ class BatchBrokerSettings(SettingsGroup):
     batch_by: Annotated[str, choice("any", "producer")] = Field(
         default="any",
         alias="pubsub.batch.by",
-        description="Messages of a broker's batch: of `any` producers; or, by `producer`, of producers of the same "
-        "read partition, which effectively-once with several brokers needs.",
+        description="Messages that share a broker's batch: those of `any` producers, or by `producer` those of the "
+        "producers of one read partition. Effectively-once with several brokers needs `producer`.",
     )
     coordinator: Annotated[str, choice("none", "store", "zookeeper")] = Field(
         default="store",
@@ -209,7 +209,7 @@ class BatchBrokerSettings(SettingsGroup):
         "`tieredstore.pubsub.governor.assigning.AssignmentStrategy`.",
     )
     capacity_mb: Annotated[int, integer(1, 1000000)] = Field(
-        default=200, alias="pubsub.broker.capacity.mb", description="Capacity of the broker in MB a second."
+        default=200, alias="pubsub.broker.capacity.mb", description="Capacity of the broker in MB per second."
     )
     drain_ms: Annotated[int, long(0)] = Field(
         default=60000,
@@ -255,7 +255,7 @@ class BatchClientSettings(SettingsGroup):
     """Settings of producers that write to brokers."""
 
     bootstrap: Annotated[tuple[str, ...], words("host:port, separated by commas", _bootstrap)] = Field(
-        default=(), alias="pubsub.bootstrap", description="Brokers to ask first; with it producers write to brokers."
+        default=(), alias="pubsub.bootstrap", description="Brokers to ask first; if set, producers write to brokers."
     )
     rack: Annotated[str, string()] = Field(
         default="", alias="pubsub.rack", description="Zone of a producer, which prefers brokers of the same zone."

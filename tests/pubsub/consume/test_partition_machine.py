@@ -105,7 +105,7 @@ class Machine:
         assert set(kinds[1:]) <= {Fetching}
         assert kinds[:1] in ([], [Fetching], [OpenBatch])
         assert state.at_hand is None or kinds[0] is OpenBatch
-        offsets = [each.batch.offset for each in state._ahead] + [entry.offset for entry in state._told]
+        offsets = [each.batch.offset for each in state._ahead] + [entry.offset for entry in state._queued]
         assert offsets == sorted(set(offsets))
         assert not offsets or offsets[0] >= state.position.offset
         assert fetches._objects == FETCHES - len(state._ahead) >= 0

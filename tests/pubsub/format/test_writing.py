@@ -34,10 +34,10 @@ def test_the_example_of_the_formats_page() -> None:
         ((b"", None, [("h" * 32_768, b"")], None, 0), "has 32768 bytes"),
         ((b"", None, [("a", bytes(20_000)), ("b", bytes(20_000))], None, 0), "headers and message id take"),
         ((b"", None, [("a", bytes(32_500))], bytes(255), 0), "headers and message id take"),
-        ((b"", None, [("a", b""), ("a", b"")], None, 0), "two headers of one name"),
+        ((b"", None, [("a", b""), ("a", b"")], None, 0), "two headers of the same name"),
         ((b"", None, [("a", None)], None, 0), "is not a name"),
         ((b"", None, [(b"a", b"")], None, 0), "is not a name"),
-        ((b"", None, [("\ud800", b"")], None, 0), "half of a character"),
+        ((b"", None, [("\ud800", b"")], None, 0), "lone surrogate"),
     ],
 )
 def test_what_memqs_readers_would_read_wrong_is_refused(record: RecordFields, sentence: str) -> None:
@@ -107,7 +107,7 @@ def test_a_message_that_is_stored_as_it_is_is_the_one_that_a_copy_would_be() -> 
         assert message == seal_message(copied, count, request, Compression.NONE)
         with pytest.raises(BufferError, match="closed"):
             body.append(b"late", None, None, None, 0)
-        with pytest.raises(BufferError, match="has its header"):
+        with pytest.raises(BufferError, match="already has its header"):
             body.behind(b"another")
 
 

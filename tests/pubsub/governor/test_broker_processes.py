@@ -22,7 +22,7 @@ from tests.support.servers.zookeeper import ZooKeeperServer, zookeeper_client
 from tieredstore.backends.wrappers.stack import open_wrapped
 from tieredstore.config import Settings, settings_from
 from tieredstore.pubsub.consume.consumer import BatchConsumer
-from tieredstore.pubsub.produce.futures import UNTOLD, RecordPlace
+from tieredstore.pubsub.produce.futures import UNREPORTED, RecordPlace
 from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.topics import Topics
 
@@ -142,7 +142,7 @@ def check(properties: dict[str, str], load: Load) -> int:
     settings = settings_from(properties)
     store, doubles = open_wrapped(settings), 0
     for topic, sent in load.sent.items():
-        assert {future.result(0) for future in sent} == {UNTOLD}
+        assert {future.result(0) for future in sent} == {UNREPORTED}
         with BatchConsumer(Topics(store, settings), topic, delivery="effectively-once") as consumer:
             assert sorted(values_of(consumer, at_least=len(sent))) == sorted(sent.values())
             doubles += consumer.doubles

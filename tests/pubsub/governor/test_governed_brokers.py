@@ -26,7 +26,7 @@ from tieredstore.pubsub.governor.assigning import BrokerSeat, FreeCapacity, Topi
 from tieredstore.pubsub.governor.directory import Directory, Governor, KnownTopic, StoreTopics, refresh_known
 from tieredstore.pubsub.governor.store_governor import StoreGovernor, broker_name
 from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
-from tieredstore.pubsub.produce.futures import UNTOLD, RecordPlace
+from tieredstore.pubsub.produce.futures import UNREPORTED, RecordPlace
 from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.topics import Topics
 
@@ -227,7 +227,7 @@ def test_brokers_and_governors_that_are_killed_under_load_lose_nothing_and_doubl
                     governing = [each for each in members if each.governor.generation and not each.stopped.is_set()]
                     (governing or [holder(members)])[0].kill()
             producer.flush()
-        assert {future.result(0) for future in sent} == {UNTOLD}
+        assert {future.result(0) for future in sent} == {UNREPORTED}
     with BatchConsumer(topics, "orders", delivery="effectively-once") as consumer:
         assert sorted(values_of(consumer, at_least=400)) == sorted(sent.values())
 
@@ -260,7 +260,7 @@ def play(coordinator: Coordinator, faults: Sequence[tuple[str, bool]]) -> None:
                 faulty.goes_on()
                 send(60)
             producer.flush()
-        assert {future.result(0) for future in sent} == {UNTOLD}
+        assert {future.result(0) for future in sent} == {UNREPORTED}
     with BatchConsumer(topics, "orders", delivery="effectively-once") as consumer:
         assert sorted(values_of(consumer, at_least=len(sent))) == sorted(sent.values())
     # No governor wrote after a later one: its knowledge was outdated by then.

@@ -68,12 +68,12 @@ def test_lent_memory_has_exactly_the_room_that_was_said() -> None:
     body = BodyWriter(60, room, 40)
     assert body.append(bytes(30), None, None, None, 0)
     assert not body.append(b"", None, None, None, 0)
-    with pytest.raises(InvalidRecordError, match="a header of 39 bytes does not go where 40 are"):
-        body.behind(bytes(39))
-    assert body.behind(b"h" * 40) == room[:91]
+    with pytest.raises(InvalidRecordError, match="a header of 39 bytes does not fit the 40 bytes"):
+        body.add_header(bytes(39))
+    assert body.add_header(b"h" * 40) == room[:91]
     assert room[:40] == b"h" * 40
     for most, head in ((61, 40), (0, 40), (10, -1)):
-        with pytest.raises(InvalidRecordError, match="are no room for"):
+        with pytest.raises(InvalidRecordError, match="cannot hold a header of"):
             BodyWriter(most, room, head)
 
 

@@ -41,7 +41,7 @@ from tieredstore.pubsub.format.packets import (
 )
 from tieredstore.pubsub.governor.directory import Assignment
 from tieredstore.pubsub.produce.broker_producer import BrokerLink, Place, TopicBrokers
-from tieredstore.pubsub.produce.futures import UNTOLD, RecordPlace
+from tieredstore.pubsub.produce.futures import UNREPORTED, RecordPlace
 from tieredstore.pubsub.produce.outbox import Acks
 from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.topics import Topics
@@ -58,7 +58,7 @@ def test_what_is_sent_arrives_with_dense_request_ids(acks: Acks) -> None:
     with running_broker(topics) as running:
         with BatchProducer(client_of(topics, running.place), "orders", acks=acks) as producer:
             futures = [producer.send(value, b"k", [("h", b"1")]) for value in values]
-        assert {future.result(0) for future in futures} == {UNTOLD}
+        assert {future.result(0) for future in futures} == {UNREPORTED}
         running.drain()
     assert sorted(read_values(topics, 50)) == values
     ids = request_ids(topics)
@@ -154,7 +154,7 @@ def test_brokers_that_are_lost_under_load_lose_nothing_that_was_acknowledged() -
                     brokers[number // 100].kill()
             producer.flush()
     gc.collect()  # here rather than in the next test
-    assert {future.result(0) for future in sent} == {UNTOLD}
+    assert {future.result(0) for future in sent} == {UNREPORTED}
     assert set(read_values(topics, 300)) == set(sent.values())
 
 
@@ -393,7 +393,7 @@ class Cluster:
             if link.place == self.has_topic != self.cut_off:
                 self.brokers.settle(link.place)
                 return True
-            self.brokers.left(link, "no answer")
+            self.brokers.drop(link, "no answer")
         return False
 
 
@@ -422,7 +422,7 @@ def test_who_is_cut_off_is_left_though_all_have_failed_before(seed: int) -> None
     cluster = Cluster()
     for place in PLACES[1:]:
         cluster.now_s += 10.0
-        cluster.brokers.left(_Link(place, cluster), "it was killed some time ago")
+        cluster.brokers.drop(_Link(place, cluster), "it was killed some time ago")
     cluster.brokers._brokers = (BrokerAddress("", *PLACES[0]),)
     cluster.has_topic = PLACES[2]
     assert cluster.sends(20)

@@ -387,7 +387,7 @@ def test_each_way_of_waiting_hears_of_it_whether_it_began_before_or_after() -> N
     assert wait(futures, timeout=0, return_when=FIRST_COMPLETED).not_done == set(futures)
     waiting = threading.Thread(target=lambda: heard.extend(each.result(60) for each in futures[2:4]))
     waiting.start()
-    outcome.stands_at(1, 2, 3)
+    outcome.succeed((1, 2, 3))
     waiting.join(60)
     futures[4].add_done_callback(lambda future: heard.append(future.result()))
     assert sorted(heard) == [place for place in places_of(5) if place.record != 1]
@@ -400,7 +400,7 @@ def test_nobody_who_begins_to_wait_meanwhile_is_forgotten() -> None:
         places: list[RecordPlace] = []
         waiting = threading.Thread(target=lambda: places.extend([each.result(60) for each in reversed(futures)]))  # noqa: B023  joined in its turn
         waiting.start()
-        outcome.stands_at(1, 2, 3)
+        outcome.succeed((1, 2, 3))
         waiting.join(60)
         assert places == places_of(40)[::-1]
 
@@ -418,7 +418,7 @@ def test_a_failure_is_raised_from_those_that_were_looked_at_and_those_that_were_
 def test_a_loop_can_wait_for_one() -> None:
     async def waited() -> RecordPlace:
         (future,), outcome = futures_of_a_message(1)
-        asyncio.get_running_loop().call_soon(outcome.stands_at, 1, 2, 3)
+        asyncio.get_running_loop().call_soon(outcome.succeed, (1, 2, 3))
         return await asyncio.wrap_future(future)
 
     assert asyncio.run(waited()) == RecordPlace(1, 2, 3, 0)

@@ -147,7 +147,7 @@ def test_an_idle_reader_of_a_freed_place_hears_of_it_in_the_end() -> None:
     for number in range(4):
         writer.append(0, [b"%d" % number], soon())
     writer.free(0, 3 * 256)
-    with pytest.raises(DataLossError, match="go on at 768"):
+    with pytest.raises(DataLossError, match="continue at 768"):
         deque((cursor.read() for _ in range(20)), maxlen=0)
 
 

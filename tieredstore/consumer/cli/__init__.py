@@ -1,4 +1,4 @@
-"""The consumer's part of the command line: groups, for ``cat``."""
+"""The consumer's entry in the command table: ``cat --group``."""
 
 from __future__ import annotations
 

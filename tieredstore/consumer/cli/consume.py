@@ -1,4 +1,4 @@
-"""The source of ``tieredstore cat --group``: a topic's records as a group member of bucket and broker gets them."""
+"""The source of ``tieredstore cat --group``: a topic's records, read as a group member from bucket and broker."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ _POLL_S: Final = 0.5
 _MOST_ROWS: Final = 10_000
 _ANSWER_S: Final = 60.0
 _BEGINNING: Final = -2
-"""librdkafka's number of a log's beginning."""
+"""librdkafka's OFFSET_BEGINNING."""
 
 
 class ConsumedTopic:
-    """Reads a topic by a consumer of bucket and broker, and commits written records.
+    """Reads a topic from bucket and broker as a group member, and commits written records.
 
-    Offsets are stored only when the caller asks for the next records: records that it could not write come again.
+    Stores offsets only when the caller asks for more records. Records that the caller failed to write are therefore
+    read again.
     """
 
     def __init__(
@@ -47,10 +48,10 @@ class ConsumedTopic:
         *,
         follows: bool,
     ) -> None:
-        """Make a consumer; raise ConfigError for invalid settings. Does not connect yet.
+        """Make a consumer without connecting; raise ConfigError for invalid settings.
 
-        Partitions without a commit of the group begin at ``start``. Unless it ``follows``, the read ends at the end of
-        each partition.
+        Partitions without a commit of the group begin at ``start``. Unless ``follows`` is true, the read stops at the
+        end of each partition.
         """
         self._kafka: Any = importlib.import_module("confluent_kafka")
         self._topic, self._start, self._follows, self._limit = topic, start, follows, how.get("limit")
@@ -60,7 +61,7 @@ class ConsumedTopic:
         self._doing = f"consuming topic {topic!r}"
         self._is_assigned = False
         self._held_back: dict[TopicPartition, int] = {}
-        """The offsets at which partitions were reported as waiting for a transaction."""
+        """The offset at which each partition was last reported as waiting for an open transaction."""
         self._consumer = Consumer(
             {
                 "isolation.level": how.get("isolation"),
@@ -82,7 +83,7 @@ class ConsumedTopic:
         self._consumer.close()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield records as they come; up to the limit, or until each partition was read to its end."""
+        """Yield records as they come. Stop at the limit or, without ``follows``, at the end of all partitions."""
         with faults.translate_errors(self._doing):
             self._join()
             left, begun = self._limit, time.monotonic()
@@ -113,7 +114,7 @@ class ConsumedTopic:
         return stats is not None and all(one["at_end"] for one in stats.values())
 
     def _tell_held_back(self) -> None:
-        """Report, once for each place, that the bucket continues there with an undecided transaction."""
+        """Report, once per position, that a partition waits for an open transaction in the bucket."""
         for where, one in (self._consumer.tiered_stats() if self._is_assigned else {}).items():
             position, stored_end = one["position"], one["stored_end"]
             if one["phase"] != "waiting" or stored_end is None or position is None or position >= stored_end:
@@ -123,7 +124,9 @@ class ConsumedTopic:
                 tell_left_out([undecided(where, position, stored_end)])
 
     def _check_broker(self, begun: float) -> None:
-        """Report a refusal of the broker at once, and a silent broker when there is nothing else to read."""
+        """Raise a permanent broker error at once. Raise a transient error if the group assigns nothing within a
+        minute.
+        """
         error = self._trouble.final(self._doing)
         if error is not None:
             raise error
@@ -134,20 +137,20 @@ class ConsumedTopic:
         self._consumer.subscribe([self._topic], on_assign=self._on_assign)
 
     def _on_assign(self, consumer: Any, places: list[Any]) -> None:
-        """Start at the group's commits; without a commit at the requested place."""
+        """Start at the group's commits. Partitions without a commit start at the requested place."""
         self._is_assigned = True
         if self._start is None:
-            return  # as the reset has it
-        # Requested twice, here and by the consumer, because only the answer shows which ones must be placed.
+            return  # auto.offset.reset places partitions without a commit
+        # The consumer will request the commits again, but only this answer shows which partitions have none.
         known = consumer.committed(places, _ANSWER_S)
         placed = self._place_all([place.partition for place in known if place.offset < 0])
         offsets = {place.partition: place.offset for place in placed}
         for place in places:
-            # The library assigns this very list, whatever the group's protocol.
+            # confluent-kafka assigns this list object itself, in every group protocol.
             place.offset = offsets.get(place.partition, place.offset)
 
     def _place_all(self, partitions: Sequence[int]) -> list[Any]:
-        """Return these with their start offsets."""
+        """Return the partitions with their start offsets."""
         start = self._start
         if isinstance(start, Last):
             return [self._place(number, self._before_end(number, start.count)) for number in partitions]
@@ -165,7 +168,7 @@ class ConsumedTopic:
         return max(first, end - count)
 
     def _span_of(self, number: int) -> tuple[int, int]:
-        """Return the first offset of a partition, and one more than its last."""
+        """Return the first offset of a partition and its end (exclusive)."""
         span = self._consumer.get_watermark_offsets(self._place(number, 0), _ANSWER_S)
         if span is None:
             raise self._trouble.unavailable(self._doing, _ANSWER_S)

@@ -42,7 +42,7 @@ from tieredstore.pubsub.format.packets import (
     request_head,
     response_bytes,
     view_request,
-    write_answered,
+    write_acknowledgement,
 )
 from tieredstore.pubsub.governor.directory import AllTopics, Assignment, Directory, KnownTopic, StoreTopics, metadata_of
 from tieredstore.pubsub.queue.topics import Topic, Topics
@@ -142,7 +142,7 @@ class Broker:
 
     @property
     def handshakes(self) -> Handshakes | None:
-        """Clients on their way to a TLS connection."""
+        """The TLS clients before and during their handshakes; None without TLS, or before the start."""
         return None if self._serving is None else self._serving.handshakes
 
     async def start(self) -> None:
@@ -172,14 +172,14 @@ class Broker:
     async def hand_over(self, is_over: Callable[[], bool], seconds: float) -> None:
         """Serve until ``is_over``, then until all clients know which brokers have their topics.
 
-        Writes to topics that other brokers have are answered by 302, and metadata name those brokers. After
-        ``is_over``, wait until every client that has written was redirected and had a second to ask for metadata: at
-        most ten seconds, and ``seconds`` in all. MemQ's clients do not look for another broker when a connection
-        ends."""
+        Answer writes to topics of other brokers with 302, and name those brokers in metadata. After ``is_over``, wait
+        until every writing client was redirected and had a second to ask for metadata. This wait takes at most ten
+        seconds, the whole call ``seconds``. MemQ's clients do not look for another broker when a connection ends.
+        """
         loop = asyncio.get_running_loop()
         end_s = loop.time() + seconds
         await _wait_until(is_over, end_s)
-        if not self.serves_any():  # else no other broker has the topics
+        if not self.serves_any():  # otherwise no other broker has the topics
             await _wait_until(self._has_told_all, min(end_s, loop.time() + _TOLD_S))
 
     def _has_told_all(self) -> bool:
@@ -273,7 +273,7 @@ class Broker:
             self.room.give_back(write.held)
             return
         if not self._processors.is_ready(topic):
-            # The frame's memory is reused after this call, so copy the data of a request that waits.
+            # Copy the data of a write that has to wait: the frame's memory is reused after this call.
             write = replace(write, payload=replace(write.payload, data=bytes(write.payload.data)))
         self._processors.ask(topic, partial(self._store, write), partial(self._begin, write.connection))
 
@@ -313,7 +313,7 @@ class Broker:
         if failure is not None:
             _refuse(connection, request, Code.REQUEST_FAILED, str(failure))
             return
-        connection.send(write_answered(request.version, request.request_id))
+        connection.send(write_acknowledgement(request.version, request.request_id))
 
     def _why_not_here(self, topic: str, failure: TieredStoreError | None) -> tuple[Code, str]:
         if failure is not None:
@@ -433,7 +433,7 @@ def server_tls(settings: Settings) -> ssl.SSLContext | None:
 
 
 class MetadataAnswers:
-    """Metadata answers of one broker, on its loop. They are open to all clients, as at MemQ's brokers."""
+    """Metadata answers of one broker, on its loop. Every client may ask, as at MemQ's brokers."""
 
     def __init__(self, directory: Directory, assignment: Assignment, lookups: Executor) -> None:
         self._directory = directory
@@ -443,7 +443,7 @@ class MetadataAnswers:
     def answer(
         self, connection: Connection, request: Request, names: tuple[str, ...]
     ) -> Coroutine[object, object, None] | None:
-        """Answer at once; if topics have to be looked up first, return the coroutine that does so."""
+        """Answer at once, or return a coroutine that first looks up unknown topics."""
         if all(self._directory.known(name) is not None or self._directory.is_unknown(name) for name in names):
             self._tell(connection, request, names)
             return None
@@ -500,7 +500,9 @@ class ReadPlan:
 def plan_read(read: ReadRequest, topic: Topic, topics: Topics) -> ReadPlan:
     """Return the byte range that a request asks for, without fetching it.
 
-    Raise NotificationCorruptError if it points outside of the topic, InvalidRangeError if outside of the object."""
+    Raise NotificationCorruptError if the request points outside of the topic, InvalidRangeError if it points outside of
+    the object.
+    """
     notification = parse_notification(read.notification.encode(), "a READ")
     key = topics.check_place(notification, topic, "a READ")
     if read.header_only:

@@ -35,7 +35,7 @@ _logger: Final = logging.getLogger(__name__)
 _SMALL_BYTES: Final = 64 << 10
 _SIZE_BYTES: Final = 4
 READ_BYTES: Final = 256 << 10
-"""Bytes of the shared buffer, which are read at once while there is room; 64 KiB when there is little."""
+"""Size of the shared buffer, which a read may fill while there is room. If room is short, a read takes 64 KiB."""
 
 LEAST_PACE_S: Final = 60.0
 """The longest time for a request to arrive, since a slow client holds memory or room that others wait for.
@@ -160,7 +160,7 @@ class _Arriving:
     memory: memoryview
     filled: int
     granted_s: float
-    """When it got its room."""
+    """When the frame got its room."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -168,16 +168,18 @@ class Connection(asyncio.BufferedProtocol):
 
     The next request of a client is in one of these states:
 
-    ============  =========================================  ======================================================
+    ============  =========================================  ===========================================================
     ``_coming``   holds                                      next
-    ============  =========================================  ======================================================
-    None          ``_left``: its beginning, or nothing       whole, and no write, or with room: the handler's, None.
-                                                             A write without room: Waiter. A part of a write, with
-                                                             room: _Arriving
-    Waiter        ``_left``, and a place in the room's line  granted: as None, with its room. Client gone: given back
-    _Arriving     its room, and memory of its size           whole: the handler's, None. Client gone, or slower than
-                                                             ``LEAST_PACE_S``: given back
-    ============  =========================================  ======================================================
+    ============  =========================================  ===========================================================
+    None          ``_left``: the request's beginning, or     None: the request is complete, and was handed on.
+                  nothing                                    Waiter: a write needs room.
+                                                             _Arriving: a large write has begun, with its room granted
+    Waiter        ``_left``, and a place in the queue for    None, with the room: it was granted. If the client
+                  room                                       disconnects, the place or the room is given back
+    _Arriving     room and memory for the whole request      None: the request is complete, and was handed on. If the
+                                                             client disconnects or is slower than ``LEAST_PACE_S``, room
+                                                             and memory are given back
+    ============  =========================================  ===========================================================
 
     The socket is read while ``_stops`` is empty.
     """
@@ -306,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
         if Stop.BUSY in self._stops or (
             self._stops and not isinstance(coming, _Arriving) and Stop.NO_ROOM not in self._stops
         ):
-            self._began_s = now_s  # it holds no room, or waits for the store
+            self._began_s = now_s  # the client holds no room, or waits for the store
         elif Stop.NO_ROOM in self._stops:
             return
         elif now_s > max(self._began_s + LEAST_PACE_S, granted_s + LEAST_PACE_AFTER_S):
@@ -408,7 +410,7 @@ class Connection(asyncio.BufferedProtocol):
         self._coming = _Arriving(memory, len(came), now_s)
         if self._began_s is None:
             self._began_s = now_s
-        elif self._began_s + LEAST_PACE_S < now_s + LEAST_PACE_AFTER_S:  # others wait for its room
+        elif self._began_s + LEAST_PACE_S < now_s + LEAST_PACE_AFTER_S:  # others wait for the room it holds
             loop.call_later(LEAST_PACE_AFTER_S + 0.001, lambda: self.check_pace(loop.time()))
 
     def _take_granted(self) -> None:
@@ -513,14 +515,14 @@ class Room:
 
 
 FRAMES_AN_ADDRESS: Final = 256
-"""Frames of one address in a turn of the loop."""
+"""Most frames of one address in a turn of the loop."""
 
 FRAMES_A_CONNECTION: Final = 64
-"""Frames of one connection before others of its address have their turn."""
+"""Most frames of one connection before others of its address have their turn."""
 
 
 class Turns:
-    """Turns of addresses and connections at the broker, used only on its loop."""
+    """Lets client addresses, and the connections of each address, take turns at the broker. Used only on its loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

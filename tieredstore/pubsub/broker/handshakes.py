@@ -2,7 +2,7 @@
 
 A TLS connection takes a hundred times the memory of a socket, from its first moment. So a client is only a socket until
 its first byte arrives. Then it waits for one of a few handshakes, and for room in the broker's buffer. Kept apart from
-``broker``, which has no connection yet at this stage.
+``broker``, which handles a client only after its handshake.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ HANDSHAKES: Final = 32
 HANDSHAKES_AN_ADDRESS: Final = 16
 WAITING: Final = 1024
 WAITING_AN_ADDRESS: Final = 512
-"""Sockets that are silent or wait for their handshake. Beyond the limit the oldest silent one is closed, since TLS
-clients speak first."""
+"""Limits on sockets that are silent or wait for their handshake: in all, and per address. Beyond a limit, the oldest
+silent socket is closed, since TLS clients speak first.
+"""
 
 WAIT_S: Final = 10.0
 """Longest time from a client's arrival to its handshake."""
@@ -51,7 +52,7 @@ class _Arrival:
 
 
 class Handshakes:
-    """Clients on their way to a TLS connection. Used on the broker's loop alone."""
+    """The clients before and during their TLS handshake. Used on the broker's loop only."""
 
     def __init__(
         self, tls: ssl.SSLContext, room: Room, counts: BrokerCounts, connect: Callable[[], Connection]
@@ -119,7 +120,7 @@ class Handshakes:
         self._loop.add_reader(client, self._speak, arrival)
 
     def _speak(self, arrival: _Arrival) -> None:
-        """Queue a client after its first byte, or forget it after its end."""
+        """Queue a client after its first byte, or dismiss a client that has disconnected."""
         try:
             is_there = bool(arrival.socket.recv(1, socket.MSG_PEEK))
         except (BlockingIOError, InterruptedError):
@@ -196,7 +197,9 @@ class Handshakes:
                 self.release(connection)
 
     async def _take_memory(self, connection: Connection) -> bool:
-        """Take room for a TLS connection, waiting if necessary. Return False beyond half of the buffer."""
+        """Take room for a TLS connection, waiting if necessary. Return False if TLS connections would hold over half
+        of the buffer.
+        """
         if (len(self._holding) + 1) * TLS_COST > self._room.size // 2:
             if not self._has_warned:
                 self._has_warned = True
@@ -225,7 +228,7 @@ class Handshakes:
 
 
 class _Door(asyncio.Protocol):
-    """Takes a client's socket away from the accepting transport before that reads."""
+    """Takes a client's socket from the accepting transport before the transport reads."""
 
     def __init__(self, come: Callable[[socket.socket, str], None]) -> None:
         self._come = come

@@ -46,8 +46,9 @@ _logger: Final = logging.getLogger(__name__)
 
 _LEAST_MEMORY: Final = 64 << 10
 _MOST_EMPTY: Final = 5_000
-"""Requests without records that wait for the next notification. Of further ones the audit reports that they are lost or
-empty."""
+"""Most requests without records that wait for the next notification. The audit reports further ones as lost or
+empty.
+"""
 
 Answer = Callable[[TieredStoreError | None], None]
 """Reports the outcome of a Message to its sender; called once, on the loop."""
@@ -72,7 +73,7 @@ class _OpenBatch:
     """Requests without records, which the batch's notification lists."""
 
     def seal(self) -> list[SealedMessage]:
-        """Return its Messages, whose record times are unknown to the broker."""
+        """Return the batch's Messages. The broker does not know their records' timestamps."""
         stored = self.memory.list_messages()
         return [
             SealedMessage(message, held.header.request, held.header.record_count, None, None)
@@ -100,16 +101,17 @@ class TopicProcessor:
     ========  ==========================================  ===========================================================
     state     is in                                       next
     ========  ==========================================  ===========================================================
-    repeated  the ``answers`` of the first copy, if that  answered with the first copy, at once if that is stored. Its
-              is held                                     room is given back
-    held      ``_held``, and an open batch of its lane    sealed: the batch is full or ``batch.ms`` old, or the broker
+    repeated  the ``answers`` of the first copy, if that  answered with the first copy, or at once if that copy is
+              copy is held                                stored. The room of the repetition is given back
+    held      ``_held``, and an open batch                sealed: the batch is full or ``batch.ms`` old, or the broker
                                                           drains
     sealed    ``_held``, and a batch that is written      stored, or failed
     stored    ``_stored``, for ten minutes                forgotten
-    failed    nothing: a repetition is stored             –
+    failed    nothing; a repetition is stored             –
     ========  ==========================================  ===========================================================
 
-    It holds room until it is stored or has failed, and is answered once then.
+    A Message holds room until it is stored or has failed. Then it is answered, once. There is one open batch, or one
+    for each read partition if ``by_producer`` is set.
     """
 
     def __init__(self, writer: BatchWriter, intake: Intake) -> None:
@@ -153,7 +155,8 @@ class TopicProcessor:
     def note_empty(self, header: MessageHeader) -> None:
         """Remember an acknowledged Message without records, which is not stored.
 
-        The next notification lists its request id, whose absence would look like a loss."""
+        The next notification lists its request id: otherwise the missing id would look like a loss.
+        """
         if header.request is not None and len(self._empty) < _MOST_EMPTY:
             self._empty[header.request] = None
 
@@ -190,7 +193,7 @@ class TopicProcessor:
             self._seal(lane)
 
     def _new_batch(self, lane: int | None, least: int) -> _OpenBatch:
-        # Begin with the last batch's size: a broker has many open topics, most of them with little data.
+        # Begin with the last batch's size: most topics of a broker get little data.
         memory = BatchMemory(
             self._pool,
             self._settings.batch_bytes,
@@ -244,7 +247,7 @@ class TopicProcessor:
 
 
 Waiting = Callable[[TopicProcessor | None, TieredStoreError | None], None]
-"""Receives a topic's processor; or None if the broker has none, with the error if there was one."""
+"""Called with a topic's processor, or None if this broker has none, and with the error if there was one."""
 
 _UPLOADS_A_SETTING: Final = 4
 
@@ -278,9 +281,11 @@ class TopicProcessors:
         return is_elsewhere or (name not in self._preparing and self._directory.is_unknown(name))
 
     def ask(self, name: str, then: Waiting, begin: Callable[[Coroutine[object, object, None]], None]) -> None:
-        """Call ``then`` with the topic's processor, or None if this broker has none; at once if known.
+        """Call ``then`` with the topic's processor, or with None if this broker has none. A known answer is given at
+        once.
 
-        ``begin`` schedules a coroutine on the loop for the caller."""
+        ``begin`` schedules a coroutine on the loop for the caller.
+        """
         if self._directory.known(name) is not None and not self._assignment.serves(name):
             then(None, None)
         elif (processor := self._processors.get(name)) is not None:

@@ -38,7 +38,9 @@ _logger: Final = logging.getLogger(__name__)
 
 
 def make_governed_broker(topics: Topics) -> tuple[Broker, Governor | None]:
-    """Return a broker by its settings, and its governor unless it is alone."""
+    """Return the broker that the settings describe, and its governor; None in place of a governor if it is the only
+    broker.
+    """
     own = topics.settings.section(BatchBrokerSettings)
     authorizer = authorizer_of(own.authorizer)
     if own.coordinator == "none":
@@ -109,7 +111,7 @@ def broker_service(
                 return
 
     own = broker.own
-    # After the drain, requests without a waiting client may be cut off; allow 10 s for the end of the loop.
+    # Allow 10 s after the drain for the loop to end. Requests that no client waits for may be cut off.
     return Service(
         "broker",
         {"serve": serve, "topics": read_topics, **({} if governor is None else {"governor": govern})},
@@ -120,12 +122,13 @@ def broker_service(
 
 
 def _govern(governor: Governor, stop: Stop, health: Health) -> bool:
-    """Take part until the stop; return True if any tick has succeeded."""
+    """Tick the governor until the service stops; return True if any tick has succeeded."""
     has_part = False
     while True:
         begin_s = time.monotonic()
         try:
-            # Before the first success nothing is assigned here. A seat that was taken in vain expires by its silence.
+            # Before the first success no topic is assigned here. If a failed tick has announced this broker, that soon
+            # expires.
             with contextlib.nullcontext() if has_part else nothing_under_way():
                 governor.tick()
             has_part = True
@@ -141,7 +144,7 @@ def _govern(governor: Governor, stop: Stop, health: Health) -> bool:
 
 
 def _leave(governor: Governor, broker: Broker, handed_over: threading.Event, ended: threading.Event) -> None:
-    """Give up the broker's topics, and follow who gets them until the broker has ended, to redirect its clients."""
+    """Give up the broker's topics. To redirect its clients, follow the new assignments until the broker has ended."""
     try:
         if not governor.leave():
             return

@@ -44,7 +44,7 @@ def is_batch(asked: Asked) -> bool:
 
 @contextlib.contextmanager
 def show_batch(asked: Asked) -> Generator[Shown]:
-    """Open the batch. Messages are decoded completely, and damaged ones give a reason."""
+    """Show a batch's records, or its Messages. Every Message is decoded completely; a damaged one shows the reason."""
     with _open(asked) as source:
         index = source.index()
         if asked.view is View.RECORDS:
@@ -53,10 +53,10 @@ def show_batch(asked: Asked) -> Generator[Shown]:
             return
         heading = f"{source.name}: {counted(len(index), 'Message')}, {human_bytes(index.object_size)}"
         sizes = {"size": index.object_size, "header_size": index.size}
-        yield Rows(_MESSAGE, _until_damage_is_told(source, index), heading, sums=lambda: sizes)
+        yield Rows(_MESSAGE, _inspect(source, index), heading, sums=lambda: sizes)
 
 
-def _until_damage_is_told(source: BatchSource, index: BatchIndex) -> Iterator[InspectedMessage]:
+def _inspect(source: BatchSource, index: BatchIndex) -> Iterator[InspectedMessage]:
     damaged = 0
     for message in inspect_messages(source, index, BatchDecoder(("message",))):
         damaged += message.damage is not None

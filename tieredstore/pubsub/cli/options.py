@@ -43,11 +43,13 @@ class BatchStore(Store):
 
     topic_config: Annotated[
         Path | None,
-        typer.Option("--topic-config", metavar="FILE", help="MemQ's JSON of the topic; without -c its bucket."),
+        typer.Option(
+            "--topic-config", metavar="FILE", help="MemQ's JSON of the topic; without -c, it also names the bucket."
+        ),
     ] = None
 
     def read_settings(self) -> Settings:
-        """Return the settings with the topic's configuration; without a store, those of its bucket."""
+        """Return the store's settings with the topic's configuration. If no store is given, use the topic's bucket."""
         if self.topic_config is None:
             return Store.read_settings(self)
         from tieredstore.pubsub.queue.memq_topics import load_topic_config

@@ -52,7 +52,7 @@ def topics(
             "--read-partitions",
             metavar="N",
             min=1,
-            help="Read partitions of a new topic (default 1), or a larger number.",
+            help="Read partitions of a new topic (default 1), or more for an existing one.",
         ),
     ] = None,
     prices: Prices = None,
@@ -141,7 +141,7 @@ def cat(
 ) -> None:
     """Show a topic's records up to its end: partition/offset/message/record, time, key, value, headers.
 
-    A group continues at its commit; without one, --last gives the beginning. With --json, one line per record: id,
+    A group continues at its commit; without a commit, --last gives the beginning. With --json, one line per record: id,
     key, value and headers' values in base64, timestamp in ms.
 
     Example: tieredstore pubsub cat orders -c store.properties --group billing --follow

@@ -74,7 +74,7 @@ def show_records(
 
 
 def _join(consumer: BatchConsumer) -> None:
-    """Wait for partitions of the group: those of a killed member are free after a while."""
+    """Wait until the group has a free partition: partitions of a killed member are free after a while."""
     waited_s = 0.0
     while consumer.group is not None and not consumer.assignment() and waited_s < _GROUP_WAIT_S:
         if not waited_s:
@@ -84,7 +84,7 @@ def _join(consumer: BatchConsumer) -> None:
 
 
 def _is_before(consumer: BatchConsumer, queue: NotificationQueue, ends: dict[int, int]) -> bool:
-    """Return True if entries are left before the ends; ask the queue, since offsets are not dense."""
+    """Return True if entries are left before the ends. Ask the queue, since offsets are not dense."""
     return any(
         position.offset < ends.get(partition, 0) and bool(queue.read(partition, position.offset))
         for partition, position in consumer.position().items()

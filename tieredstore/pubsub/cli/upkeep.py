@@ -44,7 +44,7 @@ def show_audit(audit: TopicAudit, *, as_json: bool) -> None:
 
 
 def open_audit_log(topics: Topics, name: str, settle_ms: int | None, late_ms: int, since_ms: int | None) -> AuditLog:
-    """Open a topic's audit records, which the caller closes, by default with MemQ's settling time."""
+    """Open a topic's audit records. The caller closes the log. The settling time defaults to MemQ's."""
     from tieredstore.pubsub.upkeep.audit_log import SETTLE_MS, AuditLog, AuditPairs
 
     settle_ms = SETTLE_MS if settle_ms is None else settle_ms
@@ -53,7 +53,7 @@ def open_audit_log(topics: Topics, name: str, settle_ms: int | None, late_ms: in
 
 
 def pair_audit_records(log: AuditLog, *, as_json: bool) -> None:
-    """Run ``verify --audit-records``; raise typer.Exit as above."""
+    """Run ``verify --audit-records``; raise typer.Exit with 4 if anything is lost, late or altered."""
     from tieredstore.pubsub.upkeep.audit_log import now_ms
 
     for findings in (log.read(now_ms), log.pending()):

@@ -41,15 +41,18 @@ _SHORTEST_WAIT_S: Final = 0.005
 
 
 class BatchConsumer(Closing):
-    """Reads a topic of batches at least once: records that were not committed repeat after a crash. For one thread.
+    """Reads a topic of batches at least once: after a crash, records that were not committed come again. For one
+    thread.
 
-    Without ``group`` it reads all partitions from ``start`` (and ignores partitions added later). With a group, the
-    members share the partitions, and reading begins at the group's commit, or at ``start``.
+    Without ``group``, a consumer reads all partitions from ``start``, and ignores partitions added later. With a
+    group, the members share the partitions. Reading begins at the group's commit, or at ``start`` if there is none.
+
     ``on_corrupt="skip"`` skips damaged Messages (see ``skipped``). ``on_data_loss="report"`` continues after missing
-    objects and entries freed by retention (see ``losses``). Otherwise both raise. ``delivery="effectively-once"`` skips
-    Messages that came before in the read partition within ``pubsub.dedup.window.ms`` (counted by ``doubles``), so that
-    a repeated notification or Message is read once. Close it after use: a later read raises AlreadyClosedError instead
-    of pretending the end. The last two parameters are for tests.
+    objects and after entries freed by retention (see ``losses``). By default both raise.
+    ``delivery="effectively-once"`` skips Messages that the read partition already had within
+    ``pubsub.dedup.window.ms`` (counted by ``doubles``).
+
+    Close a consumer after use: a later read raises AlreadyClosedError. The last two parameters are for tests.
 
     Example::
 
@@ -73,7 +76,7 @@ class BatchConsumer(Closing):
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``source`` names the store. Raise TopicNotFoundError if it has no such topic."""
+        """Open ``topic`` in the store that ``source`` names. Raise TopicNotFoundError if there is no such topic."""
         check_topic_name(topic)
         _check_choice("start", start, Start)
         _check_choice("on_corrupt", on_corrupt, OnCorrupt)
@@ -125,9 +128,10 @@ class BatchConsumer(Closing):
         return self.counts.repeated_messages
 
     def poll(self, timeout_s: float = 1.0) -> pa.RecordBatch | None:
-        """Return the next records of one batch, or None if none arrive in time. They count as handed out.
+        """Return the next records of one batch, or None if none arrive in time. The records count as handed out.
 
-        Columns: ``key value headers message_id timestamp message record partition offset``."""
+        Columns: ``key value headers message_id timestamp message record partition offset``.
+        """
         state = self._poll(timeout_s)
         if state is None:
             return None
@@ -146,7 +150,7 @@ class BatchConsumer(Closing):
             yield state.take()
 
     def assignment(self) -> list[int]:
-        """Return the partitions that this consumer reads now. Like polling, this takes part in the group."""
+        """Return the partitions that this consumer reads now. Like :meth:`poll`, this call takes part in the group."""
         self._follow_group()
         return sorted(self._partitions)
 
@@ -160,10 +164,10 @@ class BatchConsumer(Closing):
         return {partition: claim.committed for partition, claim in claims.items()}
 
     def commit(self, positions: Mapping[int, Position] | None = None) -> None:
-        """Commit positions for the group: by default after all records handed out, or earlier ones.
+        """Commit ``positions`` for the group, by default those after all records handed out.
 
-        Raise FencedError if another member owns a partition now: the other partitions are committed, and this consumer
-        stops reading the lost one. Raise ConfigError without a group.
+        Raise FencedError if another member owns a partition now. The other partitions are then committed, and this
+        consumer stops reading the lost one. Raise ConfigError without a group.
         """
         if self._member is None:
             raise ConfigError("a consumer without a group cannot commit: pass group=..., or store position()")
@@ -190,17 +194,17 @@ class BatchConsumer(Closing):
             self._move(partition, Position(self._queue.offset_at(partition, ms)))
 
     def seek_to_last(self, records: int) -> None:
-        """Read each partition without a commit of the group from ``records`` before its end."""
+        """Move each partition that has no commit of the group to ``records`` before its end."""
         committed = self.committed()
         for partition in list(self._partitions):
             if committed.get(partition) is None:
                 self._move(partition, self._log.position_before_end(partition, records))
 
     def read_at(self, partition: int, offset: int, message: int = -1, record: int = -1) -> pa.RecordBatch:
-        """Return a batch, one of its Messages, or one record, without moving.
+        """Return a batch, one of its Messages, or one record. No position changes.
 
-        One ranged GET reads the index, a second the Message. Raise InvalidRangeError for a place that does not
-        exist."""
+        One ranged GET reads the index, a second the Message. Raise InvalidRangeError for a place that does not exist.
+        """
         entries = self._queue.read(partition, offset)
         if not entries or entries[0].offset != offset:
             raise InvalidRangeError(f"queue {self.topic}/{partition} has no offset {offset}")
@@ -264,7 +268,9 @@ class BatchConsumer(Closing):
                 self._open(partition, claim.committed, claim.term)
 
     def _let_go(self, claims: Mapping[int, Claim]) -> None:
-        """Stop reading partitions that another member owns or owned in between: it continues at the commit."""
+        """Stop reading partitions that another member owns, or has owned meanwhile: that member continued at the
+        commit.
+        """
         for partition, state in list(self._partitions.items()):
             if partition not in claims or claims[partition].term != state.term:
                 self._release(partition)
@@ -281,7 +287,7 @@ class BatchConsumer(Closing):
                 if state.at_hand is not None:
                     return state
             self._turn += 1
-            # Rotate, so that a busy partition starves no other.
+            # Rotate, so that a busy partition does not starve the others.
             first = self._turn % len(states) if states else 0
             for state in states[first:] + states[:first]:
                 if self._ask(state):
@@ -292,7 +298,7 @@ class BatchConsumer(Closing):
             self._wait(states, left_s)
 
     def _wait(self, states: list[PartitionState], left_s: float) -> None:
-        """Wait for an object under way or the next look at a queue."""
+        """Wait until a fetch ends, or until the next read of a queue is due."""
         under_way = [future for state in states for future in state.under_way]
         looks_s = [state.lookout.next_look_s - self._monotonic() for state in states if not state.has_ahead]
         wait_s = max(0.001, min([left_s, _LONGEST_WAIT_S, *looks_s]))
@@ -303,7 +309,9 @@ class BatchConsumer(Closing):
             self._sleep(min(wait_s, _SHORTEST_WAIT_S) if is_ahead else wait_s)
 
     def _ask(self, state: PartitionState) -> bool:
-        """Return True if a partition has rows to take; raise a data loss, or note and skip it."""
+        """Return True if a partition has rows to take. Raise a data loss, or note and skip it, as ``on_data_loss``
+        says.
+        """
         try:
             state.look()
             return state.fill()

@@ -1,4 +1,4 @@
-"""A consumer's state of one read partition: notifications, objects under way, and records in order."""
+"""A consumer's state of one read partition: notifications, running fetches of objects, and records in order."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from tieredstore.pubsub.queue.kafka_audit import Auditor
 
 BUSY_LOOK_S: Final = 0.2
-"""Time between looks at a queue that had entries recently."""
+"""Seconds between reads of a queue that had entries recently."""
 
 IDLE_LOOK_S: Final = 2.0
-"""Time between looks at a queue that had none for ``IDLE_AFTER_S``."""
+"""Seconds between reads of a queue that had no entries for ``IDLE_AFTER_S``."""
 
 IDLE_AFTER_S: Final = 10.0
 _LOOKS_AHEAD: Final = 2
 
 
 class FetchedObject(NamedTuple):
-    """An object, its checksum, and those of its Messages' bodies if they were computed."""
+    """A fetched object, its CRC-32, and the CRC-32 of each Message's body (None if not computed)."""
 
     body: Buffer
     crc32: int
@@ -47,15 +47,16 @@ class FetchedObject(NamedTuple):
 
 
 class Fetches:
-    """A consumer's budget for prefetched objects, and its threads that fetch them.
+    """A consumer's threads that fetch objects ahead, and their budget.
 
-    The budget is ``objects`` and ``most_bytes`` in all; a larger object is fetched alone."""
+    The objects are at most ``objects``, of ``most_bytes`` in all. A larger object is fetched alone.
+    """
 
     def __init__(self, log: BatchLog, objects: int, most_bytes: int) -> None:
         self.log = log
         self.at_once = objects
         self._objects, self._bytes = objects, most_bytes  # remaining budget
-        # The extra threads look ahead in the queue.
+        # The extra threads read ahead in the queue.
         self.pool: ThreadPool = ThreadPool(objects + _LOOKS_AHEAD, "tieredstore-pubsub-fetch")
 
     @property
@@ -77,22 +78,23 @@ class Fetches:
         self.pool.shutdown(wait=False, cancel_futures=True)
 
     def _fetch(self, batch: QueuedBatch) -> FetchedObject:
-        """Fetch an object and its checksums, on several threads.
+        """Fetch an object and compute its checksums. Runs on several threads.
 
-        Memory is recycled: fresh memory from the system costs as much time as the transfer."""
+        Use recycled memory: fresh memory from the system costs as much time as the transfer.
+        """
         topics = self.log.topics
         body: Buffer
         body = room = memoryview(topics.memory.slab(batch.size))[: batch.size]
         try:
             topics.store.get_whole(batch.key, room)
-        except RangeNotSatisfiableError:  # another size; the check of its checksum or index reports it
+        except RangeNotSatisfiableError:  # the object has another size; the check of its checksum or index reports that
             body = topics.store.get(batch.key)
         return FetchedObject(body, *split_checksums(body, batch.key))
 
 
 @dataclass(frozen=True, slots=True)
 class SharedReading:
-    """State that the partitions of one consumer share, and to which they report."""
+    """State that the partitions of one consumer share."""
 
     log: BatchLog
     fetches: Fetches
@@ -114,10 +116,10 @@ class SharedReading:
 
 
 class Lookout:
-    """Reads one partition of the queue, and schedules the next look at it.
+    """Reads one partition of the queue, and schedules the next read.
 
-    The caller waits for the queue only if it has nothing else to do. In a backlog a fetching thread reads ahead, more
-    entries each time; its error is raised once everything before it is read.
+    The caller waits for the queue only if it has no other work. In a backlog, a fetching thread reads ahead, more
+    entries each time. Its error is raised after all entries before the error were read.
     """
 
     def __init__(self, shared: SharedReading, partition: int, offset: int) -> None:
@@ -134,7 +136,7 @@ class Lookout:
         self.looking: Future[Looked] | None = None
 
     def look(self, *, has_backlog: bool) -> list[QueuedNotification]:
-        """Return the next entries of the queue if a look is due and its answer has arrived."""
+        """Return the next entries of the queue if a read is due and its answer has arrived."""
         now_s = self._shared.monotonic()
         if now_s < self.next_look_s:
             return []
@@ -174,7 +176,7 @@ class Lookout:
 
 
 class Looked(NamedTuple):
-    """Entries of the queue, whether its end was reached, and the number of requests."""
+    """Entries read from the queue, True if its end was reached, and the number of requests made."""
 
     entries: list[QueuedNotification]
     is_end: bool
@@ -192,10 +194,12 @@ class Fetching:
 class OpenBatch:
     """A fetched object from ``position`` on: rows to take, and rows to decode.
 
-    After damage the batch is ``fetching`` again, and reopened after the last record handed out."""
+    If decoding finds damage, the partition returns to ``fetching``, and reopens the batch after the last record handed
+    out.
+    """
 
     def __init__(self, shared: SharedReading, fetching: Fetching, fetched: FetchedObject, position: Position) -> None:
-        """Raise MessageCorruptError if the object is not the written one, unless damage is skipped."""
+        """Raise MessageCorruptError if the object's CRC-32 is wrong, except if damage is skipped."""
         self.at_hand: RowsAtHand | None = None
         self.repeated: frozenset[int] = frozenset()
         self.fetching = fetching
@@ -249,7 +253,7 @@ class OpenBatch:
                         yield rows.slice(passed)
                 note_skipped()
         if self._damage is not None:
-            # The object's checksum is wrong: report the damage itself if no Message was skipped for it.
+            # The object's checksum is wrong. If no Message was skipped for that, report the wrong checksum itself.
             self._shared.skip(left_out or [self._damage])
 
 
@@ -261,7 +265,7 @@ class PartitionState:
     ==================  =======================================  =====================================================
     a batch is          in                                       next
     ==================  =======================================  =====================================================
-    QueuedNotification  ``_told``: its notification was read     Fetching: as soon as the budget allows
+    QueuedNotification  ``_queued``: its notification was read     Fetching: as soon as the budget allows
     Fetching            ``_ahead``: it has budget                OpenBatch: it is the first, and its object is there.
                                                                  Absent or damaged: stays, and raises each time;
                                                                  :meth:`pass_over` exhausts it
@@ -283,26 +287,26 @@ class PartitionState:
         self._shared = shared
         window_ms = shared.dedup_window_ms
         self._seen = None if window_ms is None else SeenMessages(shared.log, partition, window_ms)
-        self._told: deque[QueuedNotification] = deque()
+        self._queued: deque[QueuedNotification] = deque()
         self._ahead: deque[Fetching | OpenBatch] = deque()
 
     def look(self) -> None:
-        """Read ahead in the queue if a look is due, and fetch within the budget."""
+        """Read ahead in the queue if a read is due, and fetch within the budget."""
         self._fetch()
-        if len(self._told) < self._shared.fetches.at_once:
-            self._told.extend(self.lookout.look(has_backlog=bool(self._ahead or self._told)))
+        if len(self._queued) < self._shared.fetches.at_once:
+            self._queued.extend(self.lookout.look(has_backlog=bool(self._ahead or self._queued)))
             self._fetch()
 
     def _fetch(self) -> None:
         fetches = self._shared.fetches
-        while self._told and not fetches.is_full:
-            batch = self._shared.log.batch_of(self.partition, self._told[0])
-            self._told.popleft()
+        while self._queued and not fetches.is_full:
+            batch = self._shared.log.batch_of(self.partition, self._queued[0])
+            self._queued.popleft()
             self._ahead.append(Fetching(batch, fetches.begin(batch)))
 
     @property
     def under_way(self) -> list[Future[FetchedObject] | Future[Looked]]:
-        """The next object and the queue's answer, as far as pending: more records need one of them."""
+        """The running fetch of the next object, and the running read of the queue. More records need one of the two."""
         first = self._first
         futures = (first.object if isinstance(first, Fetching) else None, self.lookout.looking)
         return [future for future in futures if future is not None and not future.done()]
@@ -313,8 +317,8 @@ class PartitionState:
 
     @property
     def has_ahead(self) -> bool:
-        """True if records may come without another look at the queue."""
-        return bool(self._ahead or self._told)
+        """True if records may come without another read of the queue."""
+        return bool(self._ahead or self._queued)
 
     @property
     def at_hand(self) -> RowsAtHand | None:
@@ -395,8 +399,8 @@ class PartitionState:
         """Skip a failure: the first batch, or entries that retention has freed."""
         if self._ahead:
             self._exhaust()
-        elif self._told:
-            self.position = Position(self._told.popleft().offset + 1)
+        elif self._queued:
+            self.position = Position(self._queued.popleft().offset + 1)
         else:
             self.position = Position(self._shared.log.queue.start(self.partition))
             self.lookout.restart(self.position.offset)
@@ -460,7 +464,7 @@ def with_places(rows: pa.RecordBatch, partition: int, offset: int) -> pa.RecordB
 
 
 def records_of(rows: pa.RecordBatch) -> Iterator[ConsumedRecord]:
-    """Yield the rows as records; they need all columns of a decoder and of :func:`with_places`."""
+    """Yield the rows as records. Rows need all columns of a decoder, and those of :func:`with_places`."""
     for row in rows.to_pylist():
         headers = tuple((header["key"], header["value"]) for header in row.pop("headers") or ())
         yield ConsumedRecord(headers=headers, **row)

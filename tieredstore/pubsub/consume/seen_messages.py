@@ -1,7 +1,8 @@
-"""Detection of repeated Messages in a read partition: a producer, a broker or ``gc --adopt`` may store one twice.
+"""Detection of repeated Messages in a read partition: a producer, a broker or ``gc --adopt`` may store a Message twice.
 
-Messages with equal headers, which include the producer's request, are the same. The window of seen Messages is not
-stored: it is rebuilt from the queue's last entries, so that every reader at a position skips the same Messages.
+Two Messages are the same if their headers, which include the producer's request id, are equal. The window of seen
+Messages is not stored. Each reader rebuilds it from the queue's last entries, so that all readers at a position skip
+the same Messages.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch
 
 @dataclass(frozen=True, slots=True)
 class _Sighting:
-    """A request in a batch. The header is None if only the notification was read, which lists requests."""
+    """A producer's request seen in a batch. The header is None if only the notification was read, which lists
+    request ids.
+    """
 
     batch: QueuedBatch
     number: int
@@ -30,8 +33,8 @@ class _Sighting:
 class SeenMessages:
     """Messages of one partition that were appended within ``window_ms`` before the batch being read. For one thread.
 
-    Objects are read only if a notification does not list requests (MemQ's do not), and to confirm a repetition: a copy
-    is skipped only if the first one exists undamaged.
+    An object is read only if its notification lists no requests (MemQ's do not), or to confirm a repetition. A copy is
+    skipped only if the first Message exists undamaged.
     """
 
     def __init__(self, log: BatchLog, partition: int, window_ms: int) -> None:
@@ -52,7 +55,7 @@ class SeenMessages:
         repeated: set[int] = set()
         headers = self._log.headers(batch) if body is None else headers_in(body, batch.key)
         for number, header in headers:
-            # Without a request, a copy looks the same as a record that was sent twice.
+            # Without a request, a repeated Message looks like one that was sent twice on purpose.
             if not isinstance(header, MessageHeader) or (request := header.request) is None:
                 continue
             if any(self._is_earlier(sighting, batch, number, header) for sighting in self._seen.get(request, ())):
@@ -73,7 +76,7 @@ class SeenMessages:
         return self._is_whole(before, header)
 
     def _is_whole(self, batch: QueuedBatch, header: MessageHeader) -> bool:
-        """Return True if the batch holds this Message undamaged; else the copy is the only one."""
+        """Return True if the batch holds this Message undamaged. Otherwise a later copy must be read."""
         try:
             body = self._log.store.get(batch.key)
             index = BatchIndex(body, batch.key, len(body))

@@ -36,8 +36,9 @@ _OF_THE_BATCH: Final = ("topic", "partition", "offset")
 
 
 class BatchTable:
-    """A topic of batches for repeated scans; with ``keeps_snapshot`` all end where the queue ended at the first
-    scan."""
+    """A topic of batches as a table. With ``keeps_snapshot``, every scan ends where the queue ended at the first
+    scan.
+    """
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class BatchTable:
         return next((error for error in errors if isinstance(error, TieredStoreError)), None)
 
     def check_interruption(self) -> None:
-        """Raise the interruption of a scan, if any: query engines replace it by errors of their own."""
+        """Re-raise the interrupt that ended a scan, if any: query engines replace it by errors of their own."""
         for scan in self._scans:
             if scan.error is not None and not isinstance(scan.error, Exception):
                 raise scan.error
@@ -200,7 +201,7 @@ class BatchScan(Closing):
 
 
 class BatchTables:
-    """The topics of batches of one store, for the query core."""
+    """The topics of batches in one store, as query engines need them."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
@@ -220,7 +221,7 @@ class BatchTables:
         return self._topics.names()
 
     def has(self, name: str) -> bool:
-        """Return True if there is a topic of this name, which may be invalid as one."""
+        """Return True if there is a topic of this name. An invalid name returns False."""
         return self._topics.has(name)
 
     def table(self, name: str, key: ValueType, value: ValueType, *, keeps_snapshot: bool = True) -> BatchTable:
@@ -244,7 +245,7 @@ def _schema(key: ValueType, value: ValueType) -> pa.Schema:
 def _prune_batches(
     batches: Sequence[QueuedBatch], filter: ds.Expression, schema: pa.Schema, topic: str
 ) -> list[QueuedBatch]:
-    """Select batches by Arrow's pruning of dataset files by their partition expressions; no file is opened."""
+    """Select batches with Arrow, as if each were a file of a dataset with a partition expression. No file is opened."""
     guarantees = [_guarantee(batch, topic) for batch in batches]
     names = [str(number) for number in range(len(batches))]
     files = ds.FileSystemDataset.from_paths(

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""CRC-32 of concatenated bytes from the CRC-32 of their parts, without reading them again.
+"""CRC-32 of concatenated bytes from the CRC-32 of their parts, without reading the bytes again.
 
-A CRC is a remainder of polynomials over two elements, with the bytes as coefficients. Following bytes shift earlier
-ones: the CRC of both parts is that of the first times x to the number of bits that follow, plus that of the second.
-Numbers have reversed bits, as in CRC-32: the highest one is that of x to the 0.
+A CRC is the remainder of a polynomial over GF(2), whose coefficients are the bits. Bits that follow shift the earlier
+ones. The CRC of both parts is therefore the first CRC, times x to the number of following bits, plus the second CRC. As
+in CRC-32, bits are reversed: the highest bit is the coefficient of x to the 0.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -14,13 +14,13 @@ cdef enum:
 cdef uint32_t POLYNOMIAL = 0xEDB88320
 cdef uint32_t ONE = 0x80000000
 
-# Messages of one producer mostly have one size. Guarded by the interpreter's lock.
+# A cache of one size, since Messages of one producer mostly have the same. The interpreter's lock guards it.
 cdef uint64_t last_size = 0
 cdef uint32_t last_shift = ONE
 
 
 cdef inline uint32_t times(uint32_t left, uint32_t right) noexcept nogil:
-    """Return the remainder of the product."""
+    """Return the product of two polynomials modulo CRC-32's polynomial."""
     cdef uint32_t product = 0
     while left:
         if left & ONE:
@@ -31,7 +31,7 @@ cdef inline uint32_t times(uint32_t left, uint32_t right) noexcept nogil:
 
 
 cdef uint32_t shift_by(uint64_t size) noexcept:
-    """Return x to the number of bits of ``size`` bytes."""
+    """Return x to the power of 8 times ``size``, modulo CRC-32's polynomial."""
     global last_size, last_shift
     cdef uint32_t shift = ONE, power = ONE_BYTE
     cdef uint64_t left = size

@@ -84,7 +84,7 @@ static inline enum fault take_long(const uint8_t **at, const uint8_t *end, struc
     return NO_FAULT;
 }
 
-/* Take the record at `*at`, which moves after it; on a fault `*at` is at the wrong field. */
+/* Take the record at `*at`, and move `*at` after it. On a fault, `*at` is at the wrong field. */
 static inline enum fault take_record(const uint8_t **at, const uint8_t *end, struct record *record) {
     memset(record, 0, sizeof *record);
     if (end - *at < 2) return CUT_OFF;
@@ -142,7 +142,7 @@ static inline enum fault count_headers(const struct span *headers, struct totals
     return NO_FAULT;
 }
 
-/* Check the record at `*at` and add it to the totals; on a fault `*at` is where it shows. */
+/* Check the record at `*at` and add it to the totals. On a fault, `*at` is at the faulty bytes. */
 static inline enum fault measure_record(const uint8_t **at, const uint8_t *end, struct totals *totals) {
     struct record record;
     enum fault fault = take_record(at, end, &record);

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Decoding of expanded Messages into the buffers of Arrow columns.
 
-A body is checked completely when it is added: the exact number of records, no byte left. Then columns of exactly the
-needed size are filled, some rows at a time. Every access is checked again meanwhile, since the caller may change the
-body's memory.
+A body is checked completely when it is added: it has the exact number of records, and no byte left. Then columns of
+exactly the needed size are filled, some rows at a time. Filling checks every access again, because the caller may have
+changed the body's memory.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -107,7 +107,7 @@ cdef class RecordReader:
     def add(self, const uint8_t[::1] body, int64_t count, int32_t message):
         """Add the body of Message ``message``, which must hold exactly ``count`` records.
 
-        Return None; or the fault, its byte in the body, and its record, without adding anything.
+        Return None on success. Otherwise add nothing, and return the fault, its byte in the body, and its record.
         """
         cdef const uint8_t* start = &body[0] if body.shape[0] else NULL
         cdef const uint8_t* at = start
@@ -138,8 +138,9 @@ cdef class RecordReader:
     def take(self, object pool, int64_t most_rows, int64_t most_bytes):
         """Take up to ``most_rows`` rows from about ``most_bytes`` of bodies, in slabs of ``pool``.
 
-        Return the rows; the nulls of key, id, timestamp and headers; the number of headers; True if all names are
-        ASCII; and for each buffer its slab and used bytes, or None. Return None without rows, and release the bodies.
+        Return the number of rows; the null counts of key, id, timestamp and headers; the number of headers; True if all
+        header names are ASCII; and for each buffer its slab and used bytes, or None. If no rows are left, release the
+        bodies and return None.
         """
         cdef totals sums
         if not self.rows_left:

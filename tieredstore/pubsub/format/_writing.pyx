@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Writing of records into a Message's body, in growing memory or in memory of the caller.
+"""Writing of records into a Message's body, in growing memory or in the caller's.
 
-Room for a header before the body lets an uncompressed Message get one without a copy. Memory that has grown to a whole
-Message is kept for the next one: fresh memory of the system costs a page fault every 4 KiB, more than the records. In
-memory of the caller, the Message is written in place.
+Room for a header before the body lets an uncompressed Message get its header without a copy. Memory that has grown to a
+whole Message is kept for the next one: fresh memory costs a page fault every 4 KiB, which takes longer than writing the
+records. In the caller's memory, the Message is written in place.
 """
 
 cimport cython
@@ -31,13 +31,13 @@ cdef enum:
     LENGTHS = 21
     # Bytes before the body; a header has at most 163.
     HEAD_ROOM = 192
-    # From this size memory does not double: it grows to a whole Message, and is kept.
+    # From this size on, memory grows at once to the size of a whole Message, and is kept for later ones.
     LEAST_KEPT = 262144
     MOST_KEPT = 4194304
     MOST_KEPT_TOGETHER = 67108864
     BLOCKS = 64
 
-# Blocks of one size, that of recent large Messages. Guarded by the interpreter's lock.
+# Free blocks of one size, that of recent large Messages. The interpreter's lock guards them.
 cdef void* kept_blocks[BLOCKS]
 cdef Py_ssize_t kept_size = 0
 cdef int kept_count = 0
@@ -75,10 +75,10 @@ cdef int64_t now_ms() noexcept nogil:
 @cython.final
 @cython.no_gc
 cdef class BodyWriter:
-    """The records of one Message, as a buffer of bytes; nothing can be appended while a view of it exists.
+    """The records of one Message, as a buffer of bytes. Nothing can be appended while a view of it exists.
 
-    ``payload`` counts the bytes of values and keys; ``least_ms`` and ``most_ms`` are the first and last timestamp. They
-    only cover records added by ``take``.
+    ``payload`` counts the bytes of values and keys; ``least_ms`` and ``most_ms`` are the first and last timestamp. All
+    three cover only records added by ``take``.
     """
 
     cdef uint8_t* memory  # owned memory: HEAD_ROOM bytes, then room for the body
@@ -98,7 +98,7 @@ cdef class BodyWriter:
         if lent is not None:
             self.lent, self.is_lent = lent, True
             if head < 0 or most < 1 or most > self.lent.shape[0] - head:
-                raise InvalidRecordError(f"{self.lent.shape[0]} bytes are no room for {head} bytes and {most} behind them")
+                raise InvalidRecordError(f"{self.lent.shape[0]} bytes cannot hold a header of {head} bytes and a body of {most}")
             self.body, self.room, self.head_room = &self.lent[0] + head, most, head
 
     def __dealloc__(self):
@@ -118,15 +118,15 @@ cdef class BodyWriter:
     def __releasebuffer__(self, Py_buffer* buffer):
         self.held -= 1
 
-    def behind(self, bytes header):
+    def add_header(self, bytes header):
         """Return the Message of ``header`` and this body without a copy; nothing can be appended afterwards.
 
         The buffer then includes the header. In the caller's memory, the header must have the announced size."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(header)
         if size > self.head_room or (size < self.head_room and self.is_lent):
-            raise InvalidRecordError(f"a header of {size} bytes does not go where {self.head_room} are")
+            raise InvalidRecordError(f"a header of {size} bytes does not fit the {self.head_room} bytes before the body")
         if self.head:
-            raise BufferError("the Message has its header")
+            raise BufferError("the Message already has its header")
         if self.body == NULL:
             self._make_room(1)
         memcpy(self.body - size, PyBytes_AS_STRING(header), size)
@@ -145,7 +145,7 @@ cdef class BodyWriter:
         else:
             memory = <uint8_t*>realloc(self.memory, HEAD_ROOM + room)
         if memory == NULL:
-            raise MemoryError("there is no memory for the records of a Message")
+            raise MemoryError("out of memory for the records of a Message")
         self.memory, self.body, self.room = memory, memory + HEAD_ROOM, room
         return 0
 
@@ -185,10 +185,10 @@ cdef class BodyWriter:
         cdef Py_ssize_t headers_size = 0 if packed is None else PyBytes_GET_SIZE(packed)
         cdef Py_ssize_t fields = FIELDS_WITHOUT_ID_AND_HEADERS + id_size + headers_size
         if id_size > MOST_ID:
-            raise InvalidRecordError(f"a record's message id has {id_size} bytes, of which MemQ's format holds {MOST_ID}")
+            raise InvalidRecordError(f"a record's message id has {id_size} bytes; MemQ's format holds at most {MOST_ID}")
         if fields > MOST_SHORT:
             raise InvalidRecordError(
-                f"a record's headers and message id take {headers_size + id_size} bytes, of which MemQ's format holds "
+                f"a record's headers and message id take {headers_size + id_size} bytes; MemQ's format holds at most "
                 f"{MOST_SHORT - FIELDS_WITHOUT_ID_AND_HEADERS}"
             )
         cdef Py_ssize_t size = 2 + fields + 4 + key_size + 4 + value_size
@@ -238,14 +238,14 @@ cdef bytes _packed(headers):
         if type(name) is not str or type(value) is not bytes:
             raise InvalidRecordError("a record's header is not a name (str) with a value (bytes)")
         if name in names:
-            raise InvalidRecordError("a record has two headers of one name, of which MemQ's reader keeps the last alone")
+            raise InvalidRecordError("a record has two headers of the same name; MemQ's reader keeps only the last")
         names.add(name)
         try:
             encoded = name.encode()
         except UnicodeEncodeError:
-            raise InvalidRecordError("a header's name has half of a character in it, which UTF-8 cannot say") from None
+            raise InvalidRecordError("a header's name has a lone surrogate, which UTF-8 cannot encode") from None
         size = max(len(encoded), len(value))
         if size > MOST_SHORT:
-            raise InvalidRecordError(f"a header's name or value has {size} bytes, of which MemQ's format holds {MOST_SHORT}")
+            raise InvalidRecordError(f"a header's name or value has {size} bytes; MemQ's format holds at most {MOST_SHORT}")
         parts += (len(encoded).to_bytes(2, "big"), encoded, len(value).to_bytes(2, "big"), value)
     return b"".join(parts)

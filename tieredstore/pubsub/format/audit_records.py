@@ -88,8 +88,9 @@ def parse_audit_record(raw: bytes, where: str) -> AuditRecord:
 
 
 class IdsHash:
-    """The XOR and number of message ids. Shorter ids are aligned at their beginning, as in MemQ where it does not
-    fail."""
+    """The XOR of message ids, and their number. Shorter ids are aligned at their beginning, as in MemQ, which fails
+    for some lengths.
+    """
 
     def __init__(self) -> None:
         self._ids = bytearray()

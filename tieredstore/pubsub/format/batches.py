@@ -163,7 +163,9 @@ def batch_index(messages: Sequence[Buffer]) -> bytes:
 
 
 def batch_checksum(batch: Buffer, messages: Sequence[Buffer]) -> int:
-    """Return the CRC-32 of an object of sealed or checked Messages, from their checksums if large."""
+    """Return the CRC-32 of an object, computed from the checksums of its large Messages. They must be sealed or
+    checked.
+    """
     crc = checksum(memoryview(batch)[: index_size(len(messages))])
     for message in messages:
         crc = message_checksum(message, crc)
@@ -173,7 +175,8 @@ def batch_checksum(batch: Buffer, messages: Sequence[Buffer]) -> int:
 def split_checksums(batch: Buffer, name: str) -> tuple[int, Sequence[int] | None]:
     """Return the CRC-32 of a whole object, and of each Message's body, in one pass.
 
-    None for the bodies if Messages are small or the index is damaged."""
+    If Messages are small or the index is damaged, return None in place of the bodies' checksums.
+    """
     try:
         index = BatchIndex(batch, name, len(batch))
     except MessageCorruptError:

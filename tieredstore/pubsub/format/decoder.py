@@ -38,7 +38,7 @@ COLUMNS: Final[tuple[str, ...]] = tuple(field.name for field in _FIELDS)
 
 
 class RecordColumns:
-    """The selected columns, and record batches of them."""
+    """Builds record batches with the selected columns."""
 
     def __init__(self, names: Sequence[str]) -> None:
         unknown = [name for name in names if name not in COLUMNS]
@@ -48,7 +48,9 @@ class RecordColumns:
         self.wanted: int = sum(1 << COLUMNS.index(name) for name in names)
 
     def build(self, taken: Taken) -> pa.RecordBatch:
-        """Return a record batch over the kernel's slabs without copying; it keeps them from being recycled."""
+        """Return a record batch over the decoder's slabs of memory, without copying. The slabs are recycled only
+        after the batch.
+        """
         rows, (key_nulls, id_nulls, timestamp_nulls, headers_nulls), headers, names_ascii, slabs = taken
         buffers = [buffer_of(slab) for slab in slabs]
         arrays: list[pa.Array] = []
@@ -100,7 +102,9 @@ DEFAULT_MAX_EXPANDED_BYTES: Final = 256 * 1024 * 1024
 _MOST_EXPANDED_BYTES: Final = 1 << 30
 _MOST_ROWS: Final = 131_072
 _LENT_SHARE: Final = 8
-"""A body larger than this fraction of a record batch becomes a batch of its own, as most of the usual size do."""
+"""A body larger than this fraction of a record batch becomes a record batch of its own, as bodies of the usual size
+do.
+"""
 _CODECS: Final = {Compression.GZIP: CompressionType.GZIP, Compression.ZSTD: CompressionType.ZSTD}
 # Damage of a record, in the order of the kernel's fault numbers, from 1.
 _FAULTS: Final = (

@@ -63,7 +63,7 @@ _BODY: Final = struct.Struct(">IBii")
 _HEADER_SIZE: Final = struct.Struct(">h")
 _CRC: Final = struct.Struct(">I")
 _MOST_ADDRESS: Final = 127  # MemQ's reader takes the length as signed
-_LEAST_JOINED: Final = 16 << 10  # for fewer bytes, computing the CRC is as fast as joining it
+_LEAST_JOINED: Final = 16 << 10  # below this size, computing the CRC of the bytes is as fast as joining it
 _COMPRESSORS: Final = threading.local()
 
 
@@ -97,7 +97,7 @@ def new_address() -> bytes:
 
 
 def is_own_address(address: bytes) -> bool:
-    """Return True for producers of this project, which number no requests without records."""
+    """Return True for producers of this project. Unlike MemQ's, they do not number requests without records."""
     return len(address) == ADDRESS_BYTES and address.startswith(b"\xfd")
 
 
@@ -124,7 +124,7 @@ class MessagePlace:
 
 @dataclass(frozen=True, slots=True)
 class MessageHeader:
-    """The header of a body. ``request`` is None if the producer's fields are absent."""
+    """The header of a Message. ``request`` is None if the producer's fields are absent."""
 
     request: ProducerRequest | None
     crc: int
@@ -250,7 +250,7 @@ def seal_body(body: BodyWriter, request: ProducerRequest | None, compression: Co
         return seal_message(body, body.count, request, compression)
     with memoryview(body) as view:
         header = message_header(view, body.count, request, compression)
-    return body.behind(header.to_bytes())
+    return body.add_header(header.to_bytes())
 
 
 def _zstd(body: memoryview) -> bytes:

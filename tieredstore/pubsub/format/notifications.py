@@ -1,8 +1,9 @@
 """Keys of batches, and notifications as JSON that MemQ's own consumer can read.
 
-A key is ``[<hh>/]<path>/<client request id>_<server request id>_<ms>_<attempt>_<host>``. It gives neither order nor
-time of records; ``hh`` spreads keys over 256 prefixes. A notification has MemQ's fields first, in its order, then this
-project's, which MemQ ignores."""
+A key is ``[<hh>/]<path>/<client request id>_<server request id>_<ms>_<attempt>_<host>``. Keys show neither the order
+nor the time of records; ``hh`` spreads them over 256 prefixes. A notification has MemQ's fields first, in MemQ's order,
+then this project's, which MemQ ignores.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ MOST_BYTES: Final = 1 << 20
 """Most bytes of a notification: one of a thousand Messages of a thousand producers has 100 KiB."""
 
 _MOST_VALUES: Final = 50_000
-_MOST_MESSAGES: Final = 100_000  # of a batch of this project's, since each request is enumerated
+_MOST_MESSAGES: Final = 100_000  # in a batch of this project, since readers enumerate each request
 _MAX_INT64: Final = (1 << 63) - 1
 _NO_NUL: Final = r"^[^\x00]*$"
 
@@ -91,7 +92,8 @@ class BatchFacts:
 class Notification:
     """One batch: its object (``bucket`` and ``key``, or ``path`` of MemQ's file handler), and its sizes.
 
-    ``object_size`` is MemQ's: without the index in a bucket, with it in a file. ``total_size`` is the object's size.
+    ``object_size`` is MemQ's number: in a bucket it leaves out the index, in a file it includes the index.
+    ``total_size`` is the size of the whole object.
     """
 
     topic: Annotated[str, Strict(), Field(min_length=1, max_length=255, pattern=_NO_NUL)]
@@ -138,10 +140,10 @@ def parse_notification(raw: bytes, where: str) -> Notification:
 
     Unknown fields are ignored."""
     fields = {name: value for name, value in _parse_object(raw, where).items() if value is not None}
-    passed_over = {"key", "bucket"} if "path" in fields else {"path"}
+    ignored = {"key", "bucket"} if "path" in fields else {"path"}
     try:
-        told = {name: fields[name] for name in _NAMES if name in fields and name not in passed_over}
-        notification = _NOTIFICATION.validate_python(told)
+        given = {name: fields[name] for name in _NAMES if name in fields and name not in ignored}
+        notification = _NOTIFICATION.validate_python(given)
         if "batchId" in fields:
             facts = _FACTS.validate_python({"minTimestamp": None, "maxTimestamp": None, **fields})
             notification = replace(notification, facts=facts)

@@ -139,7 +139,7 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True)
 class MetadataAnswer:
-    """Each requested topic, or all of them."""
+    """Metadata of the requested topics."""
 
     topics: tuple[TopicMetadata, ...]
 
@@ -213,7 +213,8 @@ def request_head(packet: Buffer) -> tuple[int, int, PacketType]:
 def view_request(packet: memoryview) -> Request:
     """Parse a request for a broker, without copying the data of a write.
 
-    The result views the packet, and omits the producer and its slots."""
+    A write's data is a view of the packet. The producer id and its slots are left out.
+    """
     fields = write_fields(packet) if len(packet) <= MAX_PACKET_BYTES else None
     if fields is None:
         return parse_request(packet)
@@ -271,10 +272,6 @@ class _Fields:
         size = self.take_signed(4)
         if size != self.left or size > most:
             raise PacketCorruptError(f"a packet claims {size} bytes and has {self.left}; at most {most} are allowed")
-        return self.head()
-
-    def head(self) -> tuple[int, int, PacketType]:
-        """Read version, id and type."""
         return _head(self._take(_HEAD.size), 0)
 
     def take_signed(self, size: int) -> int:
@@ -370,15 +367,16 @@ def response_bytes(response: Response) -> bytes:
     return _with_size(head + _text(response.error[:_MOST_ERROR]) + _payload_bytes(response))
 
 
-def write_answered(version: int, request_id: int) -> bytes:
-    """Return the packet that acknowledges a write, without slots and version, so that clients keep alternating between
-    brokers."""
-    start, rest = _WRITE_ANSWERED[version]
+def write_acknowledgement(version: int, request_id: int) -> bytes:
+    """Return the packet that acknowledges a write. It has no slots and no version, so that clients keep alternating
+    between brokers.
+    """
+    start, rest = _ACKNOWLEDGEMENTS[version]
     return start + request_id.to_bytes(8, "big", signed=True) + rest
 
 
 def read_response_head(version: int, request_id: int, size: int) -> bytes:
-    """Return the bytes before the ``size`` bytes of a READ answer, which follow as they come from a store."""
+    """Return the start of a READ answer. The ``size`` bytes of data follow as they come from the store."""
     head = struct.pack(">hqbh", version, request_id, PacketType.READ.value, Code.OK.value) + _text("")
     return struct.pack(">i", len(head) + 4 + size) + head + struct.pack(">i", size)
 
@@ -430,4 +428,4 @@ def _around_its_id(version: int) -> tuple[bytes, bytes]:
     return answer[:6], answer[14:]
 
 
-_WRITE_ANSWERED: Final = {version: _around_its_id(version) for version in VERSIONS}
+_ACKNOWLEDGEMENTS: Final = {version: _around_its_id(version) for version in VERSIONS}

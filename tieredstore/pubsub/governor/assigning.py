@@ -14,11 +14,12 @@ from tieredstore.pubsub.format.packets import BrokerAddress
 DEFAULT: Final = "free-capacity"
 
 STICKY_MS: Final = 5 * 60_000
-"""Time for which a topic stays at a living broker, whatever capacity others have free."""
+"""Age up to which a topic stays at a living broker, whatever capacity others have free."""
 
 FORMING_MS: Final = 60_000
-"""Time in which a topic may move to a broker without topics. Otherwise, of brokers started one after the other, the
-first would keep all topics until ``STICKY_MS``."""
+"""Age up to which a topic may move to a broker without topics. Otherwise the first of several starting brokers would
+keep all topics until ``STICKY_MS``.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class BrokerSeat:
 
 @dataclass(frozen=True, slots=True)
 class TopicLoad:
-    """A topic, and the data for its number of brokers. ``input_mb`` is MB per second."""
+    """A topic, and the load that decides its number of brokers. ``input_mb`` is MB per second."""
 
     topic: str
     batch_bytes: int
@@ -52,7 +53,7 @@ class TopicLoad:
 
 
 Assignments = Mapping[str, Mapping[str, int]]
-"""For each topic its brokers, with the ms of the governor's clock since which they have it."""
+"""The brokers of each topic, each with the time when it got the topic, in ms of the governor's clock."""
 
 
 class AssignmentStrategy(ABC):
@@ -62,7 +63,9 @@ class AssignmentStrategy(ABC):
     def assign(
         self, topics: Sequence[TopicLoad], brokers: Sequence[BrokerSeat], current: Assignments, now_ms: int
     ) -> dict[str, dict[str, int]]:
-        """Return the new assignments; equal to ``current``, whose brokers may be gone, if nothing needs to change."""
+        """Return the new assignments, equal to ``current`` if nothing needs to change. Brokers in ``current`` may be
+        gone.
+        """
 
 
 @dataclass(slots=True)
@@ -73,20 +76,22 @@ class _Seat:
     is_new: bool = False
 
     def rank(self) -> tuple[float, int, str]:
-        """Return a sort key: the next broker to get a topic comes first, by free capacity, then by few topics."""
+        """Return a sort key by free capacity, then by few topics: the next broker to get a topic comes first."""
         return -self.free_mb, len(self.topics), self.broker.name
 
 
 class FreeCapacity(AssignmentStrategy):
     """Chooses the brokers with the most free capacity in each rack.
 
-    A topic stays for five minutes, then until another broker has clearly more capacity. In its first minute it may move
-    to a broker without topics. Without enough capacity the least loaded broker gets it anyway."""
+    A topic stays at its broker for five minutes. After that, it moves once another broker has clearly more capacity. In
+    its first minute, it may move to a broker without topics. If no broker has enough capacity, the least loaded one
+    gets the topic.
+    """
 
     def assign(
         self, topics: Sequence[TopicLoad], brokers: Sequence[BrokerSeat], current: Assignments, now_ms: int
     ) -> dict[str, dict[str, int]]:
-        """Keep holders where possible, then fill up and rebalance each rack."""
+        """In each rack, keep the brokers that have a topic where possible, then fill up and rebalance."""
         racks: dict[str, list[_Seat]] = {}
         for broker in sorted(brokers, key=lambda broker: broker.name):
             racks.setdefault(broker.address.locality, []).append(_Seat(broker, broker.capacity_mb))
@@ -133,7 +138,7 @@ class FreeCapacity(AssignmentStrategy):
 
 
 def _keep_holders(seats: Iterable[_Seat], holders: Mapping[str, int], wanted: int) -> list[_Seat]:
-    """Return the holders that keep the topic: if too many, those with the most capacity."""
+    """Return the brokers that keep the topic they have: if too many, those with the most capacity."""
     return sorted((seat for seat in seats if seat.broker.name in holders), key=_Seat.rank)[:wanted]
 
 
@@ -143,7 +148,7 @@ def _seat(seat: _Seat, topic: str, share: float) -> None:
 
 
 def _is_clearly_better(other: _Seat, holder: _Seat, share: float) -> bool:
-    """Return True if the topic would still be better placed after the move; otherwise it would oscillate."""
+    """Return True if the topic is better placed even after the move, so that it does not move back."""
     if share > 0:
         return other.free_mb - share > holder.free_mb
     return other.free_mb >= holder.free_mb and len(other.topics) + 1 < len(holder.topics)

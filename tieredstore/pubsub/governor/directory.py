@@ -24,7 +24,7 @@ _MOST_UNKNOWN: Final = 1000
 
 
 class Assignment(ABC):
-    """The brokers of each topic. The broker's loop asks for each request, so answers come from memory."""
+    """The brokers of each topic. The broker's loop asks for each request, so implementations answer from memory."""
 
     @abstractmethod
     def serves(self, topic: str) -> bool:
@@ -61,11 +61,10 @@ class AllTopics(Assignment):
 
 @dataclass(frozen=True, slots=True)
 class KnownTopic:
-    """A topic as brokers see it: its load, and the storage facts for clients.
+    """A topic as brokers know it: its load, and the storage that clients are told.
 
-    ``topic`` and ``topics``, with its settings, are set if this broker can store it. A topic of MemQ's may be in
-    another bucket or have another handler; clients still get its metadata. ``document`` is MemQ's JSON, if there is
-    one.
+    ``topic`` and ``topics`` are None if this broker cannot store the topic: a topic of MemQ's may be in another bucket
+    or have another storage handler. Clients still get its metadata. ``document`` is MemQ's JSON, if there is any.
     """
 
     load: TopicLoad
@@ -82,7 +81,7 @@ class KnownTopic:
 
 
 class TopicSource(ABC):
-    """A source of topics, called on a thread; its errors are raised."""
+    """A source of topics. Its methods run on a thread, and raise its errors."""
 
     @abstractmethod
     def all(self) -> Iterable[KnownTopic]:
@@ -134,10 +133,12 @@ class StoreTopics(TopicSource):
 
 
 class Directory:
-    """The topics as last read. ``refresh`` and ``look`` ask the sources, on a thread; the rest uses memory."""
+    """The topics as last read. ``refresh`` and ``look`` ask the sources, so they run on a thread. The other methods
+    use memory.
+    """
 
     def __init__(self, *sources: TopicSource, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """If several ``sources`` have a name, the first one's topic counts."""
+        """If several ``sources`` have a topic of the same name, use the first source's."""
         self._sources = sources
         self._monotonic = monotonic
         self._known: dict[str, KnownTopic] = {}
@@ -156,7 +157,7 @@ class Directory:
         except TieredStoreError:
             raise
         except Exception as error:
-            # Convert it: clients wait for an answer, and hold the broker's room until then.
+            # Convert the error: clients wait for an answer, and their requests hold the broker's memory until then.
             _logger.exception("cannot look up topic %r", name)
             raise own_error(error) from error
         if known is None:
@@ -208,7 +209,7 @@ def own_error(error: Exception) -> TieredStoreError:
 
 
 def refresh_known(directory: Directory) -> bool:
-    """Refresh; if the store fails, log it, keep the known topics and return False."""
+    """Refresh the topics. If the store fails, log the error, keep the known topics and return False."""
     try:
         directory.refresh()
     except TieredStoreError as error:
@@ -222,12 +223,12 @@ TICK_S: Final = 1.5
 
 
 def rest_s(took_s: float) -> float:
-    """Return the pause after a tick of ``took_s``: others measure the time from beat to beat."""
+    """Return the pause after a tick that took ``took_s``: other brokers expect ticks to begin at even intervals."""
     return max(TICK_S / 5, TICK_S - took_s)
 
 
 class Governor(Assignment):
-    """An assignment by brokers that govern in turn. ``tick`` and ``leave`` are for one thread."""
+    """An assignment by an elected broker. One thread calls ``tick`` and ``leave``."""
 
     generation: int | None = None
     """Grows with each change of the governing broker; None unless this broker governs."""
@@ -238,12 +239,13 @@ class Governor(Assignment):
 
     @abstractmethod
     def leave(self) -> bool:
-        """Give up the seat, and return False if there is no other broker. Others soon have the topics: see
-        :meth:`follow`."""
+        """Give the topics to the other brokers, which soon have them (see :meth:`follow`). Return False if there is
+        no other broker.
+        """
 
     @abstractmethod
     def follow(self) -> None:
-        """After :meth:`leave`, read the assignments. A topic stays at this broker until another has it."""
+        """After :meth:`leave`, read the assignments. A topic stays at this broker until another broker has it."""
 
     def close(self) -> None:
         """Release resources."""

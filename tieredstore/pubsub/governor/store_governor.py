@@ -1,4 +1,5 @@
-"""A governor by leases in the store: conditional replaces decide, and clocks of machines are never compared.
+"""A governor, which assigns topics to brokers, elected by a lease in the store. Conditional replaces decide; clocks of
+different machines are never compared.
 
 ::
 
@@ -6,10 +7,10 @@
     <own folder>/governor/lease           {"beat", "owner", "session", "generation"}
     <own folder>/governor/assignments     {"generation", "brokers": {name: [rack, ip, port, reads]}, "topics": {…}}
 
-Every broker moves its own beat and watches the others': one that has not changed for ``PATIENCE_S`` of the watcher's
-own clock is gone. The holder of the lease governs. Taking the lease raises its generation. The governor marks the
-assignments with its generation before it changes them, and replaces them only by the etag that it read and in its own
-generation: a delayed write of a deposed governor fails.
+Every broker increments its own beat and watches the others. A broker is gone if its beat has not changed for
+``PATIENCE_S`` on the watcher's clock. The holder of the lease governs; each new holder raises the lease's
+generation. A governor writes its generation into the assignments, refuses to replace those of a later generation,
+and replaces only the etag that it has read. A delayed write of an earlier governor therefore fails.
 """
 
 from __future__ import annotations
@@ -31,13 +32,16 @@ from tieredstore.pubsub.governor.zookeeper_nodes import MOST_TEXT
 from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body, parse_own
 
 PATIENCE_S: Final = 8.0
-"""Seconds without a new beat after which a broker counts as dead. Together with a tick to notice and a tick for others
-to read the change, its topics are elsewhere within 15 s."""
+"""Seconds without a new beat after which a broker counts as dead. With a tick to notice the death and a tick to read
+the new assignments, other brokers have its topics within 15 s.
+"""
 
 _SEATS_FOR_S: Final = 30.0
 _REREADS: Final = 3
-"""Limits on rereading brokers' objects: each at most every ``_SEATS_FOR_S``, and so many per tick. A listing alone
-shows beats; reading many objects in a row would take longer than brokers may be silent."""
+"""Limits on reading brokers' objects again: one object at most every ``_SEATS_FOR_S``, and ``_REREADS`` objects per
+tick. A listing alone shows new beats. Reading many objects in a row would take longer than a broker may be
+silent.
+"""
 
 _MOST_BYTES: Final = 16 << 20
 _logger: Final = logging.getLogger(__name__)
@@ -78,7 +82,7 @@ class _SeatObject:
 
 @dataclass(frozen=True, slots=True)
 class _LeaseObject:
-    """JSON object of the lease; without a session it is free."""
+    """JSON object of the lease. A lease without a session is free."""
 
     beat: NonNegativeInt
     owner: str | None
@@ -103,7 +107,9 @@ class _Watched:
 
 
 class StoreGovernor(Governor):
-    """One broker's part in governing. The clocks and the patience are parameters for tests."""
+    """One broker's part in the election and, if elected, in governing. The clocks and the patience are parameters
+    for tests.
+    """
 
     def __init__(
         self,
@@ -116,7 +122,7 @@ class StoreGovernor(Governor):
         patience_s: float = PATIENCE_S,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """``seat`` and ``topics`` are called at each tick."""
+        """Each tick calls ``seat`` and ``topics``."""
         self.session: str = uuid.uuid4().hex
         self.generation = None  # the lease's generation
         self._folder = folder
@@ -155,7 +161,9 @@ class StoreGovernor(Governor):
     # --- on a separate thread ---
 
     def tick(self) -> None:
-        """Take part, by about six requests to the store."""
+        """Send a beat, find the living brokers, govern if elected, and read the assignments: about six requests to
+        the store.
+        """
         seat = self._seat()
         self._move_own_beat(seat)
         living = self._find_living(seat)
@@ -165,10 +173,12 @@ class StoreGovernor(Governor):
             except (FencedError, PreconditionFailedError):
                 _logger.info("%s no longer governs: another governor has written", seat.name)
                 self._forget_lease()
-        self._read_assignments()
+        self.follow()
 
     def leave(self) -> bool:
-        """Give up the seat and the lease, so that the governor's next tick assigns the topics elsewhere."""
+        """Delete this broker's object and free the lease, so that the next tick of a governor assigns the topics
+        elsewhere.
+        """
         seat = self._seat()
         if self.generation is not None and self._lease_etag is not None:
             free = _LeaseObject(self._lease_beat, None, None, self.generation)
@@ -184,7 +194,12 @@ class StoreGovernor(Governor):
 
     def follow(self) -> None:
         """Read the assignments, by a HEAD, and a GET after a change."""
-        self._read_assignments()
+        key = self._key("assignments")
+        etag = self._etag_of(key)
+        if etag is not None and etag != self._view_etag:
+            view = self._read_view(key)
+            if view.generation >= self._view.generation:
+                self._view, self._view_etag = view, etag
 
     def _move_own_beat(self, seat: BrokerSeat) -> None:
         key = self._broker_key(seat.name)
@@ -232,7 +247,7 @@ class StoreGovernor(Governor):
             except ObjectNotFoundError:
                 continue
             if known is None or known.token != token:
-                # A new beat counts as living until the patience is over.
+                # A broker with a new beat counts as living until the patience is over.
                 self._others[name] = _Watched(token, now_s, read_s)
             if name not in self._seats:
                 continue
@@ -246,17 +261,17 @@ class StoreGovernor(Governor):
         return [living[name] for name in sorted(living)]
 
     def _read_seat(self, name: str, key: str) -> str:
-        """Note a broker's seat; return its beat, for stores without etags."""
+        """Read a broker's object. Return its session and beat, which show changes in stores without etags."""
         try:
-            told = self._folder.read(key, _SEAT)
+            stored = self._folder.read(key, _SEAT)
         except CorruptDataError as error:
-            # Skip it: a living broker soon replaces its own object.
+            # Skip the broker: if it lives, it soon replaces its own object.
             _logger.warning("skipping a broker's object: %s", error)
             self._seats.pop(name, None)
             return ""
-        address = BrokerAddress(told.rack, told.ip, told.port)
-        self._seats[name] = BrokerSeat(name, address, told.capacity, told.reads)
-        return f"{told.session}/{told.beat}"
+        address = BrokerAddress(stored.rack, stored.ip, stored.port)
+        self._seats[name] = BrokerSeat(name, address, stored.capacity, stored.reads)
+        return f"{stored.session}/{stored.beat}"
 
     # --- the lease ---
 
@@ -276,7 +291,7 @@ class StoreGovernor(Governor):
         try:
             if stored is None:
                 self._folder.store.put(key, self._lease_body(own, 1), if_absent=True)
-                return False  # held from the next tick, which reads its etag
+                return False  # the next tick reads the etag, and then holds the lease
             return self._take_lease(own, *stored)
         except PreconditionFailedError:
             return False  # another broker was faster
@@ -284,7 +299,7 @@ class StoreGovernor(Governor):
     def _take_lease(self, own: BrokerSeat, stored: _LeaseObject, etag: str) -> bool:
         key = self._key("lease")
         now_s = self._monotonic()
-        if stored.session == self.session:  # its own lease, by a write with a lost answer
+        if stored.session == self.session:  # its own lease, by an earlier write whose answer was lost
             self._lease_etag, self.generation, self._lease_beat = etag, stored.generation, stored.beat
             return True
         if self._lease is None or self._lease.token != etag:
@@ -328,14 +343,6 @@ class StoreGovernor(Governor):
             self._folder.store.replace(key, body, etag)
         _logger.info("assigned %d topics to %d brokers", len(topics), len(brokers))
 
-    def _read_assignments(self) -> None:
-        key = self._key("assignments")
-        etag = self._etag_of(key)
-        if etag is not None and etag != self._view_etag:
-            view = self._read_view(key)
-            if view.generation >= self._view.generation:
-                self._view, self._view_etag = view, etag
-
     def _etag_of(self, key: str) -> str | None:
         try:
             return self._folder.store.head(key).etag
@@ -353,5 +360,5 @@ class StoreGovernor(Governor):
 
 
 def broker_name(address: BrokerAddress) -> str:
-    """Return a broker's name by its address, so that it gets its topics back after a restart."""
+    """Return a broker's name, made of its address: after a restart the broker gets its topics back."""
     return f"{address.ip.replace(':', '-').replace('/', '-')}_{address.port}"

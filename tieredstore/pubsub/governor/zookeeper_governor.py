@@ -1,14 +1,15 @@
-"""A governor by ZooKeeper, with MemQ's nodes: this project's brokers and MemQ's share a cluster, and either may govern.
+"""A governor elected through ZooKeeper, with MemQ's nodes. Brokers of MemQ and of this project can share a cluster, and
+either kind can govern.
 
 ::
 
-    /brokers/<ip>                        ephemeral: a broker and what is assigned to it (zookeeper_nodes)
+    /brokers/<ip>                        ephemeral: a broker and its assigned topics (zookeeper_nodes)
     /topics/<topic>                      a topic's JSON
     /governor                            the governing broker's address
     /governor/_c_<uuid>-lock-<number>    ephemeral: a candidate; the least number governs, as in Curator
 
-The candidate with the least number governs until its node disappears, since numbers only grow. Each write of a governor
-is a transaction with a check that its own node exists, so a delayed write of a deposed governor fails.
+The candidate with the least number governs until its node disappears, because numbers only grow. Each write is a
+transaction that checks that the governor's own node exists. A delayed write of an earlier governor therefore fails.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ Nodes = Mapping[str, BrokerNode]
 
 
 class ZooKeeperGovernor(Governor):
-    """One broker's part in governing. Its node is named by its IP address, so a cluster has one broker per address."""
+    """One broker's part in the election and, if elected, in governing. Its node is named by its IP address, so a
+    cluster has one broker per address.
+    """
 
     def __init__(
         self,
@@ -54,7 +57,7 @@ class ZooKeeperGovernor(Governor):
         *,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """``seat`` and ``topics`` are called at each tick."""
+        """Each tick calls ``seat`` and ``topics``."""
         self._session = session
         self._seat = seat
         self._topics = topics
@@ -67,11 +70,11 @@ class ZooKeeperGovernor(Governor):
     # --- answers to the broker, on its loop ---
 
     def serves(self, topic: str) -> bool:
-        """Return True if the topic was assigned to this broker, as far as is known."""
+        """Return True if the topic is assigned to this broker, as last read."""
         return topic in self._own
 
     def writers(self, topic: str) -> tuple[BrokerAddress, ...]:
-        """Return the topic's brokers of either kind."""
+        """Return the topic's brokers, of MemQ and of this project."""
         own = self._seat().address.ip
         return tuple(
             node.seat.address
@@ -110,7 +113,7 @@ class ZooKeeperGovernor(Governor):
             self._own = own.assigned
 
     def leave(self) -> bool:
-        """Give up the seat: delete this broker's nodes, so that others have its topics after a tick."""
+        """Delete this broker's nodes, so that other brokers have its topics after a tick."""
         self.generation = None
         own = self._seat().address.ip
         for path in (
@@ -123,7 +126,7 @@ class ZooKeeperGovernor(Governor):
         return any(node.writes for name, node in self._nodes.items() if name != own)
 
     def follow(self) -> None:
-        """Read the assignments: a topic stays at this broker until another's node has it."""
+        """Read the assignments. A topic stays at this broker until another broker's node has it."""
         nodes = {name: node for name, node in self._read_nodes().items() if name != self._seat().address.ip}
         taken = {topic for node in nodes.values() if node.writes for topic in node.assigned}
         self._nodes = nodes | {name: node for name, node in self._nodes.items() if name == self._seat().address.ip}
@@ -200,7 +203,9 @@ class ZooKeeperGovernor(Governor):
     # --- governing ---
 
     def _govern(self, nodes: Nodes, candidate: str) -> bool:
-        """Assign, and write changed nodes; return True if any. Raise FencedError if another broker governs now."""
+        """Assign topics, and write changed nodes; return True if any were written. Raise FencedError if another
+        broker governs now.
+        """
         topics = {known.name: known for known in self._topics()}
         assigned = self._assign(topics, nodes)
         changed = False
@@ -227,10 +232,10 @@ class ZooKeeperGovernor(Governor):
             raise FencedError(f"another broker governs now: {candidate} is gone") from error
 
     def _assign(self, topics: Mapping[str, KnownTopic], nodes: Nodes) -> dict[str, dict[str, int]]:
-        """Return for each topic the brokers that shall store it, by the strategy.
+        """Return the brokers of each topic, chosen by the strategy.
 
-        MemQ's brokers cannot store topics without a node, which are this store's own; this project's cannot reach every
-        place of MemQ's topics. Most topics fit both and go first, to any broker.
+        MemQ's brokers cannot store topics of this store, which have no node. This project's brokers cannot reach the
+        storage of some of MemQ's topics. Most topics suit both kinds of brokers: these are assigned first.
         """
         writing = {name: node for name, node in nodes.items() if node.writes}
         free = {name: float(node.seat.capacity_mb) for name, node in writing.items()}
@@ -258,7 +263,7 @@ def _holders(nodes: Nodes, topic: str) -> Iterable[tuple[str, BrokerNode]]:
 
 
 def _document(known: KnownTopic) -> Mapping[str, object]:
-    """Return MemQ's JSON of a topic; for one of this store the part that clients get."""
+    """Return MemQ's JSON of a topic. For a topic of this store, build the part that clients get."""
     if known.document is not None:
         return known.document
     return {

@@ -40,7 +40,9 @@ _WRITES: Final = frozenset({"WRITE", "READ_WRITE"})
 
 @dataclass(frozen=True, slots=True)
 class BrokerNode:
-    """A broker's node. ``assigned`` holds the JSON of topics, by name; ``version`` is the node's."""
+    """A broker's node. ``assigned`` holds the JSON of its topics by name, ``version`` the node's version in
+    ZooKeeper.
+    """
 
     seat: BrokerSeat
     assigned: Mapping[str, Mapping[str, object]]
@@ -55,21 +57,21 @@ class BrokerNode:
 
     @property
     def writes(self) -> bool:
-        """True if it takes Messages."""
+        """True if the broker takes Messages."""
         return self.document.get("brokerType", "WRITE") in _WRITES
 
     def since(self, topic: str) -> int:
-        """Return the ms of the governor's clock since which it has a topic."""
+        """Return when the broker got a topic, in ms of the governor's clock."""
         since = self.assigned[topic].get("assignmentTimestamp")
         return since if isinstance(since, int) else 0
 
     def body_with(self, assigned: Iterable[Mapping[str, object]]) -> bytes:
-        """Return the JSON with these topics."""
+        """Return the node's JSON with these topics assigned."""
         return _body({**self.document, "assignedTopics": list(assigned)})
 
 
 def own_node_body(seat: BrokerSeat, assigned: Iterable[Mapping[str, object]]) -> bytes:
-    """Return the JSON of a broker of this project."""
+    """Return the JSON of a broker of this project, with these topics assigned."""
     address = seat.address
     return _body({
         "brokerIP": address.ip, "brokerPort": address.port, "instanceType": OWN_TYPE, "locality": address.locality,
@@ -84,7 +86,7 @@ def parse_broker_node(raw: bytes, path: str, *, version: int = 0, session: int =
     ip, port, locality = document.get("brokerIP"), document.get("brokerPort"), document.get("locality") or ""
     # Packets give clients the port in signed 16 bits.
     if not ip or type(port) is not int or not -_PORTS <= port < _PORTS:
-        raise CorruptDataError(f"{path} is no valid node of a broker: it has no address")
+        raise CorruptDataError(f"{path} is not a valid broker node: it has no address")
     ip, locality = packet_text(ip, path), packet_text(locality, path)
     capacity = document.get("totalNetworkCapacity")
     # MemQ's brokers leave the capacity to their governor.
@@ -92,11 +94,11 @@ def parse_broker_node(raw: bytes, path: str, *, version: int = 0, session: int =
     assigned: dict[str, Mapping[str, object]] = {}
     topics: object = document.get("assignedTopics") or ()
     if not isinstance(topics, list | tuple):
-        raise CorruptDataError(f"{path} is no valid node of a broker: its topics are no list")
+        raise CorruptDataError(f"{path} is not a valid broker node: its topics are not a list")
     for topic in cast("Sequence[object]", topics):
         name = cast("dict[str, object]", topic).get("topic") if isinstance(topic, dict) else None
         if not isinstance(name, str):
-            raise CorruptDataError(f"{path} is no valid node of a broker: one of its topics has no name")
+            raise CorruptDataError(f"{path} is not a valid broker node: one of its topics has no name")
         assigned[name] = cast("dict[str, object]", topic)
     address = BrokerAddress(locality, ip, port)
     seat = BrokerSeat(path.rpartition("/")[2], address, capacity_mb, document.get("brokerType") in _READS)
@@ -104,7 +106,7 @@ def parse_broker_node(raw: bytes, path: str, *, version: int = 0, session: int =
 
 
 def parse_object(raw: bytes, path: str) -> dict[str, object]:
-    """Return the JSON object of a node; raise CorruptDataError if it is none."""
+    """Return the JSON object of a node; raise CorruptDataError for anything else."""
     try:
         document: object = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -141,7 +143,7 @@ def load_of(document: Mapping[str, object], topic: str, path: str) -> TopicLoad:
 
 
 def assignment_document(topic: Mapping[str, object], share_mb: float, since_ms: int) -> dict[str, object]:
-    """Return a topic's JSON for the node of a broker that has it."""
+    """Return a topic's JSON, as stored in the node of a broker that has the topic."""
     return {**topic, "assignmentTimestamp": since_ms, "assignmentInputTrafficMB": share_mb}
 
 
@@ -168,7 +170,9 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class ZooKeeperTopics(TopicSource):
-    """The nodes below ``/topics``, with a session of its own: topics are looked up while the governor ticks."""
+    """The topics below ``/topics``. The session is not the governor's, so that lookups and ticks run at the same
+    time.
+    """
 
     def __init__(self, session: ZooKeeperSession, topics: Topics) -> None:
         self._session = session
@@ -211,7 +215,7 @@ class ZooKeeperTopics(TopicSource):
             config = parse_topic_config(raw, path, Path.cwd())
             topics = open_configured_topics(self._topics.store, self._topics.settings, config)
         except ConfigError as error:
-            # MemQ's brokers may be able to store it.
+            # MemQ's brokers may be able to store the topic.
             self._complain(path, f"this broker cannot store it: {error}")
             return known
         self._complaints.pop(path, None)

@@ -40,7 +40,7 @@ _VALUES_A_PRODUCER: Final = 4
 class SealedMessage:
     """A Message as stored, with the facts for its notification.
 
-    A foreign Message may lack a producer, and has no known timestamps.
+    A Message of another client may lack a producer, and its timestamps are unknown.
     """
 
     stored: Buffer
@@ -85,7 +85,7 @@ class BatchWriter:
         self._puts = BatchPuts(topics.store, topics.batches.uploads)
         self._host = host or socket.gethostname().partition(".")[0].replace("/", "-")[:63] or "host"
         self._lock = threading.Lock()
-        # Random beginnings: keys of two writers never collide, and partitions fill evenly.
+        # Begin at random numbers: keys of two writers never collide, and partitions fill evenly.
         self._next_id = secrets.randbits(64) - (1 << 63)
         self._turn = secrets.randbelow(queue.partitions)
 
@@ -127,7 +127,8 @@ class BatchWriter:
     ) -> Notification:
         """Store the batch without notifying of it; raise DeliveryFailedError on failure.
 
-        ``memory`` already holds all of its Messages in place; without it they are copied together."""
+        If given, ``memory`` already holds all of the batch's Messages in place. Otherwise they are copied together.
+        """
         stored = [message.stored for message in messages]
         pool = self.topics.memory
         body = fill_batch(stored, lambda size: memoryview(pool.slab(size))) if memory is None else memory.batch(stored)
@@ -235,7 +236,7 @@ class _Race:
 
 
 class BatchPuts:
-    """Puts batches for ``uploads`` threads, each of which puts one at a time."""
+    """Puts batches for ``uploads`` threads. Each thread puts one batch at a time."""
 
     def __init__(self, store: ObjectStore, uploads: int, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -258,7 +259,9 @@ class BatchPuts:
         while True:
             with race.changed:
                 hedge_s = self._usual.hedge_after_s
-                self._wait(race, lambda: race.is_stored or not race.under_way, min(hedge_s, deadline.remaining_s()))
+                race.changed.wait_for(
+                    lambda: race.is_stored or not race.under_way, min(hedge_s, deadline.remaining_s())
+                )
                 if race.is_stored:
                     return
                 if race.bug is not None:
@@ -274,15 +277,14 @@ class BatchPuts:
                 under_way = race.under_way
             if under_way >= _TRIES_AT_ONCE:
                 with race.changed:
-                    self._wait(race, lambda: race.is_stored or race.under_way < _TRIES_AT_ONCE, deadline.remaining_s())
+                    race.changed.wait_for(
+                        lambda: race.is_stored or race.under_way < _TRIES_AT_ONCE, deadline.remaining_s()
+                    )
                 continue
             if not under_way:
                 time.sleep(max(0.0, min(delay_s * (0.5 + random() / 2), deadline.remaining_s())))  # noqa: S311  jitter
                 delay_s = min(2 * delay_s, _MOST_DELAY_S)
             self._begin(race, key, body)
-
-    def _wait(self, race: _Race, until: Callable[[], bool], seconds: float) -> None:
-        race.changed.wait_for(until, max(0.0, seconds))
 
     def _begin(self, race: _Race, key: str, body: Body) -> None:
         with race.changed:
@@ -313,18 +315,19 @@ _LEAST_MESSAGE: Final = 64  # bytes; bounds the number of Messages, and so the s
 
 
 class BatchMemory:
-    """Memory for one batch of ``size`` bytes and at most ``messages`` Messages; larger if a single Message is.
+    """Memory for one batch of ``size`` bytes and at most ``messages`` Messages. A larger single Message enlarges it.
 
     Not thread-safe. Messages never change once they are added.
     """
 
     def __init__(self, pool: SlabPool, size: int, messages: int, *, least: int = 0, first: int | None = None) -> None:
-        """``least``: bytes that the first Message may need. ``first``: initial bytes, if less than the whole may be
-        needed; then add Messages by :meth:`add`, which grows and moves the memory."""
+        """``least``: bytes that the first Message may need. ``first``: bytes to begin with, if the batch may stay
+        small. With ``first``, add Messages only by :meth:`add`, which grows and moves the memory.
+        """
         self._pool = pool
         self.most_messages: int = min(messages, size // _LEAST_MESSAGE + 1)
         self._first = self._end = index_size(self.most_messages)
-        # One byte less than requested: the pool's blocks have round sizes and would be larger than asked for.
+        # Leave out one byte: for a round size, the pool would return a larger block.
         self._most = size - 1
         self._size = max(self._most, self._first + least)
         self._memory = memoryview(pool.slab(self._size if first is None else min(self._size, self._first + first)))
@@ -349,7 +352,8 @@ class BatchMemory:
     def body(self, most: int, head: int) -> BodyWriter:
         """Return room for the next Message's records, after ``head`` bytes for its header.
 
-        It has ``most`` bytes, or the rest. The Message joins the batch only by :meth:`hold`."""
+        The room has ``most`` bytes, or the rest of the memory. Only :meth:`hold` adds the Message to the batch.
+        """
         return BodyWriter(min(most, self.left - head), self._memory[self._end : self._size], head)
 
     def hold(self, size: int) -> None:
@@ -385,5 +389,7 @@ class BatchMemory:
 def room_for(messages_of_a_batch: int, batch_bytes: int, message_bytes: int) -> int:
     """Return the most Messages that a batch can hold.
 
-    A Message ends when the next record does not fit, so any two in a row exceed the limit of one."""
+    A Message ends when the next record does not fit. Any two successive Messages are therefore larger than the limit of
+    one.
+    """
     return max(1, min(messages_of_a_batch, 2 * (batch_bytes // message_bytes) + 2))

@@ -1,6 +1,6 @@
 """Delivery to brokers, this project's or MemQ's.
 
-Kept apart from the producer, which imports it only for brokers: it needs asyncio and TLS.
+A module of its own: the producer imports it only for brokers, since it needs asyncio and TLS.
 """
 
 from __future__ import annotations
@@ -158,8 +158,9 @@ class BrokerDelivery:
             delay_s = min(2 * delay_s, _MOST_DELAY_S)
 
     async def _try(self, request: Request, deadline: Deadline) -> tuple[str | None, bool, bool]:
-        """Try once. Return the reason of a failure (None: accepted), whether it may be stored anyway, whether that is
-        final."""
+        """Try once. Return the reason of a failure (None if accepted), True if the Message may be stored anyway, and
+        True if the result is final.
+        """
         if self._brokers is None:
             self._brokers = TopicBrokers(self._topic, self._client)
         try:
@@ -172,7 +173,7 @@ class BrokerDelivery:
         try:
             response = await link.ask(request, PacketType.WRITE, timeout_s)
         except BrokerUnavailableError as error:
-            self._brokers.left(link, str(error))
+            self._brokers.drop(link, str(error))
             return str(error), True, False
         if response.code is Code.OK:
             self._brokers.settle(link.place)
@@ -180,7 +181,7 @@ class BrokerDelivery:
         why = f"broker {link.place[0]}:{link.place[1]} answers {response.code.value}: {response.error:.200}"
         if response.code in _REFUSED:
             return why, False, True
-        self._brokers.stale()
+        self._brokers.mark_stale()
         # If the broker's store failed, the Message may be stored anyway.
         return why, response.code not in {Code.REDIRECT, Code.NOT_FOUND, Code.SERVICE_UNAVAILABLE}, False
 
@@ -202,11 +203,11 @@ class _Pause:
     until_s: float = 0.0
     seconds: float = 0.0
     failed_s: float = 0.0
-    """When it failed last."""
+    """When the broker failed last."""
 
 
 class TopicBrokers:
-    """Connections to the brokers of a topic, in turns. For one loop."""
+    """Connections to the brokers of a topic, used in turn. For one event loop."""
 
     def __init__(
         self,
@@ -245,13 +246,13 @@ class TopicBrokers:
         async with self._connecting.setdefault(place, asyncio.Lock()):
             return await self._connect(place)
 
-    def left(self, link: BrokerLink, why: str) -> None:
+    def drop(self, link: BrokerLink, why: str) -> None:
         """Drop a failed connection, avoid its broker for a while, and refresh metadata."""
         link.lose(why)
         self._pause(link.place)
-        self.stale()
+        self.mark_stale()
 
-    def stale(self) -> None:
+    def mark_stale(self) -> None:
         """Refresh metadata at the next use."""
         self._asked_s = -_STALE_S
 
@@ -269,7 +270,7 @@ class TopicBrokers:
                 link = self._links[place] = await self._open_link(place)
             except BrokerUnavailableError:
                 self._pause(place)
-                self.stale()
+                self.mark_stale()
                 raise
         return link
 
@@ -288,7 +289,9 @@ class TopicBrokers:
         return self._pauses[place].failed_s if place in self._pauses else -1.0
 
     def _choose(self) -> list[Place]:
-        """Return the brokers to write to, as many as wanted; of the client's zone if one of those is available."""
+        """Return the brokers to write to, at most ``pubsub.write.endpoints``. Prefer available brokers in the
+        client's zone.
+        """
         now_s = self._monotonic()
         well = [
             broker
@@ -320,7 +323,7 @@ class TopicBrokers:
                 except BrokerUnavailableError as failure:
                     error = failure
                 else:
-                    # A topic without brokers gets one soon, so ask again after a shorter time.
+                    # A topic without brokers soon gets one, so ask again earlier.
                     self._asked_s = self._monotonic() - (0.0 if self._brokers else _STALE_S - _MOST_REST_S / 10)
                     return
             if error is not None:
@@ -394,7 +397,7 @@ class BrokerLink:
 
     @classmethod
     async def open(cls, place: Place, tls: ssl.SSLContext | None, timeout_s: float) -> BrokerLink:
-        """Connect; raise BrokerUnavailableError without an answer in time."""
+        """Connect; raise BrokerUnavailableError if there is no answer in time."""
         host, port = place
         try:
             async with asyncio.timeout(timeout_s):

@@ -1,9 +1,9 @@
-"""Futures of records, cheap until they are used, since there is one per record.
+"""Futures of records. There is one per record, so a future must be cheap until it is used.
 
-A future of Python begins with a lock, a condition and two lists, which take longer to make than the record takes to
-copy. Here they are made at the first use: every way of waiting begins with the condition. The outcome of a Message is
-stored once for all of its records, and only used futures are notified. So a dropped future is freed at once, and a
-stream of them does not burden the garbage collector.
+Python's future begins with a lock, a condition and two lists. Making them takes longer than copying the record. Here
+they are made at the first use: every way of waiting begins with the condition. A Message's outcome is stored once for
+all of its records, and notifies only used futures. A dropped future is therefore freed at once, without the garbage
+collector.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class RecordPlace(NamedTuple):
     record: int
 
 
-UNTOLD: Final = RecordPlace(-1, -1, -1, -1)
-"""The place of a record that is not reported."""
+UNREPORTED: Final = RecordPlace(-1, -1, -1, -1)
+"""The place of a record that was stored at an unreported place."""
 
 
 class MessageOutcome:
@@ -38,13 +38,9 @@ class MessageOutcome:
         self._place: tuple[int, int, int] | None = None
         self._error: BaseException | None = None
 
-    def stands_at(self, partition: int, offset: int, message: int) -> None:
-        """Record that the Message is stored at this place."""
-        self._know((partition, offset, message), None)
-
-    def stands_somewhere(self) -> None:
-        """Record that the Message is stored at an unreported place."""
-        self._know(None, None)
+    def succeed(self, place: tuple[int, int, int] | None) -> None:
+        """Record that the Message is stored: partition, offset and Message, or None for an unreported place."""
+        self._know(place, None)
 
     def fail(self, error: BaseException) -> None:
         """Record a failure; the Message may be stored anyway."""
@@ -61,7 +57,7 @@ class MessageOutcome:
                 future.set_exception(error)
 
     def watch(self, future: RecordFuture) -> None:
-        """Complete a future at its first use, or later with the Message."""
+        """Prepare a future at its first use; complete it now, or when the Message's outcome is known."""
         with self._lock:
             if future.has_shape:
                 return
@@ -74,7 +70,7 @@ class MessageOutcome:
                 future.take_shape(None, self._error)
 
     def _place_of(self, number: int) -> RecordPlace:
-        return UNTOLD if self._place is None else RecordPlace(*self._place, number)
+        return UNREPORTED if self._place is None else RecordPlace(*self._place, number)
 
 
 class RecordFuture(Future[RecordPlace]):
@@ -86,7 +82,7 @@ class RecordFuture(Future[RecordPlace]):
     _exception = None
 
     def __init__(self, outcome: MessageOutcome, number: int) -> None:
-        """A future of record ``number`` of the Message of ``outcome``."""
+        """Make the future of record ``number`` in the Message of ``outcome``."""
         # Skip the base class's __init__, which makes the lock and lists.
         self._outcome = outcome
         self.number = number

@@ -32,17 +32,17 @@ _LENGTHS: Final = 21  # bytes of a written record besides its data: lengths and 
 
 @dataclass(slots=True)
 class OpenMessage:
-    """A Message in the making, and the outcome for its futures."""
+    """A Message that still takes records, and the outcome for their futures."""
 
     body: BodyWriter
     request: ProducerRequest
     first_s: float
     memory: BatchMemory | None = None
-    """Memory of its batch, if it is written in place."""
+    """The batch's memory, if the Message is written in place."""
     outcome: MessageOutcome = field(default_factory=MessageOutcome)
     ids_hash: int = 0
     id_size: int = 0
-    """Bytes of its message ids: MemQ's reader stops at a Message with ids of two lengths."""
+    """Length of the message ids: MemQ's reader stops at a Message with ids of different lengths."""
 
     def takes(self, message_id: bytes | None) -> bool:
         """Return True if a record with this id may be added; records without an id always may."""
@@ -63,7 +63,7 @@ class OpenMessage:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """How a producer sends, also in forked children, and its counts."""
+    """Settings of a producer's delivery, which forked children keep, and its counts."""
 
     settings: BatchSettings
     acks: Acks
@@ -94,7 +94,9 @@ class Packer(Protocol):
         ...
 
     def has_other_room(self) -> bool:
-        """Return True if a new batch may fit a record that an empty Message could not; this ends the batch."""
+        """Return True, and end the batch, if a new batch may have room for a record that an empty Message could not
+        hold.
+        """
         ...
 
     def end_batch(self) -> None:
@@ -138,9 +140,10 @@ class Delivery(Protocol):
 
 
 class Outbox:
-    """Records that were sent and are neither stored nor failed. Thread-safe by one lock; for one process.
+    """Records that were sent and are neither stored nor failed. Thread-safe by one lock. For one process.
 
-    A Message is open, then closed and with the delivery, then settled or failed. Until then its bytes count as held.
+    A Message is first open, then closed and with the delivery, then settled or failed. Its bytes count as held until it
+    is settled or failed.
     """
 
     def __init__(self, sending: Sending, packer: Packer, delivery: Delivery) -> None:
@@ -156,7 +159,8 @@ class Outbox:
         self._open: OpenMessage | None = None
         self._closed: deque[OpenMessage | BatchEnd] = deque()
         self._next_request = 0
-        # Totals of closed Messages that are neither stored nor failed; and the bytes that the open one may reach.
+        # Bytes and records of closed Messages that are neither stored nor failed, and the bytes that the open one may
+        # reach.
         self._closed_bytes = self._closed_records = self._room_for_open = 0
         self._is_closed = self._is_flushing = False
         self._is_plain = sending.auditor is None
@@ -219,8 +223,9 @@ class Outbox:
         message_id: bytes | None,
         timestamp_ms: int | None,
     ) -> tuple[OpenMessage, int]:
-        """Add a record by the slow path, with waiting, a new Message or an id; return its Message and its number
-        there."""
+        """Add a record on the slow path, which may wait, begin a Message or make an id. Return the record's Message
+        and its number there.
+        """
         size = len(value or b"") + len(key or b"") + _LENGTHS
         if self._is_closed or self.held_bytes + size > self._settings.buffer_bytes:
             self._wait_for_room(size)
@@ -273,7 +278,7 @@ class Outbox:
         if not self._changed.wait_for(has_room, longest_s):
             self._counts.full_buffers += 1
             raise BufferFullError(
-                f"the buffer is full: {self.held_bytes} bytes are not stored after {longest_s:g} s; the store is slow"
+                f"the buffer is full: {self.held_bytes} bytes are not stored after {longest_s:g} s: the store is slow"
             )
         if self._is_closed:
             raise AlreadyClosedError("the producer was closed")
@@ -348,10 +353,7 @@ class Outbox:
                 ids_hash = message.ids_hash.to_bytes(message.id_size)
                 self._sending.auditor.tell(message.request, ids_hash, message.body.count)
         for number, message in enumerate(messages):
-            if place is None:
-                message.outcome.stands_somewhere()
-            else:
-                message.outcome.stands_at(*place, number)
+            message.outcome.succeed(None if place is None else (*place, number))
         with self._changed:
             self._counts.delivered_batches += 1
             self._counts.delivered_records += sum(message.body.count for message in messages)

@@ -24,7 +24,7 @@ from tieredstore.pubsub.errors import DeliveryFailedError
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.messages import ADDRESS_BYTES, Compression, Headers, ProducerRequest, message_header
 from tieredstore.pubsub.produce.batch_writer import BatchMemory, BatchWriter, SealedBatch, room_for
-from tieredstore.pubsub.produce.futures import UNTOLD, RecordPlace
+from tieredstore.pubsub.produce.futures import UNREPORTED, RecordPlace
 from tieredstore.pubsub.produce.outbox import Acks, OpenMessage, Outbox, Packer, PlainPacker, Sending
 from tieredstore.pubsub.queue.auditor import auditor_of
 from tieredstore.pubsub.queue.memq_topics import open_topics
@@ -40,16 +40,17 @@ _NO_STORE: Final = {"storage.backend.class": "memory"}
 
 
 class BatchProducer(Closing):
-    """Sends records to a topic, in batches that it stores itself or by brokers. Thread-safe.
+    """Sends records to a topic: stores them in batches itself, or writes to brokers. Thread-safe.
 
-    ``acks="all"``: a record's future completes once its batch is stored and notified. ``"0"``: it completes at once,
-    and delivery failures are only logged. ``"1"``: it completes once a broker has the record, so it needs brokers.
-    Close a producer, or use it as a context manager.
+    With ``acks="all"``, a record's future completes once its batch is stored and notified. With ``"0"`` it completes at
+    once, and delivery failures are only logged. With ``"1"``, which needs brokers, it completes once a broker has the
+    record. Close a producer, or use it as a context manager.
 
-    Brokers do not report a record's place: it is −1, −1, −1, −1. An unanswered Message is sent again unchanged, to
-    another broker if there is one. Several are under way at once, so a retry may change their order.
+    Brokers do not report a record's place: it is −1, −1, −1, −1. A Message without an answer is sent again unchanged,
+    to another broker if there is one. Several Messages are on the way at once, so a retry may change their order.
 
-    A forked child begins with a new, empty outbox and producer id: the parent delivers its own records.
+    A forked child begins with an empty outbox and a new producer id. The parent delivers its own records.
+
     Example::
 
         with tieredstore.BatchProducer("store.properties", "orders") as producer:
@@ -68,8 +69,8 @@ class BatchProducer(Closing):
     ) -> None:
         """``source`` names the store; ``brokers`` are ``host:port``, separated by commas, like ``pubsub.bootstrap``.
 
-        With ``brokers`` no store is opened: ``source`` may have only ``pubsub.*`` settings, or be None.
-        Raise TopicNotFoundError if the store has no such topic; with brokers the first delivery reports that.
+        With ``brokers`` no store is opened: ``source`` may have only ``pubsub.*`` settings, or be None. Raise
+        TopicNotFoundError if the store has no such topic. With brokers, the first delivery reports a missing topic.
         """
         check_topic_name(topic)
         if acks not in get_args(Acks):
@@ -127,14 +128,15 @@ class BatchProducer(Closing):
         future = self._outbox.put(value, key, headers, timestamp_ms, message_id)
         if self._is_unacked:
             taken: Future[RecordPlace] = Future()
-            taken.set_result(UNTOLD)
+            taken.set_result(UNREPORTED)
             return taken
         return future
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Return when every record is stored or has failed, as its future tells.
+        """Wait until every record is stored or has failed; the futures show which.
 
-        Raise DeliveryFailedError after ``timeout_s``, by default twice the delivery timeout."""
+        Raise DeliveryFailedError after ``timeout_s``, by default twice the delivery timeout.
+        """
         self._outbox.flush(self._longest_s(timeout_s))
 
     def close(self, timeout_s: float | None = None) -> None:
@@ -192,7 +194,7 @@ class BatchPacker:
         self._memory: BatchMemory | None = None
 
     def open(self) -> tuple[BodyWriter, BatchMemory | None]:
-        """Return the rest of the batch, or of a new one."""
+        """Return room in the current batch, or in a new one."""
         settings = self._settings
         if self._memory is None:
             messages = room_for(settings.batch_messages, settings.batch_bytes, self._message_bytes)
@@ -201,7 +203,7 @@ class BatchPacker:
         return self._memory.body(self._message_bytes, _HEADER_BYTES), self._memory
 
     def close(self, message: OpenMessage) -> bool:
-        """Add the Message to the batch; return True if the rest is too small for another."""
+        """Add the Message to the batch; return True if the room left is too small for another."""
         if (memory := message.memory) is None:
             return False
         memory.hold(_HEADER_BYTES + len(message.body))
@@ -229,11 +231,11 @@ class _Batch(SealedBatch):
     waiting: list[OpenMessage] = field(default_factory=list[OpenMessage])
     first_s: float = 0.0
     memory: BatchMemory | None = None
-    """Memory in which its Messages are already in place."""
+    """The memory that already holds the batch's Messages in place; None if they are not."""
 
 
 class StoreDelivery:
-    """Collects batches on a thread of its own, and writes them on others."""
+    """Collects batches on its own thread, and writes them on upload threads."""
 
     def __init__(self, sending: Sending, topics: Topics, topic: Topic) -> None:
         self._sending = sending
@@ -275,15 +277,15 @@ class StoreDelivery:
                 dispatch()
                 continue
             sealed = message.seal(self._sending.compression)
-            # Batches of Messages in place end by the packer's BatchEnd.
-            is_laid = message.memory is not None
-            if not is_laid and not batch.has_room_for(sealed):
+            # For Messages in place, the packer's BatchEnd ends the batch.
+            is_in_place = message.memory is not None
+            if not is_in_place and not batch.has_room_for(sealed):
                 dispatch()
             if not batch.messages:
                 batch.first_s, batch.memory = message.first_s, message.memory
             batch.add(sealed)
             batch.waiting.append(message)
-            if not is_laid and batch.is_full:
+            if not is_in_place and batch.is_full:
                 dispatch()
 
 

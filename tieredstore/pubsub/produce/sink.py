@@ -1,15 +1,15 @@
-"""Epochs of a query that writes to a topic: each is notified exactly once, across crashes and repetitions.
+"""Exactly-once epochs of a streaming query that writes to a topic, across crashes and repetitions.
 
 ::
 
     <own folder>/sinks/<topic>/<query>    {"epoch", "isDone", "aborts",
                                            "entries": [{"partition", "since", "notifications"}]}
 
-Tasks have stored the batches. The driver records the epoch's batches, notifies of them, then records that it is done.
-After a crash the next driver continues from the record and deletes batches that were stored again. The record only
-changes by conditional replace, with each epoch and each abort, so a delayed write of an older record fails. The batches
-of earlier epochs are no longer known: a delayed driver leaves its batches of such an epoch to ``pubsub gc``, which
-checks whether they were notified.
+Tasks store an epoch's batches. The driver writes these into the query's record, appends their notifications to the
+topic's queue, then marks the record as done. After a crash, the next driver continues from the record, and deletes
+batches that were stored again. The record changes with each epoch and each abort, only by conditional replace, so a
+delayed write of an older record fails. It names the latest epoch's batches only. A delayed driver therefore leaves its
+batches of an earlier epoch to ``pubsub gc``, which checks if they were notified.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ BATCH_QUERY: Final = "batch-"
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """A batch that a task has stored without notifying of it: its key and its notification."""
+    """A batch that a task has stored without appending its notification: its key and its notification."""
 
     key: str
     raw: bytes
@@ -62,7 +62,7 @@ class StoredBatch:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """Notifications that are appended together; ``since`` is the queue's end before."""
+    """Notifications that are appended together. ``since`` was the queue's end before that."""
 
     partition: NonNegativeInt
     since: NonNegativeInt
@@ -71,9 +71,9 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class SinkRecord:
-    """Progress of a query: its latest epoch, that epoch's batches, and whether all of them are notified.
+    """Progress of a query: its latest epoch, that epoch's batches, and True if all of them are notified.
 
-    ``aborts`` counts aborts since; an epoch of -1 has only these.
+    ``aborts`` counts the aborts since that epoch. An epoch of -1 means that there were only aborts.
     """
 
     epoch: Annotated[int, Field(ge=_NO_EPOCH)]
@@ -103,12 +103,12 @@ class SinkCommits:
         self._key = topics.folder.key("sinks", topic.name, query)
 
     def commit(self, epoch: int, batches: Sequence[StoredBatch]) -> bool:
-        """Notify of the epoch's batches; return False if the epoch was recorded before.
+        """Append the notifications of an epoch's batches; return False if the epoch was recorded before.
 
-        In that case the batches repeat another run's, and are deleted. Raise FencedError if the epoch is over, or was
-        notified with another number of records: then an older checkpoint was restored, and its epochs now have records
-        that were never written. Batches of an epoch that is over are left to ``pubsub gc``, since this run may have
-        recorded them.
+        In that case the batches repeat those of another run, and are deleted. Raise FencedError if a later epoch was
+        recorded, or if this epoch was notified with another number of records. An older checkpoint was then restored,
+        and its epochs have records that were never written. Batches of a past epoch are left to ``pubsub gc``, since
+        this run may have recorded them.
 
         After a return the epoch is notified exactly once. After an error its state is unknown; the next commit of the
         same epoch continues.
@@ -153,12 +153,12 @@ class SinkCommits:
         """Delete the batches, unless the epoch was recorded with them: then its next commit continues."""
         stored = self._read()
         while stored is None or stored[0].epoch < epoch:
-            # A failed commit's write may still be under way and record the batches deleted here: make it fail.
+            # A failed commit's write may still arrive and record the batches deleted here: make that write fail.
             before = SinkRecord(_NO_EPOCH, True, ()) if stored is None else stored[0]
             try:
                 self._write(replace(before, aborts=before.aborts + 1), None if stored is None else stored[1])
             except PreconditionFailedError:
-                stored = self._read()  # a rival's write, that write, or this one with a lost answer
+                stored = self._read()  # a rival's write, the failed commit's, or this one with a lost answer
             else:
                 self._discard(None, batches)
                 return
@@ -166,7 +166,7 @@ class SinkCommits:
             self._discard(stored[0], batches)
 
     def _entries(self, epoch: int, batches: Sequence[StoredBatch]) -> tuple[_Entry, ...]:
-        """Distribute the batches over the read partitions, with another first partition for each epoch."""
+        """Distribute the batches over the read partitions. Each epoch begins at another partition."""
         entries: list[_Entry] = []
         with self._topics.queue(self._topic) as queue:
             count = queue.partitions
@@ -181,7 +181,7 @@ class SinkCommits:
         return tuple(entries)
 
     def _finish(self, record: SinkRecord, etag: str) -> None:
-        """Notify of all recorded batches, then record the epoch as done."""
+        """Append all recorded notifications, then mark the epoch as done."""
         deadline = Deadline.after(self._topics.batches.delivery_timeout_ms / 1000)
         with self._topics.queue(self._topic) as queue:
             for number, entry in enumerate(record.entries):
@@ -237,7 +237,9 @@ def _records_in(notifications: Iterable[bytes]) -> int:
 
 
 def list_pending_keys(topics: Topics, topic: Topic) -> Iterator[str]:
-    """Yield the objects of epochs that are recorded but not notified yet: their queries continue with them."""
+    """Yield the keys of epochs that are recorded but not notified yet: their queries will continue with these
+    objects.
+    """
     beginning = topics.folder.key("sinks", topic.name, "")
     for info in topics.store.list(beginning):
         try:
@@ -249,7 +251,9 @@ def list_pending_keys(topics: Topics, topic: Topic) -> Iterator[str]:
 
 
 def list_finished_batch_queries(topics: Topics, topic: Topic, before_ms: int) -> Iterator[str]:
-    """Yield the records of batch queries that ended before ``before_ms``, which are no longer needed."""
+    """Yield the keys of records of batch queries that ended before ``before_ms``. These records are no longer
+    needed.
+    """
     beginning = topics.folder.key("sinks", topic.name, BATCH_QUERY)
     for info in topics.store.list(beginning):
         if info.modified_ms is not None and info.modified_ms < before_ms and read_sink(topics.folder, info.key).is_done:
@@ -260,10 +264,10 @@ _MAX_INT64: Final = (1 << 63) - 1
 
 
 class SinkBatches(Closing):
-    """Stores the batches of a task, with ``name`` in their keys; memory holds one batch more than there are uploads.
+    """Stores the batches of a task, with ``name`` in their keys. Memory holds one batch more than there are uploads.
 
-    Each object has keys and a producer of its own, so that two tries of a task never collide; the driver notifies of
-    one try. For one thread.
+    Each instance has its own keys and producer id, so that two attempts of a task never collide. The driver notifies of
+    one attempt. For one thread.
     """
 
     def __init__(self, topics: Topics, topic: Topic, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Audit by producers and consumers: the auditor of the settings, and a reader's account of its Messages."""
+"""The auditor that the settings name, and a reader's account of the Messages that it has handed out."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def auditor_of(settings: BatchSettings, topic: str, *, is_producer: bool) -> Aud
 
 
 class ReadMessages:
-    """Messages of one object, as far as they were decoded and handed out; for one thread.
+    """The Messages of one object, as far as they were decoded and handed out. For one thread.
 
-    A Message is reported once its last record is handed out, with all of its ids. These include records that another
-    reader of the group handed out before ``position``.
+    Once its last record is handed out, a Message is reported with all of its ids. These include the ids of records
+    before ``position``, which another reader of the group has handed out.
     """
 
     def __init__(self, auditor: Auditor, body: Buffer, name: str, position: Position) -> None:
-        """Earlier Messages than ``position`` were reported by the previous reader."""
+        """The previous reader has reported the Messages before ``position``."""
         self._auditor = auditor
         self._headers = dict(headers_in(body, name))
         first = self._headers.get(position.message)
@@ -45,7 +45,7 @@ class ReadMessages:
         self._hashes: dict[int, IdsHash] = {}
 
     def note_ids(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the same batches of whole Messages, and note their ids."""
+        """Yield the batches, which hold the records of whole Messages, and note their message ids."""
         for batch in batches:
             runs, begin = pc.run_end_encode(batch.column("message")), 0
             for number, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):

@@ -206,7 +206,7 @@ class StoreGroup(GroupMember):
                 return self._own(partition, _Owned(1, None, stored[1]))
             state = stored[0]
             if state.owner is not None and state.owner != self.member and state.owner in members:
-                return False  # its living owner will give it up
+                return False  # the living owner will give the partition up
             generation = (state.generation or 0) + 1
             document = _document(self.member, generation, state.position)
             etag = self._folder.store.replace(key, json_body(document), stored[1])

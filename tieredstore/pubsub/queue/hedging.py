@@ -52,16 +52,13 @@ class Hedge:
         self._name, self._threads = name, threads
         self._monotonic = monotonic
         self._usual = UsualTime(least_s)
-        self._begin()
+        self.begin_again()
         begin_again_after_fork(self)
-
-    def _begin(self) -> None:
-        self._lock = threading.Lock()
-        self._pool: ThreadPool | None = None
 
     def begin_again(self) -> None:
         """Reset in a forked child, since the threads are the parent's."""
-        self._begin()
+        self._lock = threading.Lock()
+        self._pool: ThreadPool | None = None
 
     def run(self, attempt: Callable[[], _Result]) -> _Result:
         """Return the first successful result; if none succeeds, raise the last error."""

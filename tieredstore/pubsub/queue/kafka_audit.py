@@ -1,7 +1,7 @@
 """Audit records of producers and consumers in Kafka, compatible with MemQ's ``KafkaBackedAuditor``.
 
-Nothing waits for them or fails because of them. Unsent records are counted, and the pairing reports their Messages as
-unannounced.
+Producers and consumers neither wait for audit records nor fail because of them. Unsent records are counted. ``pubsub
+verify`` reports their Messages as unannounced.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Kafka's consumer groups for a queue in Kafka: the client assigns partitions, and positions are committed offsets.
 
-The offset is that of the next batch's notification, as a consumer of MemQ commits it. The place within the batch is the
-commit's metadata, ``message/record``, which MemQ ignores. Kept apart from ``kafka_queue``, which reads and writes.
+A committed offset is that of the next batch's notification, as with MemQ's consumers. The place within the batch is in
+the commit's metadata, ``message/record``, which MemQ ignores. The module ``kafka_queue`` reads and writes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from tieredstore.live.properties import member_configuration
 from tieredstore.pubsub.queue.kafka_topics import TopicAdmin
 from tieredstore.pubsub.queue.queues import Claim, GroupMember, GroupPartition, Position, name_partitions
 
-_LOOK_S: Final = 30.0
 _PLACE: Final = re.compile(r"(\d{1,10})/(\d{1,10})", re.ASCII)
 _OTHERS: Final = frozenset(
     {
@@ -44,7 +43,7 @@ _OTHERS: Final = frozenset(
 
 
 class KafkaGroup(GroupMember):
-    """One member of the group. It only takes assignments, which it pauses: the queue reads by offsets."""
+    """One member of the group. It takes assignments and pauses them, because the queue itself reads by offsets."""
 
     def __init__(self, properties: Mapping[str, str], group: str, name: str, cluster: LiveCluster) -> None:
         # Eager strategies revoke all partitions before reassigning them, so that a position has one owner at a time.
@@ -174,7 +173,7 @@ def _position(offset: int, metadata: str | None) -> Position:
 def group_states(
     properties: Mapping[str, str], name: str, cluster: LiveCluster, partitions: int, timeout_s: float
 ) -> dict[str, list[GroupPartition]]:
-    """Return the state of each of the cluster's groups in topic ``name``, with owners."""
+    """Return each group's state in topic ``name``, with the owners of its partitions."""
     client: Any = LiveAdmin(TopicAdmin.configuration(properties))
     wheres = [(name, partition) for partition in range(partitions)]
     try:

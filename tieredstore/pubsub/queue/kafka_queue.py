@@ -1,7 +1,7 @@
 """A notification queue in Kafka, compatible with MemQ: JSON values, and the topic's partitions as read partitions.
 
-An idempotent producer writes; a notification's offset is that of its record. So MemQ's consumers can read the queue
-without this project.
+An idempotent producer writes; a notification's offset is that of its record. MemQ's consumers can therefore read the
+queue.
 """
 
 from __future__ import annotations
@@ -35,13 +35,18 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.process.per_process import PerProcess
 from tieredstore.pubsub.queue.kafka_group import KafkaGroup, group_states
 from tieredstore.pubsub.queue.kafka_topics import TopicAdmin
-from tieredstore.pubsub.queue.queues import GroupPartition, NotificationQueue, QueuedNotification, QueueSite
+from tieredstore.pubsub.queue.queues import (
+    LOOK_AGAIN_S,
+    GroupPartition,
+    NotificationQueue,
+    QueuedNotification,
+    QueueSite,
+)
 
 _CALL_S: Final = 30.0
 _SEND_S: Final = 15.0
 _POLL_S: Final = 0.05
 _AGAIN_S: Final = 0.2
-_PARTITIONS_FOR_S: Final = 30.0
 
 
 @dataclass(slots=True)
@@ -50,11 +55,11 @@ class _Receipt:
 
     error: KafkaError | None = None
     offset: int | None = None
-    said: threading.Event = field(default_factory=threading.Event)
+    answered: threading.Event = field(default_factory=threading.Event)
 
     def note(self, error: KafkaError | None, message: Message) -> None:
         self.error, self.offset = error, message.offset()
-        self.said.set()
+        self.answered.set()
 
 
 class KafkaQueue(NotificationQueue):
@@ -117,7 +122,7 @@ class KafkaQueue(NotificationQueue):
                 f"the queue of topic {self._topic} does not exist: {error}; create that Kafka topic"
             ) from error
         with self._lock:
-            self._known_partitions = count, self._monotonic() + _PARTITIONS_FOR_S
+            self._known_partitions = count, self._monotonic() + LOOK_AGAIN_S
         return count
 
     def append(self, partition: int, notifications: Sequence[bytes], deadline: Deadline) -> list[int]:
@@ -170,7 +175,7 @@ class KafkaQueue(NotificationQueue):
             raise StoreUnavailableError(f"{doing}: the client's buffer is full") from error
         except KafkaException as error:
             raise self._failure(producer, error.args[0], doing) from error
-        while not receipt.said.is_set():
+        while not receipt.answered.is_set():
             producer.poll(_POLL_S)
             if deadline.remaining_s() <= 0:
                 raise StoreUnavailableError(f"{doing}: no acknowledgement in time")
@@ -204,16 +209,18 @@ class KafkaQueue(NotificationQueue):
         return Deadline.after(max(0.0, min(_CALL_S, deadline.remaining_s())))
 
     def read(self, partition: int, offset: int) -> list[QueuedNotification]:
-        """Return entries that the client has received, else wait for those before the log's end.
+        """Return entries that the client has received; otherwise wait for entries before the log's end.
 
-        Raise DataLossError below the log's start."""
+        Raise DataLossError if ``offset`` is below the log's start.
+        """
         self._check(partition)
 
         def end() -> int:
             start = self.start(partition)
             if offset < start:
                 raise DataLossError(
-                    f"{self._where(partition)}: retention has freed offsets {offset} to {start - 1}; go on at {start}"
+                    f"{self._where(partition)}: retention has freed offsets {offset} to {start - 1}; "
+                    f"continue at {start}"
                 )
             return self.end(partition)
 
@@ -237,7 +244,7 @@ class KafkaQueue(NotificationQueue):
         return self._cluster.end_offsets([where])[where]
 
     def offset_at(self, partition: int, ms: int) -> int:
-        """Search the broker's time index, which has the writers' clocks, or the broker's with LogAppendTime."""
+        """Search the broker's time index. Its times are the writers', or the broker's with LogAppendTime."""
         self._check(partition)
         where = (self._name, partition)
         offset = self._cluster.offsets_for_times({where: ms})[where]
@@ -300,12 +307,12 @@ def _discard(producer: LiveProducer) -> None:
 _AT_ONCE: Final = 500
 _MOST_HELD: Final = 2_000
 _WAIT_S: Final = 0.1
-_SAID_S: Final = 30.0
+_ANSWER_S: Final = 30.0
 
 
 @dataclass(slots=True)
 class _Stream:
-    """Entries received of a partition: those from ``start`` to ``end`` that are not handed out yet."""
+    """Received entries of a partition, from ``start`` to ``end``, that are not handed out yet."""
 
     start: int
     end: int
@@ -329,8 +336,9 @@ class PartitionLogs:
     def read(self, partition: int, offset: int, end: Callable[[], int], deadline: Deadline) -> list[QueuedNotification]:
         """Return some entries from ``offset`` on.
 
-        If none have arrived, ask ``end()`` and return an empty list at the end. Raise BrokerUnavailableError if entries
-        before the end do not arrive by the deadline."""
+        If none have arrived, ask ``end()`` for the log's end, and return an empty list there. Raise
+        BrokerUnavailableError if entries before the end do not arrive by the deadline.
+        """
         with self._lock:
             consumer = self._client.get()
             if consumer is not self._of:
@@ -359,7 +367,7 @@ class PartitionLogs:
         while not stream.held and stream.end < stop:
             if deadline.remaining_s() <= 0:
                 doing = f"cannot read the notifications of {self._topic}-{partition}"
-                raise consumer.trouble.unavailable(doing, _SAID_S)
+                raise consumer.trouble.unavailable(doing, _ANSWER_S)
             self._take(consumer, _WAIT_S)
 
     def _drop(self, consumer: LiveConsumer, partition: int) -> None:

@@ -39,7 +39,9 @@ _BOOTSTRAP: Final = "bootstrap.servers"
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """A topic's JSON with MemQ's defaults. ``brokers`` are those of the notifications; empty if not named."""
+    """A topic's JSON with MemQ's defaults. ``brokers`` are the Kafka brokers of its notifications; empty if not
+    named.
+    """
 
     topic: Topic
     bucket: str
@@ -75,7 +77,7 @@ def load_topic_config(path: Path) -> TopicConfig:
 
 
 def parse_topic_config(raw: bytes, source: str, folder: Path) -> TopicConfig:
-    """Parse a topic's JSON. A serverset is a file of ``host:port`` lines, relative to ``folder``."""
+    """Parse a topic's JSON. The path of its serverset, a file of ``host:port`` lines, is relative to ``folder``."""
     try:
         document: object = json.loads(raw) if len(raw) <= _MOST_BYTES else None
     except (ValueError, RecursionError) as error:
@@ -108,7 +110,7 @@ def parse_topic_config(raw: bytes, source: str, folder: Path) -> TopicConfig:
 def open_topics(source: StoreLike | Topics) -> Generator[Topics]:
     """Open the topics of a store, with the one of ``pubsub.topic.config``, and close the store afterwards.
 
-    Topics that are already open stay open.
+    If ``source`` is already a Topics, it stays open.
     """
     if isinstance(source, Topics):
         yield source
@@ -157,7 +159,7 @@ def _brokers(serverset: str, folder: Path) -> tuple[str, ...]:
 
 
 class _Fields:
-    """Fields of a JSON object; of several names, the first present one counts."""
+    """Fields of a JSON object. If a field has several names, the first present one counts."""
 
     def __init__(self, document: object, source: str) -> None:
         if not isinstance(document, dict):

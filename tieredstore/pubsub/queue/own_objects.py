@@ -49,7 +49,7 @@ class OwnFolder:
 
 
 def json_body(document: Mapping[str, object]) -> bytes:
-    """Return the bytes of an object."""
+    """Return the stored bytes of a JSON object."""
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
 

@@ -43,7 +43,8 @@ class Position(NamedTuple):
 class GroupPartition:
     """A group's state of one partition.
 
-    ``position`` is None before the first commit, ``generation`` if the queue has none."""
+    ``position`` is None before the first commit. ``generation`` is None if the queue has none.
+    """
 
     partition: int
     owner: str | None
@@ -79,9 +80,10 @@ class GroupMember(ABC):
 
     @property
     def version(self) -> int | None:
-        """A number that changes whenever a claim comes, goes or changes its term.
+        """A number that changes whenever a claim is added, removed or changes its term.
 
-        None if the queue does not count: then :meth:`claims` is asked before each record."""
+        None if the queue does not count changes: consumers then call :meth:`claims` before each record.
+        """
         return None
 
     @abstractmethod
@@ -125,7 +127,7 @@ class NotificationQueue(Closing):
         """Append notifications in order, and return their offsets once they are durable.
 
         A lost answer causes no second entry: the queue recognises its own writes. Raise StoreUnavailableError
-        (retryable) if it failed or its state is unknown at the deadline.
+        (retryable) if the append has failed, or its state is unknown at the deadline.
         """
 
     @abstractmethod
@@ -136,7 +138,7 @@ class NotificationQueue(Closing):
         """
 
     def cursor(self, partition: int, offset: int) -> QueueCursor:
-        """Return a reader's place to keep while reading on; it may need fewer requests than :meth:`read`."""
+        """Return a cursor at ``offset``. Reading on with it may need fewer requests than :meth:`read`."""
         return QueueCursor(self, partition, offset)
 
     def walk(self, partition: int, begin: int | None = None, end: int | None = None) -> Iterator[QueuedNotification]:
@@ -154,8 +156,8 @@ class NotificationQueue(Closing):
         """Append those notifications that are not in the queue from offset ``since`` on.
 
         After a crash or an unknown state, the caller repeats the call with the same arguments. ``mark`` is a permanent
-        name for these notifications, which are unlike all others. This default searches the queue for them, so a
-        delayed write of a dead process may still duplicate them; a queue that stores marks can be exact. Raise
+        name for these notifications; no other notifications equal them. This default searches the queue for them, so a
+        delayed write of a dead process may still duplicate them. A queue that stores marks can be exact. Raise
         DataLossError if retention has freed ``since``: then the state is unknown.
         """
         del mark
@@ -207,7 +209,7 @@ class NotificationQueue(Closing):
 STORE: Final = "store"
 KAFKA: Final = "kafka"
 LOOK_AGAIN_S: Final = 30.0
-"""Time between lookups of the number of partitions; a queue in Kafka uses the same."""
+"""Time between lookups of the number of partitions."""
 
 _CLASSES: Final = {
     STORE: "tieredstore.pubsub.queue.store_queue:StoreQueue",
@@ -240,7 +242,7 @@ class TopicPartitions:
         self._until_s = monotonic() + LOOK_AGAIN_S
 
     def __call__(self) -> int:
-        """Return the number, refreshed now and then; the known one if the lookup fails."""
+        """Return the number, looked up again if it is old. If the lookup fails, return the known number."""
         if self._look is not None and self._monotonic() >= self._until_s:
             self._until_s = self._monotonic() + LOOK_AGAIN_S
             with contextlib.suppress(TieredStoreError):

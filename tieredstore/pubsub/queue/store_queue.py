@@ -51,8 +51,8 @@ _MOST_ENTRY_BYTES: Final = 8 << 20
 _LOSSES_BEFORE_SEARCH: Final = 4
 _FIRST_DELAY_S: Final = 0.1
 _MOST_DELAY_S: Final = 5.0
-# An idle reader asks for the next entry. Every so many times it asks for the queue's start instead, so that it does not
-# wait forever for an entry that retention has freed.
+# An idle reader asks for the next entry. Every ``_ASK_START_EVERY`` times it asks for the queue's start instead: it
+# must not wait forever for an entry that retention has freed.
 _ASK_START_EVERY: Final = 15
 
 
@@ -98,12 +98,12 @@ class _Tail:
 
     turn: ForkSafeLock = field(default_factory=ForkSafeLock)
     free: int | None = None
-    """A lower bound of the free numbers: all before were seen taken."""
+    """No number below this is free."""
 
 
 @dataclass(slots=True)
 class _Attempt:
-    """An entry to store; ``number`` is the one to try."""
+    """An entry to store. ``number`` is the next number to try."""
 
     partition: int
     entry: _Entry
@@ -207,7 +207,7 @@ class StoreQueue(NotificationQueue):
                 return number
 
     def _try_at_each(self, attempt: _Attempt) -> int | None:
-        """Try one number, and skip none: return None until the entry is stored."""
+        """Try one number, without skipping any; return None if the entry is not stored yet."""
         partition, number = attempt.partition, attempt.number or 0
         stored = self._entry(partition, number)
         is_ours = stored is not None and stored.mark == attempt.entry.mark
@@ -243,7 +243,7 @@ class StoreQueue(NotificationQueue):
         return None
 
     def _put_at(self, partition: int, number: int, entry: _Entry) -> bool:
-        """Return True if the entry is stored at ``number``, now or before; False if another one is."""
+        """Return True if the entry is stored at ``number``, now or before; False if another entry is there."""
         return self._hedge.run(partial(self._put_or_compare, partition, number, entry))
 
     def _put_or_compare(self, partition: int, number: int, entry: _Entry) -> bool:
@@ -259,7 +259,7 @@ class StoreQueue(NotificationQueue):
         return self.cursor(partition, offset).read()
 
     def cursor(self, partition: int, offset: int) -> QueueCursor:
-        """Return a cursor that asks for the start only now and then at the end."""
+        """Return a cursor that, at the queue's end, asks for its start only now and then."""
         return _EntryCursor(self, partition, offset)
 
     def read_entry(self, partition: int, number: int, place: int) -> list[QueuedNotification] | None:
@@ -351,7 +351,7 @@ class StoreQueue(NotificationQueue):
         start = self._start_number(partition) * ENTRY_NOTIFICATIONS
         if offset < start:
             raise DataLossError(
-                f"{self._where(partition)}: retention has freed offsets {offset} to {start - 1}; go on at {start}"
+                f"{self._where(partition)}: retention has freed offsets {offset} to {start - 1}; continue at {start}"
             )
 
     def _entry(self, partition: int, number: int) -> _Entry | None:
@@ -402,7 +402,9 @@ class StoreQueue(NotificationQueue):
 class _EntryCursor(QueueCursor):
     """Reads entry after entry, each by one GET.
 
-    At the queue's end it asks for the next entry only; it asks for the start at the first miss and now and then."""
+    At the queue's end it asks for the next entry only. At the first miss, and now and then, it asks for the queue's
+    start.
+    """
 
     def __init__(self, queue: StoreQueue, partition: int, offset: int) -> None:
         super().__init__(queue, partition, offset)

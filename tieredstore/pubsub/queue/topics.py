@@ -75,7 +75,7 @@ _TOPIC: Final = TypeAdapter(Topic)
 
 
 class Topics:
-    """The topics of a cluster in one store; raises ConfigError unless its conditional writes are atomic."""
+    """The topics of a cluster in one store. Raises ConfigError if the store's conditional writes are not atomic."""
 
     def __init__(self, store: ObjectStore, settings: Settings, *, configured: Topic | None = None) -> None:
         """``configured`` is a topic defined elsewhere, which :meth:`get` returns for its name."""
@@ -89,8 +89,8 @@ class Topics:
         self.batches: BatchSettings = settings.section(BatchSettings)
         self.folder: OwnFolder = OwnFolder(store, settings.key_prefix, self.batches.cluster)
         self.bucket_name: str = bucket_name(settings)
-        # Memory for batches of all topics, written or read. It is recycled only after the last sender, so a hanging try
-        # keeps its own.
+        # Memory for batches of all topics, written or read. It is recycled only after its last user, so a hanging
+        # upload keeps its own.
         self.memory: SlabPool = SlabPool()
         self._configured = configured
 
@@ -134,7 +134,7 @@ class Topics:
             )
 
     def has(self, name: str) -> bool:
-        """Return True if there is a topic of this name, which may be invalid as one."""
+        """Return True if there is a topic of this name. An invalid name returns False."""
         try:
             self.get(name)
         except (ConfigError, TopicNotFoundError):
@@ -283,7 +283,9 @@ class QueuedBatch:
         return self.notification.total_size
 
     def check(self, crc32: int) -> None:
-        """Raise MessageCorruptError if the object's CRC-32 differs from the notification's, if that has one."""
+        """Raise MessageCorruptError if the object's CRC-32 differs from the one in the notification, if there is
+        one.
+        """
         facts = self.notification.facts
         if facts is not None and facts.crc32 != crc32:
             raise MessageCorruptError(f"{self.key}: the object's CRC-32 differs from the one written")
@@ -321,15 +323,15 @@ class BatchLog(Closing):
         return QueuedBatch(partition, entry.offset, entry.appended_ms, key, notification)
 
     def walk(self, partition: int, begin: int | None = None, end: int | None = None) -> Iterator[QueuedBatch]:
-        """Yield the batches of the notifications of :meth:`NotificationQueue.walk`."""
+        """Yield a partition's batches, over the same offsets as :meth:`NotificationQueue.walk`."""
         for entry in self.queue.walk(partition, begin, end):
             yield self.batch_of(partition, entry)
 
     def position_before_end(self, partition: int, records: int) -> Position:
-        """Return the position of the last ``records`` of a partition, counted by the headers of their Messages.
+        """Return the position of the last ``records`` of a partition, counted by the headers of its Messages.
 
-        The start if there are fewer. Search backwards in growing steps, over no more batches than needed. Damaged
-        batches count as empty; a reader will report them.
+        Return the start if there are fewer. Search backwards in growing steps, over no more batches than needed.
+        Damaged batches count as empty; a reader will report them.
         """
         start, end = self.queue.start(partition), self.queue.end(partition)
         left, stop, width = records, end, _LOOK_BACK
@@ -364,7 +366,8 @@ class BatchLog(Closing):
             raise self.loss(batch) from error
 
     def headers(self, batch: QueuedBatch) -> Iterator[tuple[int, MessageHeader | MessageCorruptError]]:
-        """Yield each Message's number and header, or the error of the header; raise MessageCorruptError for the index.
+        """Yield each Message's number and header, or the header's error. Raise MessageCorruptError if the index is
+        damaged.
 
         Read the whole object, or only the headers of large Messages.
         """

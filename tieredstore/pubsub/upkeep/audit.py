@@ -43,7 +43,7 @@ class AuditFault(enum.StrEnum):
 class AuditFinding:
     """Requests ``first`` to ``last`` of a producer, and their place: read partition, offset and object.
 
-    They are None for a batch with unreadable headers.
+    For a batch with unreadable headers, ``producer``, ``first`` and ``last`` are None.
     """
 
     fault: AuditFault
@@ -67,7 +67,7 @@ class _Sighting:
 
     @property
     def order(self) -> tuple[int, int, int, int]:
-        """Sort key by the queues' time."""
+        """Sort key: time in the queue, then place."""
         return self.batch.appended_ms, self.batch.partition, self.batch.offset, self.number
 
     @property
@@ -120,7 +120,7 @@ class TopicAudit:
         return len(self._sightings)
 
     def run(self) -> Iterator[AuditFinding]:
-        """Yield findings: of damage batch by batch, then by producer."""
+        """Yield findings: first damage, batch by batch, then the others by producer."""
         for finding in self._findings():
             known = finding.first is not None and finding.last is not None
             self.requests[finding.fault] += (finding.last or 0) - (finding.first or 0) + 1 if known else 1
@@ -247,7 +247,7 @@ class TopicAudit:
 
 
 class _EmptyRequests:
-    """Sorted runs of request ids, queried for ascending holes."""
+    """Runs of ids of requests without records. Queries must ascend."""
 
     def __init__(self, runs: Sequence[tuple[int, int]]) -> None:
         self._runs = sorted(runs)

@@ -90,7 +90,7 @@ class AuditLog(Closing):
             return
         for entry in entries:
             yield from self._pair(partition, entry)
-        # There may be no records before the end: transaction markers and compacted ones.
+        # The rest of the offsets before the end may be transaction markers and compacted records.
         self._next[partition] = entries[-1].offset + 1 if entries else end
 
     def _pair(self, partition: int, entry: QueuedNotification) -> Iterator[AuditFinding]:
@@ -107,7 +107,9 @@ class AuditLog(Closing):
 def audit_service(
     topics: Topics, log: AuditLog, tell: Callable[[AuditFinding], None], *, look_s: float = _LOOK_S
 ) -> Service:
-    """Return a service that keeps reading and calls ``tell`` with findings; it waits for an unavailable broker."""
+    """Return a service that keeps reading and calls ``tell`` with each finding. If the broker is unavailable, it
+    waits.
+    """
     health = Health({_PAIRING: "audit topic not read to its end yet"})
 
     def follow(stop: Stop) -> None:
@@ -131,7 +133,7 @@ def audit_service(
 
 
 def _next(findings: Iterator[AuditFinding]) -> AuditFinding | None:
-    """Return the next finding. A stop may interrupt the read: the next run repeats it."""
+    """Return the next finding. A stop may interrupt the read, because the next run repeats it."""
     with nothing_under_way():
         return next(findings, None)
 
@@ -153,7 +155,9 @@ _MOST_KNOWN: Final = 2_000_000
 
 @dataclass(slots=True)
 class _Known:
-    """Audit facts of a Message and their first place; ``sent_ms`` or ``read_ms`` is None until reported."""
+    """A Message's audit facts, and where they were first reported. ``sent_ms`` and ``read_ms`` are None until
+    reported.
+    """
 
     ids_hash: bytes
     record_count: int
@@ -180,7 +184,8 @@ class _Known:
 class AuditPairs:
     """Pairs the audit records of one topic. For one thread.
 
-    A Message read before or soon after ``begin_ms`` may have been sent before it.
+    A Message that was read before or soon after ``begin_ms`` is never unannounced: it may have been sent before
+    ``begin_ms``.
     """
 
     def __init__(
@@ -235,7 +240,9 @@ class AuditPairs:
             yield _make_finding(AuditFault.LATE, request, f"read {lag_ms / 1000:.1f} s after it was sent", place)
 
     def overdue(self, now_ms: int) -> Iterator[AuditFinding]:
-        """Yield a finding for each Message whose other side is overdue, once; forget the oldest."""
+        """Yield a finding, once, for each Message that only one side has reported in time. Forget the oldest
+        Messages.
+        """
         for request, known in list(self._waiting.items()):
             if known.since_ms < now_ms - self._settle_ms or len(self._waiting) > self._most:
                 self._settled[request] = self._waiting.pop(request)

@@ -1,4 +1,4 @@
-"""Monthly costs of a topic of batches, compared with Kafka's for the same records: replicas, across zones.
+"""Monthly costs of a topic of batches, compared with those of the same records in Kafka, with replicas in other zones.
 
 The queue gives the published bytes, the price file the prices and the pattern of reading. No object is read.
 """
@@ -117,7 +117,7 @@ def topic_cost(facts: TopicFacts, prices: PriceFile, now_ms: int, batch_bytes: i
 def _estimate_published(
     facts: TopicFacts, prices: PriceFile, now_ms: int, batch_bytes: int
 ) -> tuple[float, float, float]:
-    """Return a month's bytes, batches and PUTs: by the file's throughput, or extrapolated from the last days."""
+    """Return a month's bytes, batches and PUTs, by the price file's throughput or extrapolated from the last days."""
     throughput = prices.pubsub.throughput_mib_s
     if not throughput:
         factor = MONTH_DAYS / growth_days(facts.oldest_ms, now_ms)

@@ -133,9 +133,10 @@ class GarbageCollection:
                 yield Step(Found(key, None, partition, offset), Outcome.DELETED)
 
     def _list_freed(self, retired: Retired, start: int, kept: AbstractSet[bytes]) -> list[tuple[int, str]]:
-        """Return a record's freed objects without other references.
+        """Return a record's freed objects that nothing else refers to.
 
-        Entries after the start were recorded by a run that was killed before freeing them."""
+        A run that was killed before freeing them may have recorded entries after the start.
+        """
         path = self.topic.path
         return [
             (offset, key)
@@ -149,7 +150,7 @@ class GarbageCollection:
         return (info for info, _ in self.topics.objects(self.topic))
 
     def _find_forgotten_ms(self, queue: NotificationQueue) -> int | None:
-        """Return the time before which objects may have been notified by entries that the queue has since dropped."""
+        """Return the time before which objects may have had notifications that the queue has dropped since."""
         if self.topic.queue == STORE:
             return None
         firsts: list[int] = []
@@ -207,7 +208,8 @@ def plan_gc(
 ) -> outcomes.Plan:
     """Return the plan of a run over topics, one after the other; ``names`` may be globs, and none means all.
 
-    ``warn`` is called if a queue forgets too soon. Raise ConfigError for an age at which writers may still notify.
+    ``warn`` is called if a queue drops notifications before its objects expire. Raise ConfigError for an age at which
+    writers may still notify.
     """
     age_ms = int(min_age.total_seconds() * 1000)
     chosen = topics.select(names)
@@ -260,7 +262,7 @@ _RECORD: Final = TypeAdapter(_Record)
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """Objects of batches that retention has freed, or was about to free, from their record."""
+    """A record of batches that retention has freed, or was about to free."""
 
     record: str
     retired_ms: int
@@ -289,7 +291,9 @@ def list_expired_batches(log: BatchLog, partition: int, now_ms: int) -> tuple[li
 
 
 def free_expired(log: BatchLog, expired: Sequence[QueuedBatch], until: int, now_ms: int) -> None:
-    """Free these batches, all of a partition before ``until``: record, then free, a thousand at a time."""
+    """Free these batches, all of a partition before ``until``. A thousand at a time, first record the batches, then
+    free them.
+    """
     for first in range(0, len(expired), _AT_ONCE):
         some, rest = expired[first : first + _AT_ONCE], expired[first + _AT_ONCE :]
         partition = some[0].partition

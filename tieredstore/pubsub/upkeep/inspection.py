@@ -40,7 +40,9 @@ class InspectedMessage:
 
 
 def inspect_messages(source: BatchSource, index: BatchIndex, decoder: BatchDecoder) -> Iterator[InspectedMessage]:
-    """Yield each Message in order, by one read each. It counts as undamaged only if all records decode."""
+    """Yield each Message in order, by one read each. A Message counts as undamaged only if all of its records
+    decode.
+    """
     for number in range(len(index)):
         start, stop = index.byte_range(number)
         place, header, damage = index.place(number), None, None
