@@ -1,6 +1,6 @@
 """A user's queries about offsets: the ends of a log, and the offset of a time. Each ends within the call's timeout.
 
-A module of its own, because bucket and broker together give these offsets a special meaning.
+Kept apart from the consumer, because bucket and broker together give these offsets a special meaning.
 """
 
 from __future__ import annotations

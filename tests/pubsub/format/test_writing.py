@@ -108,7 +108,7 @@ def test_a_message_that_is_stored_as_it_is_is_the_one_that_a_copy_would_be() -> 
         with pytest.raises(BufferError, match="closed"):
             body.append(b"late", None, None, None, 0)
         with pytest.raises(BufferError, match="already has its header"):
-            body.behind(b"another")
+            body.add_header(b"another")
 
 
 def test_memory_of_messages_is_used_again_and_what_somebody_still_reads_is_not() -> None:

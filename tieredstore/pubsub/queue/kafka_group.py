@@ -1,7 +1,7 @@
 """Kafka's consumer groups for a queue in Kafka: the client assigns partitions, and positions are committed offsets.
 
 A committed offset is that of the next batch's notification, as with MemQ's consumers. The place within the batch is in
-the commit's metadata, ``message/record``, which MemQ ignores. The module ``kafka_queue`` reads and writes.
+the commit's metadata, ``message/record``, which MemQ ignores. Kept apart from ``kafka_queue``, which reads and writes.
 """
 
 from __future__ import annotations
