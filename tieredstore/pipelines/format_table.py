@@ -1,4 +1,4 @@
-"""The table of formats: how to write and read files of each, their codecs and contents, and Secor's names for them."""
+"""The table of file formats: how to write and read each, its codecs and columns, and Secor's names for it."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ _HADOOPS: Final = ("none", "gzip", "zstd", "snappy", "deflate", "lz4", "bzip2")
 
 @dataclass(frozen=True, slots=True)
 class FormatKind:
-    """A row of the table."""
+    """A kind of file format: a row of ``FORMATS``."""
 
     make: Callable[[PipelineSettings], Format]
     codecs: tuple[str, ...]
-    """Codecs for its files."""
+    """Codecs that files of the format can have."""
     magic: bytes = b""
-    """First bytes of its files, if they are distinctive."""
+    """First bytes of such files, if distinctive."""
     read: Callable[[BinaryIO, BinaryIO | None], Iterator[pa.RecordBatch]] | None = None
-    """Reads such a file with its sidecar; None for text, the fallback."""
+    """Reads records from a file and its sidecar. None for text, which ``read_output`` assumes if nothing else fits."""
     sidecar_of: str = ""
-    """The suffix of its files if each has a sidecar."""
+    """Suffix of the format's files, if each has a sidecar."""
     fields: tuple[str, ...] = tuple(ENVELOPE.names)
-    """Columns that readers find in its files."""
+    """Columns that readers of the files see."""
     holds_columns: bool = True
     secor: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Secor's factories for it, each with the kind of value that it decodes to columns."""
+    """Secor's factories of the format, each with the kind of value that it decodes to columns."""
 
 
 FORMATS: Final[Mapping[str, FormatKind]] = {
@@ -112,14 +112,14 @@ FACTORIES: Final[Mapping[str, tuple[str, str]]] = {
     for short, kind in FORMATS.items()
     for name, columns in kind.secor.items()
 }
-"""Secor's factories, each with the format and the kind of value decoded to columns."""
+"""Secor's factories, each with the format's name and the kind of value that it decodes to columns."""
 
 
 def format_of(own: PipelineSettings, schemas: Schemas | None = None) -> Format:
-    """Make the format of the settings; without schemas it knows only its files' names."""
+    """Make the format of the settings. Without ``schemas`` it can only name files, not write decoded columns."""
     if ":" in own.format:
         name = own.format.replace(":", ".")
-        words = "which names no Format, as module:Class"
+        words = "which is not a Format, named as module:Class"
         inner: Format = named_class("secor.file.reader.writer.factory", name, Format, words)(own.codec)
     else:
         inner = FORMATS[own.format].make(own)
@@ -135,10 +135,10 @@ def format_of(own: PipelineSettings, schemas: Schemas | None = None) -> Format:
 def read_output(
     file: BinaryIO, name: str, *, sidecar: BinaryIO | None = None, delimiter: bytes = b"\n"
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a file in any format that pipelines write; ``name`` is for messages.
+    """Yield the records of a file in any format of pipelines. ``name`` is for errors.
 
-    Without its ``sidecar`` a text file gives only values; if the delimiter is empty too, a single one, the whole file.
-    Raises CorruptDataError for a truncated or unrecognizable file.
+    Without its ``sidecar``, a text file gives only values. With an empty delimiter too, it gives the whole file as one
+    value. Raises CorruptDataError for a truncated file or an unknown format.
     """
     start = file.read(4)
     file.seek(0)
@@ -149,4 +149,4 @@ def read_output(
     except ConfigError:
         raise
     except (pa.ArrowInvalid, OSError, EOFError, zstandard.ZstdError, StopIteration, ValueError) as error:
-        raise CorruptDataError(f"{name} cannot be read as a file of a pipeline: it is damaged, or another's") from error
+        raise CorruptDataError(f"{name} is damaged, or is not a file of a pipeline") from error

@@ -1,6 +1,6 @@
-"""The table of parsers: how to make each from the settings, its own settings, and Secor's name for it.
+"""The table of parsers: how settings make each parser, its own settings, and Secor's class names for it.
 
-A new parser is its class and its row of ``PARSERS``. A setting of its own is a field of a group that the row names.
+To add a parser, add its class and a row of ``PARSERS``. A group that the row names declares its own settings.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _SPLIT_FIELD: Final = "message.split.field.name"
 
 
 class OffsetSettings(SettingsGroup):
-    """Settings of parsers that file by offset."""
+    """Settings of parsers that choose directories by offset."""
 
     offsets_per_partition: Annotated[int, long(1), secor.HONOURED] = pydantic.Field(
-        default=10000000, alias="secor.offsets.per.partition", description="Offsets of one `offset` directory."
+        default=10000000, alias="secor.offsets.per.partition", description="Number of offsets per `offset` directory."
     )
     offsets_prefix: Annotated[str, string("without /", path_prefix), secor.HONOURED] = pydantic.Field(
         default="base_offset=",
@@ -54,24 +54,24 @@ class OffsetSettings(SettingsGroup):
 
 
 class PatternSettings(SettingsGroup):
-    """Settings of parsers that find a time by a pattern."""
+    """Settings of parsers that find the time by a pattern."""
 
-    timestamp_pattern: Annotated[str, string("a date pattern of Java's, or a regular expression"), secor.HONOURED] = (
+    timestamp_pattern: Annotated[str, string("a Java date pattern or a regular expression"), secor.HONOURED] = (
         pydantic.Field(
             default="",
             alias=_PATTERN,
-            description="For `date`, the pattern of dates; for `regex`, an expression whose first group is the time.",
+            description="For `date`, a date pattern; for `regex`, a regular expression whose first group is the time.",
         )
     )
 
 
 class SplitSettings(SettingsGroup):
-    """Settings of parsers that file by a field."""
+    """Settings of parsers that choose directories by a field."""
 
     split_field: Annotated[str, string("a field"), secor.HONOURED] = pydantic.Field(
         default="",
         alias=_SPLIT_FIELD,
-        description="Field of `split-by-field` and `avro-split-by-field`.",
+        description="Field by which `split-by-field` and `avro-split-by-field` choose directories.",
     )
     field_prefix: Annotated[str | None, string("without /", path_prefix), secor.HONOURED] = pydantic.Field(
         default=None,
@@ -91,7 +91,7 @@ class ThriftSettings(SettingsGroup):
     ] = pydantic.Field(
         default="1",
         alias="message.timestamp.id",
-        description="For `thrift`, the id of the field with the time, after the ids of its enclosing structs.",
+        description="For `thrift`, the id of the field with the time, preceded by the ids of enclosing structs.",
     )
     thrift_protocol: Annotated[
         str, string("binary, compact or Thrift's class", read_name(secor.THRIFT_PROTOCOLS)), secor.HONOURED
@@ -108,22 +108,22 @@ class ThriftSettings(SettingsGroup):
 
 @dataclass(frozen=True, slots=True)
 class ParserKind:
-    """A row of the table."""
+    """A kind of parser: a row of ``PARSERS``."""
 
     make: Callable[[PipelineSettings, Schemas], Parser]
     secor: tuple[str, ...] = ()
-    """Secor's classes for it."""
+    """Secor's class names, without prefix and suffix."""
     settings: type[SettingsGroup] | None = None
-    """Its own settings. The name of a field is part of fingerprints: do not change it."""
+    """Settings of this parser only. Fingerprints contain the field names, so never change those."""
     needs: str = ""
-    """A property that it requires."""
+    """Name of a property that the parser requires."""
     check_pattern: Callable[[str], object] | None = None
-    """Raises ConfigError for an invalid pattern of its times; such a parser has PatternSettings."""
+    """Raises ConfigError for an invalid pattern of times. Only for parsers with PatternSettings."""
     by_offset: bool = False
     by_field: bool = False
     by_time: bool = True
     schemas: Literal["", "avro", "protobuf"] = ""
-    """Kind of schema required for topics before records are filed."""
+    """Kind of schema that the parser requires for each topic."""
 
 
 def _by_time(time_of: Callable[[PipelineSettings, Schemas], Time]) -> Callable[[PipelineSettings, Schemas], Parser]:
@@ -190,7 +190,7 @@ def _check_expression(pattern: str) -> None:
     except ValueError as error:
         raise ConfigError(f"{_PATTERN} {error}") from None
     if not groups:
-        raise ConfigError(f"{_PATTERN} has no group, which is what holds the time")
+        raise ConfigError(f"{_PATTERN} has no group for the time")
 
 
 PARSERS: Final[Mapping[str, ParserKind]] = {
@@ -240,32 +240,34 @@ PARSERS: Final[Mapping[str, ParserKind]] = {
 }
 
 OWN_PARSER: Final = ParserKind(lambda own, _: _own_parser(own.filing.parser, dict(own.filing.parser_options)))
-"""The row of a user's own class."""
+"""The row for a user's own class."""
 
 
 def parser_settings() -> tuple[type[SettingsGroup], ...]:
-    """Return the groups of settings of all rows, each once."""
+    """Return the settings groups of all rows, each once."""
     return tuple(dict.fromkeys(kind.settings for kind in PARSERS.values() if kind.settings is not None))
 
 
 def kind_of(own: PipelineSettings) -> ParserKind:
-    """Return the row of the settings' parser."""
+    """Return the row for the parser that the settings name."""
     return PARSERS.get(own.filing.parser, OWN_PARSER)
 
 
 def _own_parser(name: str, options: Mapping[str, str]) -> Parser:
-    words = "which names no Parser, as module:Class"
+    words = "which is not a Parser, named as module:Class"
     own_class: type[Parser] = named_class("secor.message.parser.class", name.replace(":", "."), Parser, words)
     return own_class.from_options(options)
 
 
 def parser_of(own: PipelineSettings, schemas: Schemas | None = None) -> Parser:
-    """Make the parser of the settings; without schemas it knows only the directories."""
+    """Make the parser of the settings. Without ``schemas`` it can only handle directories, not records."""
     return kind_of(own).make(own, schemas or Schemas())
 
 
 def field_prefix_of(own: PipelineSettings) -> str:
-    """Return the prefix of directories by a field; unset, the field's name, but never a column's name."""
+    """Return the prefix of directories by a field. The default is made of the field's name and differs from its
+    column's.
+    """
     split = own.of_parser(SplitSettings)
     if split.field_prefix is not None:
         return split.field_prefix
@@ -273,7 +275,7 @@ def field_prefix_of(own: PipelineSettings) -> str:
 
 
 def partition_names(own: PipelineSettings) -> dict[str, str]:
-    """Return the names that readers take from paths (``dt`` of ``dt=``), in lower case, each with its setting."""
+    """Return the names that readers take from paths (``dt`` of ``dt=``), in lower case, each with its property."""
     kind, filing = kind_of(own), own.filing
     if kind is OWN_PARSER:
         return {}

@@ -1,4 +1,4 @@
-"""Parsers: map records to the directories they are filed in. A record without one is a bad message with a reason."""
+"""Parsers: choose the directory of each record. A record without a directory is quarantined with a reason."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ from tieredstore.pipelines.filing.times import BadMessageError, Field, Time
 __all__ = ["BadMessageError", "FieldParser", "Filed", "MessageParser", "OffsetParser", "Parser", "TimeParser"]
 
 
-_NO_DIRECTORY: Final = "its time is none that a directory can have"
-_STRAY: Final = "its parser gives an invalid directory: a part of the path is empty, . or .., or has a backslash"
+_NO_DIRECTORY: Final = "its time is missing, or outside the years that directories can have"
+_STRAY: Final = "its parser returned an invalid directory: a part of the path is empty, . or .., or has a backslash"
 
 
 @dataclass(slots=True)
 class Filed:
-    """The directories of a batch's rows: ``directories`` indexed by ``codes`` (-1: none), and why bad rows have
-    none.
-    """
+    """The directory of each row of a batch, as an index into ``directories``. Bad rows have -1 and a reason."""
 
     directories: list[str] = field(default_factory=list[str])
     codes: list[int] = field(default_factory=list[int])
@@ -33,7 +31,7 @@ class Filed:
     _numbers: dict[str, int] = field(default_factory=dict[str, int])
 
     def add(self, directory: str) -> None:
-        """File the next row in a directory."""
+        """Put the next row into a directory."""
         code = self._numbers.get(directory)
         if code is None:
             code = self._numbers[directory] = len(self.directories)
@@ -41,7 +39,7 @@ class Filed:
         self.codes.append(code)
 
     def add_run(self, directory: str, rows: int) -> None:
-        """File the next ``rows`` rows in a directory."""
+        """Put the next ``rows`` rows into a directory."""
         self.add(directory)
         self.codes.extend(self.codes[-1:] * (rows - 1))
 
@@ -51,7 +49,7 @@ class Filed:
         self.codes.append(-1)
 
     def put_aside_strays(self) -> None:
-        """Mark rows as bad whose directory would be outside the topic's, whichever parser filed them."""
+        """Mark rows as bad if their directory is outside the topic's."""
         strays = {code for code, directory in enumerate(self.directories) if not is_path(directory)}
         for row, code in enumerate(self.codes if strays else ()):
             if code in strays:
@@ -59,40 +57,42 @@ class Filed:
 
 
 class Parser(ABC):
-    """Files records. Frozen, picklable and stateless: the same records always go to the same directories."""
+    """Chooses directories for records. Frozen, picklable and stateless: the same records always get the same
+    directories.
+    """
 
     columns: tuple[str, ...] = ("offset",)
-    """The columns that it reads."""
+    """Columns of records that the parser reads."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Parser:
-        """Return a user's own parser, given the settings ``parser.*`` under their names without the prefix.
+        """Return a parser of a user's own class. ``options`` are the settings ``parser.*`` without that prefix.
 
-        By default it accepts none. Raises ConfigError for unknown or unusable options.
+        The default accepts no options. Raises ConfigError for unknown or unusable options.
         """
         for name in options:
-            raise ConfigError(f"parser.{name} is given, and {cls.__module__}:{cls.__qualname__} has no options")
+            raise ConfigError(f"parser.{name} is set, but {cls.__module__}:{cls.__qualname__} has no options")
         return cls()
 
     @abstractmethod
     def file(self, records: pa.RecordBatch) -> Filed:
-        """Return the directories of the records, relative to the topic's."""
+        """Return the directories of the records, relative to the topic's directory."""
 
     def period(self, directory: str) -> tuple[str, int] | None:  # noqa: ARG002  for those that file by time
-        """Return the directory to finalize as a whole, this one or one above it, and the end of its time (ms since the
-        epoch).
+        """Return the directory that is finalized as a whole, and the end of its period in ms since the epoch.
 
-        None for a directory without a time, which is never finalized.
+        The directory is the given one or one above it. Return None for a directory without a period, which is never
+        finalized.
         """
         return None
 
     def for_topic(self, topic: str) -> Parser:  # noqa: ARG002  for those that know schemas of topics
-        """Return the parser for a topic's records; raise ConfigError if the settings do not describe them."""
+        """Return the parser for a topic; raise ConfigError if the settings do not describe its records."""
         return self
 
 
 class MessageParser(Parser):
-    """Files message by message: the base of a user's own parser, which settings name by ``module:Class``."""
+    """Base class for a user's own parser of single messages. The settings name the class as ``module:Class``."""
 
     columns: tuple[str, ...] = ("offset", "timestamp", "key", "value")
 
@@ -102,12 +102,12 @@ class MessageParser(Parser):
     ) -> Sequence[tuple[str, str]]:
         """Return the directories of a message, outermost first, as pairs of a prefix such as ``dt=`` and a text.
 
-        The texts are escaped, so that no message chooses a path. Raise BadMessageError, or let bad data raise
-        ValueError, KeyError, TypeError ..., for a message that cannot be filed.
+        The texts are escaped, so that a message cannot choose another path. For a message that cannot be filed, raise
+        BadMessageError, or let ValueError, KeyError, TypeError and the like pass.
         """
 
     def file(self, records: pa.RecordBatch) -> Filed:
-        """File row by row."""
+        """Choose the directory of each row by ``parts``."""
         filed, untyped = Filed(), records
         columns = [untyped.column(name).to_pylist() for name in ("key", "value", "timestamp", "offset")]
         for row in zip(*columns, strict=True):
@@ -116,7 +116,7 @@ class MessageParser(Parser):
             except BadMessageError as bad:
                 filed.put_aside(str(bad))
             except ConfigError:
-                raise  # not about one message: it fails for all
+                raise  # concerns all messages, not only this one
             except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
                 # The error's text may contain the message.
                 filed.put_aside(f"its parser failed with {type(error).__name__}")
@@ -127,13 +127,13 @@ class MessageParser(Parser):
 
 @dataclass(frozen=True, slots=True)
 class OffsetParser(Parser):
-    """Files a fixed number of offsets per directory, as a backup does."""
+    """One directory per range of offsets, as for a backup."""
 
     per_directory: int = 10_000_000
     prefix: str = "base_offset="
 
     def file(self, records: pa.RecordBatch) -> Filed:
-        """File by offset alone; no message is bad."""
+        """Choose directories by offset alone; no record is bad."""
         filed = Filed()
         numbers = pc.divide(records.column("offset"), self.per_directory)
         for number, rows in runs_of(numbers):
@@ -147,15 +147,17 @@ class OffsetParser(Parser):
 
 @dataclass(frozen=True, slots=True)
 class TimeParser(Parser):
-    """Files by the record's timestamp or a time in its value; ``by_offset`` splits further by offset."""
+    """Directories by the record's timestamp, or by a time in its value. ``by_offset`` splits each directory by
+    offset.
+    """
 
     directories: TimeDirectories
     time_of: Time | None = None
-    """None: the record's timestamp."""
+    """Reads the time from the value; None: use the record's timestamp."""
     by_offset: OffsetParser | None = None
 
     def file(self, records: pa.RecordBatch) -> Filed:
-        """File minute by minute; a batch spans few."""
+        """Choose directories minute by minute: most batches span few minutes."""
         filed, untyped = Filed(), records
         times = untyped.column("timestamp") if self.time_of is None else self.time_of.quick(untyped.column("value"))
         if times is None:
@@ -191,7 +193,7 @@ class TimeParser(Parser):
             filed.add(directory)
 
     def period(self, directory: str) -> tuple[str, int] | None:
-        """Return the directory itself, or its parent if it is split by offsets."""
+        """Return the directory, or its parent if the directory is split by offset, and the end of its period."""
         path = directory if self.by_offset is None else directory.rpartition("/")[0]
         ends_ms = self.directories.end_ms(path)
         return None if ends_ms is None else (path, ends_ms)
@@ -201,7 +203,7 @@ class TimeParser(Parser):
         return self if self.time_of is None else replace(self, time_of=self.time_of.for_topic(topic))
 
     def _times(self, records: pa.RecordBatch) -> list[int | str]:
-        """Return each row's time, or the reason it has none."""
+        """Return each row's time, or the reason why it has none."""
         if self.time_of is None:
             return [time_ms if time_ms > 0 else _NO_DIRECTORY for time_ms in _integers(records, "timestamp")]
         times: list[int | str] = []
@@ -215,7 +217,7 @@ class TimeParser(Parser):
 
 @dataclass(frozen=True, slots=True)
 class FieldParser(Parser):
-    """Files by a field of the value, and below it by the value's time."""
+    """Directories by a field of the value, and below each by a time in the value."""
 
     field: Field
     directories: TimeDirectories
@@ -223,7 +225,7 @@ class FieldParser(Parser):
     prefix: str = ""
 
     def file(self, records: pa.RecordBatch) -> Filed:
-        """File row by row."""
+        """Choose the directory of each row."""
         filed = Filed()
         for value in _values(records):
             try:
@@ -234,7 +236,7 @@ class FieldParser(Parser):
         return filed
 
     def period(self, directory: str) -> tuple[str, int] | None:
-        """Return the directory itself, by the part below the field's."""
+        """Return the directory and the end of its period, which the part below the field's directory gives."""
         ends_ms = self.directories.end_ms(directory.partition("/")[2])
         return None if ends_ms is None else (directory, ends_ms)
 
@@ -259,7 +261,9 @@ class FieldParser(Parser):
 
 
 def runs_of(numbers: Any) -> Iterator[tuple[Any, int]]:
-    """Yield each run of equal adjacent numbers in a column and its length; most numbers repeat."""
+    """Yield each run of equal adjacent numbers in a column, with its length. Runs are few, since most numbers
+    repeat.
+    """
     if len(numbers):
         runs = pc.run_end_encode(numbers)
         ends = cast("list[int]", runs.run_ends.to_pylist())

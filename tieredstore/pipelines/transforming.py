@@ -1,4 +1,4 @@
-"""Transformers: change records, or drop them, before they are filed."""
+"""Transformers: user code that changes or drops records before they are filed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tieredstore.pipelines.filing.times import BadMessageError
 
 _SETTING: Final = "secor.message.transformer.class"
 _CHANGED: Final = ("key", "value", "headers")
-"""Columns that a transformer may change; offsets and times remain Kafka's."""
+"""Columns that a transformer may change; offsets and timestamps remain Kafka's."""
 
 _OF_BATCHES: Final = "_tieredstore_of_batches"
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -24,7 +24,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A record as a transformer sees it: ``dataclasses.replace`` changes key, value or headers."""
+    """A record as a transformer gets it. Use ``dataclasses.replace`` to change key, value or headers."""
 
     topic: str
     partition: int
@@ -36,36 +36,39 @@ class Message:
 
 
 class Transformer(ABC):
-    """Changes Arrow batches. Created without arguments, stateless: the same records always give the same result."""
+    """Base class of transformers of Arrow batches. Created without arguments; the same records must give the same
+    result.
+    """
 
     @abstractmethod
     def transform(self, records: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Return the rows to keep, by ascending ``offset``, with their new ``key``, ``value`` and ``headers``.
+        """Return the rows to write, by ascending ``offset``, with their new ``key``, ``value`` and ``headers``.
 
-        None drops all. Changes of ``timestamp`` and ``timestampType`` are ignored.
+        None drops all rows. Changes of ``timestamp`` and ``timestampType`` are ignored.
         """
 
 
 class MessageTransformer(ABC):
-    """Changes message by message. Created without arguments, stateless."""
+    """Base class of transformers of single messages. Created without arguments; stateless."""
 
     @abstractmethod
     def transform(self, message: Message) -> Message | None:
-        """Return the message to file, or None to drop it.
+        """Return the message to write, or None to drop it.
 
-        Raise BadMessageError, or let bad data raise ValueError, KeyError, TypeError ..., to quarantine the message.
+        To quarantine the message, raise BadMessageError. Any other exception, such as ValueError or KeyError, does the
+        same.
         """
 
 
 def of_batches(function: _Function) -> _Function:
-    """Mark a function as one of Arrow batches, like :meth:`Transformer.transform`, for a setting to name."""
+    """Mark a function as a transformer of Arrow batches, like :meth:`Transformer.transform`."""
     setattr(function, _OF_BATCHES, True)
     return function
 
 
 @dataclass(frozen=True, slots=True)
 class Transformed:
-    """The result of a batch: rows that remain, the number dropped, and reasons of bad rows by row number."""
+    """The result of a batch: remaining rows, number of dropped rows, and reasons of bad rows by row number."""
 
     records: pa.RecordBatch
     filtered: int
@@ -74,7 +77,7 @@ class Transformed:
 
 @dataclass(frozen=True, slots=True)
 class Transforming:
-    """A transformer that the settings name as ``module:name``. Picklable."""
+    """The transformer that the settings name as ``module:name``. Picklable."""
 
     name: str
 
@@ -82,7 +85,7 @@ class Transforming:
         self._function()
 
     def apply(self, records: pa.RecordBatch, topic: str, partition: int) -> Transformed:
-        """Transform a batch; raise ConfigError if the transformer invents or reorders offsets."""
+        """Transform a batch. Raise ConfigError if the transformer invents or reorders offsets."""
         function, is_of_batches = self._function()
         if not is_of_batches:
             return self._one_by_one(records, function, topic, partition)
@@ -113,7 +116,7 @@ class Transforming:
         offsets: list[int] = changed.column("offset").to_pylist()
         rows = [places.get(offset, -1) for offset in offsets]
         if -1 in rows or any(one >= other for one, other in pairwise(rows)):
-            raise ConfigError(f"{_SETTING}, {self.name}, gives other offsets than it was given, or in another order")
+            raise ConfigError(f"{_SETTING}, {self.name}, must return a part of its input's offsets, in their order")
         return Transformed(_with(records.take(pa.array(rows)), changed), records.num_rows - len(rows), {})
 
     def _row_by_row(self, records: pa.RecordBatch, function: Callable[..., Any]) -> Transformed:
@@ -151,7 +154,7 @@ class Transforming:
             if not isinstance(outcome, Message) or outcome.offset != offset:
                 raise ConfigError(f"{_SETTING}, {self.name}, must return None or the message with its offset")
             kept.append(row)
-            # Null headers stay null unless the transformer adds some.
+            # Null headers stay null if the transformer adds none.
             changed.append(outcome if outcome.headers or headers else replace(outcome, headers=()))
         batch = self._columns(records, kept, changed)
         return Transformed(batch, records.num_rows - len(kept) - len(faults), faults)
@@ -171,12 +174,12 @@ class Transforming:
         try:
             arrays = {name: pa.array(content, rows.schema.field(name).type) for name, content in contents.items()}
         except (pa.ArrowException, TypeError):
-            raise ConfigError(f"{_SETTING}, {self.name}, gives keys or values that are no bytes") from None
+            raise ConfigError(f"{_SETTING}, {self.name}, must return bytes or None as keys and values") from None
         return _replace(rows, arrays)
 
 
 def _with(rows: pa.RecordBatch, changed: pa.RecordBatch) -> Any:
-    """Return rows with the changed columns replaced."""
+    """Return rows with key, value and headers taken from ``changed``."""
     arrays = {name: changed.column(name).cast(rows.schema.field(name).type) for name in _CHANGED}
     return _replace(rows, arrays)
 
@@ -192,7 +195,7 @@ def _join(batches: list[Any], like: pa.RecordBatch) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """Return the reason without the message's content."""
+    """Return the reason to quarantine a message, without its content."""
     if isinstance(error, BadMessageError):
         return str(error)
     return f"its transformer failed with {type(cast('object', error)).__name__}"

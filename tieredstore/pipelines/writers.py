@@ -1,4 +1,4 @@
-"""Writers of records into files, JSON lines among them; the same records always give the same bytes."""
+"""Base classes of file formats and writers, and JSON lines. The same records always give the same bytes."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ ENVELOPE: Final[Any] = pa.schema(
         pa.field("headers", pa.list_(_HEADER)),
     ]
 )
-"""All columns of Spark's Kafka source, under its names."""
+"""Columns of Kafka records as Spark's Kafka source names them. Formats write these unless they decode values."""
 
 DECODED: Final = "decoded"
-"""Column of in-memory rows that holds decoded values; never written to a file."""
+"""Column that holds decoded values in memory; never written to a file."""
 
 KAFKA: Final = "kafka"
-"""Column of files with decoded values: a struct of Kafka's metadata of each record."""
+"""Column with Kafka's metadata (a struct), in files with decoded values."""
 
 
 def envelope(records: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
-    """Return records unchanged, with all of Kafka's metadata."""
+    """Return the records with all columns of ENVELOPE."""
     rows = records.num_rows
     columns = {
         "topic": pa.repeat(topic, rows),
@@ -59,18 +59,18 @@ _STREAM_ENDINGS: Final = {"none": "", "gzip": ".gz", "zstd": ".zst"}
 
 
 class FileWriter(ABC):
-    """Writes one file, and for some formats a sidecar with everything that the format cannot hold."""
+    """Writes one file; in some formats also a sidecar, a second file with the fields that the format cannot hold."""
 
     @abstractmethod
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append rows of the envelope."""
+        """Append rows with the columns of ENVELOPE."""
 
     @abstractmethod
     def close(self) -> None:
-        """Finish the file and leave it open."""
+        """Write the end of the file, but leave the file object open."""
 
     def abandon(self) -> None:
-        """Release resources without finishing the file."""
+        """Release resources; the file may stay incomplete."""
         self.close()
 
 
@@ -87,9 +87,9 @@ class Format(ABC):
 
     @property
     def writes_forward(self) -> bool:
-        """True if its writers only append and neither seek nor read back.
+        """True if the writers only append, and neither seek nor read back.
 
-        Such files stream to the store while they are written; other formats use temporary files.
+        Such a file is uploaded while it is written. Other formats write a temporary file first.
         """
         return False
 
@@ -98,80 +98,80 @@ class Format(ABC):
         """Return a writer into ``file``, and into ``sidecar`` if the format has one."""
 
     def faults(self, records: pa.RecordBatch) -> dict[int, str]:  # noqa: ARG002  most formats hold anything
-        """Return why rows cannot be written, by row number."""
+        """Return the reasons why rows cannot be written, by row number."""
         return {}
 
     def for_window(self, topic: str) -> Format:  # noqa: ARG002  for those that know schemas of topics
-        """Return the format for a window of a topic; raise ConfigError if the settings do not describe its values."""
+        """Return the format for a topic; raise ConfigError if the settings do not describe the topic's values."""
         return self
 
     def decode(self, records: pa.RecordBatch) -> tuple[Any, dict[int, str]]:
-        """Return the decoded columns besides the envelope (None for none), and the faults by row number."""
+        """Return the columns decoded from values, or None, and the faults by row number."""
         return None, self.faults(records)
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:  # noqa: ARG002  not all can
-        """Return a writer of rows with another schema than the envelope; raise ConfigError if the format cannot hold
+        """Return a writer of rows with ``schema`` in place of ENVELOPE. Raise ConfigError if the format has no
         columns.
         """
-        raise ConfigError(f"files of {self.name} do not hold columns: give parquet, orc, avro or json")
+        raise ConfigError(f"{self.name} files cannot hold columns: choose parquet, orc, avro or json")
 
 
 class BuiltIn(Format):
-    """A format of the table: its writers only append, and file names end by format and codec."""
+    """A format of this package: writers only append, and file names end in suffixes of format and codec."""
 
     suffix: ClassVar[str]
     is_stream: ClassVar[bool] = False
-    """True if the whole file is compressed rather than parts inside it."""
+    """True if the codec compresses the whole file, not blocks inside it."""
     codec: str
 
     @property
     def ending(self) -> str:
-        """The format's suffix, and the codec's if it compresses the whole file."""
+        """The suffix of the format, then that of the codec if it compresses the whole file."""
         return f"{self.suffix}{_STREAM_ENDINGS[self.codec] if self.is_stream else ''}"
 
     @property
     def writes_forward(self) -> bool:
-        """Always true."""
+        """Return True: all of these writers only append."""
         return True
 
 
 class GroupedFile(FileWriter):
-    """A file whose row groups end at the same records regardless of batch boundaries."""
+    """A file of row groups. Groups end at the same records regardless of batch boundaries."""
 
     def __init__(self, schema: Any) -> None:
         self._groups = RowGroups(schema)
 
     @abstractmethod
     def put(self, table: pa.Table) -> None:
-        """Write a group."""
+        """Write a row group."""
 
     @abstractmethod
     def end(self) -> None:
         """Write the end of the file."""
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append, group by group."""
+        """Append rows, and write each group that they complete."""
         self.append(rows, rows if "value" in rows.schema.names else None)
 
     def append(self, rows: pa.RecordBatch, records: pa.RecordBatch | None) -> None:
-        """Append rows made of ``records``, whose bytes end a group too."""
+        """Append rows decoded from ``records``. Groups also end by the bytes of those records."""
         for group in self._groups.add(rows, records):
             self.put(group)
 
     def close(self) -> None:
-        """Write the last group and the file's end."""
+        """Write the last group and the end of the file."""
         if (rest := self._groups.rest()) is not None:
             self.put(rest)
         self.end()
 
     def abandon(self) -> None:
-        """Write the file's end without the last group: nothing reads the file."""
+        """Write the end of the file without the last group: the file is discarded anyway."""
         self.end()
 
 
 @dataclass(frozen=True, slots=True)
 class JsonLines(BuiltIn):
-    """One JSON object per line: the envelope, with bytes in base64 as Spark writes them."""
+    """One JSON object per line with the columns of ENVELOPE. Bytes are in base64, as Spark writes them."""
 
     codec: str = "none"
     name: ClassVar[str] = "json"
@@ -179,11 +179,11 @@ class JsonLines(BuiltIn):
     is_stream: ClassVar[bool] = True
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
-        """Return a writer of lines into a compressed stream."""
+        """Return a writer of compressed lines."""
         return _JsonFile(compress_into(file, self.codec), _plain)
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:  # noqa: ARG002  the rows tell it
-        """Return a writer of one object of the columns per line."""
+        """Return a writer of one JSON object per row, with the decoded columns."""
         return _JsonFile(compress_into(file, self.codec), _plain_columns)
 
 
@@ -203,7 +203,7 @@ class _JsonFile(FileWriter):
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of the envelope as JSON; null fields are omitted, as Spark does."""
+    """Return a row of ENVELOPE as JSON values. Null fields are left out, as in Spark."""
     row["timestamp"] = row["timestamp"].isoformat(timespec="milliseconds").replace("+00:00", "Z")
     for name in ("key", "value"):
         if row[name] is not None:
@@ -220,7 +220,7 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain_columns(content: Any) -> Any:
-    """Return columns as JSON: bytes in base64, decimals as text, and numbers that JSON lacks by name."""
+    """Return decoded columns as JSON values: bytes in base64, decimals as text, NaN and infinities by name."""
     match content:
         case dict():
             fields = cast("dict[str, Any]", content)
@@ -242,7 +242,7 @@ def _plain_columns(content: Any) -> Any:
 
 
 class _Kept:
-    """A file that stays open when the compressing stream above it closes it."""
+    """A file that stays open when the compressor above it is closed."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -258,7 +258,9 @@ class _Kept:
 
 
 def compress_into(file: BinaryIO, codec: str) -> BinaryIO:
-    """Return a compressing stream into ``file``, which stays open when the stream closes; no time is written."""
+    """Return a stream that compresses into ``file``. Closing the stream leaves ``file`` open. Gzip headers carry no
+    time.
+    """
     kept: Any = _Kept(file)
     match codec:
         case "gzip":

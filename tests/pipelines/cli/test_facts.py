@@ -85,7 +85,7 @@ def by(transformer: str) -> dict[str, str]:
 def test_a_run_counts_the_same_in_both(kept: Kept) -> None:
     text = tieredstore("pipeline", "run", "--once", kept.file(**by("thirds"))).text
     line, sums = text.splitlines()
-    assert line == "orders-0 0 … 11: 4 records in 2 files, 4 left out, 4 put aside"
+    assert line == "orders-0 0 … 11: 4 records in 2 files, 4 dropped, 4 quarantined"
     assert re.fullmatch(r"4 records in 2 new files \(\S+ \w+\)", sums)
     other = kept.file(**by("thirds"), secor__generation="2")
     (window,), summary = rows(tieredstore("pipeline", "run", "--once", other, "--json"))
@@ -130,7 +130,7 @@ def test_the_last_number_goes_on_where_changes_ended(kept: Kept) -> None:
             [], {"changes": 0, "commit": summary["commit"]},
         )  # fmt: skip
     shown = tieredstore("pipeline", "status", file, "--after", change["commit"])
-    assert shown.text == f"nothing was done to the output behind entry {change['commit']}\n"
+    assert shown.text == f"no changes of the output after entry {change['commit']}\n"
     kept.write(3, partitions=(0,))
     assert tieredstore("pipeline", "run", "--once", file).code == 0
     (change,), later = rows(tieredstore("pipeline", "status", file, "--after", summary["commit"], "--json"))
@@ -152,9 +152,9 @@ def test_redriving_tells_of_what_stays_bad_where_and_why(kept: Kept, transformer
     assert (plans["planned"], plans["dry_run"], plans["quarantined"]) == (1, True, 4)
     text = tieredstore(*redrive).text.splitlines()
     if transformer == "thirds":
-        assert text[0] == f"orders-0 0 … 9: no messages filed, 4 stay bad in {before}"
+        assert text[0] == f"orders-0 0 … 9: no messages filed, 4 still bad in {before}"
         assert [re.sub(": .*", "", line) for line in text[1:3]] == ["  2 from offset 0 on", "  2 from offset 3 on"]
-        assert text[3:] == ["1 file parsed once more: no messages filed; 4 stay bad"]
+        assert text[3:] == ["1 file parsed again: no messages filed; 4 still bad"]
         (row,), summary = rows(tieredstore(*redrive, "--json"))
         assert (row["quarantine_key"], row["output_keys"], row["quarantined"]) == (before, [], 4)
         assert [(why["quarantined"], why["first_offset"]) for why in row["reasons"]] == [(2, 0), (2, 3)]
@@ -164,13 +164,13 @@ def test_redriving_tells_of_what_stays_bad_where_and_why(kept: Kept, transformer
         assert summary == {**TOTALS, "kept": 1, "codes": {"still_bad": 1}, **sums}
         return
     (after,) = [info.key for info in kept.store.list(f"{ROOT}_tieredstore/kept/1/quarantine/")]
-    assert text[0] == f"orders-0 0 … 9: 1 message filed, 1 left out, 2 stay bad in {after}"
-    assert text[2:] == ["1 file parsed once more: 1 message filed; 1 left out; 2 stay bad"]
+    assert text[0] == f"orders-0 0 … 9: 1 message filed, 1 dropped, 2 still bad in {after}"
+    assert text[2:] == ["1 file parsed again: 1 message filed; 1 dropped; 2 still bad"]
     assert after != before
     kept.file()
     text = tieredstore(*redrive).text.splitlines()
-    assert text == ["orders-0 0 … 6: 2 messages filed", "1 file parsed once more: 2 messages filed; none stays bad"]
-    assert tieredstore(*redrive).text == "no bad messages are put aside\n"
+    assert text == ["orders-0 0 … 6: 2 messages filed", "1 file parsed again: 2 messages filed; none still bad"]
+    assert tieredstore(*redrive).text == "no quarantined messages\n"
     sums = {"records": 0, "filtered": 0, "quarantined": 0, "files": 0}
     assert rows(tieredstore(*redrive, "--json")) == ([], {**TOTALS, **sums})
 
@@ -240,7 +240,7 @@ def test_a_replacement_shows_its_plan_and_status_who_holds_what_gave_way(kept: K
     line = ("pipeline", "backfill", file, "orders", "--from", 3, "--to", 5, "--generation", 2)
     shown = tieredstore(*line, "--replace", 1)
     assert shown.text.splitlines() == [
-        "would be written: orders-0 0 … 11 (asked: 3 … 4)",
+        "would be written: orders-0 0 … 11 (requested: 3 … 4)",
         f"would be deleted: {key}",
         f"1 window would be written; 1 file would be deleted ({human_bytes(size)})",
         "nothing was written: --yes does it",
@@ -262,11 +262,11 @@ def test_a_replacement_shows_its_plan_and_status_who_holds_what_gave_way(kept: K
     assert (summary["codes"], summary["files"]) == ({"deleted": 1, "written": 1}, 1)
     assert [key.rpartition("/")[2][:4] for key in listed(kept.store)] == ["2_0_"]
     again = tieredstore(*line, "--replace", 1).text.splitlines()
-    assert again == ["there is nothing to write"]
+    assert again == ["nothing to write"]
     table, note = tieredstore("pipeline", "status", file).text.strip().splitlines()[-2:]
     assert table.split()[:2] == ["orders", "0"]
     assert table.count("by 2") == 2
-    assert note == "orders-0: offsets 0 to 11 gave way to generation 2"
+    assert note == "orders-0: offsets 0 to 11 were replaced by generation 2"
     (row,), _ = rows(tieredstore("pipeline", "status", file, "--json"))
     assert row["replaced"] == [{"generation": 2, "first_offset": 0, "last_offset": 11}]
     other = tieredstore("pipeline", "backfill", file, "orders", "--generation", 3, "--replace", 1, "--yes")
@@ -279,9 +279,9 @@ def test_a_replacement_shows_its_plan_and_status_who_holds_what_gave_way(kept: K
     [
         (["orders"], "pipeline backfill needs FILE TOPIC --generation N, or FILE --bad-messages"),
         (["--generation", 2], "pipeline backfill needs FILE TOPIC --generation N, or FILE --bad-messages"),
-        (["--bad-messages", "orders"], "--bad-messages parses all that the pipeline put aside"),
-        (["--bad-messages", "--generation", 2], "--bad-messages parses all that the pipeline put aside"),
-        (["--bad-messages", "--from", 0], "--bad-messages parses all that the pipeline put aside"),
+        (["--bad-messages", "orders"], "--bad-messages parses all quarantined messages"),
+        (["--bad-messages", "--generation", 2], "--bad-messages parses all quarantined messages"),
+        (["--bad-messages", "--from", 0], "--bad-messages parses all quarantined messages"),
         (
             ["orders", "--generation", 2, "--from", 5, "--to", 3],
             "--from 5 is after --to 3: the window ends before it begins",

@@ -151,8 +151,8 @@ def test_a_class_of_ones_own_takes_options() -> None:
 
 
 def test_options_that_nobody_takes_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"parser\.size is given, and .*:WithoutOptions has no options"):
+    with pytest.raises(ConfigError, match=r"parser\.size is set, but .*:WithoutOptions has no options"):
         parser_of(pipeline_of(**texts({PARSER: f"{__name__}:WithoutOptions", "parser.size": "3"})).own)
-    words = r"parser\.size is for a parser of your own, and the parser is offset: leave it out"
+    words = r"parser\.size is only for a parser of your own, not for offset: leave it out"
     with pytest.raises(ConfigError, match=words):
         pipeline_of(parser__size="3")

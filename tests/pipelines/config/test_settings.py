@@ -222,9 +222,9 @@ def test_names_of_other_versions_of_secor() -> None:
 
 
 def test_source_and_output_have_to_be_named() -> None:
-    with pytest.raises(ConfigError, match="no output is named"):
+    with pytest.raises(ConfigError, match="the output is missing"):
         pipeline_from({"pipeline.name": "x", "storage.backend.class": "memory"})
-    with pytest.raises(ConfigError, match="no source is named"):
+    with pytest.raises(ConfigError, match="the source is missing"):
         pipeline_from({"pipeline.name": "x", "output.storage.backend.class": "memory"})
     live = pipeline_from(
         {"pipeline.name": "x", "output.storage.backend.class": "memory", "kafka.bootstrap.servers": "h:1"}
@@ -322,15 +322,15 @@ COLUMNS = {"columns": "json", "json.schema.*": "dt STRING, id BIGINT", "secor.me
 @pytest.mark.parametrize(
     ("properties", "words"),
     [
-        (COLUMNS, "a column 'dt', and directories have that name too: give partitioner.granularity.date.prefix"),
+        (COLUMNS, "a column 'dt', and directories have the same name: set partitioner.granularity.date.prefix"),
         ({**COLUMNS, "json.schema.*": "HR INT", "partitioner.granularity.hour": "true"}, "granularity.hour.prefix"),
         (
             {"secor.message.parser.class": "split-by-field", "message.split.field.name": "Key"},
-            "a column key, and directories have that name too: give partitioner.granularity.field.prefix",
+            "a column key, and directories have the same name: set partitioner.granularity.field.prefix",
         ),
         (
             {"secor.message.parser.class": "kafka-timestamp", "partitioner.granularity.date.prefix": "timestamp="},
-            "give partitioner.granularity.date.prefix another one",
+            "set partitioner.granularity.date.prefix to another name",
         ),
         (
             {
@@ -338,7 +338,7 @@ COLUMNS = {"columns": "json", "json.schema.*": "dt STRING, id BIGINT", "secor.me
                 "partitioner.granularity.date.prefix": "value=",
                 "secor.file.reader.writer.factory": "text",
             },
-            "files of text have a column value",
+            "text files have a column value",
         ),
     ],
 )
@@ -355,7 +355,7 @@ def test_secors_directories_of_offsets_are_a_warning_for_files_with_that_column(
     assert not caplog.text
     recipe = recipe_of(pipeline_of(**texts({**secors, "secor.file.reader.writer.factory": "orc"})))
     assert recipe.parser == OffsetParser(prefix="offset=")
-    assert "files of orc have a column offset" in caplog.text
+    assert "orc files have a column offset" in caplog.text
 
 
 def test_directories_by_a_field_are_named_for_it() -> None:

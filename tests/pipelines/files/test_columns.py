@@ -106,7 +106,7 @@ def test_messages_that_are_no_object_of_the_schema_are_aside_whole() -> None:
     data, reasons = data_and_reasons(json_columns(Parquet()), [b'{"id": 1}', *bad])
     assert sorted(reasons) == list(range(1, len(bad) + 1))
     assert set(reasons.values()) <= {
-        "its value is not JSON of its columns", "its value is no object of JSON, or has a field twice",
+        "its value is not JSON of the topic's schema", "its value is not a JSON object, or has a field twice",
     }  # fmt: skip
     assert [row["id"] for row in parquet_rows(data)] == [1]
 
@@ -308,7 +308,10 @@ def test_secors_classes_stand_for_a_format_and_its_columns() -> None:
         ({"columns": "json"}, "set json.schema.TOPIC"),
         ({"columns": "avro"}, "set schema.registry.url"),
         ({"columns": "protobuf"}, r"secor\.protobuf\.message\.class"),
-        ({"columns": "json", "json.schema.t": "a INT", "secor.file.reader.writer.factory": "text"}, "none of text"),
+        (
+            {"columns": "json", "json.schema.t": "a INT", "secor.file.reader.writer.factory": "text"},
+            "cannot be in text files",
+        ),
         ({"json.schema.t": "a MAP<STRING, INT>"}, "map"),
         ({"json.schema.t": "a"}, "missing"),
         ({"json.schema.t": "a INT, a INT"}, "twice"),

@@ -289,6 +289,6 @@ def hand_over(bodies: Bodies) -> None:
 def test_a_store_that_does_not_wait_for_the_end_is_found_out() -> None:
     inner = MemoryObjectStore()
     bodies = bodies_of(Hasty(inner))
-    with pytest.raises(StoreError, match="before all of it was written"):
+    with pytest.raises(StoreError, match="too early"):
         hand_over(bodies)
     assert left_in(inner) == []

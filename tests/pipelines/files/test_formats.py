@@ -267,5 +267,5 @@ def test_a_format_of_ones_own_is_named_by_module_and_class() -> None:
     for wrong in (f"{__name__}:Nothing", "json:JSONDecoder", "no.such.module:Class"):
         with pytest.raises(ConfigError, match=r"secor\.file\.reader\.writer\.factory"):
             format_of(pipeline_of(**texts({"secor.file.reader.writer.factory": wrong})).own)
-    with pytest.raises(ConfigError, match="is lz4, which a file of text cannot be"):
+    with pytest.raises(ConfigError, match="is lz4, which text files cannot have"):
         pipeline_of(**texts({"secor.file.reader.writer.factory": "text", "secor.compression.codec": "lz4"}))

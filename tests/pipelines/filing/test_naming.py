@@ -175,7 +175,7 @@ def test_what_was_bad_where_a_window_starts_gets_a_name_of_its_own(topic: Stored
 
 def test_a_name_that_another_file_has_is_refused_before_it_is_committed(topic: StoredTopic, store: ObjectStore) -> None:
     run_once(topic, store, of({**CHOOSY, "name.offset": "window"}))
-    with pytest.raises(ConfigError, match="pipeline backfill --bad-messages\\) with that"):
+    with pytest.raises(ConfigError, match="run pipeline backfill --bad-messages again"):
         redrive(topic, store, of(LENIENT))
     assert list(verify_output(of(CHOOSY), store)) == []
     redrive(topic, store, of({**LENIENT, "name.offset": "window"}))
@@ -236,7 +236,7 @@ def test_hashed_files_are_seen_by_all_that_looks_at_an_output(topic: StoredTopic
     assert [(one.kind, one.subject) for one in verify_output(pipeline, store)] == [("stranger", stranger)]
     other = f"{paths['13']}/2_9_{0:020}.parquet"
     store.put(other, b"x")
-    with pytest.raises(ConfigError, match="no commit log for it"):
+    with pytest.raises(ConfigError, match="has no commit log"):
         run_once(topic, store, of(HASHED, secor__generation="2"))
     store.delete([stranger, other])
     list(drop_generation(pipeline, store, dry_run=False))
@@ -308,10 +308,10 @@ def test_settings_of_places_may_change_between_runs(topic: StoredTopic, store: O
         ({"secor.s3.alter.path.date": "2026-01-02"}, "secor.s3.alternative.path is missing"),
         ({**DATED, "secor.s3.alter.path.date": "soon"}, "a day, as 2026-01-31"),
         ({**DATED, "secor.s3.alternative.path": "../x"}, "secor.s3.alternative.path"),
-        ({**DATED, "secor.message.parser.class": "offset"}, "the parser offset has none"),
-        ({**DATED, "partitioner.granularity.date.format": "yyyy-MM"}, "tells year, month and day"),
-        ({**DATED, "hive.table.prefix": "a."}, "tables of Hive need"),
-        ({**HASHED, f"hive.table.name.{TOPIC}": "a"}, "tables of Hive need"),
+        ({**DATED, "secor.message.parser.class": "offset"}, "the parser offset does not make"),
+        ({**DATED, "partitioner.granularity.date.format": "yyyy-MM"}, "with year, month and day"),
+        ({**DATED, "hive.table.prefix": "a."}, "Hive tables need"),
+        ({**HASHED, f"hive.table.name.{TOPIC}": "a"}, "Hive tables need"),
         ({**HASHED, "secor.message.parser.class": "daily-offset", "pipeline.finalize": "true"}, "daily-offset"),
         ({"name.offset": "batch"}, "file, window"),
     ],

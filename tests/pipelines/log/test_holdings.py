@@ -117,7 +117,7 @@ def test_a_backup_whose_files_gave_way_names_who_has_the_records(topic: StoredTo
     # All of it was replaced, and then dropped.
     replaced(topic, store, kept, Selected(TOPIC, 5), 8)
     list(drop_generation(with_generation(kept, 8), store, dry_run=False))
-    with pytest.raises(ConfigError, match="gave way to generation 8 of backup, which holds them no more"):
+    with pytest.raises(ConfigError, match="were replaced by generation 8 of backup, which holds them no longer"):
         from_files(store, kept, Selected(TOPIC, 5), 4)
 
 

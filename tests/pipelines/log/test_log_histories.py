@@ -158,7 +158,7 @@ def test_a_topic_that_was_created_again_gets_a_generation_of_its_own(topic: Stor
     for metadata in topic.copied:
         topic.manager.delete_log_segment_data(metadata)
     topic.copy(0, [plain_batch(range(400), 20)], partition=again)
-    with pytest.raises(ConfigError, match=rf"the topic {TOPIC} was created again.*secor\.generation"):
+    with pytest.raises(ConfigError, match=rf"the topic {TOPIC} was re-created.*secor\.generation"):
         run_once(topic, store, pipeline_of())
     assert listed_offsets(store) == list(range(300))
     run_once(topic, store, pipeline_of(secor__generation="2", output__key__prefix="second/"))

@@ -126,5 +126,5 @@ def test_of_windows_that_are_repeated_the_rest_is_written() -> None:
     assert unwritten(windows[:1], written) == []
     with pytest.raises(DataLossError, match="the commit log ends before offset 15"):
         unwritten([window(20, 30)], written)
-    with pytest.raises(ConfigError, match="created again"):
+    with pytest.raises(ConfigError, match="re-created"):
         unwritten([window(10, 20, topic_id="another")], written)

@@ -383,7 +383,7 @@ def test_one_that_comes_behind_a_drop_is_named_and_taken_away_by_the_next(
     assert listed(store) == [key]
     (problem,) = verify_output(HOURLY, store)
     assert (problem.kind, problem.subject) == ("stranger", key)
-    assert "drop it once more" in problem.words
+    assert "repeat pipeline rm" in problem.words
     assert [one.key for one in drop_generation(HOURLY, store, dry_run=True)] == [key]
     assert [one.key for one in drop_generation(HOURLY, store, dry_run=False)] == [key]
     assert listed(store) == []

@@ -222,7 +222,7 @@ def test_a_broker_that_is_away_is_a_warning_and_is_told_later(caplog: pytest.Log
     watched.close(within_s=WAIT_S)
     assert cluster.commits_made == [{("a", 0): 5}, {("b", 0): 2}]
     assert [record.message for record in caplog.records if "away" in record.message] == [
-        "commit.to.group: the broker is away; it is tried again"
+        "commit.to.group: the broker is away; retrying"
     ]
 
 

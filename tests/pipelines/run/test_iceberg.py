@@ -193,7 +193,7 @@ def test_a_run_goes_on_by_itself_where_the_catalog_was_away(
 ) -> None:
     with Runner(folder.pipeline(), Parts(folder.store, topic.manager), threads=1) as runner:
         fail_commit(monkeypatch, answer_lost)
-        with pytest.raises(StoreUnavailableError, match=r"catalog or a store of the table logs\.events is away"):
+        with pytest.raises(StoreUnavailableError, match=r"catalog or a store of the table logs\.events is unavailable"):
             list(runner.run_once())
         runner.resume()
         assert list(runner.run_once()) == []
@@ -306,7 +306,7 @@ def test_rows_that_others_have_rewritten_are_refused_before_anything_goes(topic:
     files = listed_offsets(folder.store)
     deletions: list[Callable[[], None]] = [lambda: backfill(folder, topic), lambda: drop(folder)]
     for delete in deletions:
-        with pytest.raises(ConfigError, match="drop the table in its catalog, and start again"):
+        with pytest.raises(ConfigError, match="drop the table in its catalog and restart"):
             delete()
         assert listed_offsets(folder.store) == files
     # New files are still added, and a dropped table is created again.
@@ -345,7 +345,7 @@ def test_a_dropped_generation_leaves_the_table(
 
 def test_what_cannot_be_a_table_is_refused(topic: StoredTopic, folder: Folder) -> None:
     for changes, words in (
-        ({"secor.file.reader.writer.factory": "json", "secor.compression.codec": "none"}, "needs files of parquet"),
+        ({"secor.file.reader.writer.factory": "json", "secor.compression.codec": "none"}, "needs parquet files"),
         ({"output.storage.backend.class": "memory"}, "in a folder or on S3"),
         ({"table.iceberg.name": "events"}, r"namespace\.table"),
         ({"table.iceberg.name": ""}, r"table\.iceberg\.name is missing"),

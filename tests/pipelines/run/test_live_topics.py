@@ -128,7 +128,7 @@ def test_a_topic_that_is_created_again_while_it_runs_is_no_continuation(running:
     assert running.look() == 0
     make_topic(kafka, name=running.topic)
     produce(kafka, running.topic, [Produced(None, b"of another life")] * 30)
-    with pytest.raises(ConfigError, match=rf"the topic {running.topic} was created again.*secor\.generation"):
+    with pytest.raises(ConfigError, match=rf"the topic {running.topic} was re-created.*secor\.generation"):
         running.look()
     running.check()
 
@@ -204,10 +204,13 @@ def test_a_topic_that_was_written_once_is_none_that_is_misspelt(topic: StoredTop
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"secor__kafka__topic_filter": "none.*"}, rf"'none\.\*' matches no topic in the bucket; there is '{TOPIC}'$"),
+        (
+            {"secor__kafka__topic_filter": "none.*"},
+            rf"'none\.\*' matches no topic in the bucket; topics found: '{TOPIC}'$",
+        ),
         (
             {"secor__kafka__topic_blacklist": TOPIC},
-            r"'\.\*' matches no topic in the bucket but those that secor\.kafka\.topic_blacklist leaves out",
+            r"'\.\*' matches no topic in the bucket besides those that secor\.kafka\.topic_blacklist excludes",
         ),
     ],
 )
@@ -221,13 +224,13 @@ def test_a_filter_that_matches_no_topic_fails_a_run_too(
 def test_a_bucket_without_any_topic_is_perhaps_another_one(tmp_path: Path) -> None:
     with (
         closing(StoredTopic(tmp_path)) as empty,
-        pytest.raises(ResourceNotFoundError, match=r"none at all: check key\.pre"),
+        pytest.raises(ResourceNotFoundError, match=r"no topics found: check key\.pre"),
     ):
         run_once(empty, MemoryObjectStore(), pipeline_of())
 
 
 def test_a_list_of_which_all_is_left_out_is_refused(topic: StoredTopic, store: ObjectStore) -> None:
-    with pytest.raises(ConfigError, match="leaves out each topic"):
+    with pytest.raises(ConfigError, match="excludes all topics"):
         run_once(topic, store, named(TOPIC, secor__kafka__topic_blacklist=".*"))
 
 
@@ -260,7 +263,7 @@ class TestStatus:
     def test_it_names_once_what_of_the_file_has_no_effect(self, tmp_path: Path) -> None:
         idle = {"ostrich__port": "9998", "secor__consumer__threads": "7"}
         done = self.shown(tmp_path, "--json", **idle)
-        assert done.stderr.count("accepted without effect: ostrich.port, secor.consumer.threads\n") == 1
+        assert done.stderr.count("properties without effect here: ostrich.port, secor.consumer.threads\n") == 1
         assert "accepted" not in done.text
 
     def test_it_has_a_row_and_a_sentence_for_a_topic_that_is_nowhere(self, tmp_path: Path) -> None:
@@ -282,5 +285,5 @@ class TestStatus:
         assert "did you mean 'orders'?" in done.stderr
         done = self.shown(tmp_path / "filter", "--json", secor__kafka__topic_filter="ordrs")
         assert (done.code, done.text) == (3, "")
-        assert "'ordrs' matches no topic in the bucket; there is 'orders'" in done.stderr
+        assert "'ordrs' matches no topic in the bucket; topics found: 'orders'" in done.stderr
         assert not list((tmp_path / "filter" / "output").glob(f"{ROOT}*"))

@@ -297,7 +297,7 @@ def test_a_later_epoch_below_what_is_written_stops_the_pipeline(bucket: Bucket) 
     assert run_to_end(bucket, store) == list(range(70))
     bucket.ends["orders", 0, FIRST_ID] = 25
     bucket.write(90, epochs=((0, 0), (5, 20), (7, 25)))
-    with pytest.raises(DataLossError, match="is written up to offset 69, and from offset 25 on a later leader epoch"):
+    with pytest.raises(DataLossError, match="is written up to offset 69, but from offset 25 on a later leader epoch"):
         run_to_end(bucket, store)
     assert listed_offsets(store) == list(range(70))
 

@@ -165,7 +165,7 @@ def test_uploads_that_the_store_dropped_are_written_again(topic: StoredTopic, st
     for file in entry.files[1:]:
         store.discard(file.prepared)
     other = pipeline_of(secor__max__file__size__bytes="20000", secor__offsets__per__partition="150")
-    with pytest.raises(ConfigError, match=r"committed under other settings"):
+    with pytest.raises(ConfigError, match=r"committed with other settings"):
         run_once(topic, store, other)
     run_once(topic, store, SMALL)
     assert listed_offsets(store) == list(range(300))
@@ -245,7 +245,7 @@ def test_a_commit_log_with_a_hole_or_other_bytes_is_refused(topic: StoredTopic, 
             run_once(topic, store, SMALL)
     store.put(keys[1], content)
     store.delete(keys[:1])
-    with pytest.raises(CommitLogCorruptError, match="some are missing"):
+    with pytest.raises(CommitLogCorruptError, match="entries are missing"):
         run_once(topic, store, SMALL)
 
 
@@ -266,7 +266,7 @@ def test_a_new_root_without_a_slash_is_refused_and_one_that_was_begun_so_goes_on
     topic: StoredTopic, store: ObjectStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     own = {"output__key__prefix": "kafka", "secor__max__file__size__bytes": "9000"}
-    with pytest.raises(ConfigError, match=r"'kafka', without a trailing slash.* in kafkaTOPIC/: give kafka/$"):
+    with pytest.raises(ConfigError, match=r"'kafka', without a trailing slash.* to kafkaTOPIC/: set kafka/$"):
         run_once(topic, store, pipeline_of(**own))
     assert list(store.list()) == []
     with monkeypatch.context() as before:
@@ -276,8 +276,8 @@ def test_a_new_root_without_a_slash_is_refused_and_one_that_was_begun_so_goes_on
     run_once(topic, store, pipeline_of(**own))
     run_once(topic, store, pipeline_of(**own, secor__generation="2"))
     warnings = [record.getMessage() for record in caplog.records]
-    assert [text.endswith("without a trailing slash, so that a topic's files lie in kafkaTOPIC/, as those that are "
-            "there do") for text in warnings] == [True, True]  # fmt: skip
+    assert [text.endswith("without a trailing slash, so files of a topic go to kafkaTOPIC/, as "
+            "existing files do") for text in warnings] == [True, True]  # fmt: skip
     for generation in ("1", "2"):
         assert list(verify_output(pipeline_of(**own, secor__generation=generation), store)) == []
         keys = [info.key for info in store.list(f"kafka{TOPIC}/") if f"/{generation}_" in info.key]

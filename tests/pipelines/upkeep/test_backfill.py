@@ -100,7 +100,7 @@ def test_chosen_offsets_are_written_beside_a_generation_that_goes_on(topic: Stor
             backfill(topic, store, refused)
     backfill(topic, store, Selected(TOPIC, 2, 5))
     assert offsets(store, 2) == [1, 2, 3, 4]
-    with pytest.raises(ConfigError, match="is a backfill, which does not continue"):
+    with pytest.raises(ConfigError, match="is a backfill and does not read new records"):
         run_once(topic, store, with_generation(RIGHT, 2))
     with pytest.raises(ConfigError, match="give --generation an unused number"):
         backfill(topic, store, generation=1)
@@ -120,9 +120,9 @@ def test_times_choose_offsets(topic: StoredTopic, store: ObjectStore) -> None:
 def test_a_backfill_that_is_not_done_goes_on_under_the_same_settings(topic: StoredTopic, store: ObjectStore) -> None:
     with pytest.raises(TieredStoreError):
         backfill(topic, FaultyStore(store, lambda one: one.name == "publish"), Selected(TOPIC, 0, 3))
-    with pytest.raises(ConfigError, match="begun under other settings"):
+    with pytest.raises(ConfigError, match="begun with other settings"):
         backfill(topic, store, Selected(TOPIC, 0, 3), pipeline=WRONG)
-    with pytest.raises(ConfigError, match="complete it first"):
+    with pytest.raises(ConfigError, match="first complete it"):
         backfill(topic, store, Selected(TOPIC, 0, 3), replaces=1)
     backfill(topic, store, Selected(TOPIC, 0, 5))
     assert offsets(store, 2) == [0, 1, 2, 3, 4]
@@ -191,7 +191,7 @@ def test_windows_give_way_whole_and_directories_are_complete_again(topic: Stored
     assert clean(store, 1, 2)
     # Repeating it does nothing, and neither do offsets it does not have.
     assert backfill(topic, store, Selected(TOPIC, 6, 7), replaces=1) == []
-    for generation, words in ((5, "no commit log"), (2, "by itself")):
+    for generation, words in ((5, "no commit log"), (2, "cannot replace itself")):
         with pytest.raises(ConfigError, match=words):
             backfill(topic, store, replaces=generation)
     backfill(topic, store, generation=3, replaces=2)
@@ -361,7 +361,7 @@ def test_secors_files_tell_offsets_by_their_keys_and_double_nothing(store: Objec
     list(Backfill(with_generation(by_field, 2), store, source, threads=1).run(Selected("orders")))
     keys = [key for key in listed(store) if "/2_0_" in key]
     assert sorted(offset for key in keys for offset in offsets_of(store, key)) == [100, 101, 103, 110, 111]
-    with pytest.raises(ConfigError, match="do not tell their times"):
+    with pytest.raises(ConfigError, match="do not show the times"):
         source.extents(Selected("orders", AtTime.of(datetime(2026, 1, 1, tzinfo=UTC))))
     with pytest.raises(DataLossError, match="offsets 50 to 99"):
         source.extents(Selected("orders", 50))

@@ -218,11 +218,11 @@ def test_the_broker_is_compared_with_as_far_as_it_has_it(kafka: KafkaServer) -> 
 
 
 def test_a_side_that_the_pipeline_does_not_read_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"give kafka\.bootstrap\.servers"):
+    with pytest.raises(ConfigError, match=r"set kafka\.bootstrap\.servers"):
         one_sided(pipeline_of(), "broker")
     live = pipeline_of(kafka__bootstrap__servers="h:1")
     assert one_sided(live, "broker").source is None
-    with pytest.raises(ConfigError, match=r"give storage\.backend\.class"):
+    with pytest.raises(ConfigError, match=r"set storage\.backend\.class"):
         one_sided(one_sided(live, "broker"), "bucket")
 
 

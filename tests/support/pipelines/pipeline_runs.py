@@ -43,7 +43,7 @@ def run_once(
 
 
 def redrive(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline) -> list[Redriven]:
-    """Reprocess the bad messages that were put aside, and return the results."""
+    """Parse quarantined messages again; return the results."""
     with Runner(pipeline, Parts(store, topic.manager), threads=1) as runner:
         return list(runner.redrive())
 

@@ -1,4 +1,4 @@
-"""The commands of pipelines."""
+"""The commands ``tieredstore pipeline``."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ _EFFECTS: Final[dict[str, Effect]] = {
     "run": "adds", "status": "reads", "verify": "reads", "finalize": "rewrites", "backfill": "rewrites",
     "gc": "rewrites", "rm": "rewrites",
 }  # fmt: skip
-COMMANDS: Final = (Entry("pipeline", "Topics kept as files, each record exactly once.", _EFFECTS, _pipeline),)
+COMMANDS: Final = (Entry("pipeline", "Write topics as files, each record exactly once.", _EFFECTS, _pipeline),)

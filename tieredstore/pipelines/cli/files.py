@@ -1,6 +1,6 @@
-"""Subcommands of ``tieredstore pipeline`` that act on written files.
+"""Subcommands of ``tieredstore pipeline`` that change output files.
 
-Kept apart from ``pipeline`` so that each command imports its modules only when it runs.
+Separate from ``pipeline``. Each command imports its modules only when it runs.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ _FILES: Final = Words("file", "deleted", {}, _show_file, "deleting")
 _PIECES: Final = Words(
     "piece", "deleted",
     {
-        "young": "too young, or of a task at work",
-        "committed": "committed, to be published by the next run",
-        "left": "that only the store takes away, in its own time",
+        "young": "too young: a task may be using it",
+        "committed": "committed: the next run publishes it",
+        "left": "left to the store's own cleanup",
     },
     _show_file, "collecting",
 )  # fmt: skip
 
 
 def finalize(files: PipelineFiles, *, apply: Apply, output: Json) -> None:
-    """Mark directories complete whose time is over: they get _SUCCESS, oldest first.
+    """Mark directories of past periods as complete by _SUCCESS, oldest first.
 
-    A directory's time is over once all partitions of its topic are written up to partitioner.finalizer.delay.seconds
-    after its end. Without --yes it only shows the oldest of them. A running driver of the pipeline ends with exit code
-    5; with pipeline.finalize=true it finalizes by itself.
+    A directory is complete once all partitions of its topic are written up to partitioner.finalizer.delay.seconds after
+    the end of its period. Without --yes, only show the oldest. A running driver of the pipeline ends with exit code 5;
+    with pipeline.finalize=true it marks directories by itself.
 
     Example: tieredstore pipeline finalize events.properties --yes
     """
@@ -86,9 +86,9 @@ def _finalize(files: list[Path], dry_run: bool) -> Generator[Outcome]:
 
 
 def gc(file: PipelineFile, min_age: MinAge = "24h", *, apply: Apply, output: Json) -> None:
-    """Delete files that killed runs prepared and no run will publish; no listing of a topic shows them.
+    """Delete invisible files of killed runs that no run will publish.
 
-    Without --yes it only shows the plan.
+    Without --yes, only show the plan.
 
     Example: tieredstore pipeline gc backup.properties --yes
     """
@@ -111,10 +111,10 @@ def _collect(settings: Pipeline, parts: Parts, min_age_ms: int, dry_run: bool) -
 
 
 def rm(file: PipelineFile, *, apply: Apply, output: Json) -> None:
-    """Delete all files of the pipeline's generation, and end it for good; its log records that first.
+    """Delete all files of the pipeline's generation, and end the generation for good.
 
-    Without --yes it only shows the plan. A running driver of the generation ends with exit code 5. The number cannot be
-    used again, and the log stays.
+    Without --yes, only show the plan. A running driver of the generation ends with exit code 5. The commit log stays:
+    the number of the generation cannot be used again.
 
     Example: tieredstore pipeline rm events.properties --yes
     """
@@ -135,19 +135,19 @@ def _remove(settings: Pipeline, parts: Parts, dry_run: bool) -> Generator[Outcom
 
 def backfill(
     file: PipelineFile,
-    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="The topic that is written.")] = None,
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Topic to write.")] = None,
     partitions: Partitions = None,
     generation: Annotated[
         int | None,
-        typer.Option("--generation", metavar="N", min=0, max=999999999, help="The number that the files get."),
+        typer.Option("--generation", metavar="N", min=0, max=999999999, help="Generation number of the new files."),
     ] = None,
     replaced: Annotated[
         int | None,
-        typer.Option("--replace", metavar="M", min=0, help="Generation M's files of these offsets give way."),
+        typer.Option("--replace", metavar="M", min=0, help="Replace the files of generation M for these offsets."),
     ] = None,
     backup: Annotated[Path | None, BACKUP] = None,
     bad_messages: Annotated[
-        bool, typer.Option("--bad-messages", help="Instead of offsets: the messages that were put aside as bad.")
+        bool, typer.Option("--bad-messages", help="Parse quarantined messages again; give no offsets.")
     ] = False,
     *,
     window: FromTo,
@@ -155,25 +155,26 @@ def backfill(
     apply: Apply,
     output: Json,
 ) -> None:
-    """Write chosen offsets of a topic again with the current settings, as a generation that does not continue.
+    """Write chosen offsets of a topic again, with the current settings and as a generation of their own.
 
-    Without --yes it only shows the plan. It may run beside the pipeline of this file. After a kill, the same command
-    completes it, under the same settings. --replace deletes the files of generation M for the same offsets, in whole
-    windows; before that their directories lose _SUCCESS, and get it again at the end. A running driver of generation M
-    ends with exit code 5 before the writing and again before the deletion, and may be restarted at once. With --backup
-    the records come from that pipeline's files.
+    Without --yes, only show the plan. The pipeline of FILE may run at the same time. After a kill, repeat the command
+    with the same settings to complete the work. With --backup, read the records from the files of that pipeline.
 
-    With --bad-messages the quarantined messages of the pipeline are parsed again. Those that are good now are filed
-    below the existing files, each once; the rest stays quarantined, with its reason, which is shown. A running driver
-    of the pipeline ends with exit code 5, and may be restarted.
+    --replace deletes the files of generation M for the same offsets, in whole windows. Their directories have no
+    _SUCCESS until the end. A running driver of generation M ends with exit code 5, once before the writing and once
+    before the deletion. Restart it at once.
+
+    --bad-messages parses the quarantined messages of the pipeline again. Messages that are good now are written beside
+    the existing files, each once. The others stay quarantined; the reasons are shown. A running driver of the pipeline
+    ends with exit code 5. Restart it.
 
     Example: tieredstore pipeline backfill events.properties orders --generation 2 --replace 1 --yes
     """
     if bad_messages:
         if (topic, partitions, generation, replaced, backup, window.start, window.stop) != (None,) * 7:
             raise ConfigError(
-                "--bad-messages parses all that the pipeline put aside: give FILE alone, without a topic, its offsets "
-                "or --generation"
+                "--bad-messages parses all quarantined messages of the pipeline: give only FILE, without topic, "
+                "offsets or --generation"
             )
         plan = Plan("backfill", f"bad messages of {file}", partial(_parse_again, file, work.parallel))
         again = BadMessagesTeller(BAD_MESSAGES, output.as_json, not apply.yes)
@@ -218,7 +219,7 @@ def _open_source(pipeline: Pipeline, parts: Parts, topic: str, backup: Path | No
 
 
 def _fill(work: Backfill, selected: Selected, dry_run: bool) -> Generator[Outcome]:
-    """Yield each window and the files to delete; in a plan also which offsets of a window were requested."""
+    """Yield each window and each file to delete. In a plan, windows also show which of their offsets were requested."""
     if not dry_run:
         for entry in work.run(selected):
             sizes = {file.key: file.size for file in entry.files}
@@ -250,7 +251,7 @@ def _parse_again(file: Path, threads: int | None, dry_run: bool) -> Generator[Ou
 
 
 def _of_redriven(one: Redriven) -> WindowOutcome:
-    """Return the outcome for a file. If no message is good now, nothing was written and the file stays as it is."""
+    """Return the outcome for a quarantine file. If none of its messages is good now, the file stays unchanged."""
     told = {"kind": "bad_messages", "quarantine_key": one.key, "reasons": one.reasons}
     if one.entry is not None:
         return of_written("backfill", one.window, code="parsed", **told)

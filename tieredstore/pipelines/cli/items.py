@@ -1,4 +1,4 @@
-"""Items that pipeline commands report: written windows, deleted files, complete directories."""
+"""Items in reports of pipeline commands: written windows, deleted files, complete directories."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ PipelineFiles: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowOutcome(Outcome):
-    """The outcome of a window, real or planned: its records and their files; or of a file (``name``) to delete.
+    """The outcome of a window, or of a file to delete (``name``), done or planned.
 
-    ``asked`` are the first and the last requested offset where whole windows are deleted. ``quarantine_key`` is the
-    file of its bad messages and ``reasons`` the reason for each offset, when bad messages are parsed once more.
+    ``asked`` has the first and last requested offset if the command extends them to whole windows. ``quarantine_key``
+    and ``reasons`` (by offset) are set if quarantined messages are parsed again.
     """
 
     records: int | None = None
@@ -47,7 +47,7 @@ class WindowOutcome(Outcome):
     reasons: Mapping[int, str] = field(default_factory=dict[int, str])
 
     def by_reason(self) -> list[tuple[str, list[int]]]:
-        """Return the offsets of each reason, most frequent first."""
+        """Return the reasons with their offsets, most frequent first."""
         offsets: defaultdict[str, list[int]] = defaultdict(list)
         for offset, reason in sorted(self.reasons.items()):
             offsets[reason].append(offset)
@@ -56,7 +56,7 @@ class WindowOutcome(Outcome):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryOutcome(Outcome):
-    """A directory that is complete, or would be marked so; ``statement`` registers it in Hive."""
+    """A directory that is or would be marked complete. ``statement`` is the Hive statement that adds it."""
 
     ends_ms: int
     files: int
@@ -67,7 +67,7 @@ class DirectoryOutcome(Outcome):
 def of_window(
     action: str, window: Window | WrittenWindow, *, code: str = "written", status: Status = "done", **more: Any
 ) -> WindowOutcome:
-    """Return the outcome of a window's offsets; without records it shows where a partition begins."""
+    """Return the outcome of a window. An empty window shows where a partition begins."""
     is_mark = window.start == window.stop
     return WindowOutcome(
         action=action, status=status, code="begun" if is_mark else code, topic=window.topic,
@@ -118,11 +118,13 @@ def _show_window(outcome: WindowOutcome, verb: str) -> str:
     if outcome.status == "planned":
         span = (outcome.base_offset, outcome.last_offset)
         asked = (
-            " (asked: {} … {})".format(*outcome.asked) if outcome.asked is not None and outcome.asked != span else ""
+            " (requested: {} … {})".format(*outcome.asked)
+            if outcome.asked is not None and outcome.asked != span
+            else ""
         )
         return f"{verb}: {extent}{asked}"
-    out = f", {outcome.filtered} left out" if outcome.filtered else ""
-    aside = f", {outcome.quarantined} put aside" if outcome.quarantined else ""
+    out = f", {outcome.filtered} dropped" if outcome.filtered else ""
+    aside = f", {outcome.quarantined} quarantined" if outcome.quarantined else ""
     files = counted(len(outcome.output_keys or ()), "file")
     return f"{extent}: {counted(outcome.records or 0, 'record')} in {files}{out}{aside}"
 
@@ -132,8 +134,8 @@ def _show_bad(outcome: WindowOutcome, _: str) -> str:
     bad = outcome.quarantined or 0
     if outcome.status == "planned":
         return f"would be parsed: {extent}: {counted(bad, 'message')} in {outcome.quarantine_key}"
-    out = f", {outcome.filtered} left out" if outcome.filtered else ""
-    stays = f", {bad} stay bad in {outcome.quarantine_key}" if outcome.quarantine_key is not None else ""
+    out = f", {outcome.filtered} dropped" if outcome.filtered else ""
+    stays = f", {bad} still bad in {outcome.quarantine_key}" if outcome.quarantine_key is not None else ""
     return f"{extent}: {counted(outcome.records or 0, 'message')} filed{out}{stays}"
 
 
@@ -142,15 +144,13 @@ def _show_directory(outcome: DirectoryOutcome, verb: str) -> str:
 
 
 RUN: Final = Words("window", "written", {}, _show_window, "writing", row=_WRITTEN)
-BACKFILL: Final = Words("window", "written", {}, _show_window, "writing", none="there is nothing to write", row=_AGAIN)
-BAD_MESSAGES: Final = Words(
-    "file", "parsed", {}, _show_bad, "parsing", none="no bad messages are put aside", row=_AGAIN
-)
+BACKFILL: Final = Words("window", "written", {}, _show_window, "writing", none="nothing to write", row=_AGAIN)
+BAD_MESSAGES: Final = Words("file", "parsed", {}, _show_bad, "parsing", none="no quarantined messages", row=_AGAIN)
 FINALIZE: Final = Words("path", "finalized", {}, _show_directory, "finalizing", has_sizes=False, row=_DIRECTORY)
 
 
 class WindowTeller(Teller):
-    """Reports windows and sums up their records."""
+    """Reports windows, and adds up their records."""
 
     def __init__(self, words: Words, as_json: bool, is_plan: bool) -> None:
         super().__init__(words, as_json, is_plan)
@@ -170,7 +170,7 @@ class WindowTeller(Teller):
             self.size_gone += (outcome.stored_size or 0) * (outcome.code == "deleted")
 
     def sentence(self) -> str:
-        """Return the sum of written and deleted files."""
+        """Return totals of written and deleted files."""
         would = "would be " if self.is_plan else ""
         done = f"{counted(self.counts['written'], 'window')} {would}written"
         if not self.is_plan:
@@ -181,14 +181,14 @@ class WindowTeller(Teller):
 
 
 _REASONS: Final = 5
-"""Reasons shown per file without ``--json``."""
+"""Maximum number of reasons shown per file without ``--json``."""
 
 
 class BadMessagesTeller(WindowTeller):
-    """Reports files of bad messages."""
+    """Reports quarantine files."""
 
     def tell(self, outcome: Outcome) -> None:
-        """Report a file and why its messages are still bad."""
+        """Report a file, and the reasons of messages that are still bad."""
         super().tell(outcome)
         if self.as_json or not isinstance(outcome, WindowOutcome):
             return
@@ -206,14 +206,14 @@ class BadMessagesTeller(WindowTeller):
         files, bad = counted(self.counts.total(), "file"), self.sums["quarantined"]
         if self.is_plan:
             return f"{counted(bad, 'message')} in {files} would be parsed"
-        out = f"; {self.sums['filtered']} left out" if self.sums["filtered"] else ""
-        stays = f"{bad} stay bad" if bad else "none stays bad"
-        return f"{files} parsed once more: {counted(self.sums['records'], 'message')} filed{out}; {stays}"
+        out = f"; {self.sums['filtered']} dropped" if self.sums["filtered"] else ""
+        stays = f"{bad} still bad" if bad else "none still bad"
+        return f"{files} parsed again: {counted(self.sums['records'], 'message')} filed{out}; {stays}"
 
 
 @contextmanager
 def open_pipeline(file: Path) -> Generator[tuple[Pipeline, Parts]]:
-    """Open the pipeline of a file and its stores."""
+    """Open the pipeline of a settings file, and its stores."""
     from tieredstore.pipelines.config.settings import load_pipeline
 
     pipeline = load_pipeline(file)
@@ -225,7 +225,9 @@ def open_pipeline(file: Path) -> Generator[tuple[Pipeline, Parts]]:
 
 @contextmanager
 def open_runner(file: Path, *, threads: int | None = None, take_over: int | None = None) -> Generator[Runner]:
-    """Open the pipeline of a file for this process, by default with as many threads as cores."""
+    """Open a runner of a settings file's pipeline in this process. The default of ``threads`` is the number of
+    cores.
+    """
     with open_pipeline(file) as (pipeline, parts):
         from tieredstore.pipelines.run.runner import Runner
         from tieredstore.query.topic_scan import default_parallelism

@@ -1,6 +1,6 @@
-"""``tieredstore pipeline``: topics kept as files, each record exactly once.
+"""The command ``tieredstore pipeline``: topics as files, each record exactly once.
 
-Each command imports its modules only when it runs.
+Each subcommand imports its modules only when it runs.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.upkeep.comparison import Against as Compared
     from tieredstore.pipelines.upkeep.inspection import OutputProblem, PartitionStatus, Verification
 
-app: Final = typer.Typer(no_args_is_help=True, help="Topics kept as files, each record exactly once.")
+app: Final = typer.Typer(no_args_is_help=True, help="Write topics as files, each record exactly once.")
 
 
 class Against(enum.StrEnum):
-    """Source to compare an output with."""
+    """The side of the source to compare an output with."""
 
     BUCKET = "bucket"
     BROKER = "broker"
@@ -55,28 +55,32 @@ class Against(enum.StrEnum):
 
 @app.callback()
 def pipeline() -> None:
-    """Topics kept as files, each record exactly once."""
-    # Users of a subcommand see properties without effect even without -v.
+    """Write topics as files, each record exactly once."""
+    # Show properties without effect even without -v.
     logging.getLogger("tieredstore.pipelines.config.settings").setLevel(logging.INFO)
 
 
 @dataclass(frozen=True, slots=True)
 class OnSpark(Group):
-    """How a pipeline runs on Spark."""
+    """Options for a pipeline that runs on Spark."""
 
     PANEL: ClassVar[str] = "Spark"
     conf: Annotated[
-        list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's, like its master.")
+        list[str] | None,
+        typer.Option("--conf", metavar="NAME=VALUE", help="Spark setting, such as spark.master=local[4]."),
     ] = None
     checkpoint: Annotated[
         str | None,
-        typer.Option("--checkpoint", metavar="URI", help="A folder for Spark's notes; without it, a temporary one."),
+        typer.Option("--checkpoint", metavar="URI", help="Folder for Spark's checkpoint; the default is temporary."),
     ] = None
     drain: Annotated[
-        int, typer.Option("--drain", metavar="SECONDS", min=0, max=86400, help="How long the end may take.")
+        int,
+        typer.Option(
+            "--drain", metavar="SECONDS", min=0, max=86400, help="How long the last batch may take after SIGTERM."
+        ),
     ] = 30
     listen: Annotated[
-        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Answer /metrics, /healthz and /readyz there.")
+        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Serve /metrics, /healthz and /readyz here.")
     ] = None
 
     def run(self, files: list[Path], threads: int | None, take_over: int | None, *, json_logs: bool) -> int:
@@ -85,12 +89,12 @@ class OnSpark(Group):
             address = None if self.listen is None else host_and_port(self.listen)
         except ValueError:
             shown = repr(excerpt(self.listen or ""))
-            raise ConfigError(f"--listen is {shown}: give a host and a port, as 127.0.0.1:9464") from None
+            raise ConfigError(f"--listen is {shown}: give host and port, such as 127.0.0.1:9464") from None
         from tieredstore.spark.pipelines import runs
 
         settings = {part.partition("=")[0]: part.partition("=")[2] for part in self.conf or ()}
         if wrong := [name for name, value in settings.items() if not name.startswith("spark.") or not value]:
-            raise ConfigError(f"--conf {wrong[0]} is no setting of Spark's: give spark.NAME=VALUE")
+            raise ConfigError(f"--conf {wrong[0]} is not a Spark setting: give spark.NAME=VALUE")
         log_lines(as_json=json_logs)
         spark = runs.session(threads, settings)
         code = runs.pipeline_service(
@@ -106,7 +110,7 @@ def run(
     once: Once = False,
     take_over: Annotated[
         int | None,
-        typer.Option("--take-over", metavar="N", min=0, help="Seal generation N, and go on where it ends."),
+        typer.Option("--take-over", metavar="N", min=0, help="Seal generation N and continue where it ends."),
     ] = None,
     *,
     spark: OnSpark,
@@ -114,22 +118,24 @@ def run(
     work: Work,
     output: Json,
 ) -> None:
-    """Write what is due, batch by batch: on Spark until stopped, or with --once in this process, without Spark.
+    """Write records to files in batches: on Spark until stopped, or, with --once, in this process without Spark.
 
-    A batch is committed before any of its files is visible, so that anyone listing the output sees each record exactly
-    once, however often this is killed. SIGTERM lets the current batch finish. Exit code 4 if a batch has too many bad
-    messages, 5 if another process runs the pipeline, 75 if store or broker were unavailable for too long.
+    A batch is committed before any of its files becomes visible. Anyone listing the output sees each record exactly
+    once, however often this process is killed. SIGTERM lets the current batch finish. Exit code 4 if a batch has too
+    many bad messages, 5 if another process runs the pipeline, 75 if store or broker were unavailable for too long.
 
-    With --take-over this generation begins where generation N ends, and N is sealed: a running driver of N stops.
+    With --take-over, this generation begins where generation N ends. A running driver of N stops.
 
     Example: tieredstore pipeline run backup.properties --once
     """
     if not once:
         if output.as_json:
-            raise ConfigError("--json is for --once; a running pipeline logs JSON with --json-logs")
+            raise ConfigError("--json is only for --once; without it, --json-logs logs JSON")
         raise typer.Exit(spark.run(files, work.parallel, take_over, json_logs=json_logs))
     if spark.conf or spark.checkpoint or spark.listen:
-        raise ConfigError("--conf, --checkpoint and --listen are for Spark, which --once does without: leave them out")
+        raise ConfigError(
+            "--conf, --checkpoint and --listen are for Spark, but --once does not use Spark: leave them out"
+        )
     plan = Plan("run", f"{len(files)} pipelines", partial(_run_once, files, work.parallel, take_over))
     tell_all(plan.apply, WindowTeller(RUN, output.as_json, is_plan=False))
 
@@ -146,19 +152,19 @@ def status(
     file: PipelineFile,
     after: Annotated[
         int | None,
-        typer.Option("--after", metavar="N", min=-1, help="List changes to the output after entry N of its log."),
+        typer.Option("--after", metavar="N", min=-1, help="List changes to the output after log entry N."),
     ] = None,
     *,
     output: Output,
 ) -> None:
-    """Show how far each partition is written, and how much of its log is not: offsets, and since when.
+    """Show how far each partition is written, and its lag in offsets and seconds.
 
-    SEC is the age of the latest written record, by its own time, if some are unwritten. A named topic that does not
-    exist has a row without numbers; exit code 3 if there is nothing else. Lost offsets are named on stderr as long as
-    the next run would fail on them; offsets whose files were replaced are named below the table.
+    SEC is the age of the latest written record, by its timestamp, if there are unwritten records. A named topic that
+    does not exist has a row without numbers; exit code 3 if no other row exists. stderr names lost offsets as long as
+    the next run would fail on them. Offsets whose files were replaced are listed below the table.
 
-    With --after it shows instead the changes of the output, entry by entry, to follow it without listing it. Pass the
-    number of the last line to the next call's --after; -1 shows all.
+    With --after, show the changes of the output instead, so that you can follow it without listing it. Pass the last
+    number shown to --after in the next call; -1 shows all changes.
 
     Example: tieredstore pipeline status backup.properties
     """
@@ -189,7 +195,7 @@ def status(
     now_ms = time.time_ns() // 1_000_000
     row = _status_row(now_ms, lost)
     if output.as_json:
-        # A topic that does not exist has null in every other column.
+        # A topic that does not exist has null in all other fields.
         nothing = dict.fromkeys(row.names)
         for line in [*map(row.json, rows), *({**nothing, "topic": topic} for topic in absent)]:
             print_json_line(line)
@@ -199,7 +205,7 @@ def status(
     cells = [*map(row.cells, rows), *([topic, *["-"] * 8] for topic in absent)]
     print_table(row.columns, cells, wide=output.wide)
     print_lines(
-        f"{row.topic}-{row.partition}: offsets {one.first} to {one.last} gave way to generation {one.generation}"
+        f"{row.topic}-{row.partition}: offsets {one.first} to {one.last} were replaced by generation {one.generation}"
         for row in rows
         for one in row.replaced
     )
@@ -211,7 +217,7 @@ def _show_changes(file: Path, after: int, *, as_json: bool) -> None:
         from tieredstore.pipelines.run.generation import commit_log_of
 
         log = commit_log_of(settings, parts.store)
-        # Entries that show nothing count too, so that they are not read again.
+        # Count all entries, also those without a change, so that the next call does not read them again.
         last, count = max(log.read().number, after), 0
         for change in changes_since(log, after):
             last, count = max(last, change.number), count + 1
@@ -222,15 +228,15 @@ def _show_changes(file: Path, after: int, *, as_json: bool) -> None:
     if as_json:
         print_json_line({"summary": {"changes": count, "commit": last}})
     elif not count:
-        print_lines([f"nothing was done to the output behind entry {after}"])
+        print_lines([f"no changes of the output after entry {after}"])
 
 
 _DONE: Final = {
     "finalize": "is complete",
-    "replacing": "is not complete: files of it are being replaced",
-    "replaced": "may be complete again: files of it were replaced",
+    "replacing": "is incomplete: its files are being replaced",
+    "replaced": "may be complete again: its files were replaced",
 }
-"""Words for the directories of a change."""
+"""Text for each directory of a change, by kind."""
 _CHANGE: Final[Row[Change]] = Row(
     field("commit", lambda one: one.number),
     field("kind", lambda one: one.kind),
@@ -255,20 +261,19 @@ def _change_lines(change: Change) -> list[str]:
 @app.command()
 def verify(
     file: PipelineFile,
-    sizes_only: Annotated[bool, typer.Option("--sizes-only", help="List, and read no file.")] = False,
+    sizes_only: Annotated[bool, typer.Option("--sizes-only", help="Compare names and sizes; read no file.")] = False,
     against: Annotated[
-        Against | None, typer.Option("--against", help="Look also whether each record that this still has is there.")
+        Against | None, typer.Option("--against", help="Also compare records with this side of the source.")
     ] = None,
     *,
     output: Json,
 ) -> None:
-    """Check the output against the commit log: each file exists and is intact, and there is no other.
+    """Check the output against the commit log: each file must exist and be intact, without any other files.
 
-    With --against each window is read again, and compared with its files: offsets, keys and values. The report tells
-    how many files were read, and what was not checked: without a commit log, as for Secor's output, whether any file is
-    missing.
+    With --against, read each window again and compare its offsets, keys and values with its files. The report says what
+    was read and what was not checked. Without a commit log, as for Secor's output, missing files cannot be detected.
 
-    Exit code 4 if something is wrong, 3 if the generation has nothing.
+    Exit code 4 if a problem is found, 3 if the generation has neither log nor files.
 
     Example: tieredstore pipeline verify backup.properties --against bucket
     """
@@ -286,7 +291,9 @@ def verify(
     else:
         print_lines(f"{one.kind:<8}  {one.subject} {one.words}" for one in problems)
         if against is not None and more is not None:
-            print_lines([f"{counted(more.compared, 'offset')} compared with the {against}; {more.gone} are not there"])
+            print_lines(
+                [f"{counted(more.compared, 'offset')} compared with the {against}; {more.gone} not in the {against}"]
+            )
         print_lines(_read_lines(verification, against is not None))
         print_lines([counted(len(problems), "problem") if problems else "no problems found"])
     if problems:
@@ -307,7 +314,7 @@ _PROBLEM: Final[Row[OutputProblem]] = Row(
 
 
 def _read_lines(verification: Verification, is_compared: bool) -> list[str]:
-    """Return what was checked, and what was not."""
+    """Return lines about what was checked and what was not."""
     size = f"{human_bytes(verification.read_size)} of {human_bytes(verification.size)}"
     lines = [f"{verification.read_files} of {counted(verification.files, 'file')} read in full ({size})"]
     if not verification.has_log:
@@ -320,7 +327,7 @@ def _read_lines(verification: Verification, is_compared: bool) -> list[str]:
 
 
 def _compare(settings: Pipeline, against: Against, problems: list[OutputProblem]) -> Compared:
-    """Add problems from the comparison with the log; return what was compared."""
+    """Add the problems found by comparing files with the source; return the comparison."""
     from tieredstore.pipelines.run.stores import open_parts
     from tieredstore.pipelines.upkeep import comparison as comparing
 
@@ -332,7 +339,7 @@ def _compare(settings: Pipeline, against: Against, problems: list[OutputProblem]
 
 
 def _count_held(count: int, row: PartitionStatus) -> str:
-    """Return the number of present items, or the generation that replaced all of them."""
+    """Return the number of files or records, or the generation that has replaced all of them."""
     return str(count) if count or not row.replaced else f"by {row.replaced[-1].generation}"
 
 

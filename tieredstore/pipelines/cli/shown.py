@@ -1,6 +1,6 @@
-"""Files of pipelines for ``show`` with ``-c PIPELINE``: their records and origins.
+"""Files of pipelines for ``show -c PIPELINE``: their records and origins.
 
-Kept apart from the commands because ``show`` imports it by an entry point.
+Separate from the commands, because ``show`` loads this module by an entry point.
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ def _show(asked: Asked) -> Generator[Shown]:
 
 
 def _sources_of(asked: Asked, file: Path, stack: ExitStack) -> Rows[Origin]:
-    """Return origins by the commit log; for files outside it, such as Secor's, by the names of their partition's
-    files.
-    """
+    """Return the origin of a file from the commit log, or else, as for Secor's files, from file names."""
     settings, parts = stack.enter_context(open_pipeline(file))
     from tieredstore.pipelines.run.selection import query_of
     from tieredstore.pipelines.upkeep.origins import Backup, origins_of

@@ -1,4 +1,6 @@
-"""Chapters of a pipeline's settings, named as Secor names them: filing, groups, naming, tables, limits."""
+"""Groups of pipeline settings: filing, consumer groups, naming, tables, limits. Names are Secor's where Secor has
+one.
+"""
 
 from __future__ import annotations
 
@@ -42,23 +44,26 @@ _PARSER_NAMES: Final = {name: name for name in PARSERS} | {
 
 
 class FilingSettings(SettingsGroup):
-    """How records are filed; settings of single parsers stand with their rows in ``parser_table``."""
+    """Settings that choose directories of records. Settings of one parser only are in ``parser_table``."""
 
     parser_options: tuple[tuple[str, str], ...] = ()
-    """``parser.*`` for a user's own parser: pairs of name (without the prefix) and text."""
+    """Properties ``parser.*`` for a user's own parser, as pairs of the name without prefix and the text."""
 
     parser: Annotated[
         str, string("a short name, Secor's class, or module:Class", read_name(_PARSER_NAMES, own=True)), secor.HONOURED
     ] = Field(
         default="offset",
         alias="secor.message.parser.class",
-        description=f"What records are filed by: {', '.join(PARSERS)}. Your own class gets the properties `parser.*`.",
+        description=f"Parser that chooses directories: {', '.join(PARSERS)}. Your own class gets the properties "
+        "`parser.*`.",
     )
     hours: Annotated[bool, BOOLEAN, secor.HONOURED] = Field(
-        default=False, alias="partitioner.granularity.hour", description="Directories of hours within days."
+        default=False, alias="partitioner.granularity.hour", description="Directories of hours below those of days."
     )
     minutes: Annotated[bool, BOOLEAN, secor.HONOURED] = Field(
-        default=False, alias="partitioner.granularity.minute", description="Directories of minutes within hours."
+        default=False,
+        alias="partitioner.granularity.minute",
+        description="Directories of minutes below those of hours.",
     )
     date_prefix: Annotated[str, string("without /", path_prefix), secor.HONOURED] = Field(
         default="dt=", alias="partitioner.granularity.date.prefix", description="Prefix of directories of days."
@@ -69,13 +74,13 @@ class FilingSettings(SettingsGroup):
     minute_prefix: Annotated[str, string("without /", path_prefix), secor.HONOURED] = Field(
         default="min=", alias="partitioner.granularity.minute.prefix", description="Prefix of directories of minutes."
     )
-    date_format: Annotated[str, string("a date pattern of Java's"), secor.HONOURED] = Field(
+    date_format: Annotated[str, string("a Java date pattern"), secor.HONOURED] = Field(
         default="yyyy-MM-dd", alias="partitioner.granularity.date.format", description="Pattern of days."
     )
-    hour_format: Annotated[str, string("a date pattern of Java's"), secor.HONOURED] = Field(
+    hour_format: Annotated[str, string("a Java date pattern"), secor.HONOURED] = Field(
         default="HH", alias="partitioner.granularity.hour.format", description="Pattern of hours."
     )
-    minute_format: Annotated[str, string("a date pattern of Java's"), secor.HONOURED] = Field(
+    minute_format: Annotated[str, string("a Java date pattern"), secor.HONOURED] = Field(
         default="mm", alias="partitioner.granularity.minute.format", description="Pattern of minutes."
     )
     zone: Annotated[str, string("a time zone", _time_zone), secor.HONOURED] = Field(
@@ -84,8 +89,8 @@ class FilingSettings(SettingsGroup):
     strict: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="secor.parser.strict",
-        description="Treat as bad the messages that Secor files leniently: JSON that is not UTF-8 or has raw control "
-        "characters, numbers as text with blanks or fractions, text after a date.",
+        description="Treat messages as bad that Secor accepts: JSON that is not UTF-8 or has raw control characters, "
+        "numbers as text with blanks or fractions, text after a date.",
     )
     timestamp_name: Annotated[str, string("a field"), secor.HONOURED] = Field(
         default="timestamp", alias="message.timestamp.name", description="Field with the time."
@@ -98,16 +103,16 @@ class FilingSettings(SettingsGroup):
     descriptor_set: Annotated[str, string("a file")] = Field(
         default="",
         alias="protobuf.descriptor.set",
-        description="Output of `protoc --include_imports --descriptor_set_out`, for `protobuf`.",
+        description="File that `protoc --include_imports --descriptor_set_out` wrote, for `protobuf`.",
     )
 
     def field_path(self, name: str = "") -> tuple[str, ...]:
-        """Return the path of names to a field of a schema; by default to the time's field."""
+        """Return the path of names to a field of a schema, by default to the field with the time."""
         return tuple((name or self.timestamp_name).split(self.timestamp_separator or "."))
 
 
 def _group(text: str) -> str:
-    """Kafka accepts any name; a control character in one is a slip."""
+    """Return a group's name. Kafka accepts any text, but a control character is certainly a mistake."""
     if not text or len(text) > 255 or not text.isprintable():
         raise ValueError
     return text
@@ -127,26 +132,26 @@ def _node(text: str) -> str:
 
 
 class GroupSettings(SettingsGroup):
-    """Consumer groups: the one to start from, and the one that gets the published offsets."""
+    """Consumer groups: the group to start from, and the group that receives published offsets."""
 
     starting_group: Annotated[str, string("group:NAME", _start)] = Field(
         default="",
         alias="startingOffsets",
-        description="Consumer group whose offsets new partitions start at; unset: "
+        description="Consumer group whose committed offsets are the start of new partitions; unset: "
         "`kafka.new.consumer.auto.offset.reset`.",
     )
     group_storage: Annotated[str, choice("kafka", "zookeeper"), secor.HONOURED] = Field(
         default="kafka",
         alias="kafka.offsets.storage",
-        description="Location of that group's offsets: Kafka, or ZooKeeper, as in Secor.",
+        description="Where the offsets of the group in `startingOffsets` are: in Kafka, or, as Secor's, in ZooKeeper.",
     )
-    zookeeper: Annotated[str, string("host:port, several parted by commas"), secor.HONOURED] = Field(
-        default="", alias="zookeeper.quorum", description="Servers of that ZooKeeper; not used otherwise."
+    zookeeper: Annotated[str, string("host:port, several separated by commas"), secor.HONOURED] = Field(
+        default="", alias="zookeeper.quorum", description="ZooKeeper servers, only for `startingOffsets`."
     )
     zookeeper_path: Annotated[str, string("a node's path", _node), secor.HONOURED] = Field(
         default="",
         alias="kafka.zookeeper.path",
-        description="Node above its `/consumers/GROUP/offsets/TOPIC/PARTITION`; unset or `/`: none.",
+        description="ZooKeeper node above `/consumers/GROUP/offsets/TOPIC/PARTITION`; unset or `/`: none.",
     )
     commit_group: Annotated[str, string("a group's name", _group)] = Field(
         default="",
@@ -173,30 +178,33 @@ def _root(text: str) -> str:
 
 
 class NamingSettings(SettingsGroup):
-    """The parts of keys besides topic and directory."""
+    """Settings of keys, besides topic and directory."""
 
     name_offset: Annotated[str, choice("file", "window")] = Field(
         default="file",
         alias="name.offset",
-        description="Offset in file names: the first of the file; or, as in Secor, the first of its window.",
+        description="Offset in file names: the first offset of the file, or, as in Secor, of its window.",
     )
     hashed: Annotated[bool, BOOLEAN, secor.HONOURED] = Field(
         default=False,
         alias="secor.s3.prefix.md5hash",
-        description="Begin keys with four digits of the MD5 of topic and directory, in any store.",
+        description="Begin keys with four hexadecimal digits of the MD5 of topic and directory, in any store.",
     )
     alternative_root: Annotated[str, string("a path", _root), secor.HONOURED] = Field(
         default="",
         alias="secor.s3.alternative.path",
-        description="Replaces `output.key.prefix` for directories of later days; a slash is added.",
+        description="Key prefix in place of `output.key.prefix` from the day `secor.s3.alter.path.date` on; a slash is "
+        "added.",
     )
     alternative_since: Annotated[str, string("a day, as 2026-01-31", _day), secor.HONOURED] = Field(
-        default="", alias="secor.s3.alter.path.date", description="First of these days; unset: none."
+        default="",
+        alias="secor.s3.alter.path.date",
+        description="First day of `secor.s3.alternative.path`; unset: none.",
     )
 
 
 class TableSettings(SettingsGroup):
-    """The table that the files belong to."""
+    """The Hive or Iceberg table that lists the files."""
 
     hive_prefix: Annotated[
         str,
@@ -205,58 +213,58 @@ class TableSettings(SettingsGroup):
     ] = Field(
         default="",
         alias="hive.table.prefix",
-        description="Prefix of Hive tables of topics without `hive.table.name.TOPIC`.",
+        description="Prefix of the Hive table of a topic without `hive.table.name.TOPIC`; the topic's name follows.",
     )
 
     kind: Annotated[str, choice("none", "iceberg")] = Field(
         default="none",
         alias="table",
-        description=f"iceberg: each batch's files are added to a table of Iceberg; `{CATALOG}*` says in which catalog.",
+        description=f"`iceberg` adds the files of each batch to an Iceberg table; `{CATALOG}*` configures its catalog.",
     )
     name: Annotated[str, string("namespace.table", matcher(r"(?a)(\w+\.)+\w+"))] = Field(
-        default="", alias="table.iceberg.name", description="Name of that table; it is created if it is absent."
+        default="", alias="table.iceberg.name", description="Name of the Iceberg table; created if absent."
     )
     catalog: Annotated[str, string("letters, digits, _ and -", matcher(r"(?a)[\w-]+"))] = Field(
         default="default",
         alias="table.iceberg.catalog",
-        description="Name of the catalog: an entry of pyiceberg's own settings, or any.",
+        description="Name of the Iceberg catalog: any, or an entry of pyiceberg's own configuration.",
     )
 
 
 def hive_tables(rest: Mapping[str, str], reader: SettingsReader) -> tuple[tuple[str, str], ...]:
-    """Return Hive's tables by topic; note invalid table names."""
+    """Return the Hive table of each topic; note invalid table names."""
     tables = {name.removeprefix(HIVE_TABLE): text.strip() for name, text in rest.items() if name.startswith(HIVE_TABLE)}
     for topic, table in tables.items():
         if not topic or not re.fullmatch(r"(\w+\.)?\w+", table, re.ASCII):
             name = f"{HIVE_TABLE}{topic}"
             reader.problems.append(
-                SettingProblem(name, f"{shown_name(name)} is no table's name: give [database.]table")
+                SettingProblem(name, f"{shown_name(name)} is not the name of a table: give [database.]table")
             )
     return tuple(sorted(tables.items()))
 
 
 def catalog_properties(rest: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return pyiceberg's catalog properties; any of them may be a secret."""
+    """Return properties for pyiceberg's catalog; any of them may be a secret."""
     return tuple(sorted((name.removeprefix(CATALOG), text) for name, text in rest.items() if name.startswith(CATALOG)))
 
 
 def find_table_fault(
     own: TableSettings, naming: NamingSettings, file_format: str, output: Settings, hive: Sequence[object]
 ) -> str:
-    """Return why files of this output cannot be registered in the table or in Hive's tables; empty if they can."""
+    """Return why tables cannot list files of this output; return an empty text if they can."""
     if (naming.hashed or naming.alternative_since) and (hive or own.hive_prefix):
         return (
-            "tables of Hive need all directories of a topic below one: leave secor.s3.prefix.md5hash and "
-            "secor.s3.alter.path.date out, or hive.table.*"
+            "Hive tables need all directories of a topic below one: leave out secor.s3.prefix.md5hash and "
+            "secor.s3.alter.path.date, or hive.table.*"
         )
     if own.kind == "none":
         return ""
     if file_format != "parquet":
-        return f"table=iceberg needs files of parquet, and these are {file_format}: leave one of the two out"
+        return f"table=iceberg needs parquet files, not {file_format}: leave out table or the file format"
     if output.storage_backend not in {"filesystem", "s3"}:
-        return "table=iceberg needs an output in a folder or on S3: other stores are not known to it"
+        return "table=iceberg needs an output in a folder or on S3"
     if not output.endpoint.is_default:
-        return "table=iceberg needs an output with one place and the usual layout: leave output.rsm.config.* out"
+        return "table=iceberg needs an output with one place and the usual layout: leave out output.rsm.config.*"
     return ""
 
 
@@ -267,17 +275,17 @@ def regex(text: str) -> str:
 
 
 class LimitSettings(SettingsGroup):
-    """Sizes, ages and numbers that end files."""
+    """Limits of size, age and number at which files end."""
 
     max_file_bytes: Annotated[int, long(1), secor.HONOURED] = Field(
         default=200000000,
         alias="secor.max.file.size.bytes",
-        description="Bytes of the log of a window; a file ends at the record that reaches it.",
+        description="Bytes of the log per window. A file ends with the record that reaches this number.",
     )
     max_file_age_s: Annotated[int, long(0), secor.HONOURED] = Field(
         default=3600,
         alias="secor.max.file.age.seconds",
-        description="Seconds from the first unwritten record until it is written.",
+        description="Seconds that records wait at most before they are written.",
     )
     max_file_records: Annotated[int, long(0)] = Field(
         default=0, alias="max.file.records", description="Records at which a file ends; 0: no limit."
@@ -285,35 +293,36 @@ class LimitSettings(SettingsGroup):
     minute_mark: Annotated[int, integer(0, 59), secor.HONOURED] = Field(
         default=0,
         alias="secor.upload.minute_mark",
-        description="Minute of each hour at which all records seen before are written.",
+        description="Minute of each hour at which all records seen before it are written.",
     )
     minute_mark_filter: Annotated[str, string("a regular expression", regex), secor.HONOURED] = Field(
         default="",
         alias="secor.kafka.upload_at_minute_mark.topic_filter",
-        description="Topics with that minute; unset: none.",
+        description="Topics to which `secor.upload.minute_mark` applies; unset: none.",
     )
     upload_on_shutdown: Annotated[bool, BOOLEAN, secor.HONOURED] = Field(
         default=False,
         alias="secor.upload.on.shutdown",
-        description="Write all records before a service stops.",
+        description="Write all available records before a service stops.",
     )
     is_deterministic: Annotated[bool, BOOLEAN, secor.HONOURED] = Field(
         default=False,
         alias="secor.upload.deterministic",
-        description="End all files of a partition together, by the next two limits instead of size and minute.",
+        description="End all files of a partition together: at the next two limits, not by file size and minute mark.",
     )
     max_payload_bytes: Annotated[int, long(0), secor.HONOURED] = Field(
         default=0,
         alias="secor.max.input.payload.size.bytes",
-        description="Bytes of all values at which these files end; 0: no limit.",
+        description="For deterministic uploads, bytes of all values at which files end; 0: no limit.",
     )
     max_range_ms: Annotated[int, long(0), secor.HONOURED] = Field(
         default=0,
         alias="secor.max.file.timestamp.range.millis",
-        description="Time span in ms of all records at which these files end; 0: no limit.",
+        description="For deterministic uploads, range of timestamps in ms at which files end; 0: no limit.",
     )
     max_open_files: Annotated[int, long(-1), secor.HONOURED] = Field(
         default=-1,
         alias="secor.max.file.count",
-        description="Maximum of open files of a window; beyond it the stalest ends. -1: no limit.",
+        description="Maximum number of open files per window. Beyond it, the file written least recently ends. -1: no "
+        "limit.",
     )

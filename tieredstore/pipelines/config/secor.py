@@ -1,4 +1,4 @@
-"""Secor's properties: honoured, without effect here, or refused with the alternative."""
+"""Secor's properties: which are honoured, which have no effect here, and which are refused."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Final
 
 WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "aws.proxy.": "",
-    "include": "files are not included: give all properties in one",
+    "include": "put all properties into one file",
     "kafka.client.className": "",
-    "kafka.consumer.": "of Kafka's old consumer",
+    "kafka.consumer.": "for Kafka's old consumer",
     "kafka.dual.commit.enabled": "progress is in the commit log; commit.to.group shows it in Kafka",
     "kafka.fetch.": "",
     "kafka.message.iterator.className": "",
@@ -28,13 +28,13 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "ostrich.port": "",
     "parquet.": "row groups end at fixed numbers of records and bytes",
     "qubole.": "",
-    "secor.consumer.threads": "windows are written side by side, by as many threads as there are cores",
+    "secor.consumer.threads": "as many threads as there are cores write windows in parallel",
     "secor.enable.qubole": "",
     "secor.file.reader.Delimiter": "",
-    "secor.finalizer.lookback.periods": "all directories that are over are finalized, however old",
+    "secor.finalizer.lookback.periods": "all directories of past periods are finalized, however old",
     "secor.gs.upload.direct": "",
-    "secor.kafka.group": "progress is in the commit log; startingOffsets=group:NAME continues at that group's offsets",
-    "secor.local.log.delete.age.hours": "temporary files go with their process",
+    "secor.kafka.group": "progress is in the commit log; startingOffsets=group:NAME starts at a group's offsets",
+    "secor.local.log.delete.age.hours": "a process deletes its temporary files when it ends",
     "secor.max.message.size.bytes": "",
     "secor.messages.per.second": "",
     "secor.monitoring.": "",
@@ -44,55 +44,55 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "secor.s3.filesystem": "",
     "secor.swift.": "",
     "secor.topic_partition.forget.seconds": "",
-    "secor.upload.class": "files go through the project's stores",
+    "secor.upload.class": "output.storage.backend.class chooses the store",
     "secor.upload.last.seen.offset": "",
-    "secor.upload.manager.class": "files go through the project's stores",
+    "secor.upload.manager.class": "output.storage.backend.class chooses the store",
     "secor.upload.secor.upload.last.seen.offset": "",
     "secor.zookeeper.path": "",
     "statsd.": "",
     "swift.": "",
     "tsdb.": "",
-    "zookeeper.": "of ZooKeeper only zookeeper.quorum is used, for startingOffsets",
+    "zookeeper.": "only startingOffsets uses ZooKeeper, by zookeeper.quorum",
 }
-"""Names, or prefixes that end in a dot, with a note where one is needed."""
+"""Properties without effect here, with a note for some. A name that ends in a dot is a prefix."""
 
 REFUSED: Final[Mapping[str, str]] = {
     "aws.access.key": "give output.storage.aws.access.key.id",
     "aws.client.pathstyleaccess": "give output.storage.s3.path.style.access.enabled",
     "aws.endpoint": "give output.storage.s3.endpoint.url",
     "aws.region": "give output.storage.s3.region",
-    "aws.role": "give the credentials of the role by the SDK's own ways",
+    "aws.role": "give credentials of the role to the AWS SDK, for example by its environment variables",
     "aws.secret.key": "give output.storage.aws.secret.access.key",
-    "aws.session.token": "give credentials by the SDK's own ways",
-    "aws.sse.": "let the bucket encrypt by its own default",
+    "aws.session.token": "give credentials to the AWS SDK, for example by its environment variables",
+    "aws.sse.": "set a default encryption for the bucket",
     "cloud.service": "name the store by output.storage.backend.class",
     "kafka.seed.broker.host": "give kafka.bootstrap.servers",
     "kafka.seed.broker.port": "give kafka.bootstrap.servers",
-    "message.timestamp.skew.max.ms": "a message is filed by the time that it has, however far off: leave it out",
-    "message.timestamp.required": "a message without a usable time is a bad message",
+    "message.timestamp.skew.max.ms": "messages are filed by their own time, however far off: leave it out",
+    "message.timestamp.required": "a message without a usable time is always bad: leave it out",
     "secor.file.age.youngest": "a file's age is that of the first unwritten record: leave it out",
     "secor.gs.": "give output.storage.gcs.*",
     "secor.s3.bucket": "give output.storage.s3.bucket.name",
-    "secor.s3.path": "give output.key.prefix, ended by a slash",
+    "secor.s3.path": "give output.key.prefix with a slash at its end",
     "secor.topic.message.format.": (
-        "messages of Protocol Buffers are read in their binary form; for topics of JSON use a separate pipeline "
-        "with the parser json"
+        "Protocol Buffers messages are read in binary form; for topics of JSON use a separate pipeline with the parser "
+        "json"
     ),
     "secor.azure.": "give output.storage.azure.*",
 }
-"""Names or prefixes, with the alternative."""
+"""Refused properties, each with the way out. A name that ends in a dot is a prefix."""
 
 HONOURED: Final = "a property of Secor's"
-"""Mark in the annotation of a setting: Secor has the same name. All other settings are ours alone."""
+"""Mark in a setting's annotation: Secor has a property of this name. Settings without it exist only here."""
 
 HONOURED_BEGINNINGS: Final = ("hive.table.name.TOPIC", "schema.registry.*", "kafka.new.consumer.*")
-"""Prefixes whose continuation the user chooses, besides schemas of topics."""
+"""More honoured names. The user chooses TOPIC and the part after each prefix."""
 
 ALSO_CALLED: Final[Mapping[str, str]] = {
     "secor.hive.prefix": "hive.table.prefix",
     "secor.hive.table.name.": "hive.table.name.",
 }
-"""Names, or prefixes that end in a dot, that some versions of Secor use for a property with another name here."""
+"""Names in some versions of Secor, each with the name used here. A name that ends in a dot is a prefix."""
 
 WRITER: Final = "secor.file.reader.writer.factory"
 CODEC: Final = "secor.compression.codec"
@@ -104,7 +104,7 @@ HARMLESS: Final[Mapping[str, frozenset[str]]] = {
     "kafka.seed.broker.port": frozenset({"9092"}),
     "message.timestamp.required": frozenset({"true"}),
 }
-"""Values of refused properties that request nothing: Secor's own files contain them."""
+"""Values with which refused properties are accepted: they change nothing, and Secor's sample files contain them."""
 
 PARSERS: Final = "com.pinterest.secor.parser."
 WRITERS: Final = "com.pinterest.secor.io.impl."
@@ -130,9 +130,9 @@ _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[ntrsf])")
 
 
 def delimiter_bytes(text: str) -> bytes:
-    """Return the bytes of a delimiter's setting, in UTF-8; raise ValueError for half a surrogate pair.
+    """Return the bytes of a delimiter in UTF-8. Raise ValueError for half a surrogate pair.
 
-    Control characters are written as escapes of Java's properties, since settings are trimmed.
+    The settings file trims texts, so control characters are written as escapes of Java's properties.
     """
     plain = _ESCAPE.sub(lambda escape: _BLANKS.get(escape[0]) or chr(int(escape[1], 16)), text)
     return plain.encode("utf-16", "surrogatepass").decode("utf-16").encode()
@@ -143,21 +143,22 @@ def _delimiter_text(delimiter: str) -> str:
 
 
 def read_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return a file's properties under the names read here, without empty ones.
+    """Return the properties of a file under the names used here, without empty ones.
 
-    Three are meaningful when empty: files are not compressed, no delimiter separates their values, and directories by a
-    field have no prefix.
+    Three properties mean something when they are empty: files are not compressed, values have no delimiter, and
+    directories by a field have no prefix.
     """
     given: dict[str, str] = {}
     for name, text in properties.items():
         if text.strip():
             ours = _ours(name)
-            # If both names are set, the one read here wins.
+            # If both names are set, the name used here wins.
             if ours == name or not properties.get(ours, "").strip():
                 given[ours] = text
     if CODEC in properties and CODEC not in given:
         given[CODEC] = "none"
-    # A blank is a valid delimiter. One of Secor's two text formats ignores the setting and uses a new line.
+    # A blank is a valid delimiter. Secor's DelimitedTextFile format ignores this property and ends values with a new
+    # line.
     delimiter = properties.get(DELIMITER, "\n")
     if delimiter.strip() or (delimiter != "\n" and (delimiter or _parts_by_setting(given))):
         given[DELIMITER] = _delimiter_text(delimiter)
@@ -178,7 +179,7 @@ def _parts_by_setting(given: Mapping[str, str]) -> bool:
 
 
 def entry_of(name: str, table: Mapping[str, str]) -> str | None:
-    """Return the table's entry for a property, by its name or its prefix; None if it has none."""
+    """Return the table's entry for a property, by its name or by a prefix; None without an entry."""
     if name in table:
         return table[name]
     return next((words for start, words in table.items() if start.endswith(".") and name.startswith(start)), None)

@@ -1,4 +1,4 @@
-"""Settings of a pipeline: one file, with the bucket to read and the store to write."""
+"""Settings of a pipeline, from one file: its own, those of the bucket to read, and those of the output."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ _CODEC_NAMES: Final = {codec: codec for kind in FORMATS.values() for codec in ki
 
 
 class PipelineSettings(SettingsGroup):
-    """The records that a pipeline reads and the files that it writes; further settings are in chapters."""
+    """The pipeline's own settings: the records that it reads and the files that it writes. Groups have further
+    settings.
+    """
 
     filing: FilingSettings = FilingSettings()
     groups: GroupSettings = GroupSettings()
@@ -85,9 +87,9 @@ class PipelineSettings(SettingsGroup):
     table: TableSettings = TableSettings()
     limits: LimitSettings = LimitSettings()
     parsers: tuple[SettingsGroup, ...] = tuple(group() for group in parser_settings())
-    """Settings of single parsers, as the rows of ``parser_table`` declare them."""
+    """Settings of one parser each, declared in ``parser_table``."""
     schemas: str = ""
-    """Digest of the files that settings name: not a property, but part of the fingerprint."""
+    """Digest of the schema files. It is no property, but part of the fingerprint."""
 
     name: Annotated[str, string("letters, digits, ., _ and -", matcher(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"))] = Field(
         alias="pipeline.name", description="Name of the pipeline; its commit log is stored under it."
@@ -95,16 +97,16 @@ class PipelineSettings(SettingsGroup):
     generation: Annotated[int, integer(0, 999999999), secor.HONOURED] = Field(
         default=1,
         alias="secor.generation",
-        description="Part of file names; generations run in parallel, each with its commit log.",
+        description="Part of file names. Each generation has its own commit log, and several can run in parallel.",
     )
     topic_filter: Annotated[str, string("a regular expression", regex), secor.HONOURED] = Field(
-        default=".*", alias="secor.kafka.topic_filter", description="Topics to read: the whole name matches."
+        default=".*", alias="secor.kafka.topic_filter", description="Topics to read; must match the whole name."
     )
-    topic_list: Annotated[str, string("names parted by commas"), secor.HONOURED] = Field(
+    topic_list: Annotated[str, string("names separated by commas"), secor.HONOURED] = Field(
         default="", alias="kafka.new.consumer.topic.list", description="Topics to read, by name."
     )
     topic_blacklist: Annotated[str, string("a regular expression", regex), secor.HONOURED] = Field(
-        default="", alias="secor.kafka.topic_blacklist", description="Topics to leave out."
+        default="", alias="secor.kafka.topic_blacklist", description="Topics to exclude."
     )
     starting: Annotated[str, choice("earliest", "latest"), secor.HONOURED] = Field(
         default="earliest",
@@ -114,19 +116,19 @@ class PipelineSettings(SettingsGroup):
     isolation: Annotated[str, choice("read_committed", "read_uncommitted"), secor.HONOURED] = Field(
         default=DEFAULT_ISOLATION,
         alias="kafka.new.consumer.isolation.level",
-        description="Leave out records of open and aborted transactions, or not.",
+        description="`read_committed` leaves out records of open and aborted transactions.",
     )
     format: Annotated[
         str, string("a short name, Secor's class, or module:Class", read_name(_FORMAT_NAMES, own=True)), secor.HONOURED
     ] = Field(
         default="parquet",
         alias="secor.file.reader.writer.factory",
-        description=f"What files are written: {', '.join(FORMATS)}.",
+        description=f"Format of files: {', '.join(FORMATS)}.",
     )
     columns: Annotated[str, choice("none", "json", "avro", "protobuf")] = Field(
         default="none",
         alias="columns",
-        description="Format of values that become columns; none: values are kept unchanged.",
+        description="Format of values to decode into columns; none: values stay unchanged.",
     )
     codec: Annotated[
         str,
@@ -137,34 +139,34 @@ class PipelineSettings(SettingsGroup):
         secor.HONOURED,
     ] = Field(default="zstd", alias="secor.compression.codec", description="Compression of files; empty: none.")
     extension: Annotated[str, string("begins with a dot", matcher(r"\.[A-Za-z0-9._-]{1,40}")), secor.HONOURED] = Field(
-        default="", alias="secor.file.extension", description="Extension of files; unset: by format and codec."
+        default="", alias="secor.file.extension", description="Extension of file names; unset: by format and codec."
     )
     delimiter: Annotated[
         str, string("a text; \\n, \\t, \\r, \\s, \\f and \\uXXXX are escapes", _delimiter), secor.HONOURED
     ] = Field(
         default="\\n",
         alias="secor.file.writer.Delimiter",
-        description="Delimiter after each value in text files; empty: none.",
+        description="Text after each value in text files; empty: none.",
     )
     outage_s: Annotated[int, long(0)] = Field(
         default=3600,
         alias="outage.seconds",
-        description="Seconds that a service waits for an unavailable store or broker; then it ends with exit code 75.",
+        description="Seconds that a service waits for an unavailable store or broker before it ends with exit code 75.",
     )
     max_bad_messages: Annotated[int, long(-1), secor.HONOURED] = Field(
         default=1000,
         alias="secor.consumer.max_bad_messages",
-        description="Maximum of bad messages in a batch; with more, nothing of it appears. -1: no limit.",
+        description="Maximum number of bad messages in a batch. With more, the batch is not written. -1: no limit.",
     )
     finalize: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="pipeline.finalize",
-        description="Finalize directories whose time is over in each run: they get `_SUCCESS`.",
+        description="In each run, mark directories of past periods as complete by `_SUCCESS`.",
     )
     finalizer_delay_s: Annotated[int, long(0), secor.HONOURED] = Field(
         default=3600,
         alias="partitioner.finalizer.delay.seconds",
-        description="Seconds after a directory's time, by the times of records, until it is finalized.",
+        description="Seconds from the end of a directory's period, by timestamps of records, until it is marked.",
     )
     transformer: Annotated[
         str,
@@ -173,19 +175,19 @@ class PipelineSettings(SettingsGroup):
     ] = Field(
         default="",
         alias="secor.message.transformer.class",
-        description="Changes messages, or leaves them out, before they are filed.",
+        description="Changes or drops messages before they are filed.",
     )
     frame: Annotated[str, string("module:function", matcher(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"))] = Field(
         default="",
         alias="frame",
-        description="Function that transforms the records as a DataFrame, on Spark alone.",
+        description="Function that transforms the records as a DataFrame; only on Spark.",
     )
     local_path: Annotated[str, string("a folder"), secor.HONOURED] = Field(
         default="", alias="secor.local.path", description="Folder for files before they are uploaded."
     )
 
     def of_parser(self, group: type[_GroupT]) -> _GroupT:
-        """Return the settings that a row of ``parser_table`` declares."""
+        """Return the parser settings of this group."""
         return next(one for one in self.parsers if isinstance(one, group))
 
 
@@ -207,13 +209,13 @@ def own_properties() -> Iterator[tuple[str, FieldInfo, Kind]]:
 
 
 def _broken_rules(own: PipelineSettings) -> Iterator[tuple[str, str]]:
-    """Yield each property that does not fit the others, with the reason."""
+    """Yield each property that conflicts with others, with the reason."""
     kind, groups, limits = kind_of(own), own.groups, own.limits
     yield from _broken_parser(own)
     yield from _broken_files(own)
     yield from _broken_directories(own)
     if own.finalize and own.naming.hashed and kind.by_offset and kind.by_time:
-        yield "pipeline.finalize", "excludes secor.s3.prefix.md5hash where daily-offset parts the days"
+        yield "pipeline.finalize", "excludes secor.s3.prefix.md5hash with the parser daily-offset"
     if groups.starting_group and groups.group_storage == "zookeeper" and not groups.zookeeper:
         yield "zookeeper.quorum", "is missing; startingOffsets with kafka.offsets.storage=zookeeper needs it"
     if own.table.kind == "iceberg" and not own.table.name:
@@ -242,23 +244,24 @@ def _broken_parser(own: PipelineSettings) -> Iterator[tuple[str, str]]:
             yield kind.needs, str(error).removeprefix(f"{kind.needs} ")
     if kind is not OWN_PARSER:
         for name, _ in filing.parser_options:
-            yield f"{_PARSER}{name}", f"is for a parser of your own, and the parser is {filing.parser}: leave it out"
+            yield f"{_PARSER}{name}", f"is only for a parser of your own, not for {filing.parser}: leave it out"
 
 
 def _broken_files(own: PipelineSettings) -> Iterator[tuple[str, str]]:
     if (kind := FORMATS.get(own.format)) is not None:
         if own.columns != "none" and not kind.holds_columns:
-            yield "columns", f"are none of {own.format}: give parquet, orc, avro or json"
+            yield "columns", f"cannot be in {own.format} files: choose parquet, orc, avro or json"
         if own.codec not in kind.codecs:
-            words = f"which a file of {own.format} cannot be: give one of {', '.join(kind.codecs)}"
+            words = f"which {own.format} files cannot have: choose {', '.join(kind.codecs)}"
             yield "secor.compression.codec", f"is {own.codec}, {words}"
     if own.frame and (own.columns != "none" or own.transformer):
-        yield "frame", "excludes columns and secor.message.transformer.class: let it do their work"
+        yield "frame", "excludes columns and secor.message.transformer.class: let the frame function do their work"
 
 
 def _broken_directories(own: PipelineSettings) -> Iterator[tuple[str, str]]:
-    """Yield faults of the directories of times, and of the other root from a given day: without days Secor fails at
-    the first file.
+    """Yield faults of the patterns of directories by time, and of the alternative path from a given day on.
+
+    The alternative path needs days. Without them Secor fails at the first file.
     """
     naming = own.naming
     for level in ("date", "hour", "minute"):
@@ -275,26 +278,28 @@ def _broken_directories(own: PipelineSettings) -> Iterator[tuple[str, str]]:
     if not naming.alternative_root:
         yield "secor.s3.alternative.path", "is missing; secor.s3.alter.path.date needs it"
     if not kind_of(own).by_time:
-        yield "secor.s3.alter.path.date", "needs directories of days, and the parser offset has none"
+        yield "secor.s3.alter.path.date", "needs directories of days, which the parser offset does not make"
     codes = java_format(own.filing.date_format, "partitioner.granularity.date.format")
     has_day = all(any(code in codes for code in codes_of) for codes_of in (("%Y", "%y"), ("%m",), ("%d",)))
     if "/" in codes or not has_day:
         yield (
             "secor.s3.alter.path.date",
-            "needs a partitioner.granularity.date.format that tells year, month and day in one level",
+            "needs a partitioner.granularity.date.format with year, month and day in one level",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """One pipeline: its own settings, the bucket to read (None: only the broker), the Kafka client, and the output."""
+    """A pipeline: its own settings, and those of its source, Kafka client and output. ``source`` is None without a
+    bucket.
+    """
 
     own: PipelineSettings
     output: Settings
     source: Settings | None
     client: tuple[tuple[str, str], ...] = ()
     tables: tuple[tuple[str, str], ...] = ()
-    """Hive's tables, by topic."""
+    """Hive tables by topic."""
     schemas: Schemas = field(default_factory=Schemas)
     catalog: tuple[tuple[str, str], ...] = ()
     """Properties for pyiceberg's catalog, secrets included."""
@@ -304,24 +309,24 @@ class Pipeline:
 
 
 def with_generation(pipeline: Pipeline, generation: int) -> Pipeline:
-    """Return the same pipeline as another generation."""
+    """Return the pipeline with another generation number."""
     return replace(pipeline, own=pipeline.own.model_copy(update={"generation": generation}))
 
 
 def load_pipeline(path: Path | str) -> Pipeline:
-    """Return the pipeline that a file describes; ConfigError lists every problem."""
+    """Read a pipeline from a .properties file. Raise ConfigError with all problems of the file."""
     return pipeline_from(read_properties(path), base_dir=Path(path).absolute().parent, source=str(path))
 
 
 def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None, source: str = "pipeline") -> Pipeline:
-    """Return the pipeline that a mapping describes; relative paths start from ``base_dir``."""
-    # Secor's own files leave most names empty.
+    """Return the pipeline of these properties. Relative paths start from ``base_dir``."""
+    # Secor's sample files leave most properties empty.
     given = secor.read_properties(properties)
     own_names = {name for name, _, _ in own_properties()}
     output = {name.removeprefix(_OUTPUT): text for name, text in given.items() if name.startswith(_OUTPUT)}
     stored = {name: text for name, text in given.items() if name.startswith(_SOURCE)}
     rest = {name: text for name, text in given.items() if name not in stored and not name.startswith(_OUTPUT)}
-    # Secor's columnar writers decode values.
+    # Secor's columnar writers decode values to columns.
     _, columns = FACTORIES.get(rest.get(secor.WRITER, "").strip(), ("", "none"))
     implied = {} if columns == "none" else {"columns": columns}
     own = implied | {name: text for name, text in rest.items() if name in own_names}
@@ -344,11 +349,11 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
     settings = settings.model_copy(update={"schemas": schemas.digest})
     if not output:
         raise ConfigError(
-            f"{source}: no output is named: give output.storage.backend.class and the settings of that store"
+            f"{source}: the output is missing: set output.storage.backend.class and the settings of that store"
         )
     if not stored and _SERVERS not in client:
         raise ConfigError(
-            f"{source}: no source is named: give the bucket's storage.backend.class, kafka.bootstrap.servers, or both"
+            f"{source}: the source is missing: set the bucket's storage.backend.class, kafka.bootstrap.servers, or both"
         )
     written = settings_from(output, base_dir=base_dir, source=f"{source}, output.*")
     if refusal := find_table_fault(settings.table, settings.naming, settings.format, written, tables):
@@ -370,27 +375,27 @@ def _read_settings(reader: SettingsReader, parser_options: Mapping[str, str]) ->
     fields: dict[str, object] = {name: one for name, one in chapters.items() if one is not None}
     fields["parsers"] = tuple(one for group in parser_settings() if (one := reader.read(group)) is not None)
     own = reader.read(PipelineSettings, fields=fields)
-    # Settings that are wrong by themselves would be reported twice.
+    # Report conflicts only if each setting is valid by itself: otherwise some would be reported twice.
     for name, why in _broken_rules(own) if own is not None and not reader.problems else ():
         reader.note(name, why)
     return reader.result(own)
 
 
 def _check_groups(own: PipelineSettings, client: Mapping[str, str], source: str) -> None:
-    """Raise ConfigError if groups are kept in Kafka but no broker is set."""
+    """Raise ConfigError if offsets of groups are in Kafka but no broker is set."""
     if _SERVERS in client:
         return
     if own.groups.commit_group:
-        raise ConfigError(f"{source}: commit.to.group needs a broker: give kafka.bootstrap.servers")
+        raise ConfigError(f"{source}: commit.to.group needs a broker: set kafka.bootstrap.servers")
     if own.groups.starting_group and own.groups.group_storage == "kafka":
         raise ConfigError(
-            f"{source}: startingOffsets needs a broker: give kafka.bootstrap.servers, or, for offsets in ZooKeeper, "
+            f"{source}: startingOffsets needs a broker: set kafka.bootstrap.servers, or, for offsets in ZooKeeper, "
             "kafka.offsets.storage=zookeeper and zookeeper.quorum"
         )
 
 
 def _schemas(rest: Mapping[str, str], own: PipelineSettings, base_dir: Path, source: str) -> Schemas:
-    """Return the schemas of values from files and registry; empty unless a setting needs them."""
+    """Return the schemas that the settings need, from files and registry."""
     wanted = {name: text for name, text in rest.items() if name.startswith(OF_TOPICS)}
     decoded = {kind_of(own).schemas, own.columns}
     if "avro" in decoded:
@@ -413,7 +418,7 @@ def _schemas(rest: Mapping[str, str], own: PipelineSettings, base_dir: Path, sou
 
 
 def _sort_out(rest: Mapping[str, str], own_names: set[str], reader: SettingsReader) -> dict[str, str]:
-    """Return the properties of the Kafka client; note refused and unknown ones, and log those without effect."""
+    """Return the Kafka client's properties. Note refused and unknown properties, and log those without effect."""
     client: dict[str, str] = {}
     idle: list[str] = []
     for name, text in rest.items():
@@ -437,8 +442,8 @@ def _sort_out(rest: Mapping[str, str], own_names: set[str], reader: SettingsRead
 
 @functools.cache
 def _say_idle(source: str, names: str) -> None:
-    """Log once per file, however often it is read."""
-    _logger.info("%s: accepted without effect: %s", source, names)
+    """Log properties without effect, once per settings file."""
+    _logger.info("%s: properties without effect here: %s", source, names)
 
 
 def _of_client(name: str) -> str:
@@ -446,7 +451,7 @@ def _of_client(name: str) -> str:
 
 
 def _check_client(client: Mapping[str, str], own_names: set[str], reader: SettingsReader) -> list[str]:
-    """Return the client's properties that have no effect because no broker is set; note unknown ones."""
+    """Return the client's properties that have no effect without a broker. Note unknown properties."""
     names = {name: _of_client(name) for name in client if _of_client(name) != _SERVERS}
     has_broker = len(names) < len(client)
     if not names:
@@ -455,8 +460,8 @@ def _check_client(client: Mapping[str, str], own_names: set[str], reader: Settin
         known: Any = importlib.import_module("tieredstore.live.properties")
     except ConfigError:
         if not has_broker:
-            # Without the client's library nothing can tell which of these names exist.
-            words = "is a property of the Kafka client, and no broker is named: leave it out"
+            # The client's library is not installed, so nothing can tell which of these names exist.
+            words = "is a property of the Kafka client, but no broker is set: leave it out"
             reader.problems.extend(SettingProblem(name, f"{shown_name(name)} {words}") for name in names)
         return []
     unknown = set(known.unknown_properties(names.values()))

@@ -1,4 +1,4 @@
-"""Parsers of the texts of pipelines' settings; each raises ValueError for text that it does not accept."""
+"""Readers of text in pipeline settings. Each raises ValueError for text that it does not accept."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 
 
 def path_prefix(text: str) -> str:
-    """Return ``text`` if a directory's name can begin with it."""
+    """Return ``text`` if the name of a directory can begin with it."""
     if "/" in text or text in {".", ".."}:
         raise ValueError
     return text
 
 
 def matcher(pattern: str) -> Callable[[str], str]:
-    """Return a parser of texts that match an expression as a whole."""
+    """Return a reader of texts that match the whole expression."""
 
     def parse(text: str) -> str:
         if not re.fullmatch(pattern, text):
@@ -25,8 +25,9 @@ def matcher(pattern: str) -> Callable[[str], str]:
 
 
 def read_name(names: Mapping[str, str], *, own: bool = False) -> Callable[[str], str]:
-    """Return a parser of short names, and of Secor's classes that ``names`` maps to one; ``own`` adds
-    ``module:Class``.
+    """Return a reader that accepts short names, and Secor's classes, which ``names`` maps to short names.
+
+    With ``own``, the reader also accepts ``module:Class``.
     """
     known = {**names, **{short: short for short in names.values()}}
 

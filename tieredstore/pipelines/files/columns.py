@@ -1,4 +1,6 @@
-"""Values decoded to columns, with Kafka's metadata of each record in a struct ``kafka``; and columns of frames."""
+"""Formats whose files have columns: decoded values, or a Spark frame's columns. A struct ``kafka`` has Kafka's
+metadata.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from tieredstore.values.base import ValueType
 from tieredstore.values.json_text import Json
 from tieredstore.values.unmapped_json import UnmappedFields
 
-# Its type stubs are incomplete.
+# The type stubs of pyarrow.ipc are incomplete.
 _ipc: Final[Any] = pa.ipc
 
 REST: Final = "_rest"
@@ -32,7 +34,9 @@ KAFKA_FIELD: Final = pa.field(KAFKA, pa.struct(_BESIDE_FIELDS))
 
 
 Taken = tuple[tuple[str, str], ...]
-"""Names of partitions in paths, in lower case, each with the setting that gives it: no column may use one."""
+"""Names of partitions in directories, in lower case, each with the setting that gives it. No column may have such a
+name.
+"""
 
 
 def _place(row: int) -> str:
@@ -44,20 +48,23 @@ class Decoder(ABC):
 
     @abstractmethod
     def for_window(self, topic: str) -> Decoder:
-        """Return the decoder for a window of a topic; raise ConfigError if the settings do not describe its values."""
+        """Return the decoder for a topic; raise ConfigError if the settings do not describe the topic's values."""
 
     @abstractmethod
     def decode(self, values: Any) -> tuple[Any, dict[int, str]]:
-        """Return a column of structs (None if only the end of a file determines its type), and faults by row number."""
+        """Return the decoded values as a column of structs, and the faults by row number.
+
+        The column is None if its type is known only at the end of a file.
+        """
 
     @abstractmethod
     def open(self, file: BinaryIO, inner: Format, local_path: str | None) -> FileWriter:
-        """Return a writer of rows with such a column."""
+        """Return a writer of rows that have such a column."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfOneSchema(Decoder):
-    """Values of a topic with one schema, known before they are read."""
+    """Decodes values of a topic with one schema, which the settings give."""
 
     schemas: Schemas
     kind: str
@@ -66,7 +73,7 @@ class OfOneSchema(Decoder):
     rest: UnmappedFields | None = None
 
     def for_window(self, topic: str) -> OfOneSchema:
-        """Return the decoder with the schema of the topic."""
+        """Return the decoder with the topic's schema."""
         match self.kind:
             case "json":
                 schema = self.schemas.ddl_of(topic)
@@ -82,10 +89,12 @@ class OfOneSchema(Decoder):
         return replace(self, value_type=value_type)
 
     def decode(self, values: Any) -> tuple[Any, dict[int, str]]:
-        """Decode all by the one schema."""
+        """Decode all values by the topic's schema."""
         assert self.value_type is not None
         column = self.value_type.convert(values, _place)
-        faults = dict.fromkeys(_find_lost(values, column), f"its value is not {_NAMES[self.kind]} of its columns")
+        faults = dict.fromkeys(
+            _find_lost(values, column), f"its value is not {_NAMES[self.kind]} of the topic's schema"
+        )
         if self.rest is None:
             return column, faults
         rest: list[str | None] = []
@@ -95,14 +104,14 @@ class OfOneSchema(Decoder):
                 try:
                     text = self.rest.of(value.decode())
                 except ValueError:
-                    faults[row] = "its value is no object of JSON, or has a field twice"
+                    faults[row] = "its value is not a JSON object, or has a field twice"
             rest.append(text)
         kind = pa.struct([*_fields_of(column.type), pa.field(REST, pa.string())])
         arrays = [*column.flatten(), pa.array(rest, pa.string())]
         return pa.StructArray.from_arrays(arrays, fields=list(kind)), faults
 
     def open(self, file: BinaryIO, inner: Format, local_path: str | None) -> FileWriter:  # noqa: ARG002  none is needed
-        """Return a writer that writes rows as they arrive."""
+        """Return a writer that writes rows at once, since their schema is known."""
         assert self.value_type is not None
         fields = _fields_of(self.value_type.arrow_type)
         rest = [pa.field(REST, pa.string())] if self.rest is not None else []
@@ -110,11 +119,11 @@ class OfOneSchema(Decoder):
         return ColumnsFile(inner.open_columns(file, schema), schema)
 
 
-_NAMES: Final = {"json": "JSON", "protobuf": "a message of Protocol Buffers", "avro": "Avro"}
+_NAMES: Final = {"json": "JSON", "protobuf": "a Protocol Buffers message", "avro": "Avro"}
 
 
 def _find_lost(values: Any, column: Any) -> list[int]:
-    """Return the rows that decoding turned into null."""
+    """Return the numbers of rows whose value is not null but could not be decoded."""
     rows = pc.indices_nonzero(pc.and_(column.is_null(), values.is_valid()))
     numbers: list[int] = rows.to_pylist()
     return numbers
@@ -122,7 +131,7 @@ def _find_lost(values: Any, column: Any) -> list[int]:
 
 def _fields_of(kind: Any) -> list[Any]:
     if not pa.types.is_struct(kind):
-        raise ConfigError("a schema that is no record has no columns")
+        raise ConfigError("the schema has no columns: it is not a record")
     return [kind.field(number) for number in range(kind.num_fields)]
 
 
@@ -130,22 +139,24 @@ def _check_names(fields: Any, topic: str, taken: Taken) -> None:
     directories = dict(taken)
     for name in (one.name for one in fields):
         if name in (KAFKA, REST):
-            raise ConfigError(f"the schema of {topic} has a column {quoted(name)}, which is the pipeline's own name")
+            raise ConfigError(
+                f"the schema of {topic} has a column {quoted(name)}, a name that pipelines use themselves"
+            )
         if (setting := directories.get(name.lower())) is not None:
             raise ConfigError(
-                f"the schema of {topic} has a column {quoted(name)}, and directories have that name too: "
-                f"give {setting} another one"
+                f"the schema of {topic} has a column {quoted(name)}, and directories have the same name: "
+                f"set {setting} to another name"
             )
 
 
 class ColumnsFile(FileWriter):
-    """Writes a file of columns; its rows are of the envelope, with the decoded values beside."""
+    """Writes the decoded columns of rows, and the struct ``kafka``."""
 
     def __init__(self, inner: FileWriter, schema: Any) -> None:
         self._inner, self._schema = inner, schema
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append; the bytes of keys and values end a group."""
+        """Append rows. Row groups end by the bytes of keys and values."""
         beside = pa.StructArray.from_arrays([rows.column(name) for name in _BESIDE], fields=_BESIDE_FIELDS)
         arrays = [*cast("pa.StructArray", rows.column(DECODED)).flatten(), beside]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -155,28 +166,30 @@ class ColumnsFile(FileWriter):
             else:
                 self._inner.write(batch)
         except NotImplementedError as error:
-            raise ConfigError(f"files of this format cannot hold a column of the schema: {error}") from None
+            raise ConfigError(f"this file format cannot hold a column of the schema: {error}") from None
 
     def close(self) -> None:
-        """End the file."""
+        """Write the end of the file."""
         self._inner.close()
 
 
 @dataclass(frozen=True, slots=True)
 class OfRegistry(Decoder):
-    """Avro with schemas from a registry: a file has the columns of every schema that wrote its records."""
+    """Decodes Avro by the schemas of a registry. A file has the columns of all schemas of its records."""
 
     lookup: SchemaLookup
     taken: Taken = ()
     seen: _Seen | None = field(default=None, compare=False)
-    """Schemas of a window, each merged with the ones before it."""
+    """Schemas found so far in a window, merged in the order of its records."""
 
     def for_window(self, topic: str) -> OfRegistry:
-        """Merge each window's schemas afresh, so that the same window gives the same files."""
+        """Return a decoder that merges schemas anew, so that the same window always gives the same files."""
         return replace(self, seen=_Seen(self.lookup, topic, self.taken))
 
     def decode(self, values: Any) -> tuple[Any, dict[int, str]]:
-        """Decode each value by its writer's schema to check it; the columns are known only at the file's end."""
+        """Return the faults of values that their writer's schema cannot decode. Columns are known only at the end of
+        a file.
+        """
         assert self.seen is not None
         faults: dict[int, str] = {}
         rows_of: dict[int, list[int]] = {}
@@ -184,7 +197,7 @@ class OfRegistry(Decoder):
             if value is None:
                 continue
             if not is_framed(value):
-                faults[row] = "its value does not begin with the id of a schema"
+                faults[row] = "its value does not begin with a schema id of the registry"
             elif (reason := self.seen.reason_against(number := schema_id(value))) is not None:
                 faults[row] = reason
             else:
@@ -196,12 +209,12 @@ class OfRegistry(Decoder):
         return None, dict(sorted(faults.items()))
 
     def open(self, file: BinaryIO, inner: Format, local_path: str | None) -> FileWriter:
-        """Return a writer that holds the rows until the file ends."""
+        """Return a writer that holds all rows until the file ends."""
         return _UnitedFile(file, inner, self.lookup, local_path)
 
 
 class _Seen:
-    """The schemas seen in a window so far, in its order."""
+    """The schemas found so far in a window, in the order of its records."""
 
     def __init__(self, lookup: SchemaLookup, topic: str, taken: Taken) -> None:
         self._lookup, self._topic, self._taken = lookup, topic, taken
@@ -210,11 +223,11 @@ class _Seen:
         self._united: Any = None
 
     def reader(self, number: int) -> Avro:
-        """Return a reader of values in the schema ``number``."""
+        """Return the decoder of the schema ``number``."""
         return self._readers[number]
 
     def reason_against(self, number: int) -> str | None:
-        """Return why values of this schema are bad; None if they are not."""
+        """Return why values of this schema are bad, or None if they are good."""
         if number not in self._reasons:
             self._reasons[number] = self._judge(number)
         return self._reasons[number]
@@ -230,9 +243,9 @@ class _Seen:
         except (SchemaNotFoundError, LookupError):
             return "the registry does not have its schema"
         except ConfigError as error:
-            return f"of its schema, {number}: {error}"
+            return f"its schema {number} cannot be used: {error}"
         except CannotUniteError as error:
-            return f"its schema, {number}, cannot be united with those before it: {error}"
+            return f"its schema {number} cannot be merged with earlier schemas: {error}"
         self._united = whole
         return None
 
@@ -241,7 +254,7 @@ _NOTHING: Final = {"type": "record", "name": "Nothing", "fields": list[Any]()}
 
 
 class _UnitedFile(FileWriter):
-    """Holds rows in a temporary file until all their schemas are known."""
+    """Holds the rows of a file in a temporary file until all their schemas are known."""
 
     def __init__(self, file: BinaryIO, inner: Format, lookup: SchemaLookup, local_path: str | None) -> None:
         self._file, self._inner, self._lookup = file, inner, lookup
@@ -251,14 +264,14 @@ class _UnitedFile(FileWriter):
         self._rows = _ipc.new_stream(self._aside, ENVELOPE, options=options)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Note the schemas and store the rows."""
+        """Store rows in the temporary file, and note their schemas."""
         for value in rows.column("value").to_pylist():
             if value is not None:
                 self._numbers[schema_id(value)] = None
         self._rows.write_batch(rows)
 
     def close(self) -> None:
-        """Decode all values with the union of their schemas, and write the rows."""
+        """Decode all values by the union of their schemas, and write the rows."""
         self._rows.close()
         try:
             self._write_out()
@@ -266,12 +279,12 @@ class _UnitedFile(FileWriter):
             self._aside.close()
 
     def abandon(self) -> None:
-        """Skip decoding: the failure may be an unreachable registry."""
+        """Close without decoding: an unreachable registry may be the cause of the failure."""
         self._rows.close()
         self._aside.close()
 
     def _write_out(self) -> None:
-        # If all values are null there is no schema, and no column but Kafka's.
+        # If all values are null, no schema is known and ``kafka`` is the only column.
         avro = Avro(self._schema(list(self._numbers)) if self._numbers else _NOTHING, self._lookup)
         schema = pa.schema([*_fields_of(avro.arrow_type), KAFKA_FIELD])
         writer = ColumnsFile(self._inner.open_columns(self._file, schema), schema)
@@ -292,7 +305,7 @@ class _UnitedFile(FileWriter):
 
 @dataclass(frozen=True, slots=True)
 class _OfAnother(Format):
-    """Files of another format with their own columns."""
+    """A format that wraps another one and changes its columns."""
 
     inner: Format
 
@@ -303,13 +316,13 @@ class _OfAnother(Format):
 
     @property
     def writes_forward(self) -> bool:
-        """True if the inner format writes forward."""
+        """True if the inner format only appends."""
         return self.inner.writes_forward
 
 
 @dataclass(frozen=True, slots=True)
 class Columns(_OfAnother):
-    """Files of another format that hold decoded values."""
+    """A format whose files have decoded values as columns."""
 
     decoder: Decoder
     local_path: str | None = None
@@ -320,34 +333,36 @@ class Columns(_OfAnother):
         return replace(self, decoder=self.decoder.for_window(topic))
 
     def decode(self, records: pa.RecordBatch) -> tuple[Any, dict[int, str]]:
-        """Decode the records' values, and return the faults of those that do not decode."""
+        """Decode the values of records; return the columns and the faults by row number."""
         return self.decoder.decode(records.column("value"))
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
-        """Return a writer; rows have one column more than the envelope if its type is already known."""
+        """Return a writer. Its rows have the decoded column besides those of ENVELOPE, if the column's type is
+        already known.
+        """
         return self.decoder.open(file, self.inner, self.local_path)
 
 
 NEEDS_SPARK: Final = (
-    "frame passes records through Spark, which is not here: run the pipeline without --once, or by "
-    "tieredstore.spark.start_pipelines; backfill, redrive and --take-over do not know it"
+    "frame needs Spark: run the pipeline without --once, or by tieredstore.spark.start_pipelines; backfill, redrive "
+    "and --take-over do not support frame"
 )
 
 
 def frame_function(name: str) -> Callable[[Any], Any]:
-    """Return the function that ``frame=module:function`` names; raise ConfigError if there is none."""
+    """Return the function that ``frame=module:function`` names; raise ConfigError if it does not exist."""
     module, _, attribute = name.partition(":")
     try:
         function: Any = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"frame is {name!r:.120}, which names no module:function: {error}") from error
+        raise ConfigError(f"frame is {name!r:.120}, which cannot be imported as module:function: {error}") from error
     if not callable(function) or isinstance(function, type):
-        raise ConfigError(f"frame is {name!r:.120}, which is no function")
+        raise ConfigError(f"frame is {name!r:.120}, which is not a function")
     return cast("Callable[[Any], Any]", function)
 
 
 def as_records(rows: pa.RecordBatch) -> Any:
-    """Return Spark's rows with Kafka's columns in the types of records; raise InvalidValueError for other rows."""
+    """Return rows of Spark with Kafka's columns in their types in ENVELOPE. Raise InvalidValueError for other rows."""
     check_columns(rows.schema)
     kept = [rows.column(field.name).cast(field.type) for field in ENVELOPE]
     own = [field for field in rows.schema if field.name not in ENVELOPE.names]
@@ -356,40 +371,41 @@ def as_records(rows: pa.RecordBatch) -> Any:
 
 
 def check_columns(schema: Any) -> None:
-    """Raise InvalidValueError if a Kafka column is missing, any column is repeated or named ``kafka``, or topic,
-    partition or offset has another type.
+    """Raise InvalidValueError if a column of ENVELOPE is missing, a column is repeated or named ``kafka``, or topic,
+    partition or offset have another type.
     """
     absent = next((name for name in ENVELOPE.names if name not in schema.names), None)
     if absent is not None:
-        raise InvalidValueError(f"the rows of frame have no column {absent}: keep all of {', '.join(ENVELOPE.names)}")
+        raise InvalidValueError(f"the frame's rows have no column {absent}: keep all of {', '.join(ENVELOPE.names)}")
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if twice or KAFKA in schema.names:
-        raise InvalidValueError(f"the rows of frame have a column {twice[0] if twice else KAFKA} more than they may")
+        fault = f"column {twice[0]} twice" if twice else f"column {KAFKA}, a name that pipelines use themselves"
+        raise InvalidValueError(f"the frame's rows have a {fault}")
     for name in ("topic", "partition", "offset"):
         if schema.field(name).type != ENVELOPE.field(name).type:
-            raise InvalidValueError(f"the column {name} of the rows of frame is of another type than it was")
+            raise InvalidValueError(f"the frame's rows have another type of the column {name}: leave it unchanged")
 
 
 def of_rows(inner: Format, schema: Any) -> Format:
-    """Return the format of rows with this schema: the settings' own if they are unchanged records."""
+    """Return the format for rows of a frame. Rows without columns of their own use ``inner`` unchanged."""
     own = [field for field in schema if field.name not in ENVELOPE.names]
     return FrameColumns(inner, pa.schema(own)) if own else inner
 
 
 @dataclass(frozen=True, slots=True)
 class FrameColumns(_OfAnother):
-    """Files of another format with a frame's columns beside Kafka's."""
+    """A format whose files have a frame's own columns and the struct ``kafka``."""
 
     own: pa.Schema
     name: ClassVar[str] = "frame"
 
     def decode(self, records: pa.RecordBatch) -> tuple[Any, dict[int, str]]:
-        """Return the columns as one column of structs."""
+        """Return the frame's own columns as one column of structs."""
         fields: list[Any] = list(self.own)
         arrays = [records.column(field.name) for field in fields]
         return pa.StructArray.from_arrays(arrays, fields=fields), {}
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
-        """Return a writer of the columns beside the struct ``kafka``."""
+        """Return a writer of the frame's columns and the struct ``kafka``."""
         schema = pa.schema([*self.own, KAFKA_FIELD])
         return ColumnsFile(self.inner.open_columns(file, schema), schema)

@@ -1,4 +1,4 @@
-"""Apache Parquet, ORC and Avro: the whole envelope, or columns; also the Parquet sidecar of files of values."""
+"""The formats Apache Parquet, ORC and Avro, and the Parquet sidecar of formats that hold only values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ORC_CODECS: Final[Mapping[str, str]] = {
     "snappy": "snappy",
     "lz4": "lz4",
 }
-"""As in Secor: Hadoop's gzip is ORC's zlib."""
+"""ORC codecs by our names. As in Secor, Hadoop's gzip becomes ORC's zlib."""
 
 _AVRO_CODECS: Final[Mapping[str, str]] = {
     "none": "null",
@@ -65,7 +65,7 @@ AVRO_SCHEMA: Final[Mapping[str, Any]] = {
         },
     ],
 }
-"""The types of the envelope."""
+"""ENVELOPE as an Avro schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Orc(BuiltIn):
         return _OrcFile(file, ENVELOPE, _ORC_CODECS[self.codec])
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
-        """Return a writer of columns, as ``open`` does for the envelope."""
+        """Return a writer of columns, with the same stripes as ``open``."""
         return _OrcFile(file, schema, _ORC_CODECS[self.codec])
 
 
@@ -92,7 +92,7 @@ class _OrcFile(GroupedFile):
         self._writer = orc.ORCWriter(file, compression=codec)
 
     def put(self, table: pa.Table) -> None:
-        # The ORC writer cuts rows by its own count, which restarts with each chunk.
+        # Write one chunk: ORC's writer counts the rows of a stripe anew in each chunk.
         self._writer.write(table.combine_chunks())
 
     def end(self) -> None:
@@ -108,11 +108,11 @@ class AvroContainer(BuiltIn):
     suffix: ClassVar[str] = ".avro"
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
-        """Return a writer whose blocks end by bytes, regardless of batch boundaries."""
+        """Return a writer whose blocks end by their bytes, regardless of batch boundaries."""
         return _AvroFile(file, _AVRO_CODECS[self.codec])
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
-        """Return a writer with the Avro schema of the columns."""
+        """Return a writer of columns with the Avro schema of ``schema``."""
         return _AvroColumnsFile(file, _AVRO_CODECS[self.codec], avro_schema_of(schema))
 
 
@@ -132,7 +132,9 @@ class _AvroFile(FileWriter):
 
 
 class _AvroWriter:
-    """Starts with the first row and derives the sync marker from it, so that it is the same each time."""
+    """Derives the sync marker from the first row, so that the same rows give the same file. Writes nothing before
+    it.
+    """
 
     def __init__(self, file: BinaryIO, codec: str, schema: Any) -> None:
         self._file, self._codec, self._schema = file, codec, schema
@@ -165,7 +167,7 @@ class _AvroColumnsFile(FileWriter):
 
 
 def fastavro_module(name: str) -> Any:
-    """Return a module of fastavro; ConfigError names the extra to install."""
+    """Return a module of fastavro, or raise a ConfigError that names the extra to install."""
     with Extra("a file of Avro", "avro"):
         return importlib.import_module(name)
 
@@ -187,15 +189,15 @@ class Parquet(BuiltIn):
         return ParquetFile(file, ENVELOPE, self.codec)
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
-        """Return a writer of columns, as ``open`` does for the envelope."""
+        """Return a writer of columns, with the same row groups as ``open``."""
         return ParquetFile(file, schema, self.codec, beside=KAFKA)
 
 
 class ParquetFile(GroupedFile):
-    """Writes a Parquet file; ``beside`` is the struct of Kafka's metadata, if it is nested.
+    """Writes a Parquet file. ``beside`` is the name of the struct with Kafka's metadata, or empty without one.
 
-    Columns use dictionaries, as Parquet writers do by default, except offsets, which never repeat, and times if they
-    rarely repeat: a dictionary would cost time and space there.
+    Columns use dictionaries, Parquet's default. Offsets never repeat and timestamps often do not: a dictionary would
+    cost time and space. Offsets use none, and timestamps use one only if they repeat enough.
     """
 
     def __init__(self, file: BinaryIO, schema: Any, codec: str = "zstd", *, beside: str = "") -> None:
@@ -204,7 +206,7 @@ class ParquetFile(GroupedFile):
         self._writer: Any = None
 
     def put(self, table: pa.Table) -> None:
-        """Write a row group. The first one decides whether times use a dictionary."""
+        """Write a row group. The first group decides whether timestamps use a dictionary."""
         if self._writer is None:
             self._writer = self._open(repeats=_repeats(self._column(table, "timestamp")))
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
@@ -231,14 +233,14 @@ class ParquetFile(GroupedFile):
 
 
 def _repeats(times: Any) -> bool:
-    """Return True if a dictionary with two-byte indices is smaller than the eight-byte values."""
+    """Return True if a dictionary with two-byte indices takes less space than the eight-byte timestamps."""
     count: int = pc.count_distinct(times).as_py()
     return 4 * count < 3 * len(times)
 
 
 @functools.lru_cache(maxsize=_COLUMNS_KEPT)
 def _columns_of(schema: Any) -> tuple[str, ...]:
-    """Return Parquet's column paths for a schema, read from a file without rows."""
+    """Return the Parquet column paths of a schema. Encodes a footer without rows to find them."""
 
     file = io.BytesIO()
     pq.write_metadata(schema, file)
@@ -247,18 +249,20 @@ def _columns_of(schema: Any) -> tuple[str, ...]:
 
 
 class Sidecar:
-    """The sidecar of a file of values: one row per value, with Kafka's other metadata."""
+    """A Parquet file beside a file of values. It has a row per value, with offset, timestamp, key, headers and
+    ``is_null``.
+    """
 
     _SCHEMA: Final = pa.schema([*(ENVELOPE.field(name) for name in _BESIDE_TEXT[:-1]), pa.field("is_null", pa.bool_())])
 
     def __init__(self, file: BinaryIO, *, has_lengths: bool = False) -> None:
-        """``has_lengths`` adds the length in bytes of each value, for files without a delimiter."""
+        """``has_lengths`` adds a column with the bytes of each value, for files without a delimiter."""
         length = [pa.field("length", pa.int32())] if has_lengths else []
         self._schema = pa.schema([*self._SCHEMA, *length])
         self._file = ParquetFile(file, self._schema)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append the metadata of rows of the envelope."""
+        """Append the metadata of rows that have the columns of ENVELOPE."""
         values = rows.column("value")
         arrays = [*(rows.column(name) for name in _BESIDE_TEXT[:-1]), values.is_null()]
         if len(self._schema) > len(arrays):
@@ -266,5 +270,5 @@ class Sidecar:
         self._file.write(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 
     def close(self) -> None:
-        """Finish the sidecar; its file stays open for reading."""
+        """Write the end of the sidecar, but leave the file object open."""
         self._file.close()

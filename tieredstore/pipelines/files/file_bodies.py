@@ -1,7 +1,7 @@
-"""Bodies of a window's files: a large file streams to the store while the rest of it is encoded.
+"""Bodies: the files of a window while they are written and uploaded.
 
-A small one stays in memory until it ends. One body streams at a time; other large ones, and formats that seek or read
-back, use a temporary file and are uploaded from there.
+A small body stays in memory until it ends. One large body at a time is uploaded while the rest of it is encoded. Other
+large bodies, and formats that seek or read back, use temporary files and are uploaded when they end.
 """
 
 from __future__ import annotations
@@ -34,47 +34,50 @@ _SMALL: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory for the bodies of a window: ``held_files`` times ``held_bytes``, and ``buffers`` of a stream."""
+    """Memory limits for the bodies of a window: ``held_files`` of ``held_bytes`` each, and ``buffers`` of one
+    stream.
+    """
 
     held_bytes: int = 4 << 20
-    """Largest body that stays in memory."""
+    """Maximum size of a body in memory."""
     held_files: int = 16
-    """Bodies in memory at a time."""
+    """Maximum number of bodies in memory."""
     buffer_bytes: int = 1 << 20
-    """Size of a stream's buffer: small enough to be digested and written while in the processor's cache."""
+    """Size of a stream's buffer. It is hashed and sent while it is still in the processor's cache."""
     buffers: int = 4
 
 
 class FileBody(ABC):
-    """An object under construction: a writer's file until it ends, then prepared in the store."""
+    """An object being written. When it ends, the store prepares it: uploaded, but not yet visible."""
 
     @property
     @abstractmethod
     def file(self) -> BinaryIO:
-        """The file to write to."""
+        """The file object to write to."""
 
     @abstractmethod
     def check(self) -> None:
-        """Raise the store's error, if any; writes do not raise it, because some writers cannot continue after an
+        """Raise the store's error, if any. Writes do not raise it, because some writers cannot be closed after an
         error.
         """
 
     @abstractmethod
     def end(self) -> None:
-        """End the body; nothing more is written."""
+        """End the body. No write may follow."""
 
     @abstractmethod
     def await_prepared(self) -> Prepared:
-        """Wait for the store and return the prepared object of an ended body. Raises the store's error."""
+        """Wait until the ended body is uploaded; return the prepared object. Raise the store's error."""
 
     @abstractmethod
     def abandon(self) -> None:
-        """Abandon the body: further writes are discarded. Does not wait."""
+        """Abandon the body without waiting. Later writes do nothing."""
 
     @abstractmethod
     def leftover(self, *, waits: bool) -> Prepared | None:
-        """Return the object that the store holds of an abandoned body, if any. Unless it ``waits`` for the store,
-        return only what is known now.
+        """Return the object that an abandoned body left in the store, or None.
+
+        Without ``waits``, do not wait for a running upload, and return None for it.
         """
 
     @abstractmethod
@@ -83,9 +86,9 @@ class FileBody(ABC):
 
 
 class Bodies:
-    """The bodies of one window. A context manager: after an error it discards them from the store where possible.
+    """The bodies of one window. On an error, ``__exit__`` discards their objects from the store as far as possible.
 
-    It does not wait after an interrupt or exit.
+    After KeyboardInterrupt or SystemExit it does not wait for running uploads.
     """
 
     def __init__(
@@ -99,7 +102,7 @@ class Bodies:
         self._pool: ThreadPool | None = None
 
     def __enter__(self) -> None:
-        """Start without bodies."""
+        """Do nothing."""
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         waits = kind is None or issubclass(kind, Exception)
@@ -115,11 +118,11 @@ class Bodies:
     def _discard(self, body: FileBody, *, waits: bool) -> None:
         if (prepared := body.leftover(waits=waits)) is not None:
             with suppress(TieredStoreError):
-                # ``gc`` and the bucket's lifecycle rule remove the rest.
+                # Objects that remain are left to ``gc`` and the bucket's lifecycle rule.
                 self._store.discard(prepared)
 
     def begin(self, key: str, *, writes_forward: bool) -> FileBody:
-        """Return the body of an object; ``writes_forward`` promises that its file is neither sought in nor read."""
+        """Return a new body. ``writes_forward`` promises that its writer neither seeks nor reads back."""
         prepare = partial(self._store.prepare, key, staging_prefix=self._staging_prefix)
         body: FileBody
         if not writes_forward or self._held >= self._memory.held_files:
@@ -131,7 +134,7 @@ class Bodies:
         return body
 
     def abandon(self) -> None:
-        """Abandon all bodies: further writes are discarded."""
+        """Abandon all bodies: later writes do nothing."""
         for body in self._bodies:
             body.abandon()
 
@@ -140,7 +143,10 @@ class Bodies:
         self._held -= 1
 
     def stream(self, key: str, prepare: Prepare) -> _Stream | None:
-        """Return a stream for a large body; None if another body's is in use. Waits for one that has ended."""
+        """Return a stream for a large body, or None while another body uses the stream.
+
+        If that other body has ended, wait for its upload instead.
+        """
         if self._streamed is not None and not self._streamed.is_over():
             return None
         self._pool = self._pool or ThreadPool(1, "tieredstore-file")
@@ -148,7 +154,7 @@ class Bodies:
         return self._streamed
 
     def temporary(self) -> BinaryIO:
-        """Return an unnamed local file."""
+        """Return an unnamed temporary file."""
         return cast("BinaryIO", tempfile.TemporaryFile(dir=self._local_path))
 
 
@@ -185,7 +191,9 @@ class _Spooled(FileBody):
 
 
 class _Growing(FileBody):
-    """A body in memory that moves to a stream when it grows, or to a temporary file if the stream is in use."""
+    """A body that begins in memory. A large one moves to the stream, or to a temporary file while the stream is in
+    use.
+    """
 
     def __init__(self, bodies: Bodies, key: str, prepare: Prepare, memory: Memory) -> None:
         self._bodies, self._key, self._prepare, self._memory = bodies, key, prepare, memory
@@ -196,7 +204,7 @@ class _Growing(FileBody):
         self._error: Exception | None = None
         self._is_abandoned = False
         self._size = 0
-        # Writers of some formats append single values.
+        # Collect small writes: some formats write single values.
         self._file = io.BufferedWriter(_ForwardFile(self), _SMALL)
 
     @property
@@ -274,7 +282,7 @@ def _pass_over(_: object) -> None:
 
 
 class _ForwardFile(io.RawIOBase):
-    """A body as a write-only file that stays open."""
+    """A body as a write-only file object. Closing it does not end the body."""
 
     def __init__(self, body: _Growing) -> None:
         super().__init__()
@@ -295,7 +303,7 @@ class _AbandonedError(Exception):
 
 
 class _Stream:
-    """Passes bytes to a thread that uploads them; the writer waits while all buffers are full."""
+    """Passes bytes to a thread that uploads them. The writer waits while all buffers are full."""
 
     def __init__(self, key: str, prepare: Prepare, pool: ThreadPool, memory: Memory) -> None:
         self._key, self._memory = key, memory
@@ -307,7 +315,7 @@ class _Stream:
         self._future.add_done_callback(lambda _: self._free.put(None))
 
     def write(self, data: Any) -> None:
-        """Append; raises the store's error as soon as it is known."""
+        """Append bytes. Raise the store's error as soon as it is known."""
         with memoryview(data) as given, given.cast("B") as view:
             start = 0
             while start < len(view):
@@ -319,13 +327,15 @@ class _Stream:
                     self._send()
 
     def end(self) -> None:
-        """End the stream; nothing more is written."""
+        """End the stream. No write may follow."""
         self._has_ended = True
         self._full.put((self._buffer, self._filled))
         self._full.put(None)
 
     def is_over(self) -> bool:
-        """Return True if another stream may begin: waits for this one if it has ended, and releases its buffers."""
+        """Return False while bytes may still be written. Otherwise wait for the upload, release the buffers and
+        return True.
+        """
         if not self._has_ended:
             return False
         is_done(self._future)
@@ -333,21 +343,21 @@ class _Stream:
         return True
 
     def await_prepared(self) -> Prepared:
-        """Wait for the store and return the prepared object."""
+        """Wait until the upload is complete; return the prepared object."""
         return outcome(self._future)
 
     def abandon(self) -> None:
-        """Make the store abort the upload."""
+        """Let the store abort the upload."""
         self._has_ended = True
         self._full.put(_AbandonedError())
 
     def leftover(self, *, waits: bool) -> Prepared | None:
-        """Return the prepared object if the upload completed before the stream was abandoned."""
+        """Return the prepared object if the upload was complete before the stream was abandoned."""
         is_over = is_done(self._future, None if waits else 0)
         return None if not is_over or self._future.cancelled() or self._future.exception() else outcome(self._future)
 
     def close(self) -> None:
-        """Release the buffers; nothing is written any more."""
+        """Release the buffers. No write may follow."""
         self._buffer, self._free = bytearray(), SimpleQueue()
 
     def _send(self) -> None:
@@ -366,10 +376,10 @@ class _Stream:
 
     def _fail(self) -> NoReturn:
         outcome(self._future)
-        raise StoreError(f"the store has prepared {self._key!r} before all of it was written")
+        raise StoreError(f"the store ended the upload of {self._key!r} too early")
 
     def _pieces(self) -> Generator[memoryview]:
-        """Yield the pieces for the uploading thread."""
+        """Yield filled buffers to the uploading thread."""
         while (piece := self._full.get()) is not None:
             if isinstance(piece, _AbandonedError):
                 raise piece

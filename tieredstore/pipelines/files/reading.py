@@ -1,4 +1,4 @@
-"""Readers that turn an output's files of each format back into records."""
+"""Readers of output files: they turn each format back into records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _BATCH: Final = 4096
 _PIECE: Final = 1 << 20
 _MOST_BYTES: Final = 64 << 20
-"""Limit of one text value; anything longer is not text."""
+"""Maximum size of a text value; a longer one means that the file is not text."""
 
 RECORDS: Final[Any] = pa.schema(
     [
@@ -42,7 +42,7 @@ RECORDS: Final[Any] = pa.schema(
         pa.field("headers", ENVELOPE.field("headers").type),
     ]
 )
-"""Schema of read records; fields that the file lacks are null."""
+"""Schema of records read from files; fields that the file lacks are null."""
 
 Row = dict[str, Any]
 
@@ -57,7 +57,7 @@ def sequence_records(file: BinaryIO, sidecar: BinaryIO | None) -> Iterator[pa.Re
 
 
 def text_records(file: BinaryIO, sidecar: BinaryIO | None, delimiter: bytes) -> Iterator[pa.RecordBatch]:
-    """Yield the records of text values or JSON lines, compressed or not."""
+    """Yield the records of a text or JSON lines file, compressed or not."""
     start = file.read(4)
     file.seek(0)
     stream = _decompress(file, start)
@@ -84,7 +84,7 @@ def parquet_records(file: BinaryIO, _: BinaryIO | None) -> Iterator[pa.RecordBat
 
 
 def as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch of the envelope as records; each row of other columns becomes a JSON value."""
+    """Return a batch of a file as records. In a batch without Kafka's columns, each row becomes a JSON value."""
     if not {"key", "value", "offset"} <= set(batch.schema.names):
         return _records([_of_columns(row) for row in batch.to_pylist(maps_as_pydicts="lossy")])
     columns = [
@@ -98,7 +98,7 @@ def as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _plain(column: Any) -> Any:
-    """Return times in ms, whatever the file's unit."""
+    """Return timestamps as integers in ms, whatever their unit; return other columns unchanged."""
     if pa.types.is_timestamp(column.type):
         return column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
     return column
@@ -128,7 +128,7 @@ def _avro_rows(file: BinaryIO) -> Iterator[Row]:
 
 
 def _of_columns(row: Any) -> Row:
-    """Return a row of columns as a record with their JSON as value; ``kafka`` beside them is the record's metadata."""
+    """Return a row of columns as a record whose value is their JSON. The struct ``kafka`` gives its metadata."""
     value: Any = row
     kafka: Row = value.pop("kafka") if isinstance(row, dict) and isinstance(value.get("kafka"), dict) else {}
     moment: Any = kafka.get("timestamp")
@@ -147,31 +147,31 @@ def _avro_objects(file: BinaryIO) -> Iterator[Any]:
     except (
         ConfigError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError, RecursionError, struct.error,
     ) as error:  # fmt: skip
-        # The library checks little of its input.
+        # fastavro checks little of its input, so corrupt files raise any of these errors.
         raise ValueError("damaged Avro") from error
 
 
 def _lines(stream: BinaryIO, delimiter: bytes) -> Iterator[Row]:
-    """Yield rows of JSON lines or text values."""
+    """Yield rows of JSON lines, or of text values."""
     for value in pieces_of(stream, delimiter):
         envelope = _of_json(value)
         yield _row(value) if envelope is None else envelope
 
 
 def pieces_of(stream: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
-    """Yield the parts that the delimiter ends; the last one must end with it too."""
+    """Yield the values of a stream. Each must end with the delimiter, also the last."""
     rest = b""
     while piece := stream.read(_PIECE):
         *whole, rest = (rest + piece).split(delimiter)
         yield from whole
         if len(rest) > _MOST_BYTES:
-            raise ValueError("a value of text does not end")
+            raise ValueError("a text value is too long")
     if rest:
-        raise ValueError("the last value of text does not end")
+        raise ValueError("the last text value has no delimiter")
 
 
 def _by_lengths(stream: BinaryIO, sidecar: BinaryIO) -> Iterator[bytes]:
-    """Yield values without a delimiter, by the lengths in the sidecar."""
+    """Yield values that have no delimiter, by the lengths in the sidecar."""
     for batch in pq.ParquetFile(sidecar).iter_batches(_BATCH, columns=["length"]):
         for length in batch.column(0).to_pylist():
             value = stream.read(length)
@@ -186,13 +186,13 @@ def _whole(stream: BinaryIO) -> Iterator[bytes]:
     """Yield the whole stream as one value."""
     value = stream.read(_MOST_BYTES + 1)
     if len(value) > _MOST_BYTES:
-        raise ValueError("a value of text does not end")
+        raise ValueError("the text value is too long")
     if value:
         yield value
 
 
 def _of_json(line: bytes) -> Row | None:
-    """Parse a line of the format ``json``; None for any other."""
+    """Parse a line of the format ``json``; return None for other text."""
     if not line.startswith(b"{"):
         return None
     try:
@@ -219,7 +219,7 @@ def _bytes(text: str | None) -> bytes | None:
 
 
 def _beside(values: Iterator[bytes], sidecar: BinaryIO) -> Iterator[pa.RecordBatch]:
-    """Combine values with their metadata in the sidecar."""
+    """Join values with their metadata from the sidecar."""
     for batch in pq.ParquetFile(sidecar).iter_batches(_BATCH):
         rows: list[Row] = []
         for beside in batch.to_pylist():
@@ -260,7 +260,7 @@ _DOWNLOAD_BYTES: Final = 8 << 20
 
 @contextmanager
 def download(store: ObjectStore, key: str, sha256: str | None = None) -> Generator[BinaryIO]:
-    """Download a whole object into a seekable file; raise CorruptDataError if its digest is not ``sha256``."""
+    """Download an object into a temporary file. Raise CorruptDataError if its digest differs from ``sha256``."""
     size, digest = store.head(key).size, hashlib.sha256()
     with tempfile.TemporaryFile() as file:
         for start in range(0, size, _DOWNLOAD_BYTES):
@@ -268,6 +268,6 @@ def download(store: ObjectStore, key: str, sha256: str | None = None) -> Generat
             digest.update(piece)
             file.write(piece)
         if sha256 is not None and digest.hexdigest() != sha256:
-            raise CorruptDataError(f"{key} has other bytes than those that are committed: restore it")
+            raise CorruptDataError(f"{key} does not have the committed bytes (SHA-256 differs): restore it")
         file.seek(0)
         yield file

@@ -1,4 +1,4 @@
-"""Cutting rows into groups that depend on the rows alone, and the sizes that end groups and files."""
+"""Row groups that depend only on the rows, not on batches, and the sizes that end groups and files."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tieredstore.records.columns import int64_values
 
 GROUP_ROWS: Final = 65_536
 GROUP_BYTES: Final = 64 << 20
-"""A row group ends at the record that reaches one of these limits, regardless of batch boundaries."""
+"""A row group ends at the record that reaches GROUP_ROWS or GROUP_BYTES, regardless of batch boundaries."""
 
 PIECE_ROWS: Final = 1024
-"""Rows per piece of a group: as many as pyarrow encodes at once, so that pieces cost nothing there, and few enough
-that most lie within one batch and are not copied.
+"""Rows per piece of a group. pyarrow encodes as many at once, so pieces cost nothing. Most pieces are within one
+batch and are not copied.
 """
 
 
@@ -28,14 +28,14 @@ class RowGroups:
         self._schema = schema
         self._pieces: list[Any] = []
         self._edge: list[Any] = []
-        """Less than a piece, from one or several batches."""
+        """Rows of an incomplete piece, from one or several batches."""
         self._edge_rows = self._rows = self._bytes = 0
 
     def add(self, rows: pa.RecordBatch, records: pa.RecordBatch | None) -> Iterator[pa.Table]:
-        """Add rows and yield the groups that they fill.
+        """Add rows; yield the groups that they complete.
 
-        The bytes of keys and values of ``records``, from which the rows are made, end a group too; None: only rows
-        count.
+        ``records`` are the records that ``rows`` were made from. The bytes of their keys and values end groups too.
+        None: only the number of rows ends groups.
         """
         count, size = int(rows.num_rows), 0 if records is None else total_size(records)
         if self._rows + count < GROUP_ROWS and self._bytes + size < GROUP_BYTES:
@@ -51,7 +51,7 @@ class RowGroups:
             start, before = stop, running[stop - 1]
 
     def rest(self) -> pa.Table | None:
-        """Return the last group; None if no rows remain."""
+        """Return the last group, or None if no rows are left."""
         return self._group() if self._rows else None
 
     def _take(self, rows: pa.RecordBatch, size: int) -> None:
@@ -89,13 +89,13 @@ _BINARY: Final = pa.binary()
 
 
 def total_size(records: pa.RecordBatch) -> int:
-    """Return the bytes of keys and values, without looking at each record in the usual case."""
+    """Return the bytes of all keys and values. Without nulls this needs no look at single records."""
     return sum(_bytes_of(records.column(name)) for name in ("key", "value"))
 
 
 def _bytes_of(column: Any) -> int:
     if column.type != _BINARY or column.null_count or not len(column):
-        # The bytes below a null are undefined.
+        # Arrow does not define the bytes of a null.
         return pc.sum(pc.binary_length(column)).as_py() or 0
     first: int = column.offset
     ends = memoryview(column.buffers()[1]).cast("B").cast("i")
@@ -103,7 +103,7 @@ def _bytes_of(column: Any) -> int:
 
 
 def running_sizes(records: pa.RecordBatch) -> Sequence[int]:
-    """Return for each record the total bytes of keys and values up to and including it."""
+    """Return cumulative sums of the bytes of keys and values, one per record."""
     if not records.num_rows:
         return ()
     keys, values = (

@@ -1,4 +1,4 @@
-"""Hadoop SequenceFiles as Secor writes them: the container, its codecs, and the format with offsets as keys."""
+"""Hadoop SequenceFiles as Secor writes them, with offsets as keys; their container and codecs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SYNC_BYTES: Final = 16
 _SYNC_EACH: Final = 2_000
 _BLOCK_BYTES: Final = 1_000_000
 _MOST_BYTES: Final = 256 << 20
-"""Limit of a record, a block, or one unpacked part; anything larger is corrupt."""
+"""Maximum bytes of a record, a block or a decompressed part; more means corrupt data."""
 _MOST_NAME: Final = 1_000
 
 _INT: Final = struct.Struct(">i")
@@ -38,7 +38,10 @@ _ESCAPE: Final = _INT.pack(-1)
 
 
 def vint(number: int) -> bytes:
-    """Encode Hadoop's variable integer: one byte for -112 to 127; otherwise one for sign and length, then its bytes."""
+    """Encode Hadoop's variable-length integer.
+
+    Numbers from -112 to 127 take one byte. Other numbers have a first byte for sign and length, then their bytes.
+    """
     if -112 <= number <= 127:
         return struct.pack("b", number)
     base, number = (-120, ~number) if number < 0 else (-112, number)
@@ -49,12 +52,12 @@ def vint(number: int) -> bytes:
 class SequenceFileWriter:
     """Writes a SequenceFile of serialized keys and values. The same records give the same bytes.
 
-    With a codec they are block-compressed, as Secor does. The file stays open at ``close``.
+    With a codec, the file is block-compressed, as Secor's are. ``close`` leaves the file object open.
     """
 
     def __init__(self, file: BinaryIO, key_class: str, codec: str, seed: bytes) -> None:
         self._file, self._codec = file, codec
-        # The sync marker depends on the contents: the same each time, and no message contains it by chance.
+        # Derive the sync marker from the contents: it is always the same, and no message contains it by chance.
         self._sync = hashlib.sha256(b"tieredstore" + seed).digest()[:_SYNC_BYTES]
         self._keys: list[bytes] = []
         self._values: list[bytes] = []
@@ -75,7 +78,7 @@ class SequenceFileWriter:
             self._end_block()
 
     def close(self) -> None:
-        """End the last block."""
+        """Write the last block."""
         self._end_block()
         self._file.flush()
 
@@ -98,12 +101,12 @@ class SequenceFileWriter:
 
 
 class SequenceFileReader:
-    """Yields pairs of serialized key and value. Raises ValueError for corrupt data or unknown codecs."""
+    """Yields pairs of serialized key and value. Raises ValueError for corrupt data or an unknown codec."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         if self._take(3) != MAGIC or self._take(1)[0] not in (5, 6):
-            raise ValueError("no SequenceFile of version 5 or 6")
+            raise ValueError("not a SequenceFile of version 5 or 6")
         is_six = self._at_version() == 6
         self.key_class, self.value_class = self._name(), self._name()
         self._is_compressed, self._has_blocks = self._take(1) != b"\0", self._take(1) != b"\0"
@@ -129,7 +132,7 @@ class SequenceFileReader:
     def _blocks(self) -> Iterator[tuple[bytes, bytes]]:
         while head := self._file.read(4):
             if self._number(head) != -1:
-                raise ValueError("a block does not begin with the file's marker")
+                raise ValueError("a block does not begin with the sync marker")
             self._check_sync()
             count = self._vint()
             keys = self._split(self._part(), self._part(), count)
@@ -142,17 +145,17 @@ class SequenceFileReader:
     @staticmethod
     def _split(lengths: bytes, content: bytes, count: int) -> list[bytes]:
         if not 0 <= count <= len(lengths):
-            raise ValueError("a block tells more records than it has")
+            raise ValueError("a block declares more records than it has")
         pieces: list[bytes] = []
         at = start = 0
         for _ in range(count):
             length, at = _read_vint(lengths, at)
             if not 0 <= length <= len(content) - start:
-                raise ValueError("a record of a block reaches beyond it")
+                raise ValueError("a record reaches beyond its block")
             pieces.append(content[start : start + length])
             start += length
         if (at, start) != (len(lengths), len(content)):
-            raise ValueError("a block has more than its records")
+            raise ValueError("a block has bytes after its records")
         return pieces
 
     def _at_version(self) -> int:
@@ -161,13 +164,13 @@ class SequenceFileReader:
 
     def _check_sync(self) -> None:
         if self._take(_SYNC_BYTES) != self._sync:
-            raise ValueError("a marker is not that of the file")
+            raise ValueError("a sync marker differs from the file's")
 
     def _read_codec(self, name: str) -> str:
         for short, known in CODEC_CLASSES.items():
             if known == name:
                 return short
-        raise ValueError(f"compressed by {name!r:.120}, which is not known here")
+        raise ValueError(f"unknown codec {name!r:.120}")
 
     def _name(self) -> str:
         return self._take(self._check_bounds(self._vint(), _MOST_NAME)).decode()
@@ -202,14 +205,14 @@ class SequenceFileReader:
 
 
 def bytes_writable(data: bytes) -> bytes:
-    """Serialize as a ``BytesWritable``."""
+    """Serialize bytes as a ``BytesWritable``."""
     return _INT.pack(len(data)) + data
 
 
 def of_bytes_writable(data: bytes) -> bytes:
     """Return the bytes of a ``BytesWritable``; raise ValueError for other data."""
     if len(data) < 4 or _INT.unpack_from(data)[0] != len(data) - 4:
-        raise ValueError("a value is no BytesWritable")
+        raise ValueError("a value is not a BytesWritable")
     return data[4:]
 
 
@@ -219,7 +222,7 @@ def _text(name: str) -> bytes:
 
 
 def _more_bytes(first: int) -> int:
-    """Return how many bytes of a variable integer follow its first."""
+    """Return the number of bytes that follow the first byte of a variable-length integer."""
     signed = first - 256 if first > 127 else first
     if signed >= -112:
         return 0
@@ -248,15 +251,15 @@ CODEC_CLASSES: Final[Mapping[str, str]] = {
     "lz4": f"{_PREFIX}Lz4Codec",
     "bzip2": f"{_PREFIX}BZip2Codec",
 }
-"""Short names of codecs, and their class names in files."""
+"""Our names of codecs, each with the class name that files contain."""
 
 _PIECE: Final = 128 << 10
-"""Piece size of Snappy and LZ4: below Hadoop's own buffers of 256 KiB."""
+"""Bytes per chunk of Snappy and LZ4; must fit into Hadoop's buffers of 256 KiB."""
 _SIZE: Final = struct.Struct(">I")
 
 
 def compress(codec: str, data: bytes) -> bytes:
-    """Compress; the same input gives the same bytes."""
+    """Compress data; the same input gives the same bytes."""
     match codec:
         case "none":
             return data
@@ -273,7 +276,7 @@ def compress(codec: str, data: bytes) -> bytes:
 
 
 def decompress(codec: str, data: bytes, most: int) -> bytes:
-    """Decompress; raise ValueError if the data is corrupt or unpacks to more than ``most`` bytes."""
+    """Decompress data; raise ValueError if it is corrupt or decompresses to more than ``most`` bytes."""
     if codec in {"snappy", "lz4"}:
         return _unframe(_cramjam_block(codec)[1], data, most)
     opened: Mapping[str, Callable[[Any], Any]] = {
@@ -287,9 +290,9 @@ def decompress(codec: str, data: bytes, most: int) -> bytes:
     try:
         whole: bytes = opened[codec](io.BytesIO(data)).read(most + 1)
     except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
-        raise ValueError(f"what {codec} has compressed is damaged") from error
+        raise ValueError(f"{codec} data is corrupt") from error
     if len(whole) > most:
-        raise ValueError("a compressed part unpacks to more than any has")
+        raise ValueError(f"a compressed part decompresses to more than {most} bytes")
     return whole
 
 
@@ -306,7 +309,7 @@ class _Inflated:
 
 
 def _cramjam_block(codec: str) -> tuple[Callable[[bytes], bytes], Callable[[bytes, int], bytes]]:
-    """Return functions that compress and unpack one unframed chunk."""
+    """Return functions that compress and decompress one chunk without a frame."""
     with Extra(f"the codec {codec}", "arrow"):
         cramjam: Any = importlib.import_module("cramjam")
     if codec == "snappy":
@@ -321,14 +324,15 @@ def _cramjam_block(codec: str) -> tuple[Callable[[bytes], bytes], Callable[[byte
 
 
 def _snappy(snappy: Any, data: bytes, size: int) -> bytes:
-    # The chunk declares its own size; do not trust it with memory.
+    # The chunk declares its own size. Check it before memory is allocated.
     if snappy.decompress_raw_len(data) > size:
-        raise ValueError("a compressed chunk has another size than it tells")
+        raise ValueError("a compressed chunk has another size than declared")
     return bytes(snappy.decompress_raw(data))
 
 
 def _lz4(lz4: Any, data: bytes, size: int) -> bytes:
-    # Decompress into a buffer: the returned form is padded with zeros to the size, and a piece has several chunks.
+    # Decompress into our own buffer: cramjam pads its result with zeros to ``size``, but a piece may have several
+    # chunks.
     whole = bytearray(size)
     count: int = lz4.decompress_block_into(data, whole)
     return bytes(memoryview(whole)[:count])
@@ -348,7 +352,7 @@ def _unframe(chunk: Callable[[bytes, int], bytes], data: bytes, most: int) -> by
     while at < len(data):
         size, at = _size_at(data, at)
         if size > most - len(whole):
-            raise ValueError("a compressed part unpacks to more than any has")
+            raise ValueError(f"a compressed part decompresses to more than {most} bytes")
         stop = len(whole) + size
         while len(whole) < stop:
             length, at = _size_at(data, at)
@@ -357,7 +361,7 @@ def _unframe(chunk: Callable[[bytes, int], bytes], data: bytes, most: int) -> by
             whole += _unpack(chunk, data[at : at + length], stop - len(whole))
             at += length
         if len(whole) != stop:
-            raise ValueError("a compressed chunk has another size than it tells")
+            raise ValueError("a compressed chunk has another size than declared")
     return bytes(whole)
 
 
@@ -369,7 +373,7 @@ def _unpack(chunk: Callable[[bytes, int], bytes], data: bytes, size: int) -> byt
     except Exception as error:
         raise ValueError("compressed data is corrupt") from error
     if not piece:
-        raise ValueError("a compressed chunk holds nothing")
+        raise ValueError("a compressed chunk decompresses to nothing")
     return piece
 
 
@@ -389,9 +393,10 @@ _MAP: Final = 0x80
 
 @dataclass(frozen=True, slots=True)
 class SequenceFile(BuiltIn):
-    """Keys are ``LongWritable`` offsets, or with ``messagepack`` maps of offset (1), key (2) and timestamp (3).
+    """Keys are offsets as ``LongWritable``. With ``messagepack``, keys are maps of offset (1), key (2) and timestamp
+    (3).
 
-    Values are ``BytesWritable``. A Parquet sidecar holds everything else, including null values.
+    Values are ``BytesWritable``. A Parquet sidecar holds the other fields, and marks null values.
     """
 
     codec: str = "none"
@@ -401,9 +406,9 @@ class SequenceFile(BuiltIn):
     has_sidecar: ClassVar[bool] = True
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:
-        """Return a writer of records into ``file`` and the rest into the sidecar."""
+        """Return a writer of values into ``file``, and of the other fields into the sidecar."""
         if sidecar is None:
-            raise ConfigError("a SequenceFile needs a companion file for headers and null values")
+            raise ConfigError("a SequenceFile needs a sidecar for headers and null values")
         return _SequenceFile(file, self, Sidecar(sidecar))
 
 
@@ -417,7 +422,7 @@ class _SequenceFile(FileWriter):
         columns = (rows.column(name).to_pylist() for name in ("offset", "key", "value"))
         for time, offset, key, value in zip(times, *columns, strict=True):
             if self._writer is None:
-                # The file starts with the first record, from which its sync marker is made.
+                # Begin the file with the first record, which gives the sync marker.
                 seed = b"%d %d %b %b" % (offset, time, key or b"", value or b"")
                 key_class = BYTES if self._how.messagepack else LONG
                 self._writer = SequenceFileWriter(self._file, key_class, self._how.codec, seed)
@@ -432,7 +437,7 @@ class _SequenceFile(FileWriter):
 
 
 def _messagepack_key(offset: int, key: bytes | None, time: int) -> bytes:
-    """Encode a key as Secor's ``MessagePackSequenceFileReaderWriterFactory``: absent fields are omitted."""
+    """Encode a key as Secor's ``MessagePackSequenceFileReaderWriterFactory`` does, without absent fields."""
     fields = [pack_number(_OFFSET) + pack_number(offset)]
     if key is not None:
         fields.append(pack_number(_KEY) + pack_bytes(key))
@@ -442,8 +447,9 @@ def _messagepack_key(offset: int, key: bytes | None, time: int) -> bytes:
 
 
 def sequence_rows(reader: SequenceFileReader) -> Any:
-    """Yield offset, key, timestamp and value of each record; fields absent from the file are None. Raise ValueError
-    if Secor did not write the file.
+    """Yield offset, key, timestamp and value of each record. Fields that the file lacks are missing.
+
+    Raises ValueError if Secor did not write the file.
     """
     if reader.value_class != BYTES or reader.key_class not in {LONG, BYTES}:
         raise ValueError(f"a SequenceFile of {reader.key_class!r:.80} and {reader.value_class!r:.80}, not of Secor's")
@@ -457,7 +463,7 @@ def sequence_rows(reader: SequenceFileReader) -> Any:
 
 def _offset_of(key: bytes) -> int:
     if len(key) != _LONG.size:
-        raise ValueError("a key is no LongWritable")
+        raise ValueError("a key is not a LongWritable")
     offset: int = _LONG.unpack(key)[0]
     return offset
 

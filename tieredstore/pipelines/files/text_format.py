@@ -1,4 +1,4 @@
-"""Text files: values ended by a delimiter, with a Parquet sidecar."""
+"""The format ``text``: values with a delimiter after each, and a Parquet sidecar."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from tieredstore.pipelines.writers import BuiltIn, FileWriter, compress_into
 
 @dataclass(frozen=True, slots=True)
 class Text(BuiltIn):
-    """Values ended by the delimiter; a Parquet sidecar holds everything else, and lengths if the delimiter is empty."""
+    """Values with a delimiter after each. A Parquet sidecar holds the other fields, and lengths if the delimiter is
+    empty.
+    """
 
     codec: str = "none"
     delimiter: bytes = b"\n"
@@ -26,21 +28,22 @@ class Text(BuiltIn):
     is_stream: ClassVar[bool] = True
 
     def faults(self, records: pa.RecordBatch) -> dict[int, str]:
-        """Reject values that contain the delimiter, since they would read as two."""
+        """Return faults for values that contain the delimiter: they would be read back as two values."""
         if not self.delimiter:
             return {}
         values = records.column("value")
-        # A value's end and the delimiter may form an earlier delimiter ("|" before "||"), so search both together.
+        # Search in value and delimiter together: the end of a value and the delimiter may contain an earlier delimiter,
+        # such as "|" before "||".
         ended = pc.binary_join_element_wise(values, self.delimiter, b"")
         first = pc.find_substring(ended, self.delimiter)
         inside = pc.fill_null(pc.less(first, pc.binary_length(values)), False)
         rows = cast("Sequence[int]", pc.indices_nonzero(inside).to_pylist())
-        return dict.fromkeys(rows, "its value has the delimiter of text inside")
+        return dict.fromkeys(rows, "its value contains the delimiter")
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:
-        """Return a writer of values into ``file`` and the rest into the sidecar."""
+        """Return a writer of values into ``file``, and of the other fields into the sidecar."""
         if sidecar is None:
-            raise ConfigError("text needs a companion file for offsets, keys and headers")
+            raise ConfigError("text needs a sidecar for offsets, keys and headers")
         return _TextFile(compress_into(file, self.codec), self.delimiter, sidecar)
 
 

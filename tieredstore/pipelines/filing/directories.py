@@ -1,4 +1,4 @@
-"""Directories below a topic, by offset, time and field, named as Hive reads them."""
+"""Directories below a topic, by offset, time or field, with names that Hive reads as partitions."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tieredstore.errors import ConfigError
 MINUTE_MS: Final = 60_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_MS: Final = -12_212_553_600_000
-"""1583 in UTC: Java's calendars are Julian before October 1582, Python's are not."""
+"""Begin of 1583 in UTC. Before October 1582, Java's calendar is Julian but Python's is not."""
 _YEAR_10000_MS: Final = 253_402_300_800_000
 WHOLE_MINUTES_MS: Final = 65_750_400_000
-"""February 1972: since then every zone is a whole number of minutes from UTC; Monrovia was the last exception."""
+"""Begin of February 1972. Since then all zones differ from UTC by whole minutes; Monrovia was the last exception."""
 _ESCAPED: Final = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{}\[\]^\ufffe\uffff\ud800-\udfff]")
 _LONGEST: Final = 200
 _NO_PATH: Final = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
@@ -31,7 +31,7 @@ _CODES: Final = {"yyyy": "%Y", "yy": "%y", "MM": "%m", "dd": "%d", "HH": "%H", "
 
 @dataclass(frozen=True, slots=True)
 class TimeDirectories:
-    """Days, hours and minutes of a zone as parts of a path. Frozen and picklable."""
+    """Names of directories for days, hours and minutes in a time zone. Frozen and picklable."""
 
     zone: str = "UTC"
     hours: bool = False
@@ -45,9 +45,10 @@ class TimeDirectories:
         return _last_ms(self.zone)
 
     def second_of(self, timestamp_ms: int) -> int | None:
-        """Return a second in the directory of a time, the same one for all times of a minute if zones allow.
+        """Return a second in the same directory as a timestamp: the same second for all timestamps of a minute, where
+        zones allow.
 
-        None before 1583 and from ``last_ms`` on, which have no directory.
+        Return None before 1583 and from ``last_ms`` on: such timestamps have no directory.
         """
         if not FIRST_MS <= timestamp_ms < self.last_ms:
             return None
@@ -59,7 +60,7 @@ class TimeDirectories:
         return "/".join(escape(moment.strftime(how), prefix) for prefix, how in self._parts())
 
     def _parts(self) -> list[tuple[str, str]]:
-        """Prefix and format of each level; a format with slashes makes as many levels, as in Secor."""
+        """Return prefix and format of each level. As in Secor, a format with slashes makes several levels."""
         depth = 3 if self.minutes else 2 if self.hours else 1
         return [
             ("" if level else prefix, how)
@@ -68,9 +69,9 @@ class TimeDirectories:
         ]
 
     def end_ms(self, path: str) -> int | None:
-        """Return the end of a path's time (ms since the epoch); None for a path that this class does not write.
+        """Return the end of a directory's period in ms since the epoch; None for a path that this class does not make.
 
-        For an hour that occurs twice when clocks go back, the end of the second.
+        If an hour occurs twice because clocks go back, return the end of its second occurrence.
         """
         parts, names = self._parts(), path.split("/")
         if len(names) != len(parts):
@@ -93,18 +94,18 @@ class TimeDirectories:
 
 @functools.cache
 def _last_ms(zone: str) -> int:
-    """Cached, because each message is compared with it."""
+    """Return ``TimeDirectories.last_ms``. Cached, because each message is compared with it."""
     ahead = ZoneInfo(zone).utcoffset(datetime(9999, 12, 30)) or timedelta()  # noqa: DTZ001  the zone's
     return _YEAR_10000_MS - max(0, ahead // timedelta(milliseconds=1))
 
 
 def _has_no_gap(times: Mapping[str, int]) -> bool:
-    """Return True if a year is given, and every unit down to the finest one."""
+    """Return True if ``times`` has a year and all units from it down to the finest."""
     return bool(times) and all(unit in times for unit in _UNITS[: len(times)])
 
 
 def _end_ms(times: Sequence[int], zone: ZoneInfo) -> int:
-    """Return the end of the year, month, day, hour or minute of these numbers."""
+    """Return the end of the period that these numbers give: year, then optionally month, day, hour, minute."""
     year, month, day, hour, minute = [*times, *(1, 1, 0, 0)[len(times) - 1 :]]
     length_ms = 0
     match len(times):
@@ -118,15 +119,16 @@ def _end_ms(times: Sequence[int], zone: ZoneInfo) -> int:
             start, length_ms = datetime(year, month, day, hour, tzinfo=zone), 60 * MINUTE_MS
         case _:
             start, length_ms = datetime(year, month, day, hour, minute, tzinfo=zone), MINUTE_MS
-    # A time that occurs twice, or never, when clocks change: take the later one.
+    # When clocks change, a local time occurs twice or never: take the later one.
     return length_ms + int(max(start.replace(fold=fold).timestamp() for fold in (0, 1)) * 1000)
 
 
 def escape(part: str, prefix: str = "") -> str:
-    """Return ``prefix`` and a text as one part of a path, by Hive's rules: characters with a meaning become ``%XX``.
+    """Return ``prefix`` and a text as one part of a path. As in Hive, special characters become ``%XX``.
 
-    So no message chooses a separator, ``.`` or ``..``, or a name that begins with ``.`` or ``_``: Hadoop's readers,
-    Spark and Hive among them, skip everything below such a name. Raises ValueError for an empty or too long text.
+    A message then cannot choose a separator, ``.`` or ``..``. It cannot choose a name that begins with ``.`` or ``_``
+    either: Hadoop's readers, Spark and Hive skip everything below such a name. Raises ValueError for an empty text, or
+    one that is too long.
     """
     if not part:
         raise ValueError("it is empty")
@@ -141,9 +143,10 @@ def escape(part: str, prefix: str = "") -> str:
 
 
 def is_path(directory: str) -> bool:
-    """Return True if this is one or several nested directories; only a user's own parser can give anything else.
+    """Return True if a text is a relative path of one or more directories. Only a user's own parser can give another
+    text.
 
-    Its parts are not empty, not ``.`` or ``..``, and without backslashes and control characters.
+    No part may be empty, ``.`` or ``..``, or contain backslashes or control characters.
     """
     return all(part.strip(".") and not _NO_PATH.search(part) for part in directory.split("/"))
 
@@ -153,9 +156,7 @@ def _hexadecimal(match: re.Match[str]) -> str:
 
 
 def java_format(pattern: str, name: str) -> str:
-    """Convert a Java ``SimpleDateFormat`` pattern to ``strftime``; raise ConfigError for letters without a
-    counterpart.
-    """
+    """Convert a pattern of Java's ``SimpleDateFormat`` to ``strftime``; raise ConfigError for unsupported letters."""
     pieces: list[str] = []
     for piece in _PATTERN.findall(pattern):
         if piece in _CODES:
@@ -163,18 +164,18 @@ def java_format(pattern: str, name: str) -> str:
         elif piece.startswith("'"):
             pieces.append((piece[1:-1] or "'").replace("%", "%%"))
         elif piece[0].isalpha():
-            raise ConfigError(f"{name} has {piece!r}, which is not one of {', '.join(_CODES)}: give a pattern of these")
+            raise ConfigError(f"{name} has {piece!r}: use only {', '.join(_CODES)}")
         else:
             pieces.append(piece.replace("%", "%%"))
     return "".join(pieces)
 
 
 def date_expression(pattern: str, name: str, *, is_strict: bool = False) -> str:
-    """Return an expression for the texts that a pattern of ``SimpleDateFormat`` parses, with a group for each field.
+    """Return a regular expression for the texts that a ``SimpleDateFormat`` pattern parses, with a group per field.
 
-    As in Java, a number takes all digits unless another number follows at once, blanks may precede it, and text after
-    the date is ignored; strict, the whole text is the date. Groups are named by the letters. Raises ConfigError for
-    letters without a counterpart or used twice.
+    As in Java, blanks may precede a number, and a number takes all digits if no other number follows directly. Text
+    after the date is ignored, except with ``is_strict``. Each group is named by the letters of its field. Raises
+    ConfigError for unsupported or repeated letters.
     """
     java_format(pattern, name)
     pieces = _PATTERN.findall(pattern)
@@ -189,5 +190,5 @@ def date_expression(pattern: str, name: str, *, is_strict: bool = False) -> str:
     try:
         re.compile(expression)
     except re.error:
-        raise ConfigError(f"{name} has a part of a date twice: give each once") from None
+        raise ConfigError(f"{name} has a part of a date twice: use each once") from None
     return expression + (r"\Z" if is_strict else "")

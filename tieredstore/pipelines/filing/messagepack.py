@@ -1,5 +1,5 @@
-"""MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md): keys of Secor's SequenceFiles, and the input
-of its ``MessagePackParser``. Small values, read whole.
+"""MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md), for keys of Secor's SequenceFiles and for
+values that its ``MessagePackParser`` reads. Decodes whole values in memory.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def pack_number(number: int) -> bytes:
 
 
 def pack_bytes(data: bytes) -> bytes:
-    """Encode bytes, preceded by their length."""
+    """Encode bytes, with their length first."""
     for most, code, layout in ((0xFF, 0xC4, "B"), (0xFFFF, 0xC5, "H")):
         if len(data) <= most:
             return bytes([code]) + struct.pack(f">{layout}", len(data)) + data
@@ -109,7 +109,7 @@ class _Reading:
         return kind, layout.unpack(self.take(layout.size))[0]
 
     def _read_sized(self, kind: str, size: int, depth: int) -> Value:
-        # A value takes at least a byte: reject a count that cannot fit.
+        # Each value takes at least one byte, so reject a count that is too large before reading.
         if size > len(self._data) - self.at:
             raise ValueError("it ends in the middle of a value")
         readers: Mapping[str, Callable[[], Value]] = {

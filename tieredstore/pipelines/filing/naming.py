@@ -1,4 +1,4 @@
-"""Names of files and places of their directories."""
+"""Names of output files, and paths of their directories."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectInfo, ObjectStore
 
 OWN_FOLDER: Final = "_tieredstore"
-"""The pipeline's own folder below the root, beside the topics."""
+"""Folder below the root for commit logs and other objects of pipelines; the topics' folders are beside it."""
 _NAME: Final = re.compile(r"(\d{1,9})_(\d{1,10})_(\d{20})(\..*)?")
 
 
 class FileName(NamedTuple):
-    """The parsed name of a file."""
+    """The parts of a file's name."""
 
     generation: int
     partition: int
@@ -29,68 +29,69 @@ class FileName(NamedTuple):
 
 
 def parse_name(key: str, *, or_beside: bool = False) -> FileName | None:
-    """Parse the name of a file of records, or of a sidecar if these count too; None for any other key."""
+    """Parse the name of a data file, or with ``or_beside`` also of a sidecar. Return None for other keys."""
     name = key.rpartition("/")[2]
     match = _NAME.fullmatch(name.removeprefix(".") if or_beside else name)
     return None if match is None else FileName(*map(int, match.groups()[:3]))
 
 
 def own_folder(root: str, pipeline: str, generation: int) -> str:
-    """Return the folder for a generation's own objects."""
+    """Return the folder for a generation's commit log and other objects."""
     return f"{root}{OWN_FOLDER}/{pipeline}/{generation}/"
 
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """``<root><topic>/<partitions>/<generation>_<kafkaPartition>_<first offset><extension>``."""
+    """Names of files: ``<root><topic>/<directories>/<generation>_<partition>_<offset><extension>``."""
 
     places: Places
     pipeline: str
     generation: int
     extension: str
     redriven: int = 0
-    """How often the messages in these files were parsed again after their quarantine."""
+    """How often the quarantined messages of these files were parsed again."""
     by_window: bool = False
-    """True if the first file of a window in a directory is named by the window's first offset, as Secor's are."""
+    """True if a window's first file in each directory is named by the window's first offset, as in Secor."""
 
     @property
     def root(self) -> str:
-        """The prefix of topics and of the pipeline's own folder."""
+        """Prefix of the topics' folders and of OWN_FOLDER."""
         return self.places.root
 
     def offset_in_name(self, first_offset: int, window_start: int, *, is_first: bool) -> int:
-        """Return the offset in a file's name; the first file of a window in its directory may use the window's start.
+        """Return the offset for a file's name: its first record's, or, for a window's first file with ``by_window``,
+        the window's start.
 
-        Later files use the offset of their first record, which no other file has. So do redriven messages, since a file
-        of good ones may already have the name of the window's start.
+        Later files of the window use the offset of their first record, which no other file has. Redriven messages do
+        too, because a file of good messages may already have the name with the window's start.
         """
         return window_start if self.by_window and is_first and not self.redriven else first_offset
 
     def data_key(self, topic: str, directory: str, partition: int, offset: int) -> str:
-        """Return the key of a file of records, by its :meth:`offset_in_name`.
+        """Return the key of a data file. ``offset`` comes from :meth:`offset_in_name`.
 
-        Raises ConfigError for a topic whose directory is reserved for pipelines.
+        Raises ConfigError if the topic has the name of OWN_FOLDER.
         """
         if topic == OWN_FOLDER:
             raise ConfigError(
-                f"the topic {topic} cannot be kept: the directory of this name is the pipelines' own; leave it out by "
-                "secor.kafka.topic_blacklist"
+                f"the topic {topic} cannot be written: pipelines use the directory of this name themselves; exclude "
+                "the topic by secor.kafka.topic_blacklist"
             )
         again = self._again if self.by_window else ""
         return f"{self.places.path(topic, directory)}/{self._stem(partition, offset)}{again}{self.extension}"
 
     def sidecar_key(self, data_key: str) -> str:
-        """Return the key of the sidecar, which Spark and Hive skip."""
+        """Return the key of a data file's sidecar. Its name begins with a dot, so Spark and Hive skip it."""
         folder, _, name = data_key.rpartition("/")
         return f"{folder}/.{name}.parquet"
 
     def quarantine_key(self, topic: str, partition: int, first_offset: int) -> str:
-        """Return the key of a file of bad messages."""
+        """Return the key of a quarantine file."""
         return f"{self.folder}quarantine/{topic}/{self._stem(partition, first_offset)}{self._again}.parquet"
 
     @property
     def folder(self) -> str:
-        """Folder for the pipeline's own objects."""
+        """Folder for the generation's commit log and other objects."""
         return own_folder(self.root, self.pipeline, self.generation)
 
     @property
@@ -106,9 +107,7 @@ _HASH_CHARACTERS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class ByDate:
-    """Places directories of the day ``since`` and later below another root; ``how`` is the day's ``strftime``
-    format.
-    """
+    """A second root for directories of the day ``since`` and later. ``how`` is the ``strftime`` format of days."""
 
     root: str
     since: date
@@ -116,12 +115,12 @@ class ByDate:
     how: str = "%Y-%m-%d"
 
     def has(self, directory: str) -> bool:
-        """Return True if a directory is of such a day; False without a day."""
+        """Return True if a directory is of the day ``since`` or later; False if it names no day."""
         for part in reversed(directory.split("/")):
             if not part.startswith(self.prefix):
                 continue
             try:
-                # In the zone that names the directories.
+                # The day is in the time zone that named the directory.
                 return datetime.strptime(unquote(part.removeprefix(self.prefix)), self.how).date() >= self.since  # noqa: DTZ007
             except ValueError:
                 continue
@@ -130,8 +129,9 @@ class ByDate:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """``<root><topic>/<directory>``; ``hashed`` puts four digits of the MD5 of ``<topic>/<directory>`` first, to
-    spread the store's load.
+    """Paths of directories: ``<root><topic>/<directory>``.
+
+    ``hashed`` puts four digits of the MD5 of ``<topic>/<directory>`` before the path, to spread the store's load.
     """
 
     root: str
@@ -140,7 +140,7 @@ class Places:
 
     @property
     def roots(self) -> list[str]:
-        """Roots of topics, the pipeline's own first."""
+        """Prefixes of the topics' folders. The first is also that of OWN_FOLDER."""
         return [self.root] if self.by_date is None else [self.root, self.by_date.root]
 
     def path(self, topic: str, directory: str) -> str:
@@ -151,7 +151,7 @@ class Places:
         return f"{_hash(inner)}/{path}" if self.hashed else path
 
     def directory(self, topic: str, path: str) -> str | None:
-        """Return the directory that :meth:`path` was given; None for a path outside the topic."""
+        """Return the directory for which :meth:`path` gives ``path``; None if it is not of this topic."""
         for root in self.roots:
             directory = self._without_hash(path).removeprefix(f"{root}{topic}/")
             if self.path(topic, directory) == path:
@@ -159,11 +159,11 @@ class Places:
         return None
 
     def inner(self, key: str) -> str | None:
-        """Return ``<topic>/<directories>/<name>`` of a key; None for a key outside every root."""
+        """Return the part ``<topic>/<directories>/<name>`` of a key; None for a key outside all roots."""
         rest = self._without_hash(key)
         if self.hashed and rest == key:
             return None
-        # One root may contain the other: prefer the one that such a directory is written below.
+        # One root may contain the other. Prefer the root below which ``path`` puts this directory.
         inners = [rest.removeprefix(root) for root in self.roots if rest.startswith(root)]
         inners.sort(key=lambda inner: not self._is_written(inner, key))
         return next(iter(inners), None)
@@ -173,7 +173,7 @@ class Places:
         return self.path(topic, rest.rpartition("/")[0]) == key.rpartition("/")[0]
 
     def list_files(self, store: ObjectStore, topics: Iterable[str]) -> Iterator[ObjectInfo]:
-        """Yield all objects of these topics; if hashed, by listing the whole store."""
+        """Yield all objects of these topics. With ``hashed``, this lists the whole store."""
         names = sorted(topics)
         if not self.hashed:
             for prefix in sorted({f"{root}{topic}/" for root in self.roots for topic in names}):
@@ -187,7 +187,7 @@ class Places:
 
     @property
     def prefixes(self) -> list[str]:
-        """Disjoint prefixes of all data keys; only the empty one if hashed."""
+        """Prefixes to list for all data files, without overlap; with ``hashed``, only the empty prefix."""
         roots = [""] if self.hashed else sorted(self.roots)
         return roots[:1] + [root for root in roots[1:] if not root.startswith(roots[0])]
 
@@ -196,5 +196,5 @@ class Places:
 
 
 def _hash(inner: str) -> str:
-    """Return Secor's hash of the topic and the parts of the directory."""
+    """Return the hash that Secor makes of topic and directory."""
     return hashlib.md5(inner.encode(), usedforsecurity=False).hexdigest()[:_HASH_CHARACTERS]

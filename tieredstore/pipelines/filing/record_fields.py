@@ -1,4 +1,4 @@
-"""Fields of values with a schema: the time's field for the parsers of Avro, Protocol Buffers and Thrift."""
+"""Fields of Avro, Protocol Buffers and Thrift values, in which parsers find the time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tieredstore.values.protobuf import Protobuf, timestamp_ms
 from tieredstore.values.thrift import Protocol, thrift_field
 
 _SECORS: Final = ("timestamp",)
-"""Default name of the time's field."""
+"""Secor's default path to the field with the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class AvroField:
-    """A field of Avro records, by its path of names."""
+    """A field of Avro records, found by a path of names."""
 
     path: tuple[str, ...]
     schemas: Schemas = field(default_factory=Schemas)
@@ -27,7 +27,7 @@ class AvroField:
 
     @property
     def name(self) -> str:
-        """The path, close to its form in the settings."""
+        """The path joined by dots, for error messages."""
         return ".".join(self.path)
 
     def for_topic(self, topic: str) -> AvroField:
@@ -35,7 +35,9 @@ class AvroField:
         return replace(self, data=self.schemas.avro_of(topic))
 
     def of(self, payload: bytes) -> object:
-        """Return the field's value, a logical time in ms; raise BadMessageError without one."""
+        """Return the field's value, a logical date or time as :class:`Millis`. Raise BadMessageError without a
+        value.
+        """
         assert self.data is not None
         try:
             content: object = self.data.datum(payload)
@@ -49,7 +51,7 @@ class AvroField:
 
 
 def _plain(content: object) -> object:
-    """Convert a logical type's moment, whose unit is known, to milliseconds."""
+    """Convert dates and times of logical types to milliseconds; their unit is known."""
     if isinstance(content, datetime):
         moment = content if content.tzinfo else content.replace(tzinfo=UTC)
         return Millis(millis_of(moment))
@@ -60,7 +62,7 @@ def _plain(content: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class ProtobufField:
-    """A field of Protocol Buffers messages, by its path of names."""
+    """A field of Protocol Buffers messages, found by a path of names."""
 
     path: tuple[str, ...]
     schemas: Schemas = field(default_factory=Schemas)
@@ -68,13 +70,14 @@ class ProtobufField:
 
     @property
     def name(self) -> str:
-        """The path, close to its form in the settings."""
+        """The path joined by dots, for error messages."""
         return ".".join(self.path)
 
     def for_topic(self, topic: str) -> ProtobufField:
-        """Return the field in the message of a topic; raise ConfigError if the message lacks it.
+        """Return the field with the message type of a topic; raise ConfigError if the type lacks the field.
 
-        Without a name in the settings or a field of Secor's default name, it is the first uint64, as in Secor.
+        If the type lacks Secor's default field and the settings name no other, use the first uint64 field, as Secor
+        does.
         """
         message = self.schemas.protobuf_of(topic)
         try:
@@ -86,14 +89,14 @@ class ProtobufField:
         return replace(self, path=path, message=message)
 
     def of(self, payload: bytes) -> object:
-        """Return the field's value, a Timestamp in ms; raise BadMessageError without one."""
+        """Return the field's value, a Timestamp as :class:`Millis`. Raise BadMessageError without a value."""
         assert self.message is not None
         try:
             content: Any = self.message.parsed(payload)
         except ConfigError:
             raise
         except ValueError:
-            raise BadMessageError(f"its value is no {self.message.message} of Protocol Buffers") from None
+            raise BadMessageError(f"its value is not a Protocol Buffers message {self.message.message}") from None
         for part in self.path:
             if content.DESCRIPTOR.fields_by_name[part].has_presence and not content.HasField(part):
                 raise BadMessageError(f"its value has no field {self.name}")
@@ -104,7 +107,7 @@ class ProtobufField:
 
 @dataclass(frozen=True, slots=True)
 class ThriftField:
-    """A field of Thrift, by its path of ids, from an IDL if there is one."""
+    """A field of Thrift structs, found by a path of field ids; the ids may come from an IDL file."""
 
     ids: tuple[int, ...]
     protocol: Protocol = "binary"
@@ -112,21 +115,21 @@ class ThriftField:
 
     @property
     def name(self) -> str:
-        """The ids."""
+        """The ids joined by dots, for error messages."""
         return ".".join(map(str, self.ids))
 
     def for_topic(self, topic: str) -> ThriftField:
-        """Return the field with the ids of a topic's IDL."""
+        """Return the field with the ids that the IDL gives for a topic."""
         ids = of_topic(self.schemas.thrift, topic)
         return self if ids is None else replace(self, ids=ids)
 
     def of(self, payload: bytes) -> object:
-        """Return the field's value, bytes as text; raise BadMessageError without one."""
+        """Return the field's value, with bytes decoded as text. Raise BadMessageError without a value."""
         try:
             content = thrift_field(payload, self.ids, self.protocol)
             text = content.decode() if isinstance(content, bytes) else content
         except (ValueError, RecursionError):
-            raise BadMessageError("its value is not Thrift of the protocol") from None
+            raise BadMessageError("its value is not a Thrift struct in the configured protocol") from None
         if text is None:
             raise BadMessageError(f"its value has no field {self.name}")
         return text

@@ -1,4 +1,4 @@
-"""Schemas of values: from files that the settings name, read once, and from a registry."""
+"""Schemas of values, from files that the settings name (read once) or from a registry."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tieredstore.values.json_text import Json
 from tieredstore.values.protobuf import Protobuf
 
 ByTopic: TypeAlias = tuple[tuple[str, str], ...]
-"""Values by topic; ``*`` for all others."""
+"""Texts by topic; the topic ``*`` stands for all others."""
 
 AVRO: Final = "secor.avro.message.schema."
 PROTOBUF: Final = "secor.protobuf.message.class."
 THRIFT: Final = "secor.thrift.message.class."
 DDL: Final = ("json.schema.", "secor.orc.message.schema.")
 OF_TOPICS: Final = (AVRO, PROTOBUF, THRIFT, *DDL)
-"""Prefixes of properties that end in a topic, or in ``*``."""
+"""Prefixes of properties whose name ends in a topic or ``*``."""
 
 REGISTRY: Final = "schema.registry."
 REGISTRY_NAMES: Final = frozenset(
@@ -36,35 +36,37 @@ REGISTRY_NAMES: Final = frozenset(
         "ssl.key.location",
     )
 )  # fmt: skip
-"""All properties of :mod:`tieredstore.schema_registry`, which needs packages that not every pipeline has."""
+"""All properties of :mod:`tieredstore.schema_registry`. Listed here because importing that module needs an extra."""
 _STRUCT: Final = 12
 _Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True, slots=True)
 class Schemas:
-    """The schemas of a pipeline. Picklable; ``digest`` covers everything that affects messages."""
+    """All schemas of a pipeline. Picklable."""
 
     avro: ByTopic = ()
-    """Schemas as JSON."""
+    """Avro schemas as JSON text."""
     registry: SchemaLookup | None = field(default=None, repr=False)
     descriptor_set: bytes = field(default=b"", repr=False)
     messages: ByTopic = ()
-    """Messages of Protocol Buffers, by full name."""
+    """Full names of Protocol Buffers messages."""
     thrift: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """Paths of ids to the time, from an IDL."""
+    """Paths of field ids to the time, found in a Thrift IDL."""
 
     ddl: ByTopic = ()
-    """Columns of JSON."""
+    """Columns of JSON values, as DDL."""
 
     @property
     def digest(self) -> str:
-        """Digest of the schemas; empty without any. A registry's address is left out, since it does not change them."""
+        """Digest of the schemas, empty without any. A registry's address does not count: it does not change a
+        schema.
+        """
         parts = self.avro, self.descriptor_set, self.messages, self.thrift, self.ddl
         return hashlib.sha256(repr(parts).encode()).hexdigest() if any(parts) else ""
 
     def avro_of(self, topic: str) -> AvroData:
-        """Return the reader of a topic's Avro; raise ConfigError if none is configured."""
+        """Return the decoder of a topic's Avro values; raise ConfigError if the settings give no schema."""
         schema = of_topic(self.avro, topic)
         if schema is None and self.registry is None:
             raise ConfigError(
@@ -73,14 +75,16 @@ class Schemas:
         return AvroData(schema, self.registry)
 
     def protobuf_of(self, topic: str) -> Protobuf:
-        """Return the reader of a topic's messages; raise ConfigError if none is configured."""
+        """Return the decoder of a topic's Protocol Buffers values; raise ConfigError if the settings give no
+        message.
+        """
         message = of_topic(self.messages, topic)
         if message is None:
             raise ConfigError(f"no Protocol Buffers message is given for topic {topic}: set {PROTOBUF}{topic}")
         return Protobuf(self.descriptor_set, message)
 
     def ddl_of(self, topic: str) -> pa.Schema:
-        """Return the columns of a topic's JSON; raise ConfigError if none are configured."""
+        """Return the columns of a topic's JSON values; raise ConfigError if the settings give none."""
         text = of_topic(self.ddl, topic)
         if text is None:
             raise ConfigError(f"no columns of JSON are given for topic {topic}: set {DDL[0]}{topic}")
@@ -88,7 +92,7 @@ class Schemas:
 
 
 def of_topic(table: tuple[tuple[str, _Kind], ...], topic: str) -> _Kind | None:
-    """Return a table's value for a topic, or for all others."""
+    """Return a table's value for a topic, or else for ``*``."""
     known = dict(table)
     return known.get(topic, known.get("*"))
 
@@ -96,17 +100,14 @@ def of_topic(table: tuple[tuple[str, _Kind], ...], topic: str) -> _Kind | None:
 def read_schemas(
     properties: Mapping[str, str], base_dir: Path, *, descriptor_set: str, idl: str, time_path: tuple[str, ...]
 ) -> Schemas:
-    """Load the schemas that properties name, of topics and of a registry. Raises ConfigError for unreadable or invalid
-    ones.
+    """Load the schemas that the properties name. Raise ConfigError for unreadable or invalid files.
 
-    ``time_path`` is the path of names to a message's time, for an IDL.
+    ``idl`` is a Thrift file, in which the path of names ``time_path`` leads to the time.
     """
     of = {start: _by_topic(properties, start) for start in OF_TOPICS}
     for start, needed, setting in ((PROTOBUF, descriptor_set, "protobuf.descriptor.set"), (THRIFT, idl, "thrift.idl")):
         if of[start] and not needed:
-            raise ConfigError(
-                f"{start}{next(iter(of[start]))} names a message, and {setting}, the file that has it, is unset"
-            )
+            raise ConfigError(f"{start}{next(iter(of[start]))} names a message: set {setting} to the file that has it")
     schemas = Schemas(
         tuple((topic, _text(base_dir, f"{AVRO}{topic}", file).decode()) for topic, file in of[AVRO].items()),
         _registry({name: text for name, text in properties.items() if name.startswith(REGISTRY)}),
@@ -148,9 +149,9 @@ def _registry(properties: Mapping[str, str]) -> SchemaLookup | None:
 
 
 def thrift_ids(idl: Path, name: str, path: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the ids of the fields on the path to a field of a struct in an IDL, as thriftpy2 reads it.
+    """Return the field ids on the path of names ``path`` in the struct ``name`` of a Thrift IDL file.
 
-    Raises ConfigError for an invalid file, struct or field.
+    Raises ConfigError for an invalid file or an unknown struct or field.
     """
     with Extra("reading an IDL of Thrift", "thrift"):
         thriftpy2: Any = importlib.import_module("thriftpy2")
@@ -159,7 +160,7 @@ def thrift_ids(idl: Path, name: str, path: tuple[str, ...]) -> tuple[int, ...]:
     except OSError as error:
         raise ConfigError(f"thrift.idl names a file that cannot be read: {error.strerror or error}") from error
     except Exception as error:
-        raise ConfigError(f"thrift.idl is no IDL of Thrift: {type(error).__name__}") from error
+        raise ConfigError(f"thrift.idl is not a valid Thrift IDL: {type(error).__name__}") from error
     struct = getattr(module, name.rpartition(".")[2], None)
     ids: list[int] = []
     for part in path:

@@ -1,4 +1,4 @@
-"""Times and other fields in values, and detection of invalid ones."""
+"""Times and other fields in values, for parsers."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ _XML_DATE: Final = re.compile(
     r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:T(\d\d):(\d\d):(\d\d(?:\.\d+)?))?)?)?(Z|[+-](?:0\d|1[0-3]):[0-5]\d|[+-]14:00)?",
     re.ASCII,
 )
-"""A dateTime, date, gYearMonth or gYear of XML Schema, part 2, as Secor's parser accepts them."""
+"""A dateTime, date, gYearMonth or gYear of XML Schema part 2, the dates that Secor's parser accepts."""
 _OTHER_DATE: Final = re.compile(r"(?:\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d(?:-?\d)?)(?:[Tt ].+)?", re.ASCII)
 """Dates of ISO 8601 that XML Schema lacks."""
 
 
 class BadMessageError(ValueError):
-    """The reason why a message cannot be filed, without its content."""
+    """Why a message cannot be filed. The text must not contain the message's content."""
 
 
 class Millis(int):
-    """A time known to be in ms since the epoch."""
+    """A time known to be in ms since the epoch. Other numbers are in a unit that their size tells."""
 
     __slots__ = ()
 
 
 class Field(Protocol):
-    """A field of values, wherever it is."""
+    """A field of values in any encoding."""
 
     @property
     def name(self) -> str:
-        """Its name in the settings."""
+        """The name for error messages."""
         ...
 
     def for_topic(self, topic: str) -> Self:
-        """Return the same field, read with the schema of a topic's values."""
+        """Return the field with the schema of a topic's values."""
         ...
 
     def of(self, payload: bytes) -> object:
-        """Return the field's value, a :class:`Millis` if its unit is known; raise BadMessageError without one."""
+        """Return the field's value, as :class:`Millis` if its unit is known. Raise BadMessageError without a value."""
         ...
 
 
@@ -60,16 +60,19 @@ class Time(ABC):
     """Finds a time in values. Frozen and picklable."""
 
     def for_topic(self, topic: str) -> Time:  # noqa: ARG002  for those that know schemas of topics
-        """Return the same for a topic's values; raise ConfigError if the settings do not describe them."""
+        """Return the finder with a topic's schema; raise ConfigError if the settings do not describe the topic's
+        values.
+        """
         return self
 
     @abstractmethod
     def __call__(self, payload: bytes) -> int:
-        """Return the time in ms since the epoch; raise BadMessageError without one."""
+        """Return the time in ms since the epoch. Raise BadMessageError without a time."""
 
     def quick(self, values: Any) -> Any:  # noqa: ARG002  for those that know a quick way
-        """Fast path: return the times of a column of values, null where a call must decide; None if a call must
-        decide for all.
+        """Return the times of a column of values on a fast path, or None if this class has no fast path.
+
+        A null means that the caller must call this object with the value.
         """
         return None
 
@@ -84,20 +87,20 @@ class _TimeInField(Time, ABC):
 
 @dataclass(frozen=True, slots=True)
 class JsonField:
-    """A field of JSON objects, by a path of names joined by ``separator``."""
+    """A field of JSON objects, found by a path of names joined by ``separator``."""
 
     name: str
     separator: str = ""
     is_strict: bool = False
-    """True if control characters in texts, and bytes that are not UTF-8, make a message bad."""
+    """True if control characters in texts, or bytes that are not UTF-8, make a message bad."""
 
     @property
     def path(self) -> list[str]:
-        """The path of names."""
+        """The path as a list of names."""
         return self.name.split(self.separator) if self.separator else [self.name]
 
     def of(self, payload: bytes) -> object:
-        """Return the field's value; raise BadMessageError without one."""
+        """Return the field's value. Raise BadMessageError without a value."""
         try:
             content: object = json.loads(payload) if self.is_strict else _read_leniently(payload)
         except (ValueError, RecursionError):
@@ -111,49 +114,49 @@ class JsonField:
         return content
 
     def for_topic(self, topic: str) -> JsonField:  # noqa: ARG002  JSON says itself what it is
-        """Return itself: JSON needs no schema."""
+        """Return this field unchanged: JSON needs no schema."""
         return self
 
 
 def _read_leniently(payload: bytes) -> object:
-    """Parse JSON as leniently as Secor's reader, since real topics contain Latin-1 and raw control characters."""
+    """Parse JSON as leniently as Secor does: real topics contain Latin-1 and raw control characters."""
     text = payload.decode(json.detect_encoding(payload), "replace")
     return json.loads(text, strict=False)
 
 
 def _text_of(field: Field, payload: bytes) -> str:
-    """Return the field's value, which must be a text."""
+    """Return the field's value. Raise BadMessageError if it is not a text."""
     content = field.of(payload)
     if not isinstance(content, str):
-        raise BadMessageError(f"its field {field.name} is no text")
+        raise BadMessageError(f"its field {field.name} is not a text")
     return content
 
 
 @dataclass(frozen=True, slots=True)
 class EpochTime(_TimeInField):
-    """A time since the epoch, in s, ms, us or ns, in a field."""
+    """A time since the epoch in a field, in s, ms, us or ns."""
 
     is_strict: bool = False
-    """True if a text must be a whole number and nothing else."""
+    """True if a text must be a whole number without anything else."""
 
     def quick(self, values: Any) -> Any:
-        """Fast path for whole numbers in JSON."""
+        """Return the times of whole numbers in JSON, see :func:`json_times`."""
         return json_times(values, self.field.path) if isinstance(self.field, JsonField) else None
 
     def __call__(self, payload: bytes) -> int:
         """Return the time in ms."""
         content = self.field.of(payload)
-        # An unset Timestamp is 0.
+        # An unset Timestamp of Protocol Buffers is 0.
         if isinstance(content, Millis) and content:
             return content
         number = _whole_number(content, is_strict=self.is_strict)
         if number is None:
-            raise BadMessageError(f"its field {self.field.name} is no number since the epoch")
+            raise BadMessageError(f"its field {self.field.name} is not a time since the epoch")
         return to_millis(number)
 
 
 def _whole_number(content: object, *, is_strict: bool = False) -> int | None:
-    """Return a number, or the number in a text, without its fraction; None if there is none above 0."""
+    """Return a positive number, or the number in a text, without its fraction. Return None for anything else."""
     if isinstance(content, str):
         number = None if is_strict else _NUMBER.fullmatch(content)
         if _INTEGER.fullmatch(content):
@@ -167,7 +170,7 @@ def _whole_number(content: object, *, is_strict: bool = False) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class MessagePackTime(Time):
-    """A time since the epoch, in s, ms, us or ns, under a name in a map of MessagePack."""
+    """A time since the epoch in s, ms, us or ns, in a MessagePack map under the key ``name``."""
 
     name: str
 
@@ -179,13 +182,13 @@ class MessagePackTime(Time):
             raise BadMessageError("its value is not MessagePack") from None
         time = _whole_number(content.get(self.name) if isinstance(content, dict) else None, is_strict=True)
         if time is None:
-            raise BadMessageError(f"its value has no field {self.name} with a number since the epoch")
+            raise BadMessageError(f"its value has no field {self.name} with a time since the epoch")
         return to_millis(time)
 
 
 @dataclass(frozen=True, slots=True)
 class Iso8601Time(_TimeInField):
-    """A date of XML Schema, or another of ISO 8601, in a field; without a zone it is in UTC."""
+    """A date of XML Schema or ISO 8601 in a field. Dates without a zone are in UTC."""
 
     is_strict: bool = False
     """True if only dates of XML Schema are accepted."""
@@ -201,7 +204,7 @@ class Iso8601Time(_TimeInField):
                 return millis_of(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
         except (ValueError, OverflowError):
             pass
-        raise BadMessageError(f"its field {self.field.name} is no date by ISO 8601")
+        raise BadMessageError(f"its field {self.field.name} is not an ISO 8601 date")
 
 
 def _xml_millis(parts: re.Match[str]) -> int:
@@ -216,7 +219,7 @@ def _xml_millis(parts: re.Match[str]) -> int:
 
 
 def _time_of_day(hour: int, minute: int, second: int) -> timedelta:
-    """Return the time since midnight; 24:00:00 and leap seconds are valid. Raises ValueError for anything else."""
+    """Return the time since midnight. 24:00:00 and leap seconds are valid. Raise ValueError for other invalid times."""
     since = timedelta(hours=hour, minutes=minute, seconds=second)
     if minute > 59 or second > 60 or (hour > 23 and since != timedelta(days=1)):
         raise ValueError
@@ -224,16 +227,16 @@ def _time_of_day(hour: int, minute: int, second: int) -> timedelta:
 
 
 def millis_of(moment: datetime) -> int:
-    """Return the milliseconds since the epoch of a moment with a zone."""
+    """Return the milliseconds from the epoch to a datetime that has a zone."""
     return (moment - EPOCH) // timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class DateTime(_TimeInField):
-    """A date in one of Java's patterns, in a field, in a zone; a number counts as its digits."""
+    """A date in a field, in a Java pattern and a time zone. A number is read as its digits."""
 
     expression: str
-    """See :func:`~tieredstore.pipelines.filing.directories.date_expression`."""
+    """A regular expression made by :func:`~tieredstore.pipelines.filing.directories.date_expression`."""
     zone: str = "UTC"
 
     def __call__(self, payload: bytes) -> int:
@@ -242,13 +245,13 @@ class DateTime(_TimeInField):
         if isinstance(content, int) and not isinstance(content, bool):
             content = str(content)
         if not isinstance(content, str):
-            raise BadMessageError(f"its field {self.field.name} is no text")
+            raise BadMessageError(f"its field {self.field.name} is not a text")
         try:
             if (match := re.match(self.expression, content)) is not None:
                 return self._millis(match.groupdict())
         except (ValueError, OverflowError):
             pass
-        raise BadMessageError(f"its field {self.field.name} is no date of the pattern")
+        raise BadMessageError(f"its field {self.field.name} is not a date of message.timestamp.input.pattern")
 
     def _millis(self, fields: Mapping[str, str]) -> int:
         year = int(fields.get("yyyy") or _full_year(fields.get("yy", "0")))
@@ -259,9 +262,10 @@ class DateTime(_TimeInField):
 
 
 def _full_year(text: str) -> int:
-    """Return the year that ``yy`` parses: exactly two digits mean 1950 to 2049.
+    """Return the year that ``yy`` means: two digits mean 1950 to 2049; any other number is the year itself.
 
-    Java's window moves with its clock (80 years back, 20 ahead), which would file the same message differently later.
+    Java instead takes the years from 80 years back to 20 ahead of its clock. The same message would then get another
+    directory later.
     """
     year = int(text)
     if len(text.strip()) != 2:
@@ -271,7 +275,7 @@ def _full_year(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RegexTime(Time):
-    """A time since the epoch in the first group of an expression, found anywhere in the value."""
+    """A time since the epoch: the first group of a regular expression, searched anywhere in the value."""
 
     pattern: str
 
@@ -285,12 +289,12 @@ class RegexTime(Time):
             else _whole_number(digits.decode("ascii", "replace").removeprefix("+"), is_strict=True)
         )
         if number is None:
-            raise BadMessageError("its value does not match the expression of the time")
+            raise BadMessageError("its value does not match message.timestamp.input.pattern")
         return to_millis(number)
 
 
 def to_millis(number: int) -> int:
-    """Convert a time of unknown unit to ms as Secor does: by its size it is ns, us, ms or s."""
+    """Convert a time of unknown unit to ms. As in Secor, its size tells whether it is in ns, us, ms or s."""
     if number >= 10**18:
         return number // 10**6
     if number >= 10**15:
@@ -299,9 +303,10 @@ def to_millis(number: int) -> int:
 
 
 def json_times(values: Any, path: Sequence[str]) -> Any:
-    """Return the times since the epoch at ``path`` in ms; null where the value must be examined by itself.
+    """Return the times at ``path`` in a column of JSON values, in ms since the epoch.
 
-    Only texts that ``json.loads`` accepts, with each name of the path once, have a time here.
+    A time is null if the fast parser cannot decide. It decides only for texts that ``json.loads`` accepts and that have
+    each name of the path once.
     """
     rows = len(values)
     ends, data = values.buffers()[1:] if rows and pa.types.is_binary(values.type) else (None, None)

@@ -1,4 +1,6 @@
-"""The commit log: objects with consecutive numbers, each created only if absent. It is the only source of truth."""
+"""The commit log of a pipeline: numbered objects in the output store, each created only if absent. No other state
+decides.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +41,15 @@ _logger: Final = logging.getLogger(__name__)
 SNAPSHOT_EVERY: Final = 1000
 _MOST_BYTES: Final = 256 << 20
 _FEW: Final = 8
-"""Entries read one by one before threads start for the others."""
+"""``CommitLog.entries`` reads this many one by one; threads start only if there are more."""
 _SNAPSHOT_FORMAT: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of one life of a partition: the next offset to write, and the latest time written."""
+    """Progress of a pipeline in one partition of one topic id: the next offset to write, and the latest timestamp
+    written.
+    """
 
     topic_id: str
     next_offset: int
@@ -54,17 +58,17 @@ class Progress:
     records: int
     recent_bytes: int = 0
     recent_offsets: int = 0
-    """Bytes and offsets of the latest windows; each counts half as much as the next one."""
+    """Decaying sums of bytes and offsets over the latest windows: each new window halves the earlier sum."""
     leader_epoch: int = -1
-    """Epoch of the records before the next offset, or a later one; -1 if unknown."""
+    """Leader epoch of the record before the next offset, or a later epoch; -1 if unknown."""
 
     @property
     def position(self) -> Position:
-        """The next offset with its epoch."""
+        """The next offset and the leader epoch."""
         return Position(self.next_offset, None if self.leader_epoch < 0 else self.leader_epoch)
 
     def recent_with(self, window: WrittenWindow) -> tuple[int, int]:
-        """Return both numbers with one more window."""
+        """Return ``recent_bytes`` and ``recent_offsets`` after another window."""
         if window.read_bytes < 0 or window.stop == window.start:
             return self.recent_bytes, self.recent_offsets
         return self.recent_bytes // 2 + window.read_bytes, self.recent_offsets // 2 + window.stop - window.start
@@ -72,7 +76,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The contents of a topic's directory: numbers of files and of records."""
+    """Numbers of data files and of their records in one directory of a topic."""
 
     topic: str
     files: int
@@ -80,18 +84,18 @@ class Contents:
 
 
 class Life(enum.StrEnum):
-    """The life of a generation, by its log. A transition is one entry, created only if absent.
+    """The state of a generation, derived from its log. Each transition is one entry, created only if absent.
 
-    | life | means | entries that lead out of it |
+    | state | meaning | entries that end it, with the next state |
     |---|---|---|
-    | free | no entry exists | ``begin``, ``take-over``: following |
-    | following | it continues with its topics | ``backfill`` of unwritten offsets: filling; ``seal``, ``drop`` |
-    | filling | windows of a backfill are still unwritten | ``published``: filled; ``seal``, ``drop`` |
-    | filled | it holds chosen offsets and does not continue | ``backfill``: filling; ``seal``, ``drop`` |
+    | free | the log has no entry | ``begin``, ``take-over``: following |
+    | following | a driver writes new records | ``backfill`` of unwritten offsets: filling; ``seal``, ``drop`` |
+    | filling | some windows of a backfill are still unwritten | ``published``: filled; ``seal``, ``drop`` |
+    | filled | it holds backfilled offsets and reads no new ones | ``backfill``: filling; ``seal``, ``drop`` |
     | sealed | the generation ``other`` continues at its end; no driver runs it | ``drop`` |
     | dropped | its number is used up; the log stays | none: ``drop`` again completes the deletion |
 
-    In all but the first and the last, files may be replaced by those of another generation (``giving_to``).
+    In all states but free and dropped, another generation may replace files of this one (``giving_to``).
     """
 
     FREE = "free"
@@ -104,10 +108,11 @@ class Life(enum.StrEnum):
 
 @dataclass(slots=True)
 class LogState:
-    """The sum of the entries up to ``number``: a field for each field of a snapshot.
+    """The state of a log after entry ``number``. A snapshot stores each field.
 
-    ``written`` is the last entry that publishes anything, -1 without any; ``is_published`` if all of that is known to
-    be published. ``other`` is the preceding generation, or for a sealed one the generation that continues it.
+    ``written`` is the last entry that publishes files or ``_SUCCESS``, or -1. ``is_published`` is True if the log
+    records that all of them are published. ``other`` is the generation before this one. In a sealed log it is the
+    generation that continues this one.
     """
 
     number: int = -1
@@ -117,23 +122,23 @@ class LogState:
     closed: Literal["", "seal", "drop"] = ""
     other: int = -1
     directories: dict[str, Contents] = field(default_factory=dict[str, Contents])
-    """Directories with files of records, by path."""
+    """Directories that hold data files, by path."""
     finalized: set[str] = field(default_factory=set[str])
-    """Paths to which a ``_SUCCESS`` was written; files are in these or below."""
+    """Paths that have got a ``_SUCCESS``; their files are in the path itself or below it."""
     linked: set[int] = field(default_factory=set[int])
-    """Generations that entries name: their files in a directory count together with this one's."""
+    """Generations that the entries name. A ``_SUCCESS`` counts their files and those of this generation."""
     giving_to: int = -1
-    """Generation that is replacing files of this one now; -1: none."""
+    """Generation that is now replacing files of this one, or -1."""
     withheld: set[str] = field(default_factory=set[str])
     """Paths that must have no ``_SUCCESS`` during a replacement."""
     backfill: int = -1
-    """Number of the latest backfill entry; -1: none."""
+    """Number of the latest ``backfill`` entry, or -1."""
     is_filled: bool = True
-    """True if that backfill is complete, or there is none."""
+    """True if the latest backfill is complete, or if there is none."""
 
     @property
     def life(self) -> Life:
-        """The life of the generation."""
+        """The state of the generation."""
         if self.closed:
             return Life(self.closed)
         if self.number < 0:
@@ -144,14 +149,14 @@ class LogState:
 
     @property
     def unpublished(self) -> int:
-        """Number of the entry whose files may not all be visible yet; -1: none."""
+        """Number of the entry whose files may not all be visible yet, or -1."""
         return -1 if self.is_published else self.written
 
     def apply(self, entry: Entry) -> None:
-        """Apply an entry; raise CommitLogCorruptError if it does not follow."""
+        """Apply an entry; raise CommitLogCorruptError if it does not continue this state."""
         if entry.number != self.number + 1:
             raise CommitLogCorruptError(
-                f"the commit log has entry {entry.number} behind {self.number}: some are missing"
+                f"the commit log has entry {entry.number} right after entry {self.number}: entries are missing"
             )
         does, self.number = effects(entry), entry.number
         if entry.other >= 0:
@@ -197,7 +202,7 @@ class LogState:
         if (before.topic_id, before.next_offset) != (window.topic_id, window.start):
             raise CommitLogCorruptError(
                 f"entry {self.number} of the commit log continues {window.topic}-{window.partition} at offset "
-                f"{window.start}, and the entries before it end at {before.next_offset}"
+                f"{window.start}, but the earlier entries end at {before.next_offset}"
             )
         recent_bytes, recent_offsets = before.recent_with(window)
         is_mark = window.start == window.stop
@@ -242,7 +247,7 @@ class LogState:
 
     @classmethod
     def from_bytes(cls, data: bytes, key: str) -> LogState:
-        """Decode a snapshot; one of another version gives an empty state, since the entries hold everything."""
+        """Decode a snapshot. A snapshot of another version gives an empty state: the caller then reads all entries."""
         if read_json(_AnyVersion, data, key).format != _SNAPSHOT_FORMAT:
             return cls()
         stored = read_json(_Snapshot, data, key)
@@ -260,7 +265,7 @@ class _AnyVersion:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """A state as stored; it keeps the names of earlier versions."""
+    """A LogState as JSON. Field names never change, so they differ from those of LogState."""
 
     number: Number
     written: Number
@@ -282,13 +287,14 @@ _SNAPSHOT_NAMES: Final[Mapping[str, str]] = {
     "finalized": "finalized", "linked": "linked", "replacing": "giving_to", "withheld": "withheld",
     "backfill": "backfill", "backfilled": "is_filled",
 }  # fmt: skip
-"""Fields of a snapshot and of the state; positions and directories are rows."""
+"""Fields of _Snapshot, each with the attribute of LogState. Positions and directories are converted row by row."""
 
 
 class CommitLog:
-    """The log of one generation of a pipeline, below ``root`` of a store. For one thread.
+    """The commit log of one generation of a pipeline, below ``root`` in a store. Not thread-safe.
 
-    ``state`` is the part read so far; ``append`` continues it, or raises FencedError if another writer has.
+    ``state`` covers the entries read so far. ``append`` writes the next entry, or raises FencedError if another writer
+    already has.
     """
 
     def __init__(self, store: ObjectStore, root: str, pipeline: str, generation: int) -> None:
@@ -296,7 +302,7 @@ class CommitLog:
         self.root, self.pipeline, self.generation = root, pipeline, generation
         self.folder: str = own_folder(root, pipeline, generation)
         self.writer: str = uuid.uuid4().hex
-        """Id of this writer, new for each object."""
+        """Random id of this object, stored in each entry that it writes."""
         self.state = LogState()
 
     def of_generation(self, generation: int) -> CommitLog:
@@ -305,11 +311,11 @@ class CommitLog:
 
     @property
     def staging_prefix(self) -> str:
-        """Prefix of prepared files in stores that cannot hold an upload back."""
+        """Prefix of unpublished files, in stores whose uploads cannot stay invisible until they are completed."""
         return f"{self.folder}staging/"
 
     def read(self) -> LogState:
-        """Read everything committed by now: the latest snapshot, if nothing is read yet, and the entries after it."""
+        """Apply all new entries. The first read starts from the latest snapshot."""
         if self.state.number < 0:
             self.state = self._snapshot()
         for entry in self.entries(self.state.number + 1):
@@ -321,14 +327,18 @@ class CommitLog:
         key = self._key(number)
         data = self.store.get_small(key, _MOST_BYTES)
         if data is None:
-            raise CommitLogCorruptError(f"{key} has more than {_MOST_BYTES} bytes, and is no entry of a commit log")
+            raise CommitLogCorruptError(
+                f"{key} has more than {_MOST_BYTES} bytes, too many for an entry of a commit log"
+            )
         entry = Entry.from_bytes(data, key)
         if entry.number != number:
-            raise CommitLogCorruptError(f"{key} says that it is entry {entry.number}")
+            raise CommitLogCorruptError(f"{key} contains entry {entry.number}, which belongs elsewhere")
         return entry
 
     def entries(self, first: int = 0) -> Iterator[Entry]:
-        """Yield entries from ``first`` on. Many are requested concurrently, since each entry costs a request."""
+        """Yield entries from ``first`` on, in order. Many entries are fetched in parallel, since each costs a
+        request.
+        """
         listed = self.store.list(f"{self.folder}commits/", self._key(first - 1) if first else None)
         numbers = (_number_of(info.key) for info in listed)
         some = list(islice(numbers, _FEW))
@@ -347,10 +357,10 @@ class CommitLog:
         other: int = -1,
         directories: Sequence[str] = (),
     ) -> Entry:
-        """Commit an entry. Raises FencedError, and commits nothing, if another driver has written an entry.
+        """Commit an entry. Raise FencedError, and commit nothing, if another driver has written this number.
 
-        After StoreUnavailableError the entry may or may not be committed: read the log again to find out. If an entry
-        that this writer had given up reached the store after all, that entry is returned: it stands.
+        After StoreUnavailableError the outcome is unknown: read the log again to find out. If a lost create of this
+        writer succeeded after all, the log has that earlier entry under this number, and ``append`` returns it.
         """
         entry = Entry(
             self.state.number + 1, kind, self.writer, fingerprint,
@@ -359,7 +369,7 @@ class CommitLog:
         try:
             self.store.put(self._key(entry.number), entry.to_bytes(), if_absent=True)
         except PreconditionFailedError as refusal:
-            # The create may have succeeded and its response been lost.
+            # The create may have succeeded although its response was lost.
             entry = self.entry(entry.number)
             if entry.writer != self.writer:
                 raise self._make_fenced(entry.number) from refusal
@@ -369,8 +379,8 @@ class CommitLog:
         return entry
 
     def catch_up(self) -> None:
-        """Apply what this writer has committed, acknowledged or not; raise FencedError if another writer has
-        committed an entry.
+        """Apply new entries of this writer, including creates whose response was lost. Raise FencedError if another
+        writer has committed an entry.
         """
         for info in self.store.list(f"{self.folder}commits/", self._key(self.state.number)):
             entry = self.entry(_number_of(info.key))
@@ -379,7 +389,7 @@ class CommitLog:
             self.state.apply(entry)
 
     def check_alone(self) -> None:
-        """Raise FencedError if the log has a later entry than known here: another driver is at work."""
+        """Raise FencedError if the log has an entry after ``state``: another driver is running."""
         try:
             self.store.head(self._key(self.state.number + 1))
         except ObjectNotFoundError:
@@ -388,8 +398,8 @@ class CommitLog:
 
     def _make_fenced(self, number: int) -> FencedError:
         return FencedError(
-            f"another process has written entry {number} of {self.folder}commits/: it runs this pipeline by now, and "
-            "this one ends; run one of them only"
+            f"another process has written entry {number} of {self.folder}commits/: it runs this pipeline now, so this "
+            "process ends; run only one of them"
         )
 
     def _key(self, number: int) -> str:
@@ -399,7 +409,7 @@ class CommitLog:
         try:
             self.store.put(f"{self.folder}snapshots/{self.state.number:020}.json", self.state.to_bytes())
         except StoreError as error:
-            # A snapshot only saves reading; the entries hold the same.
+            # A snapshot only saves reading time: the entries hold everything.
             _logger.warning("the snapshot of the commit log at entry %d was not written: %s", self.state.number, error)
 
     def _snapshot(self) -> LogState:
@@ -409,11 +419,13 @@ class CommitLog:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An entry that changed a listing, or is about to if it is the last and not fully published.
+    """A committed change of the output's files or ``_SUCCESS`` marks. The last one may still be in progress.
 
-    ``kind`` ``drop``: all files of the generation are deleted. ``directories`` are those that become complete
-    (``finalize``), that are incomplete while another generation replaces their files (``replacing`` to ``replaced``),
-    or whose ``_SUCCESS`` is rewritten because late records were filed there.
+    ``kind`` ``drop`` deletes all files of the generation. ``directories`` depends on ``kind``:
+
+    - ``finalize``: directories that become complete
+    - ``replacing``, ``replaced``: directories that are incomplete between these two entries
+    - other kinds: directories whose ``_SUCCESS`` is rewritten because late records were filed there
     """
 
     number: int
@@ -424,7 +436,9 @@ class Change:
 
 
 def changes_since(log: CommitLog, number: int) -> Iterator[Change]:
-    """Yield the changes after entry ``number`` (-1: all) in order. Bad messages, which no reader sees, are left out."""
+    """Yield the changes after entry ``number`` (-1: all) in order, without files of bad messages, which no reader
+    sees.
+    """
     for entry in log.entries(number + 1):
         does = effects(entry)
         added = tuple(file for file in entry.files if file.kind != "quarantine") if does.publishes else ()
@@ -436,5 +450,5 @@ def changes_since(log: CommitLog, number: int) -> Iterator[Change]:
 def _number_of(key: str) -> int:
     digits = key.rpartition("/")[2].removesuffix(".json")
     if not (key.endswith(".json") and len(digits) == 20 and digits.isascii() and digits.isdigit()):
-        raise CommitLogCorruptError(f"{key} lies among the entries of a commit log, and is none")
+        raise CommitLogCorruptError(f"{key} is in the folder of a commit log, but is not an entry")
     return int(digits)

@@ -1,4 +1,4 @@
-"""The commits of a pipeline: windows of offsets and the files that hold them, as values and as JSON."""
+"""Entries of the commit log, and their JSON: windows of offsets and the files written for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EntryKind: TypeAlias = Literal[
     "begin", "batch", "rewrite", "published", "redrive", "finalize", "take-over", "seal", "drop",
     "backfill", "replacing", "replaced",
 ]  # fmt: skip
-""":func:`effects` is the only place that distinguishes kinds."""
+"""Only :func:`effects` distinguishes kinds."""
 
 Number: TypeAlias = Annotated[int, Field(ge=-1, le=MAX_INT64)]
 _Offset: TypeAlias = Annotated[int, Field(ge=0, le=MAX_INT64)]
@@ -29,7 +29,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Offsets ``start`` up to ``stop`` (half-open) of one life of a partition. Small and picklable."""
+    """Offsets ``start`` to ``stop`` (exclusive) of a partition of one topic id. Small and picklable."""
 
     topic: str
     topic_id: str
@@ -37,7 +37,7 @@ class Window:
     start: int
     stop: int
     leader_epoch: int = -1
-    """Epoch of the records before ``stop``, or a later one; -1 if unknown."""
+    """Leader epoch of the record before ``stop``, or a later epoch; -1 if unknown."""
 
     @property
     def where(self) -> tuple[str, int]:
@@ -46,11 +46,11 @@ class Window:
 
     @property
     def is_mark(self) -> bool:
-        """True if it has no offsets and only marks where a partition begins."""
+        """True for an empty window, which marks the offset where a partition begins."""
         return self.start == self.stop
 
     def without_records(self) -> WrittenWindow:
-        """Return the form to commit when nothing of it was written: a mark, or the plan of a backfill."""
+        """Return the window for an entry that writes none of its records: a mark, or the plan of a backfill."""
         return WrittenWindow(
             self.topic, self.topic_id, self.partition, self.start, self.stop, 0, 0, 0, (),
             leader_epoch=self.leader_epoch,
@@ -59,9 +59,10 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """One file of a window. ``kind``: ``data``, ``sidecar`` (metadata that a format cannot hold) or ``quarantine``.
+    """One file of a window. ``kind``: ``data``, ``sidecar`` (metadata that the format cannot hold) or ``quarantine``.
 
-    Offsets are those of its records, the last one inclusive; times in ms since the epoch, -1 without records.
+    The offsets and timestamps are the least and greatest of its records, both inclusive; timestamps are in ms since the
+    epoch, -1 without records.
     """
 
     __pydantic_config__: ClassVar = _EXACT
@@ -80,7 +81,7 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True)
 class WrittenWindow:
-    """A window (``start`` up to ``stop``, half-open) of one life of a partition, completely filed or quarantined."""
+    """A Window after writing: each record is in a data file, filtered out by a transformer, or quarantined as bad."""
 
     __pydantic_config__: ClassVar = _EXACT
 
@@ -94,9 +95,9 @@ class WrittenWindow:
     quarantined: Number
     files: tuple[OutputFile, ...]
     read_bytes: Number = -1
-    """Bytes of keys and values read; -1 if unknown."""
+    """Bytes of the keys and values read; -1 if unknown."""
     leader_epoch: Number = -1
-    """Epoch of the records before ``stop``, or a later one; -1 if unknown."""
+    """Leader epoch of the record before ``stop``, or a later epoch; -1 if unknown."""
 
     @property
     def where(self) -> tuple[str, int]:
@@ -105,17 +106,17 @@ class WrittenWindow:
 
     @property
     def window(self) -> Window:
-        """Its offsets alone."""
+        """Topic, partition and offsets without the files."""
         return Window(self.topic, self.topic_id, self.partition, self.start, self.stop)
 
     @property
     def data_files(self) -> list[OutputFile]:
-        """Files of records, without sidecars and bad messages."""
+        """The data files, without sidecars and quarantined messages."""
         return [file for file in self.files if file.kind == "data"]
 
     @property
     def max_timestamp(self) -> int:
-        """The latest time of its records, -1 without any."""
+        """The latest timestamp of its records; -1 without records."""
         return max((file.max_timestamp for file in self.files), default=-1)
 
 
@@ -131,15 +132,22 @@ class Entry:
     fingerprint: str
     windows: tuple[WrittenWindow, ...]
     removed: tuple[str, ...] = ()
-    """Keys of files to delete once those of the windows are published."""
+    """Keys of files to delete after the files of the windows are published."""
     other: Number = -1
-    """The other generation: the one that continues (``seal``), the previous one (``take-over``), the one replaced
-    (``backfill``), the one that replaces this one (``replacing``, ``replaced``), or the one that quarantined the
-    messages (``redrive`` after a take-over); otherwise -1.
+    """Number of another generation, or -1. Its role depends on ``kind``:
+
+    - ``seal``: the generation that continues this one
+    - ``take-over``: the previous generation
+    - ``backfill``: the generation whose files are replaced
+    - ``replacing``, ``replaced``: the generation that replaces this one
+    - ``redrive`` after a take-over: the generation that quarantined the messages
     """
     directories: tuple[str, ...] = ()
-    """Paths whose ``_SUCCESS`` is written, oldest first; for ``replacing`` those without one until ``replaced``
-    names them again; for any other kind those whose ``_SUCCESS`` is rewritten.
+    """Paths to work on, oldest first. Their meaning depends on ``kind``:
+
+    - ``finalize``: paths that get a ``_SUCCESS``
+    - ``replacing``: paths that have no ``_SUCCESS`` until a ``replaced`` entry names them
+    - other kinds: paths whose ``_SUCCESS`` is rewritten
     """
     format: Literal[1] = 1
 
@@ -154,7 +162,7 @@ class Entry:
         for window in content["windows"]:
             if window["leader_epoch"] < 0:
                 del window["leader_epoch"]
-        # Most entries have none of these, and earlier versions do not know them.
+        # Earlier versions reject these fields, so leave them out where they are empty.
         for name, nothing in (("removed", ()), ("directories", ()), ("other", -1)):
             if content[name] == nothing:
                 del content[name]
@@ -172,53 +180,55 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """Effects of an entry; fields that do not apply are empty."""
+    """The effects of an entry on the state of a log. Fields that do not apply are empty."""
 
     begins: Sequence[WrittenWindow] = ()
-    """Windows without offsets that mark where partitions begin."""
+    """Empty windows that mark where partitions begin."""
     writes: Sequence[WrittenWindow] = ()
-    """Written windows: their partitions continue after them."""
+    """Written windows. Each partition continues at the ``stop`` of its window."""
     redrives: Sequence[WrittenWindow] = ()
-    """Windows whose bad messages were parsed again: their files are added to those of the generations."""
+    """Windows of quarantined messages that were parsed again. Their new files count as files of this generation."""
     jumps: Sequence[WrittenWindow] = ()
-    """Windows still to write: their partitions continue at their starts."""
+    """Planned windows of a backfill. Each partition continues at the ``start`` of its window."""
     gives: Sequence[WrittenWindow] = ()
-    """Windows that the generation ``other`` holds from now on; their files are deleted."""
+    """Windows now held by the generation ``other``. This generation's files of them are deleted."""
     publishes: bool = False
-    """True if its files become visible, and its directories complete, before another entry follows."""
+    """True if the driver must publish files or write ``_SUCCESS`` marks before it commits another entry."""
     settles: bool = False
-    """True if it records that all earlier entries are published, and a backfill is complete."""
+    """True if the entry records that everything before it is published and the latest backfill is complete."""
     withholds: Sequence[str] | None = None
-    """Directories without ``_SUCCESS`` while the generation ``other`` replaces files; None: no replacement."""
+    """Directories that lose their ``_SUCCESS`` while the generation ``other`` replaces files. None: no replacement
+    begins.
+    """
     releases: Sequence[str] | None = None
-    """Directories that may have ``_SUCCESS`` again because the replacement is over. None: it is not."""
+    """Directories that may have a ``_SUCCESS`` again. None: no replacement ends."""
     neighbour: int = -1
-    """The previous generation, or the one that continues."""
+    """The generation before this one, or the generation that continues it; -1: unchanged."""
     ends: Literal["", "seal", "drop"] = ""
-    """How the entry ends the log."""
+    """How the entry ends the log: ``seal`` or ``drop``."""
 
     @property
     def adds(self) -> Sequence[WrittenWindow]:
-        """Windows whose files count from now on."""
+        """Windows whose data files join the output."""
         return self.writes or self.redrives
 
 
 def effects(entry: Entry) -> Effects:  # noqa: C901  a row for each kind
-    """Return the effects of an entry. Whatever its kind, its ``removed`` keys are deleted once its files are published.
+    """Return the effects of an entry. For every kind, the driver deletes ``removed`` after it has published the files.
 
-    | kind | when |
+    | kind | when it is committed |
     |---|---|
-    | ``begin`` | a driver takes over and marks where partitions begin that are new to the log |
-    | ``take-over`` | the first entry of a log that continues a sealed generation |
+    | ``begin`` | a driver starts; it marks where partitions new to the log begin |
+    | ``take-over`` | first entry of a log that continues a sealed generation |
     | ``batch`` | windows were written |
-    | ``rewrite`` | the previous entry's windows once more: the store had dropped prepared files |
-    | ``published`` | all files of earlier entries were visible: files missing later are not written again |
+    | ``rewrite`` | the store had dropped prepared files of the previous entry, so its windows were written again |
+    | ``published`` | all files of earlier entries are visible; files that vanish later are not written again |
     | ``redrive`` | quarantined messages were parsed again |
-    | ``finalize`` | directories whose time is over are complete |
-    | ``backfill`` | windows are to be written, from their starts to their stops, and none is yet |
-    | ``replacing`` | in the log of the replaced generation: before any file is deleted |
-    | ``replaced`` | there too: windows whose files are deleted; the last one has directories or no windows |
-    | ``seal``, ``drop`` | they end a log |
+    | ``finalize`` | directories of a past period are complete |
+    | ``backfill`` | before any of the planned windows is written |
+    | ``replacing`` | in the log of the replaced generation, before any of its files is deleted |
+    | ``replaced`` | in the same log: windows whose files are deleted; the last one has directories or no windows |
+    | ``seal``, ``drop`` | the log ends |
     """
     windows, paths = entry.windows, entry.directories
     match entry.kind:
@@ -247,14 +257,14 @@ def effects(entry: Entry) -> Effects:  # noqa: C901  a row for each kind
 
 
 def read_json(kind: type[Value], data: bytes, key: str) -> Value:
-    """Decode a value of ``kind`` from an object's bytes; raise CommitLogCorruptError for anything else."""
+    """Decode JSON as a value of ``kind``; raise CommitLogCorruptError for anything else."""
     try:
         return cast("Value", _adapter(cast("Hashable", kind)).validate_json(data, strict=True))
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, fault["loc"]))
         raise CommitLogCorruptError(
-            f"{key} has an unknown form: {where and f'{where}: '}{fault['msg']}; did a later version write it?"
+            f"{key} cannot be decoded: {where and f'{where}: '}{fault['msg']}; did a later version write it?"
         ) from None
     except StoreError as error:
         raise CommitLogCorruptError(f"{key}: {error}") from error

@@ -1,4 +1,4 @@
-"""Holdings of generations: files and windows of one, and of the family of generations whose entries name each other."""
+"""Files and windows that generations hold: of one generation, and of all generations linked to it by log entries."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CommittedFile:
 
 @dataclass(slots=True)
 class Committed:
-    """Files by key. ``going`` are those that the last entry deletes; they may still exist."""
+    """The files of a log by key. ``going`` are keys that the last entry deletes; those files may still exist."""
 
     files: dict[str, CommittedFile] = field(default_factory=dict[str, CommittedFile])
     going: set[str] = field(default_factory=set[str])
@@ -39,10 +39,10 @@ class Committed:
 
     @classmethod
     def of(cls, log: CommitLog, *, prepared: bool = True) -> Self:
-        """Fold all entries of the log, which is read to its end; empty once it is dropped.
+        """Read the log to its end and apply all its entries. A dropped generation has no files.
 
-        Without ``prepared`` the files omit the store's prepared state, which is half the memory for an output of many
-        files and of use only for publishing or committing.
+        ``prepared=False`` omits the unfinished uploads, which only publishing and committing need. An output of many
+        files then takes half the memory.
         """
         log.read()
         committed = cls()
@@ -76,26 +76,28 @@ def _without_prepared(entry: Entry) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A window with the files that hold its records now; ``given_to`` is the generation that replaced it, or -1."""
+    """A window and the files that hold its records now. ``given_to`` is the generation that has replaced it, or -1."""
 
     window: WrittenWindow
     given_to: int = -1
 
     @property
     def is_held(self) -> bool:
-        """True unless another generation replaced it."""
+        """True if no other generation has replaced the window."""
         return self.given_to < 0
 
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """All windows of a generation by partition, ascending; empty if it was dropped."""
+    """All windows of a generation by partition, in order of offsets. A dropped generation has none."""
 
     windows: Mapping[TopicPartition, list[Holding]]
 
     @classmethod
     def of(cls, log: CommitLog, redriven: Iterable[Entry] = ()) -> Self:
-        """Fold all entries of the log; ``redriven`` are the entries by which later generations filed bad messages."""
+        """Apply all entries of the log, then ``redriven``: entries by which later generations filed its quarantined
+        messages.
+        """
         fold = _Fold()
         for entry in log.entries():
             if effects(entry).ends == "drop":
@@ -106,7 +108,7 @@ class Holdings:
         return cls(fold.holdings())
 
     def between(self, where: TopicPartition, start: int, stop: int) -> Iterator[Holding]:
-        """Yield the windows of a partition that overlap the offsets ``start`` up to ``stop`` (half-open)."""
+        """Yield the windows of a partition that overlap the offsets ``start`` to ``stop`` (exclusive)."""
         windows = self.windows.get(where, [])
         for one in windows[bisect.bisect_right(windows, start, key=lambda one: one.window.stop) :]:
             if one.window.start >= stop:
@@ -120,7 +122,7 @@ class Holdings:
 
 
 class _Fold:
-    """Folds the entries of a log in order."""
+    """Applies the entries of a log, in order, to the windows that a generation holds."""
 
     def __init__(self) -> None:
         self._committed = Committed()
@@ -142,7 +144,9 @@ class _Fold:
                 self._filtered[window.where, start] += window.filtered
 
     def _starts(self, window: WrittenWindow) -> list[int]:
-        """Return the starts of windows that this one overlaps: ``redrive`` names parts of windows."""
+        """Return the starts of all written windows that ``window`` overlaps: a redriven window may be a part of a
+        written one.
+        """
         windows = self._windows.get(window.where, [])
         first = bisect.bisect_right(windows, window.start, key=lambda one: one.stop)
         behind = bisect.bisect_left(windows, window.stop, key=lambda one: one.start)
@@ -173,8 +177,9 @@ class _Fold:
 
 
 class Family:
-    """A generation, all that its log names, and recursively theirs. For one thread; the own log belongs to the
-    caller.
+    """A generation and all generations linked to it by log entries, directly or through others. Not thread-safe.
+
+    The caller reads and writes the generation's own log; this class reads the other logs.
     """
 
     def __init__(self, log: CommitLog) -> None:
@@ -182,39 +187,41 @@ class Family:
         self._others: dict[int, CommitLog] | None = None
 
     def refresh(self) -> bool:
-        """Read the other logs' new entries; False if there are no other logs."""
+        """Read new entries of the other logs. Return False if there are no other logs."""
         self._others = self._read(self._others or {})
         return bool(self._others)
 
     def states(self) -> list[LogState]:
-        """Return the state of the own log and of others that were not dropped, as of the last refresh."""
+        """Return the states of the own log and of all linked logs not dropped, as of the last refresh."""
         return [
             self._log.state,
             *(log.state for log in self._read_others().values() if log.state.life is not Life.DROPPED),
         ]
 
     def has_said(self, statement: Statement) -> bool:
-        """Return True if one of these generations wrote the statement in a ``_SUCCESS``."""
+        """Return True if a generation of this family wrote the statement."""
         ours = {self._log.generation, *self._read_others()}
         return statement.pipeline == self._log.pipeline and statement.generation in ours
 
     @property
     def has_dropped(self) -> bool:
-        """True if one of the other generations was dropped."""
+        """True if one of the linked generations was dropped."""
         return any(log.state.life is Life.DROPPED for log in self._read_others().values())
 
     @property
     def finalized(self) -> set[str]:
-        """Directories that any of these generations has finalized."""
+        """Directories finalized by any generation of the family."""
         return set[str]().union(*(state.finalized for state in self.states()))
 
     @property
     def withheld(self) -> set[str]:
-        """Directories that must have no ``_SUCCESS`` now, since their files are being replaced."""
+        """Directories that must have no ``_SUCCESS`` now because a generation of the family is replacing their
+        files.
+        """
         return set[str]().union(*(state.withheld for state in self.states()))
 
     def read_predecessors(self) -> dict[int, CommitLog]:
-        """Return the logs that the own one continues, oldest first, without dropped ones."""
+        """Return the logs that the own log continues, oldest first, without dropped generations."""
         chain: dict[int, CommitLog] = {}
         number, known = self._log.generation, self._read_others()
         while before := [
@@ -225,10 +232,10 @@ class Family:
         return chain
 
     def find_redriven(self) -> list[Entry]:
-        """Return the entries by which later generations filed bad messages, in order.
+        """Return the entries by which later generations filed quarantined messages, in order.
 
-        Their offsets tell which of the messages were the own generation's. Entries of dropped generations have no
-        windows: their files are gone.
+        The caller tells by the offsets which of the messages this generation had quarantined. Entries of dropped
+        generations come without windows, because their files are deleted.
         """
         entries: list[Entry] = []
         seen, log = {self._log.generation}, self._log
@@ -240,9 +247,9 @@ class Family:
         return entries
 
     def holder(self, window: Window, *, but: Collection[int] = ()) -> tuple[int, Window] | None:
-        """Return the generation that holds the first held offsets of a window, and those offsets.
+        """Return the first part of a window that a generation holds, and the number of that generation.
 
-        ``but`` are skipped; dropped generations hold nothing.
+        Generations in ``but`` are skipped. Dropped generations hold nothing.
         """
         logs = [log for log in (self._log, *self._read_others().values()) if log.generation not in but]
         pieces = sorted(
@@ -260,9 +267,7 @@ class Family:
         return holder, replace(window, start=first, stop=behind)
 
     def count_contents(self, paths: Sequence[str], *, without: LogState | None = None) -> dict[str, tuple[int, int]]:
-        """Return the files and records in each of these directories and below; ``without`` leaves one generation
-        out.
-        """
+        """Return the numbers of files and records in and below each directory, optionally without one generation."""
         held: dict[str, tuple[int, int]] = dict.fromkeys(paths, (0, 0))
         for state in (state for state in self.states() if state is not without):
             for inner, one in state.directories.items():
@@ -291,7 +296,7 @@ class Family:
 
 
 def with_those_above(path: str) -> Iterator[str]:
-    """Yield a directory and its ancestors."""
+    """Yield a directory, then its ancestors."""
     while path:
         yield path
         path = path.rpartition("/")[0]

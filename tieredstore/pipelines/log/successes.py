@@ -1,4 +1,4 @@
-"""``_SUCCESS``: states that a directory is complete, and for which generations."""
+"""``_SUCCESS`` objects: each marks a directory as complete and names the generations that say so."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
 
 SUCCESS: Final = "_SUCCESS"
-"""The name that Hadoop's tools look for."""
+"""The name of the marker file that Hadoop tools look for."""
 _MOST_BYTES: Final = 1 << 20
 _ATTEMPTS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One generation's statement about a directory; ``commit`` is the number of its entry."""
+    """One generation's counts for a complete directory. ``commit`` is the number of the entry that marked it
+    complete.
+    """
 
     pipeline: str
     generation: int
@@ -32,14 +34,14 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class _Stored(Statement):
-    """The stored object: the latest statement, and those of other generations beside it."""
+    """The JSON of a ``_SUCCESS``: the latest statement, and in ``beside`` those of other generations."""
 
     beside: tuple[Statement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """A directory's ``_SUCCESS``. Each generation has its own statement, the latest first."""
+    """A directory's ``_SUCCESS``: one statement per generation, the latest first."""
 
     etag: str | None
     size: int
@@ -47,7 +49,7 @@ class Success:
 
 
 def read_success(store: ObjectStore, path: str) -> Success | None:
-    """Return the ``_SUCCESS`` of a path; without statements if another tool wrote it, None if there is none."""
+    """Return the ``_SUCCESS`` of a path, or None if there is none. If another tool wrote it, it has no statements."""
     key = f"{path}/{SUCCESS}"
     try:
         info = store.head(key)
@@ -69,12 +71,14 @@ def change_success(
     is_ours: Callable[[Statement], bool],
     check: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Replace the statements that are ``is_ours``; without a new one, delete them, and the object with the last. Other
-    generations' statements stay. Return True if anything changed.
+    """Replace all statements that are ``is_ours`` by ``statement``, or delete them if it is None. Return True on a
+    change.
 
-    ``check`` runs between the read and the conditional write: if it finds no newer driver, nothing newer is
-    overwritten, however long this process sleeps in between. No store deletes conditionally, so a process that
-    sleeps inside the delete request itself is not stopped by it.
+    Statements of other generations stay. The object is deleted with its last statement.
+
+    ``check`` runs between the read and the conditional write. If it finds no newer driver, the write cannot
+    overwrite a newer statement, however long this process sleeps in between. Stores have no conditional delete, so
+    this does not protect a process that sleeps inside the delete request.
     """
     key = f"{path}/{SUCCESS}"
     for attempt in range(_ATTEMPTS):
@@ -86,15 +90,15 @@ def change_success(
         check()
         try:
             if not after:
-                # Stores have no conditional delete; no driver marks a directory complete while its files are to be
-                # deleted.
+                # Stores have no conditional delete. That is safe here: no driver marks a directory complete before its
+                # planned deletes.
                 store.delete([key])
             elif before is None:
                 store.put(key, _content(after), if_absent=True)
             else:
                 store.replace(key, _content(after), before.etag or "")
         except PreconditionFailedError:
-            # Another generation was faster.
+            # Another generation wrote first.
             if attempt == _ATTEMPTS - 1:
                 raise
         else:

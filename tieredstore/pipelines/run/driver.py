@@ -1,4 +1,4 @@
-"""The driver's part of a pipeline: recovery, commit and publication. Needs neither Spark nor threads."""
+"""The driver of a pipeline: recovers after a crash, commits and publishes. Needs neither Spark nor threads."""
 
 from __future__ import annotations
 
@@ -25,41 +25,41 @@ _BEGINS: Final = 5
 
 
 class WindowWriter(Protocol):
-    """Writes windows of the log again after the store has dropped their prepared files."""
+    """Writes committed windows again if the store has dropped their prepared files before publication."""
 
     def write(self, window: Window, generation: Generation) -> Written:
-        """Prepare the files of a window, under the names of a generation."""
+        """Prepare the files of a window under the file names of ``generation``."""
         ...
 
     def aside(self, window: Window, key: str, generation: Generation) -> Written:
-        """Do the same for the bad messages in the file at this key."""
+        """Prepare the files of a window whose messages are in the quarantine file ``key``."""
         ...
 
 
 Listener = Callable[["Entry | None", "LogState"], None]
-"""Called with each entry once it is carried out, or with None once ``begin`` or ``resume`` has finished the last
-one.
+"""Called with each entry after publication. Called with None after ``begin`` or ``resume`` has finished the last
+entry.
 """
 
 
 class Driver:
-    """Commits what tasks have prepared, then publishes it. For one thread.
+    """Commits the files that tasks have prepared, then publishes them. Not thread-safe.
 
-    The commit log is the only truth. At most the last batch is committed and not fully published: it is published
-    before the next one is committed, by whichever driver starts first.
+    Only the commit log decides. At most its last entry is not fully published. Whichever driver starts first publishes
+    that entry before it commits another.
 
-    | driver | means | what leads out of it |
+    | state of the driver | meaning | what ends it, with the next state |
     |---|---|---|
     | new | its log is unread | ``begin``: complete |
     | complete | everything committed is published | ``commit``, ``redrive``, ``finalize``: committed, then complete |
     | committed | after a failure the last entry may not be fully published | ``resume``: complete |
     | fenced | another driver has written an entry | none: each method raises FencedError |
 
-    | window | means | what leads out of it |
+    | state of a window | meaning | what ends it, with the next state |
     |---|---|---|
-    | prepared | uploaded by a task, unlisted | ``commit``: committed; FencedError, InvalidValueError: discarded |
+    | prepared | uploaded by a task, not visible | ``commit``: committed; FencedError, InvalidValueError: discarded |
     | committed | the log names its files | published; files that the store dropped are rewritten first |
-    | published | its files are listed | none here: ``upkeep`` replaces them |
+    | published | its files are visible | none here: ``upkeep`` replaces them |
     """
 
     def __init__(self, generation: Generation, writer: WindowWriter, after: Listener | None = None) -> None:
@@ -67,20 +67,20 @@ class Driver:
         self.store, self.log = generation.store, generation.log
         self.finalizer: Finalizer = Finalizer(generation)
         self.is_complete = False
-        """True if everything committed is published; after a failure ``resume`` makes it so."""
+        """True if everything committed is published. After a failure, ``resume`` sets it again."""
 
     def of_generation(self, number: int) -> Driver:
-        """Return a driver of another generation, not begun and without a listener."""
+        """Return a driver of another generation, without a listener. Its ``begin`` has not run."""
         return Driver(self.generation.with_number(number), self._writer)
 
     def begin(self, topics: Sequence[str], starts: Sequence[Window] = ()) -> None:
-        """Take over: read the log, append an entry, and finish what is committed.
+        """Take over the pipeline: read the log, append a ``begin`` entry, and publish what is committed.
 
-        The entry marks where partitions without commits begin (``starts``): a loss before their first read then stays
-        visible to later runs, which would otherwise begin after it.
+        The entry records ``starts``, the first offsets of partitions without commits. Without this record, a later run
+        would start after a loss at the beginning and not notice it.
 
-        Raises ConfigError for a generation that belongs to another pipeline, has ended, or has files but no log, and
-        for a root that would run into the topics' names.
+        Raises ConfigError if the generation belongs to another pipeline, has ended, or has files but no log. Raises
+        ConfigError too if the output's key prefix would run into topic names.
         """
         generation, state = self.generation, self.log.read()
         generation.refuse_ended()
@@ -89,14 +89,14 @@ class Driver:
         if state.number < 0:
             generation.refuse_strangers(topics)
         if generation.table is not None:
-            # Check first: otherwise each retry while waiting for the catalog would append an entry.
+            # Check before the append: otherwise each retry while the catalog is down would append an entry.
             with nothing_under_way():
                 generation.table.check()
         self._append_begin(starts)
         self._finish_last()
 
     def _append_begin(self, starts: Sequence[Window]) -> None:
-        """Append the entry. Another driver that is ending may append one concurrently, so retry after it."""
+        """Append ``begin``. If another driver that is ending appends an entry first, retry after that entry."""
         for attempt in range(_BEGINS + 1):
             known = self.log.state.positions
             new = [window for window, _ in mark_windows(starts) if window.where not in known]
@@ -111,7 +111,7 @@ class Driver:
                 return
 
     def resume(self) -> None:
-        """Recover after an operation that failed or lost its response: publish what was committed.
+        """Publish what was committed, after an operation failed or its response was lost.
 
         Raises FencedError if another driver has taken over.
         """
@@ -119,22 +119,22 @@ class Driver:
         self._finish_last()
 
     def mark_published(self) -> None:
-        """Record that everything committed was published, so that it is never published again.
+        """Record that everything committed is published, so that no later driver publishes it again.
 
-        Nothing is written if the log already says so, or after a failure. A batch followed by another one needs no such
-        mark.
+        Does nothing after a failure, or if the log already says so. Only the last batch needs this record: a later
+        batch implies that the earlier ones are published.
         """
         state = self.log.state
-        # The mark would also end a backfill, and only the same command knows what is left of an incomplete one.
+        # ``published`` would also end a backfill. Only a repeat of the backfill command knows its unwritten windows.
         if self.is_complete and state.unpublished >= 0 and state.is_filled:
             self.log.append("published", self.generation.fingerprint)
 
     def commit(self, written: Sequence[Written]) -> Entry:
-        """Commit prepared windows and publish them; discard prepared files that were not committed.
+        """Commit prepared windows and publish them. Discard prepared files that are not committed.
 
-        Returns an earlier entry of this driver if its response had been lost and it stands after all.
+        If an earlier append of this driver succeeded although its response was lost, return that earlier entry.
 
-        Raises InvalidValueError if more messages are bad than the settings allow; nothing of it appears then.
+        Raises InvalidValueError, and publishes nothing, if the batch has more bad messages than the settings allow.
         """
         windows = [window for window, _ in written]
         files = [file for window in windows for file in window.files]
@@ -145,17 +145,17 @@ class Driver:
                 "batch", self.generation.fingerprint, windows, directories=self.finalizer.late(windows)
             )
         except (InvalidValueError, FencedError):
-            # Any other failure may be a commit whose response was lost.
+            # After any other failure the files may be committed: the response may have been lost.
             discard_files(self.store, files)
             raise
         if entry.windows != tuple(windows):
-            # An entry that this driver had given up reached the store after all; this one was not committed.
+            # The log has an earlier entry of this driver under this number, so these windows were not committed.
             discard_files(self.store, files)
         self._complete(entry)
         return entry
 
     def finalize(self, limits: Mapping[str, int]) -> list[Finished]:
-        """Write ``_SUCCESS`` to the directories that are over by the watermarks of their topics, oldest first.
+        """Write ``_SUCCESS`` to each directory whose period ends before its topic's time in ``limits``, oldest first.
 
         Does nothing while committed files are unpublished.
         """
@@ -164,14 +164,14 @@ class Driver:
             self.is_complete = False
             entry = self.log.append("finalize", self.generation.fingerprint, directories=[one.path for one in due])
             self._complete(entry)
-            # The log may return an earlier entry that this driver had given up.
+            # ``append`` may return an earlier entry of this driver whose response was lost.
             finished += [one for one in due if not entry.windows and one.path in entry.directories]
         return finished
 
     def redrive(self, window: WrittenWindow, aside: Aside) -> Entry:
-        """Commit and publish redriven bad messages, and delete their old file.
+        """Commit and publish quarantined messages that were parsed again, and delete their quarantine file.
 
-        The entry names the generation that quarantined them, if this one has taken it over.
+        The entry names the generation that quarantined the messages if it is not this one.
         """
         try:
             self.is_complete = False
@@ -194,7 +194,7 @@ class Driver:
         return entry
 
     def finalize_again(self, paths: Sequence[str]) -> None:
-        """Mark directories complete again whose ``_SUCCESS`` was removed."""
+        """Write ``_SUCCESS`` again to directories that have lost it."""
         if paths:
             self.is_complete = False
             self._complete(self.log.append("finalize", self.generation.fingerprint, directories=paths))
@@ -214,8 +214,8 @@ class Driver:
         if 0 <= most < count:
             shown = "; ".join(f"{topic}-{number} at {offset}: {why}" for topic, number, offset, why in bad[:_SHOWN])
             raise InvalidValueError(
-                f"{count} messages of a batch are bad, and secor.consumer.max_bad_messages is {most}, so nothing of it "
-                f"is written ({shown}); fix the parser's settings, or raise the limit"
+                f"{count} messages of a batch are bad, and secor.consumer.max_bad_messages is {most}, so the batch "
+                f"is not written ({shown}); fix the parser's settings, or raise the limit"
             )
 
     def _publish_one(self, file: OutputFile) -> None:
@@ -224,7 +224,7 @@ class Driver:
         except PreconditionFailedError as error:
             raise PreconditionFailedError(
                 f"{file.key} is committed and cannot be published: another program has written an object of that name; "
-                "move it away, and start again"
+                "move that object away and restart"
             ) from error
 
     def _finish_last(self) -> None:
@@ -240,7 +240,9 @@ class Driver:
             self._after(entry, self.log.state)
 
     def _finish(self, entry: Entry) -> None:
-        """Publish what this driver or an earlier one committed; rewrite files that the store has dropped since."""
+        """Publish an entry that this driver or an earlier one committed. Rewrite files that the store has dropped
+        meanwhile.
+        """
         missing: list[OutputFile] = []
         self.log.check_alone()
         for file in entry.files:
@@ -249,10 +251,10 @@ class Driver:
             except PreparedGoneError:
                 missing.append(file)
         if missing:
-            # A newer driver may have discarded it, so check the fence again.
+            # A newer driver may have discarded the files, so check the fence again.
             self.log.check_alone()
             _logger.warning("%d committed files were dropped by the store before they were published", len(missing))
-            discard_files(self.store, missing)  # the store may still hold a part of some
+            discard_files(self.store, missing)  # the store may still hold parts of some files
             entry = self._write_again(entry, {file.key for file in missing})
         self.finalizer.write(entry)
         self.store.delete(entry.removed)
@@ -260,10 +262,10 @@ class Driver:
     def _write_again(self, entry: Entry, missing: set[str]) -> Entry:
         if entry.fingerprint != self.generation.fingerprint:
             raise ConfigError(
-                f"{min(missing)} is committed under other settings of parser and files than these, and the store "
-                "has dropped it before it was published: start once more with the settings that wrote it"
+                f"the store dropped {min(missing)} before its publication; it was committed with other settings of "
+                "parser or files: run once more with those settings"
             )
-        # A ``redrive`` entry lists one file to delete per window, in the same order.
+        # A ``redrive`` entry lists one file to delete per window, in the order of the windows.
         asides = dict(zip(entry.windows, entry.removed, strict=False))
         windows: list[WrittenWindow] = []
         renewed: list[OutputFile] = []
@@ -279,14 +281,14 @@ class Driver:
             if fresh.keys() != {file.key for file in window.files}:
                 discard_files(self.store, again.files)
                 raise ConfigError(
-                    f"offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} become other "
-                    "files now than those that are committed: its records are not those that they were"
+                    f"offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} now give "
+                    "other files than those committed: the records of the topic have changed"
                 )
             discard_files(self.store, [file for file in again.files if file.key not in missing])
             files = tuple(fresh[file.key] if file.key in missing else file for file in window.files)
             renewed += [file for file in files if file.key in missing]
             windows.append(replace(window, files=files))
-        # Needed even if the bytes are equal: the log must know the newly prepared files in case this process dies here.
+        # Even for equal bytes the log must name the new uploads: this process may die before it publishes them.
         again_entry = self.log.append(
             "rewrite", self.generation.fingerprint, windows, removed=entry.removed, directories=entry.directories
         )
@@ -297,18 +299,18 @@ class Driver:
 
 
 def take_over(driver: Driver, number: int, topics: Sequence[str]) -> None:
-    """Make the driver's generation, which has not begun, continue generation ``number``, and end that one.
+    """Seal generation ``number`` and let the driver's new generation continue at its end.
 
-    Its committed files are published first; a driver still running it is fenced. Safe to repeat after a kill, and a
-    no-op once done. Raises ConfigError if there is nothing to take over, or another generation already has.
+    Publishes the committed files of ``number`` first; a driver that still runs it is fenced. Safe to repeat after a
+    kill; a no-op once done. Raises ConfigError if ``number`` has no log or another generation has taken it over.
     """
     own = driver.generation
     state = own.log.read()
     if state.life is not Life.FREE:
         if state.other != number:
             raise ConfigError(
-                f"generation {own.number} has begun without taking over generation {number}: leave --take-over "
-                "out, or give another secor.generation"
+                f"generation {own.number} has begun without taking over generation {number}: leave out "
+                "--take-over, or set another secor.generation"
             )
         return
     own.claim()
@@ -322,7 +324,7 @@ def take_over(driver: Driver, number: int, topics: Sequence[str]) -> None:
 
 
 def _seal(driver: Driver, number: int, topics: Sequence[str]) -> LogState:
-    """Seal the previous generation unless that is done; return its final state."""
+    """Seal the previous generation if it is not yet sealed; return its final state."""
     before = driver.of_generation(number)
     log, own = before.generation.log, driver.generation
 
@@ -339,7 +341,7 @@ def _seal(driver: Driver, number: int, topics: Sequence[str]) -> LogState:
         before.begin(topics)
         log.append("seal", before.generation.fingerprint, other=own.number)
     except (ConfigError, FencedError):
-        # Another process may be doing the same: the new generation's log fences one of the two.
+        # Another process may be taking over concurrently. The log of the new generation fences one of them.
         if not is_done(log.read()):
             raise
     return log.state

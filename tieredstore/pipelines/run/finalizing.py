@@ -1,4 +1,4 @@
-"""Directories whose time is over get ``_SUCCESS``, which tells consumers that they are complete."""
+"""Finalization: a directory of a past period gets a ``_SUCCESS``, which tells consumers that it is complete."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ _AT_ONCE: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A directory whose time is over, with everything filed in it or below.
+    """A directory whose period is over. ``files`` and ``records`` count it and all directories below it.
 
-    ``ends_ms`` is the end of its time, ``statement`` registers it in Hive if a table is set.
+    ``ends_ms`` is the end of the period. ``statement`` is the Hive statement that adds the partition, if a table is
+    set.
     """
 
     path: str
@@ -50,7 +51,9 @@ def watermarks(
     delay_ms: int,
     starting: str,
 ) -> dict[str, int]:
-    """Return each topic's time up to which directories are complete: ``delay_ms`` before its slowest partition's."""
+    """Return for each topic the time up to which its directories are complete: ``delay_ms`` before its slowest
+    partition's.
+    """
     times: dict[str, int] = {}
     for where in positions.keys() | snapshot.logs.keys():
         time_ms = _time_ms(snapshot.logs.get(where), positions.get(where), now_ms, delay_ms, starting)
@@ -59,11 +62,11 @@ def watermarks(
 
 
 def _time_ms(log: PartitionLog | None, progress: Progress | None, now_ms: int, delay_ms: int, starting: str) -> int:
-    """Return the latest time that a partition has committed; now, if it has been idle for ``delay_ms`` and is
-    completely read.
+    """Return the latest timestamp that a partition has committed. Return ``now_ms`` if the partition is completely read
+    and has been idle for ``delay_ms``.
 
-    Only a broker can tell that it is completely read: a bucket may lack records not yet copied. A time in the future
-    is a producer's mistake, and does not finalize directories that have not begun.
+    Only a broker shows that a partition is completely read: the bucket may lack records not uploaded yet. Timestamps
+    in the future are producers' mistakes and count as now.
     """
     latest_ms = -1 if progress is None else min(progress.max_timestamp, now_ms)
     if progress is None and starting != "earliest":
@@ -74,13 +77,12 @@ def _time_ms(log: PartitionLog | None, progress: Progress | None, now_ms: int, d
 
 
 class Finalizer:
-    """Knows which directories of a generation are over, and writes their ``_SUCCESS``. For one thread; owned by a
-    driver.
+    """Finds directories of a generation whose period is over, and writes their ``_SUCCESS``. Not thread-safe.
 
-    | directory | means | what leads out of it |
+    | directory | meaning | what ends it, with the next state |
     |---|---|---|
-    | open | its time is not over, or it is empty | the topic's watermark: over |
-    | over | no entry says that it is complete | ``finalize``: complete |
+    | open | its period is not over, or it is empty | the topic's watermark passes its end: over |
+    | over | no entry marks it as complete | ``finalize``: complete |
     | complete | its ``_SUCCESS`` states its contents | late files: rewritten; ``replacing``: withheld |
     | withheld | its files are being replaced: no ``_SUCCESS`` | ``replaced``: complete again, if files remain |
     """
@@ -93,12 +95,12 @@ class Finalizer:
         self._periods: dict[str, tuple[str, int] | None] = {}
 
     def due(self, limits: Mapping[str, int]) -> list[Finished]:
-        """Return the unfinalized directories that are over by the watermarks of their topics: the oldest, at most
+        """Return the unfinalized directories whose period ends by their topic's time in ``limits``: the oldest
         1,000.
         """
         over = self._over(limits)
         if over and self.family.refresh():
-            # Another generation may be replacing files by now.
+            # Another generation may have begun to replace files.
             over = self._over(limits)
         oldest = sorted((ends_ms, path, topic) for path, (ends_ms, topic) in over.items())[:_AT_ONCE]
         held = self.family.count_contents([path for _, path, _ in oldest])
@@ -109,7 +111,7 @@ class Finalizer:
     def _over(self, limits: Mapping[str, int]) -> dict[str, tuple[int, str]]:
         excluded = self.family.finalized | self.family.withheld
         over: dict[str, tuple[int, str]] = {}
-        # An incomplete backfill completes no directory.
+        # While a backfill is incomplete, it may still add files to its directories.
         for state in (state for state in self.family.states() if state.is_filled):
             for path, contents in state.directories.items():
                 limit = limits.get(contents.topic)
@@ -119,7 +121,7 @@ class Finalizer:
         return over
 
     def late(self, windows: Sequence[WrittenWindow]) -> list[str]:
-        """Return the finalized directories that get more records by these windows."""
+        """Return the finalized directories to which these windows add records."""
         paths = {file.key.rpartition("/")[0] for window in windows for file in window.data_files}
         above = {above for path in paths for above in with_those_above(path)}
         late = above & self.family.finalized
@@ -128,9 +130,9 @@ class Finalizer:
         return sorted(late)
 
     def write(self, entry: Entry) -> None:
-        """Write or rewrite ``_SUCCESS`` for an entry; idempotent. Raises FencedError if another driver is at work.
+        """Write or rewrite ``_SUCCESS`` for an entry; safe to repeat. Raise FencedError if another driver is running.
 
-        Skips directories whose files are being replaced now, and empty ones.
+        Skips empty directories, and directories whose files are being replaced.
         """
         if not entry.directories:
             return
@@ -148,16 +150,16 @@ class Finalizer:
         if not entry.windows:
             self._write_statements(entry)
         if self.family.refresh():
-            # A replacement is announced in the log before it deletes _SUCCESS, so one of the two processes sees the
-            # other.
+            # A replacing process logs ``replacing`` before it deletes _SUCCESS. So either it sees our _SUCCESS or we
+            # see its entry.
             for path in set(entry.directories) & self.family.withheld:
                 self.take_back(path)
 
     def take_back(self, path: str) -> None:
-        """Delete ``_SUCCESS`` from a directory. Raises FencedError if another driver is at work.
+        """Delete ``_SUCCESS`` from a directory. Raise FencedError if another driver is running.
 
-        No store deletes conditionally: if this process slept inside the delete while another one marked the directory
-        complete anew, the mark is written again.
+        Stores have no conditional delete. This process may sleep inside the delete request while another process writes
+        ``_SUCCESS`` anew. If the delete hits that new mark, this method writes the mark again.
         """
         change_success(self._store, path, None, self.family.has_said, self._log.check_alone)
         try:
@@ -167,10 +169,10 @@ class Finalizer:
             raise
 
     def _unsay(self, paths: Sequence[str]) -> None:
-        """Delete each ``_SUCCESS`` that a delayed request of this process wrote after another process dropped or began
-        to replace the files.
+        """Delete each ``_SUCCESS`` that this process wrote too late: another process has dropped the generation or
+        begun to replace the files.
 
-        A create cannot be fenced: its only condition is that no object exists.
+        The only condition of a create is that no object exists, so the store could not refuse the late request.
         """
         log, family = self._fresh()
         for path in paths:
@@ -180,7 +182,9 @@ class Finalizer:
                 change_success(self._store, path, None, family.has_said)
 
     def _fresh(self) -> tuple[CommitLog, Family]:
-        """Read the log by a second object: reading on in the driver's own would hide that it was fenced."""
+        """Read the log with a second object. If the driver's own object read on, it would no longer notice that it
+        is fenced.
+        """
         log = self._log.of_generation(self._log.generation)
         log.read()
         return log, Family(log)
@@ -214,7 +218,7 @@ class Finalizer:
             return None
         if period[0] == directory:
             return path, period[1]
-        # If hashed, no single directory holds everything of that time.
+        # With hashed paths, the files of one period are in many directories.
         return None if self._naming.places.hashed else (path.removesuffix(directory) + period[0], period[1])
 
     def _statement(self, path: str, topic: str) -> str | None:
@@ -225,12 +229,14 @@ class Finalizer:
             table += topic
         statement = add_partition(database, table, self._naming.places.directory(topic, path) or "")
         if statement is None:
-            _logger.warning("%s is not made known to Hive: parts of it are not as name=value", path)
+            _logger.warning("no Hive statement for %s: parts of the path are not name=value", path)
         return statement
 
 
 def add_partition(database: str, table: str, directory: str) -> str | None:
-    """Return the statement that makes a directory a partition of a Hive table; None if a part is not ``name=value``."""
+    """Return the SQL that adds a directory to a Hive table as a partition; None if a part of it is not
+    ``name=value``.
+    """
     values: list[str] = []
     for part in directory.split("/"):
         name, is_named, value = part.partition("=")

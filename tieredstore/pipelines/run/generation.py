@@ -1,4 +1,4 @@
-"""One generation of a pipeline in its output: names, commit log, and owner. Passed around in place of its parts."""
+"""One generation of a pipeline in its output: its names, commit log and owner. Functions take it as one argument."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _logger: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The owner of a generation; ``root`` is the log's place if it differs from the root of the claim."""
+    """The stored owner of a generation. ``root`` is the log's root if it differs from the root with this object."""
 
     pipeline: str
     root: str | None = None
 
 
 class Generation:
-    """A pipeline's generation in a store. For one thread."""
+    """A generation of a pipeline in a store. Not thread-safe."""
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore) -> None:
         self.pipeline, self.store = pipeline, store
@@ -47,22 +47,22 @@ class Generation:
 
     @cached_property
     def table(self) -> IcebergTable | None:
-        """The Iceberg table of the published files; None if the settings have none."""
+        """The Iceberg table that lists the published files, or None."""
         return table_of(self.pipeline)
 
     def with_number(self, number: int) -> Generation:
-        """Return another generation of the same settings."""
+        """Return another generation with the same settings."""
         return Generation(with_generation(self.pipeline, number), self.store)
 
     def is_own(self, statement: Statement) -> bool:
-        """Return True if the statement is this generation's own."""
+        """Return True if this generation wrote the statement."""
         return (statement.pipeline, statement.generation) == (self.own.name, self.number)
 
     def refuse_ended(self) -> None:
-        """Raise ConfigError if the log, as last read, has ended."""
+        """Raise ConfigError if the log, as last read, is sealed or dropped."""
         state = self.log.state
         if state.life is Life.DROPPED:
-            raise ConfigError(f"generation {self.number} was dropped: give the pipeline another secor.generation")
+            raise ConfigError(f"generation {self.number} was dropped: set another secor.generation")
         if state.life is Life.SEALED:
             raise ConfigError(
                 f"generation {self.number} was sealed when generation {state.other} took it over: run that one"
@@ -70,13 +70,15 @@ class Generation:
 
     @property
     def claim_keys(self) -> list[str]:
-        """Keys of the claim, one below each root."""
+        """Keys of the claim objects, one below each root."""
         return [f"{root}{OWN_FOLDER}/generations/{self.number}.json" for root in self.naming.places.roots]
 
     def claim(self) -> None:
-        """Claim the generation for this pipeline, or confirm the claim. Raises ConfigError if it is another's."""
+        """Claim the generation for this pipeline, or confirm the claim. Raise ConfigError if another pipeline owns
+        it.
+        """
         for root, key in zip(self.naming.places.roots, self.claim_keys, strict=True):
-            # With a second root for files, the claim says which root has the log.
+            # A second root for files names the root that has the log.
             elsewhere = {} if root == self.naming.root else {"root": self.naming.root}
             try:
                 self.store.put(key, json.dumps({"pipeline": self.own.name, **elsewhere}).encode(), if_absent=True)
@@ -84,7 +86,7 @@ class Generation:
                 self._refuse_other(root, key)
 
     def is_claimed(self) -> bool:
-        """Return True if this pipeline owns the generation; raise ConfigError if another does."""
+        """Return True if this pipeline owns the generation; raise ConfigError if another pipeline does."""
         try:
             for root, key in zip(self.naming.places.roots, self.claim_keys, strict=True):
                 self._refuse_other(root, key)
@@ -97,34 +99,32 @@ class Generation:
         if (owner.pipeline, root if owner.root is None else owner.root) != (self.own.name, self.naming.root):
             raise ConfigError(
                 f"generation {self.number} of {self.store.identity}/{root} belongs to the pipeline "
-                f"{owner.pipeline!r}: give this one another secor.generation, or check pipeline.name"
+                f"{owner.pipeline!r}: set another secor.generation, or check pipeline.name"
             ) from None
 
     def check_root(self) -> None:
-        """Raise ConfigError for a new output whose root would run into the names of topics.
+        """Raise ConfigError for a new output whose key prefix would run into topic names.
 
-        An existing output continues with a warning, as do other generations of that root.
+        An existing output continues with a warning, and so does a new generation in it.
         """
         root = self.naming.root
         if not root or root.endswith("/"):
             return
-        said = f"output.key.prefix is {root!r}, without a trailing slash, so that a topic's files lie in {root}TOPIC/"
+        said = f"output.key.prefix is {root!r}, without a trailing slash, so files of a topic go to {root}TOPIC/"
         is_new = self.log.state.life is Life.FREE
         if is_new and next(iter(self.store.list(f"{root}{OWN_FOLDER}/")), None) is None:
-            raise ConfigError(f"{said}: give {root}/")
-        _logger.warning("%s, as those that are there do", said)
+            raise ConfigError(f"{said}: set {root}/")
+        _logger.warning("%s, as existing files do", said)
 
     def refuse_strangers(self, topics: Sequence[str]) -> None:
-        """Raise ConfigError if the generation has files but no log; FencedError if another driver has begun
-        meanwhile.
-        """
+        """Raise ConfigError if the generation has files but no log, or FencedError if another driver has just begun."""
         for info in self.naming.places.list_files(self.store, topics):
             match = parse_name(info.key)
             if match is not None and match.generation == self.number:
                 self.log.check_alone()
                 raise ConfigError(
-                    f"{info.key} is a file of generation {self.number}, and there is no commit log "
-                    "for it: give this pipeline another secor.generation"
+                    f"{info.key} is a file of generation {self.number}, which has no commit log: set another "
+                    "secor.generation"
                 )
 
 

@@ -1,4 +1,6 @@
-"""An Iceberg table with each commit's files exactly once: the table's own properties record the entry numbers."""
+"""An Iceberg table of a pipeline's published files. Its properties record the included log entries, so none counts
+twice.
+"""
 
 from __future__ import annotations
 
@@ -45,29 +47,29 @@ _AWAY: Final = frozenset(
         "CommitFailedException", "CommitStateUnknownException", "WaitingForLockException",
     }
 )  # fmt: skip
-"""Names of classes or of their bases: catalogs raise errors of libraries that may not be installed."""
+"""Class names of errors or of their bases: the libraries that define these classes may not be installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TablePlace:
-    """The URI prefix of the store's keys, and pyiceberg's file properties for it, secrets included."""
+    """The URI prefix of the store's keys, and pyiceberg's properties to read that place, secrets included."""
 
     base: str
     properties: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
     def path(self, key: str) -> str:
-        """Return the URI of an object; raise ConfigError for one that engines would parse differently."""
+        """Return the URI of an object; raise ConfigError if engines would parse the URI differently."""
         if "#" in self.base + key or "?" in self.base + key:
-            raise ConfigError(f"{self.base}{key} cannot be in a table: names with # or ? are read as others there")
+            raise ConfigError(f"{self.base}{key} cannot be in a table: engines read names with # or ? as other names")
         return f"{self.base}{key}"
 
 
 def place_of(output: Settings) -> TablePlace:
-    """Return the place of a folder or of an S3 bucket."""
+    """Return the place of an output in a local folder or S3 bucket; raise ConfigError for other stores."""
     if output.s3 is None:
         root = output.storage_root
         if root is None:
-            raise ConfigError("table=iceberg needs an output in a folder or on S3: other stores are not known to it")
+            raise ConfigError("table=iceberg needs an output in a folder or on S3")
         return TablePlace(f"file://{root.absolute()}/")
     s3 = output.s3
     properties = {"s3.region": s3.region}
@@ -86,24 +88,24 @@ def place_of(output: Settings) -> TablePlace:
 
 
 class IcebergTable:
-    """Adds the files of commit logs to a table, and removes files to be deleted. For one thread.
+    """Adds published files of commit logs to a table, and removes files that pipelines delete. Not thread-safe.
 
-    For each log the table keeps the number of the last entry that it includes. The commit that adds files changes the
-    number, on condition that no other snapshot came between, so a repeated commit finds the number.
+    For each log the table stores the number of the last entry that it includes. One Iceberg commit adds the files and
+    changes the number, and fails if another commit came between. A repeated commit finds the number and adds nothing.
     """
 
     def __init__(self, catalog: str, name: str, properties: Mapping[str, str], place: TablePlace) -> None:
-        """``catalog`` is its name, which pyiceberg's own settings may describe too."""
+        """``catalog`` is a name; pyiceberg's own configuration may have more properties of that catalog."""
         self._catalog, self._name, self._place = catalog, name, place
         self._properties = {**place.properties, **properties}
         self._entered: dict[str, int] = {}
 
     def check(self) -> None:
-        """Raise ConfigError or StoreUnavailableError if no file could be added."""
+        """Raise ConfigError or StoreUnavailableError if the table could not take files."""
         self._do(self._load)
 
     def enter(self, log: CommitLog) -> None:
-        """Add published files that the table lacks; if the log took over another one, that one's first."""
+        """Add published files that the table lacks, first those of the logs that ``log`` took over."""
         if log.folder not in self._entered:
             for before in _logs_before(log):
                 self._do(partial(self._enter, log=before))
@@ -111,11 +113,15 @@ class IcebergTable:
             self._do(partial(self._enter, log=log))
 
     def refuse_rewritten(self, log: CommitLog, keys: Iterable[str] | None = None) -> None:
-        """Raise ConfigError if rows of these files (all of the log's if ``keys`` is None) have moved to others."""
+        """Raise ConfigError if another writer has moved rows of these files (None: of any file of the log) to other
+        files.
+        """
         self._do(lambda catalog: self._going(self._load(catalog), log, keys))
 
     def replace(self, old: CommitLog, new: CommitLog) -> None:
-        """In one snapshot remove the files that the log ``old`` gave up, and add all that ``new`` has published."""
+        """In one snapshot remove the files that the generation of ``old`` gave up, and add all published files of
+        ``new``.
+        """
         gone = [entry for entry in old.entries() if effects(entry).gives]
         keys = {key for entry in gone for key in _keys(entry.windows)}
         number = max((entry.number for entry in gone), default=-1)
@@ -137,7 +143,7 @@ class IcebergTable:
         self.enter(old)
 
     def take_out(self, log: CommitLog) -> None:
-        """Remove all files of a log that ended by ``drop``."""
+        """Remove all files of a dropped generation."""
 
         def clear(catalog: Catalog) -> None:
             table = self._load(catalog)
@@ -168,7 +174,7 @@ class IcebergTable:
         with table.transaction() as transaction:
             _widen(transaction, table, paths)
             transaction.set_properties({self._property(log): str(number)})
-            # A manually filled table may have them.
+            # A user may have added these files by hand.
             transaction.add_files(paths, _snapshot_properties(log, number), check_duplicate_files=is_first)
 
     def _overwrite(
@@ -188,8 +194,8 @@ class IcebergTable:
                     snapshot.delete_data_file(file)
 
     def _going(self, table: Table | None, log: CommitLog, keys: Iterable[str] | None) -> list[Any]:
-        """Return the table's data files of these keys (None: all of the log's), as far as they were added to it.
-        Raise ConfigError if it has lost any.
+        """Return the table's data files of these keys (None: of all keys of the log). Raise ConfigError if the table
+        has lost a file that this pipeline added.
         """
         number = self._number(table, log)
         if table is None or number < 0:
@@ -202,9 +208,9 @@ class IcebergTable:
         missing = sorted(paths - files.keys())
         if missing:
             raise ConfigError(
-                f"the table {self._name} has lost {missing[0]} and {len(missing) - 1} other files that were "
-                "added to it, though files that another writer added since may hold their rows: drop the table "
-                "in its catalog, and start again; the pipeline re-creates it from the commit log"
+                f"the table {self._name} has lost {missing[0]} and {len(missing) - 1} other files of this pipeline; "
+                "another writer may have moved their rows to new files: drop the table in its catalog and restart; "
+                "the pipeline re-creates it from the commit log"
             )
         return [files[path] for path in sorted(paths)]
 
@@ -227,9 +233,11 @@ class IcebergTable:
             return None
         if not table.spec().is_unpartitioned():
             raise ConfigError(
-                f"the table {self._name} is partitioned, and files of pipelines are not cut by that: name another one"
+                f"the table {self._name} is partitioned, but files of pipelines do not follow its partitions: name "
+                "another table"
             )
-        # Changed in memory only: a retry inside pyiceberg would not check the number again.
+        # Forbid retries inside pyiceberg, which would not check the entry number again. Changes only the copy in
+        # memory.
         properties = {**table.metadata.properties, "commit.retry.num-retries": "0"}
         table.metadata = table.metadata.model_copy(update={"properties": properties})
         return table
@@ -245,11 +253,11 @@ class IcebergTable:
             catalog.create_table(self._name, schema)
         table = self._load(catalog)
         if table is None:
-            raise StoreUnavailableError(f"the table {self._name} was created, and has disappeared")
+            raise StoreUnavailableError(f"the table {self._name} has disappeared right after it was created")
         return table
 
     def _do(self, step: Callable[[Catalog], object]) -> None:
-        """Run one step with its own catalog, again if another commit came first."""
+        """Run a step with a catalog of its own. Repeat the step if another commit came first."""
         for attempt in range(_ATTEMPTS):
             try:
                 with self._translate_errors(), self._open() as catalog:
@@ -285,27 +293,25 @@ class IcebergTable:
         kinds = {kind.__name__ for kind in type(error).__mro__}
         says = f"{type(error).__name__}: {excerpt(redacted(text), 400)}"
         if kinds & _DENIED:
-            return AccessDeniedError(f"the catalog of the table {self._name} refuses: {says}")
+            return AccessDeniedError(f"the catalog of the table {self._name} denies access: {says}")
         if isinstance(error, FileNotFoundError):
-            return StoreError(
-                f"the table {self._name} cannot be given a file that is committed and not there any more: {says}"
-            )
+            return StoreError(f"a committed file has disappeared and cannot be added to the table {self._name}: {says}")
         if "CommitFailedException" in kinds:
-            return _ConflictError(f"the table {self._name} was changed by others all the while: {says}")
+            return _ConflictError(f"other writers kept changing the table {self._name}: {says}")
         if kinds & _AWAY and not kinds & _PERMANENT:
-            return StoreUnavailableError(f"the catalog or a store of the table {self._name} is away: {says}")
+            return StoreUnavailableError(f"the catalog or a store of the table {self._name} is unavailable: {says}")
         return StoreError(
             f"the table {self._name} rejects the pipeline's files: {says}; fix the table or "
-            "table.iceberg.*, or leave table=iceberg out"
+            "table.iceberg.*, or leave out table=iceberg"
         )
 
 
 class _ConflictError(StoreUnavailableError):
-    """Another commit of the table came first."""
+    """Another writer committed to the table first."""
 
 
 def table_of(pipeline: Pipeline) -> IcebergTable | None:
-    """Return the table of the settings; None without one."""
+    """Return the table of the settings, or None if they name none."""
     if pipeline.own.table.kind == "none":
         return None
     own = pipeline.own
@@ -313,8 +319,9 @@ def table_of(pipeline: Pipeline) -> IcebergTable | None:
 
 
 def _last(log: CommitLog) -> int:
-    """Return the last entry that the table may include now. Files of an unfinished replacement enter only when it
-    ends.
+    """Return the number of the last entry that the table may include now.
+
+    While a backfill replaces files, the table does not include the new files.
     """
     state = log.state
     if state.is_filled or log.entry(state.backfill).other < 0:
@@ -323,7 +330,7 @@ def _last(log: CommitLog) -> int:
 
 
 def _logs_before(log: CommitLog) -> list[CommitLog]:
-    """Return the logs that the log took over, oldest first."""
+    """Return the logs that this log continues, oldest first."""
     logs: list[CommitLog] = []
     while log.state.number >= 0:
         before = effects(log.entry(0)).neighbour
@@ -337,7 +344,7 @@ def _logs_before(log: CommitLog) -> list[CommitLog]:
 
 
 def _pending(log: CommitLog, number: int, last: int) -> list[tuple[int, list[str]]]:
-    """Return, by entry, the files added after ``number`` up to ``last`` and not removed since."""
+    """Return the files added after entry ``number`` and up to ``last``, by entry, without files removed later."""
     if number >= last:
         return []
     came: list[tuple[int, list[str]]] = []
@@ -352,7 +359,9 @@ def _pending(log: CommitLog, number: int, last: int) -> list[tuple[int, list[str
 
 
 def _keys_between(log: CommitLog, number: int, removed: int) -> set[str]:
-    """Return the keys of files that a table got up to ``number``, without those removed up to ``removed``."""
+    """Return the keys that a table added up to entry ``number``, without those that it removed up to entry
+    ``removed``.
+    """
     taken: set[str] = set()
     for entry in log.entries():
         does = effects(entry)
@@ -368,8 +377,8 @@ def _keys(windows: Sequence[WrittenWindow]) -> list[str]:
 
 
 def _first_piece(pending: Sequence[tuple[int, list[str]]]) -> Sequence[tuple[int, list[str]]]:
-    """Return one entry; of a backlog of more than ``_FILES_AT_ONCE`` entries, as many as have at most that many
-    files.
+    """Return the first entry. In a backlog of more than ``_FILES_AT_ONCE`` entries, return as many entries as
+    together have at most that many files.
     """
     count, files = 1, len(pending[0][1])
     while count < len(pending) and len(pending) > _FILES_AT_ONCE and files + len(pending[count][1]) <= _FILES_AT_ONCE:
@@ -387,7 +396,7 @@ def _snapshot_properties(log: CommitLog, number: int) -> dict[str, str]:
 
 
 def _widen(transaction: Transaction, table: Table, paths: Sequence[str]) -> None:
-    """Add the files' columns that the table lacks, and widen types as Iceberg allows."""
+    """Add columns of the files that the table lacks, and widen column types as Iceberg allows."""
     schemas: list[Any] = []
     for path in paths:
         schema = _arrow_schema(table.io, path)

@@ -1,4 +1,4 @@
-"""How long a pipeline waits for an unavailable store or broker."""
+"""Time limit and pauses for retries while a store or broker is unavailable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST_PAUSE_S: Final = 30.0
 
 
 class Outage:
-    """Counts from the first failure until an operation succeeds. For one thread."""
+    """Measures an outage from the first failure to the next success. Not thread-safe."""
 
     def __init__(self, limit_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         """``clock`` is monotonic, in seconds."""
@@ -24,7 +24,7 @@ class Outage:
         self._since_s: float | None = None
         self._pause_s = _FIRST_PAUSE_S
         self.reason = ""
-        """The last failure."""
+        """Text of the last failure."""
         self.count = 0
         """Number of outages so far."""
 
@@ -35,15 +35,15 @@ class Outage:
 
     @property
     def waiting_s(self) -> float:
-        """Duration so far; 0 without an outage. Callable from any thread."""
+        """Duration of the current outage, or 0. Safe from any thread."""
         since_s = self._since_s
         return 0.0 if since_s is None else self._clock() - since_s
 
     def note_failure(self, error: TieredStoreError) -> float:
-        """Return the seconds to wait before the next attempt; raise the error if waiting does not help or has lasted
-        too long.
+        """Return the seconds to wait before the next attempt. Raise the error if it is not retryable or the time limit
+        is over.
 
-        The first failure of an outage is logged as a warning, later ones are not.
+        Logs only the first failure of an outage.
         """
         now = self._clock()
         if not error.retryable:
@@ -51,14 +51,14 @@ class Outage:
         self.reason = str(error)
         if self._since_s is None:
             self._since_s, self._pause_s, self.count = now, _FIRST_PAUSE_S, self.count + 1
-            _logger.warning("waiting, for %g s at most: %s", self._limit_s, error)
+            _logger.warning("retrying for at most %g s: %s", self._limit_s, error)
         if now - self._since_s >= self._limit_s:
             raise error
         pause_s, self._pause_s = self._pause_s, min(_LONGEST_PAUSE_S, 2 * self._pause_s)
         return pause_s
 
     def over(self) -> None:
-        """Note a success."""
+        """Note that an operation has succeeded."""
         if self._since_s is not None:
-            _logger.warning("it works again, after %.0f s", self._clock() - self._since_s)
+            _logger.warning("available again after %.0f s", self._clock() - self._since_s)
         self._since_s = None

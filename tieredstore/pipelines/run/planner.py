@@ -1,4 +1,4 @@
-"""The plan of a pipeline: it polls bucket and broker, and cuts due records into windows."""
+"""The planner of a pipeline: lists the bucket, queries the broker, and cuts due records into windows."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _LONGEST_LOOK_S: Final = 30.0
 
 
 class Planner:
-    """Plans the windows of one pipeline. For one thread; must be closed.
+    """Plans the windows of one pipeline. Not thread-safe; close it after use.
 
-    ``clock`` is monotonic, in seconds; ``wall_clock`` is the time of day, only for the minute mark.
+    ``clock`` is monotonic. ``wall_clock`` is the time of day, which only the minute mark needs. Both are in seconds.
     """
 
     def __init__(
@@ -47,22 +47,24 @@ class Planner:
         own = pipeline.own
         self.query = query_of(pipeline)
         self.starting = "chosen" if begins_elsewhere(own) else "earliest"
-        """Where partitions without commits begin."""
+        """Start of partitions without commits: ``earliest``, or ``chosen`` by a group or rule."""
         self._starts, self._clock, self._wall_clock = Starts(pipeline), clock, wall_clock
         self._policy = policy_of(own.limits)
         self._waiting = Waiting()
         self._logs = LogSnapshots(lambda: source, self.query, fresh_s=look_s(own.limits), clock=clock)
 
     def close(self) -> None:
-        """Close the connection to the broker; the caller owns the source."""
+        """Close the connection to the broker, but not the source, which the caller owns."""
         self._logs.close()
 
     def snapshot(self) -> LogSnapshot:
-        """Return the logs that the pipeline reads, as of now or a moment ago."""
+        """Return the logs that the pipeline reads, at most a listing interval old."""
         return self._logs.current()
 
     def snapshot_reaching(self, ends: Mapping[TopicPartition, int]) -> LogSnapshot:
-        """Return a snapshot no older than these written offsets: another process may have seen more."""
+        """Return a snapshot that reaches ``ends``. Another process may have written them after seeing more of the
+        logs.
+        """
         snapshot = self.snapshot()
         if any(where in snapshot.logs and snapshot.logs[where].end < end for where, end in ends.items()):
             self._logs.last = None
@@ -72,14 +74,14 @@ class Planner:
     def due(
         self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress], *, is_last: bool
     ) -> list[Window]:
-        """Return the windows to write now, at most a batch; everything if ``is_last``.
+        """Return a batch of windows to write now; with ``is_last``, of everything available.
 
-        Raises an error for unreadable data. New partitions come first, as windows without offsets, because their starts
-        must be committed before anything is read.
+        Raises an error for unreadable data. If there are new partitions, returns only their marks (empty windows):
+        their starts must be committed before anything is read.
         """
         if marks := self._marks(snapshot, positions):
             for one in marks:
-                # Its records wait from now on.
+                # Count the age of its records from now on.
                 self._waiting.age_s((one.topic, one.partition), one.start, self._clock())
             return marks
         at = {where: one.position for where, one in positions.items()}
@@ -92,7 +94,8 @@ class Planner:
         for window in windows:
             where = window.topic, window.partition
             reach[where] = reach.get(where, (window.start, 0))[0], window.stop
-        # Later windows check what follows these; after a completely written log, check now.
+        # A window checks that its partition's log reads on after the window before it. Without a new window, check
+        # here.
         ends = {
             where: (log.end, log.end) for where, log in snapshot.logs.items()
             if where not in reach and where in positions and positions[where].next_offset >= log.end
@@ -102,7 +105,9 @@ class Planner:
         return windows
 
     def splits(self, source: SegmentSource, snapshot: LogSnapshot, window: Window) -> tuple[WindowSplit, ...]:
-        """Return the splits of a window, for another process; raise DataLossError if its log no longer has it."""
+        """Return the parts of a window to read in another process. Raise DataLossError if the window is no longer
+        readable.
+        """
         log_of(snapshot, window)
         if window.is_mark:
             return ()
@@ -110,7 +115,7 @@ class Planner:
         return tuple(plan_windows(source, snapshot, where, self.query, SplitLimits(max_bytes=MAX_INT64)))
 
     def firsts(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> list[Window]:
-        """Return marks of partitions with records but no commits that begin at the first record."""
+        """Return marks of partitions that have records but no commits, if partitions begin at their first record."""
         if self.starting != "earliest":
             return []
         new = (log for where, log in snapshot.logs.items() if where not in positions)
@@ -125,10 +130,10 @@ class Planner:
 
 
 def policy_of(limits: LimitSettings) -> Policy:
-    """Return the policy that ends windows of these settings.
+    """Return the policy of the settings for ending windows.
 
-    If files end by Secor's limits, a window is large and old enough for its files to reach either limit, and the minute
-    mark is ignored, as in Secor; the age still counts, so that no file waits forever.
+    With deterministic uploads, files end by Secor's limits. A window is then large and old enough for its files to
+    reach either limit. The minute mark is ignored, as in Secor. The age still counts, so that no file waits forever.
     """
     window_bytes, age_s, marked = (
         limits.max_file_bytes,
@@ -142,7 +147,7 @@ def policy_of(limits: LimitSettings) -> Policy:
 
 
 def log_of(snapshot: LogSnapshot, window: Window) -> PartitionLog:
-    """Return the log of a window; raise DataLossError naming the offsets if none has it, or its beginning, any more."""
+    """Return the log of a window. Raise DataLossError if the log, or the beginning of the window, no longer exists."""
     log = snapshot.logs.get((window.topic, window.partition))
     is_there = log is not None and is_of(log, window.topic_id)
     if log is None or not is_there or window.start < log.earliest:
@@ -155,5 +160,5 @@ def log_of(snapshot: LogSnapshot, window: Window) -> PartitionLog:
 
 
 def look_s(limits: LimitSettings) -> float:
-    """Return the interval of bucket listings: each costs requests, and nothing is due before its age."""
+    """Return the seconds between bucket listings. Listings cost requests, and records are not due before their age."""
     return min(_LONGEST_LOOK_S, max(_SHORTEST_LOOK_S, limits.max_file_age_s / 10))

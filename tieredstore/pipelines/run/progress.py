@@ -1,4 +1,4 @@
-"""Published progress of a pipeline: Prometheus metrics, and a consumer group that shows its lag."""
+"""Progress of a pipeline as others see it: Prometheus metrics, and a consumer group whose lag shows the backlog."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.log.entries import Entry
 
 _COUNTERS: Final = {
-    "batches": "Batches that were committed and published.",
-    "files": "Files of records that were published.",
-    "records": "Records that were filed.",
-    "bytes": "Bytes of all files that were published.",
-    "bad_messages": "Messages that were put aside.",
+    "batches": "Batches committed and published.",
+    "files": "Data files published.",
+    "records": "Records written to data files.",
+    "bytes": "Bytes of all files published.",
+    "bad_messages": "Messages quarantined because they could not be filed.",
     "finalized": "Directories marked complete.",
-    "late": "Times that a complete directory got late records.",
-    "outages": "Times that a store or a broker was away.",
+    "late": "Directories that got records after they were marked complete.",
+    "outages": "Outages of a store or broker.",
 }
 _GAUGES: Final = {
     "up": "1 while the query runs.",
-    "waiting_seconds": "For how long a store or a broker is away by now; 0: it is not.",
-    "lag_offsets": "Offsets that are not written, over all partitions.",
-    "lag_seconds": "For how long this process knows the first unwritten record that waits longest; 0: all is written.",
-    "last_commit_timestamp_seconds": "When the last batch was published; 0: none since the start.",
+    "waiting_seconds": "Duration of the current outage of a store or broker; 0 without one.",
+    "lag_offsets": "Unwritten offsets of all partitions.",
+    "lag_seconds": "Time since this process first saw the oldest unwritten record; 0 if all are written.",
+    "last_commit_timestamp_seconds": "Time when this process last published a batch; 0 before the first.",
 }
 _LABELS: Final = ("pipeline", "generation")
 
 
 @dataclass(slots=True)
 class Counts:
-    """Totals since the start and the current state. Written by the driver's thread; other threads may read."""
+    """Totals since the start, and the current state. The driver's thread writes; other threads may read."""
 
     batches: int = 0
     files: int = 0
@@ -64,7 +64,7 @@ class Counts:
     last_commit_timestamp_seconds: float = 0.0
 
     def note(self, entry: Entry) -> None:
-        """Count a completed entry."""
+        """Count an entry whose files are published."""
         if not entry.windows:
             self.finalized += len(entry.directories)
             return
@@ -78,7 +78,7 @@ class Counts:
 
 
 class CountsCollector(Collector):
-    """Collects the counts of all pipelines of a process, by name and generation; registered until closed."""
+    """Exports the counts of all pipelines of this process, labelled by name and generation, until closed."""
 
     def __init__(
         self, counts: Callable[[], Iterable[tuple[str, int, Counts]]], registry: CollectorRegistry = REGISTRY
@@ -87,7 +87,7 @@ class CountsCollector(Collector):
         registry.register(self)
 
     def describe(self) -> Iterable[Metric]:
-        """Return the names, so that a duplicate is detected."""
+        """Return the metrics without values; the registry uses the names to detect duplicates."""
         return _families()[1]
 
     def collect(self) -> Iterable[Metric]:
@@ -116,17 +116,18 @@ _logger: Final = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 30.0
 _LAST_S: Final = 10.0
-"""Seconds to wait at the end for uncommitted offsets."""
+"""Seconds that ``close`` waits for offsets to be committed to the group."""
 
 
 class GroupProgress:
-    """Commits published offsets to a consumer group, on its own thread; the commit log is the truth, so nothing waits.
+    """Commits published offsets to a consumer group on its own thread, only to show the lag: the pipeline never waits
+    for it.
 
-    An unavailable or refusing broker is logged as a warning and retried. :meth:`note` is for one thread.
+    If the broker is unavailable or refuses, this logs a warning and retries. Call :meth:`note` from one thread.
     """
 
     def __init__(self, group: str, cluster: LiveCluster, *, again_s: float = _AGAIN_S) -> None:
-        """Takes ownership of the cluster."""
+        """Take ownership of the cluster."""
         self._group, self._cluster, self._again_s = group, cluster, again_s
         self._changed = threading.Condition()
         self._wanted: dict[TopicPartition, int] = {}
@@ -136,12 +137,12 @@ class GroupProgress:
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> GroupProgress | None:
-        """Return the progress for ``commit.to.group``; None if unset."""
+        """Return the GroupProgress of ``commit.to.group``, or None if that is unset."""
         cluster = query_of(pipeline).open_cluster() if pipeline.own.groups.commit_group else None
         return None if cluster is None else cls(pipeline.own.groups.commit_group, cluster)
 
     def note(self, positions: Mapping[TopicPartition, Progress]) -> None:
-        """Take each partition's published progress; return at once."""
+        """Schedule the commit of these positions, and return at once."""
         with self._changed:
             self._wanted = {where: progress.next_offset for where, progress in positions.items()}
             if self._thread is None:
@@ -150,7 +151,7 @@ class GroupProgress:
             self._changed.notify_all()
 
     def close(self, *, within_s: float = _LAST_S) -> None:
-        """Commit remaining offsets once more, within this time."""
+        """Try once more to commit the remaining offsets, for at most ``within_s``."""
         deadline = Deadline.after(within_s)
         with self._changed:
             self._is_closing = True
@@ -168,7 +169,7 @@ class GroupProgress:
             except TieredStoreError as error:
                 if str(error) != warned:
                     warned = str(error)
-                    _logger.warning("commit.to.group: %s; it is tried again", error)
+                    _logger.warning("commit.to.group: %s; retrying", error)
                 if is_last:
                     return
                 with self._changed:
@@ -180,7 +181,7 @@ class GroupProgress:
                 self._told.update(rest)
 
     def _rest(self) -> dict[TopicPartition, int] | None:
-        """Return the uncommitted offsets; None at the end."""
+        """Wait for uncommitted offsets and return them; return None when closing with none left."""
         with self._changed:
             while True:
                 rest = {where: at for where, at in self._wanted.items() if self._told.get(where) != at}

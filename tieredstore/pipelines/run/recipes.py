@@ -1,4 +1,4 @@
-"""Recipe, names and fingerprint of a pipeline, from its settings."""
+"""From the settings of a pipeline: how it writes files, what it names them, and a fingerprint of both."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tieredstore.pipelines.transforming import Transforming
 _logger: Final = logging.getLogger(__name__)
 
 _VERSION: Final = 2
-"""Increment whenever the same settings turn the same records into other files, for example by a new default."""
+"""Increment if the same settings and records begin to give other files, for example by a new default."""
 
 _NOT_OF_FILES: Final = frozenset(
     {
@@ -32,18 +32,19 @@ _NOT_OF_FILES: Final = frozenset(
         "finalize", "finalizer_delay_s", "descriptor_set", "thrift_idl",
     }
 )  # fmt: skip
-"""Settings that affect neither names nor bytes of a window's files. Schema files count by their contents
-(``schemas``) instead.
+"""Settings that change neither names nor bytes of a window's files. The contents of schema files count, by
+``schemas``, but not their paths.
 """
 
 _DECISIVE: Final = ("filing", "naming", "limits")
-"""Chapters whose settings affect the names or bytes of a window's files."""
+"""Groups of settings that change the names or bytes of a window's files."""
 
 
 def _check_names(pipeline: Pipeline) -> None:
-    """Reject directories named like a column: readers would silently see only one of the two.
+    """Raise ConfigError if directories and a column of the files have the same name: readers would silently see only
+    one.
 
-    Secor's own ``offset=``, if configured, is only a warning.
+    If the user set ``secor.offsets.prefix``, a clash with ``offset`` is only logged.
     """
     own = pipeline.own
     if own.columns != "none":
@@ -57,10 +58,10 @@ def _check_names(pipeline: Pipeline) -> None:
         setting = names.get(column.lower())
         if setting is None:
             continue
-        words = f"files of {own.format} have a column {column}, and directories have that name too: give {setting} "
+        words = f"{own.format} files have a column {column}, and directories have the same name: set {setting} to "
         if setting != "secor.offsets.prefix" or "offsets_prefix" not in own.of_parser(OffsetSettings).model_fields_set:
-            raise ConfigError(f"{words}another one")
-        _warn_once(f"{words}another one, unless it is Secor's that is wanted: Spark and DuckDB read the directory's")
+            raise ConfigError(f"{words}another name")
+        _warn_once(f"{words}another name unless you need Secor's: Spark and DuckDB read the directory's value")
 
 
 @functools.cache
@@ -69,14 +70,14 @@ def _warn_once(words: str) -> None:
 
 
 def naming_of(pipeline: Pipeline) -> Naming:
-    """Return the names of its files."""
+    """Return the file names of a pipeline."""
     own = pipeline.own
     ending = own.extension or format_of(own).ending
     return Naming(places_of(pipeline), own.name, own.generation, ending, by_window=own.naming.name_offset == "window")
 
 
 def places_of(pipeline: Pipeline) -> Places:
-    """Return the places of its topics' directories."""
+    """Return the directories of a pipeline's topics."""
     own, by_date = pipeline.own, None
     if own.naming.alternative_since:
         since, how = (
@@ -88,10 +89,10 @@ def places_of(pipeline: Pipeline) -> Places:
 
 
 def recipe_of(pipeline: Pipeline) -> Recipe:
-    """Return everything that determines the files of its windows."""
+    """Return everything that determines a window's files except its records."""
     _check_names(pipeline)
     own, naming, ends = pipeline.own, naming_of(pipeline), pipeline.own.limits
-    # As in Secor: with deterministic uploads the file size is ignored, without them these two limits.
+    # As in Secor, deterministic uploads ignore the file size; other uploads ignore these two limits.
     limits = InputLimits(ends.max_payload_bytes, ends.max_range_ms) if ends.is_deterministic else None
     file_bytes = MAX_INT64 if ends.is_deterministic else ends.max_file_bytes
     return Recipe(
@@ -103,9 +104,9 @@ def recipe_of(pipeline: Pipeline) -> Recipe:
 
 
 def fingerprint_of(own: PipelineSettings) -> str:
-    """Return the fingerprint of everything that determines a window's files and bytes.
+    """Return a hash of all settings that change the names or bytes of a window's files.
 
-    Defaults are left out, so that a setting added by another version changes no fingerprint.
+    Defaults are left out, so that a new setting of a later version changes no fingerprint.
     """
     groups: list[SettingsGroup] = [own, *(getattr(own, name) for name in _DECISIVE), *own.parsers]
     decisive = {

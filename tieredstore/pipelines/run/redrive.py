@@ -1,4 +1,4 @@
-"""Redriving quarantined messages: they are parsed again by the current settings."""
+"""Redrive: parse quarantined messages again with the current settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NEEDED: Final = ("key", "value", "headers", "offset", "timestamp", "timestampTy
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """A file of bad messages, its range of offsets, and the generation that quarantined it."""
+    """A quarantine file, the window that its offsets span, and the generation that wrote it."""
 
     file: OutputFile
     window: Window
@@ -36,10 +36,10 @@ class Aside:
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """The result for a file of bad messages: ``window`` has those that are good now.
+    """The result of parsing one quarantine file again. ``window`` has the messages that are good now.
 
-    ``reasons`` are those of the remaining ones by offset; they are in the file ``key``, None if none remain. Without an
-    ``entry`` none is good, and nothing was written.
+    ``reasons`` are of messages that are still bad, by offset; those are in the file ``key``, or None if there are none.
+    ``entry`` is None if no message is good: then nothing was written.
     """
 
     window: WrittenWindow
@@ -49,9 +49,9 @@ class Redriven:
 
 
 def asides(logs: Mapping[int, CommitLog]) -> list[Aside]:
-    """Return the committed files not yet redriven, in the order of their entries.
+    """Return the quarantine files that are not yet redriven, in the order of their entries.
 
-    ``logs`` by generation: each continues the one before it and inherits its bad messages.
+    ``logs`` are by generation, oldest first. Each continues the one before it and inherits its quarantine files.
     """
     files: dict[str, Aside] = {}
     for generation, log in logs.items():
@@ -67,7 +67,7 @@ def asides(logs: Mapping[int, CommitLog]) -> list[Aside]:
 
 
 def redrive_file(store: ObjectStore, recipe: Recipe, window: Window, key: str) -> Written:
-    """Write the bad messages of a file again: those good now are filed, the others quarantined again."""
+    """Parse a quarantine file again: write its good messages to data files, and the others to a new quarantine file."""
     match = _AGAIN.search(key)
     naming = replace(recipe.naming, redriven=1 + (int(match[1]) if match else 0))
     with download(store, key) as file:
@@ -75,11 +75,11 @@ def redrive_file(store: ObjectStore, recipe: Recipe, window: Window, key: str) -
 
 
 def _records(file: BinaryIO, key: str) -> Iterator[pa.RecordBatch]:
-    """Yield the original records."""
+    """Yield the quarantined records as Kafka had them."""
     try:
         for batch in pq.ParquetFile(file).iter_batches():
             columns = [batch.column(name) for name in _NEEDED]
             columns[4] = columns[4].cast(pa.int64())
             yield pa.RecordBatch.from_arrays(columns, names=list(_NEEDED))
     except (pa.ArrowInvalid, KeyError) as error:
-        raise CorruptDataError(f"{key} is no file of bad messages that this pipeline wrote") from error
+        raise CorruptDataError(f"{key} is not a quarantine file of this pipeline, or is damaged") from error

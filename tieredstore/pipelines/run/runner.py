@@ -1,4 +1,4 @@
-"""A pipeline in this process: it plans, writes windows on threads, commits and publishes."""
+"""A pipeline run by this process: plans windows, writes them on threads, commits and publishes them."""
 
 from __future__ import annotations
 
@@ -46,10 +46,7 @@ if TYPE_CHECKING:
 
 
 class Runner:
-    """One running pipeline. For one thread; must be closed.
-
-    All its parts exist from the start; only the driver may not have begun.
-    """
+    """Runs one pipeline. Not thread-safe; close it after use."""
 
     def __init__(
         self,
@@ -62,7 +59,7 @@ class Runner:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """``framed`` writes a window through Spark, if the settings have a frame."""
+        """``framed`` writes a window through Spark, for settings with a ``frame``."""
         self._parts, self._threads, self._wall_clock, self._clock = parts, threads, wall_clock, clock
         self._recipe = recipe_of(pipeline)
         self._planner = Planner(pipeline, parts.source, clock=clock, wall_clock=wall_clock)
@@ -80,16 +77,18 @@ class Runner:
         self.close()
 
     def close(self) -> None:
-        """Commit remaining offsets to the group, then close the broker's connections; the caller owns the parts."""
+        """Commit the remaining offsets to the group, then close connections to the broker. The caller closes
+        ``parts``.
+        """
         if self._group is not None:
             self._group.close()
         self._planner.close()
         self._reader.close()
 
     def run_once(self) -> Iterator[Entry]:
-        """Write everything available, batch by batch; yield each entry once it is published.
+        """Write everything available in batches. Yield each entry after its publication.
 
-        Raises ResourceNotFoundError, before writing anything, for named topics that do not exist.
+        Raises ResourceNotFoundError, before writing anything, if named topics do not exist.
         """
         self._refuse_frame()
         self.refuse_backfill()
@@ -103,18 +102,18 @@ class Runner:
 
     @property
     def finalizes(self) -> bool:
-        """True if the settings enable finalizing."""
+        """True if the settings ask for ``_SUCCESS`` marks."""
         return self._own.finalize
 
     def finalize(self) -> list[Finished]:
-        """Mark directories complete whose time is over; return them, oldest first."""
+        """Mark directories of past periods as complete; return them, oldest first."""
         snapshot = self.begin()
         if not self.driver.is_complete:
             self.resume()
         return self.driver.finalize(self._watermarks(snapshot))
 
     def find_unfinalized(self) -> list[Finished]:
-        """Return the oldest directories that ``finalize`` would mark, by what is committed now; writes nothing."""
+        """Return the directories that ``finalize`` would mark now. Writes nothing."""
         self._refuse_ended()
         return self.driver.finalizer.due(self._watermarks(self._planner.snapshot()))
 
@@ -132,11 +131,11 @@ class Runner:
         self.driver.generation.refuse_ended()
 
     def refuse_backfill(self) -> None:
-        """Raise ConfigError for a generation of chosen offsets, which does not continue."""
+        """Raise ConfigError if the generation is a backfill, which never reads new records."""
         if self.driver.log.read().backfill >= 0:
             raise ConfigError(
-                f"generation {self._own.generation} is a backfill, which does not continue: run the generation that "
-                "does, or continue after this one with --take-over"
+                f"generation {self._own.generation} is a backfill and does not read new records: run another "
+                f"generation, with --take-over {self._own.generation} to continue after this one"
             )
 
     def _refuse_frame(self) -> None:
@@ -144,7 +143,7 @@ class Runner:
             raise ConfigError(NEEDS_SPARK)
 
     def measure(self) -> None:
-        """Measure the unwritten offsets, and for how long this process has known them."""
+        """Update the lag metrics: unwritten offsets, and for how long this process has known them."""
         counts, snapshot = self.counts, self._planner.snapshot()
         positions, now_s = self.driver.log.state.positions, self._clock()
         counts.lag_offsets, counts.lag_seconds = lag_of(
@@ -152,7 +151,7 @@ class Runner:
         )
 
     def step(self) -> Entry | None:
-        """Write what is due by the policies; return None if nothing is."""
+        """Write one batch of due records and return its entry; return None if none are due."""
         self._refuse_frame()
         self.refuse_backfill()
         snapshot = self.begin()
@@ -160,18 +159,18 @@ class Runner:
         return next(iter([*entries]), None)
 
     def check_topics(self, snapshot: LogSnapshot) -> None:
-        """Raise ResourceNotFoundError if the settings select topics that neither exist nor were written. Call
+        """Raise ResourceNotFoundError if the settings name topics that do not exist and were never written. Call
         ``begin`` first.
         """
         written = {topic for topic, _ in self.driver.log.state.positions}
         check_topics(self._planner.query, snapshot, self._parts.source, written)
 
     def look(self) -> LogSnapshot:
-        """Return the logs as of now or a moment ago; writes nothing."""
+        """Return the logs, at most a listing interval old. Writes nothing."""
         return self._planner.snapshot()
 
     def begin(self) -> LogSnapshot:
-        """Take over, unless already done; return the logs."""
+        """Take over the pipeline on the first call; return the logs."""
         if self._take_over is not None:
             self._refuse_frame()
         snapshot = self._planner.snapshot()
@@ -187,14 +186,14 @@ class Runner:
         return snapshot
 
     def bad_messages(self) -> list[Aside]:
-        """Return the files that ``redrive`` would parse again; writes nothing."""
+        """Return the quarantine files that ``redrive`` would parse again. Writes nothing."""
         self._refuse_frame()
         self._refuse_ended()
         return self._asides()
 
     def _asides(self) -> list[Aside]:
-        """Return the files of bad messages of this generation and of all that it took over; raise ConfigError while
-        any of these is being replaced.
+        """Return the quarantine files of this generation and of all that it took over. Raise ConfigError while
+        another generation replaces files of any of them.
         """
         family = self.driver.generation.family
         family.refresh()
@@ -202,13 +201,13 @@ class Runner:
         for generation, log in logs.items():
             if log.state.giving_to >= 0:
                 raise ConfigError(
-                    f"files of generation {generation} are giving way to generation {log.state.giving_to}, and its bad "
-                    "messages with them: complete that backfill first"
+                    f"generation {log.state.giving_to} is replacing files of generation {generation}, bad messages "
+                    "included: complete that backfill first"
                 )
         return asides(logs)
 
     def redrive(self) -> Iterator[Redriven]:
-        """Parse quarantined messages again, file by file; a file with any good message gets an entry."""
+        """Parse quarantine files again, one by one. Commit an entry for each file that has a good message now."""
         self._refuse_frame()
         self.begin()
         committed = Committed.of(self.driver.log).files.keys()
@@ -216,14 +215,15 @@ class Runner:
             try:
                 window, reasons = self.aside(aside.window, aside.file.key, self.driver.generation)
             except ObjectNotFoundError:
-                # A newer driver may have filed these, so check the fence again.
+                # A newer driver may have filed these messages, so check the fence again.
                 self.driver.log.check_alone()
                 raise
             if not committed.isdisjoint(file.key for file in window.files):
                 discard_files(self._parts.store, window.files)
                 raise ConfigError(
-                    f"{aside.file.key} was put aside under name.offset=window, and what is good in it has the name of "
-                    "another file otherwise: parse it again (pipeline backfill --bad-messages) with that"
+                    f"{aside.file.key} was quarantined under name.offset=window; under the present setting its good "
+                    "messages would get the name of another file: set name.offset=window and run pipeline backfill "
+                    "--bad-messages again"
                 )
             if window.records or window.filtered:
                 entry = self.driver.redrive(window, aside)
@@ -241,9 +241,9 @@ class Runner:
             self.counts.note(entry)
 
     def resume(self) -> None:
-        """Recover after a failure: find out which of this driver's entries were committed, and publish them.
+        """After a failure, find out which entries of this driver were committed, and publish them.
 
-        Before anything has begun, ``begin`` does this.
+        Does nothing before the first ``begin``, which does the same.
         """
         if self._has_begun:
             self.driver.resume()
@@ -252,7 +252,7 @@ class Runner:
         return self._planner.due(snapshot, self.driver.log.state.positions, is_last=is_last)
 
     def _write_batch(self, snapshot: LogSnapshot, windows: Sequence[Window]) -> Iterator[Entry]:
-        """Write windows as far as they can be read; then raise the error of the rest."""
+        """Write windows up to the first unreadable offset, then raise its error."""
         if not windows:
             return
         if windows[0].is_mark:
@@ -264,12 +264,12 @@ class Runner:
         batch.check()
 
     def write(self, window: Window, generation: Generation) -> Written:
-        """Write a window again, under the names of a generation."""
+        """Write a window again under the file names of ``generation``."""
         snapshot = self._planner.snapshot_reaching({window.where: window.stop})
         return self._write(snapshot, window, recipe=replace(self._recipe, naming=generation.naming))
 
     def aside(self, window: Window, key: str, generation: Generation) -> Written:
-        """Parse the bad messages in a file again, under the names of a generation."""
+        """Parse the messages of the quarantine file ``key`` again, under the file names of ``generation``."""
         return redrive_file(self._parts.store, replace(self._recipe, naming=generation.naming), window, key)
 
     def _write(
@@ -287,7 +287,7 @@ class Runner:
 
 
 def _source_name(pipeline: Pipeline, parts: Parts) -> str:
-    """Return the name of bucket, broker or both, for error sentences."""
+    """Return the name of bucket, broker or both for error messages."""
     brokers = dict(pipeline.client).get("bootstrap.servers")
     bucket = [f"the bucket {parts.source.store.identity}"] if pipeline.source is not None else []
     return " or ".join([*([f"the broker {brokers}"] if brokers else []), *bucket])

@@ -1,4 +1,4 @@
-"""The logs that a pipeline reads, and selected topics that do not exist."""
+"""Selection of the topics that a pipeline reads, and errors for selected topics that do not exist."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAST_A_LOSS: Final = (
     "leave the topic out by secor.kafka.topic_blacklist, or begin another secor.generation after the loss by "
     "startingOffsets,"
 )
-"""Advice in errors about lost records: a pipeline never continues silently after a loss."""
+"""Advice for errors about lost records. Only the user lets a pipeline continue after a loss."""
 _WORDS: Final = QueryWords(accept_loss=PAST_A_LOSS)
 
 
@@ -39,7 +39,7 @@ def query_of(pipeline: Pipeline) -> LogQuery:
 
 
 def selection_of(own: PipelineSettings) -> Selection:
-    """Return the selection by name or filter; unselected topics are never queried, whatever their state."""
+    """Return the selection by topic names or by a filter. Topics outside it are never queried."""
     names = tuple(name for part in own.topic_list.split(",") if (name := part.strip()))
     if not names:
         return SubscribePattern(own.topic_filter, own.topic_blacklist)
@@ -47,29 +47,29 @@ def selection_of(own: PipelineSettings) -> Selection:
 
 
 _LOOK_S: Final = 2.0
-"""Seconds to search for similar names for an error."""
+"""Seconds to search for topic names to show in an error."""
 _SHOWN: Final = 3
 
 
 def absent_topics(query: LogQuery, snapshot: LogSnapshot, written: Iterable[str]) -> list[str]:
-    """Return the named topics that neither exist nor are ``written``, sorted; a filter names none."""
+    """Return the named topics that neither exist nor are ``written``, sorted; none if a filter selects topics."""
     known = {*written, *(topic for topic, _ in snapshot.logs)}
     selection = query.selection
     return sorted(set(selection.topics) - known) if isinstance(selection, Subscribe) else []
 
 
 def check_topics(query: LogQuery, snapshot: LogSnapshot, source: SegmentSource, written: Iterable[str]) -> None:
-    """Raise ResourceNotFoundError for named topics that do not exist, or a filter without a match.
+    """Raise ResourceNotFoundError for named topics that do not exist, or a filter that matches none.
 
-    A name may be misspelled; a ``written`` one is not, since it existed once. Bucket and broker are asked for similar
-    names only for the error. Raises ConfigError if the settings can select nothing.
+    A topic in ``written`` existed once, so its name is not misspelled. The search for similar names in bucket and
+    broker runs only for the error. Raises ConfigError if the settings can select nothing.
     """
     known = list(written)
     match query.selection:
         case Subscribe(topics=()):
             raise ConfigError(
-                "secor.kafka.topic_blacklist leaves out each topic that kafka.new.consumer.topic.list names: nothing "
-                "would be written"
+                "secor.kafka.topic_blacklist excludes all topics of kafka.new.consumer.topic.list: nothing would be "
+                "written"
             )
         case Subscribe():
             absent = tuple(absent_topics(query, snapshot, known))
@@ -87,7 +87,7 @@ def _no_match(selection: SubscribePattern, query: LogQuery, source: SegmentSourc
         where += " or on the broker"
         with cluster:
             names.update(cluster.topics())
-    but = " but those that secor.kafka.topic_blacklist leaves out" if selection.without else ""
+    but = " besides those that secor.kafka.topic_blacklist excludes" if selection.without else ""
     return ResourceNotFoundError(
         f"secor.kafka.topic_filter {excerpt(selection.pattern)!r} matches no topic {where}{but}; {_show_topics(names)}"
     )
@@ -96,6 +96,6 @@ def _no_match(selection: SubscribePattern, query: LogQuery, source: SegmentSourc
 def _show_topics(names: Iterable[str]) -> str:
     topics = sorted(names)
     if not topics:
-        return "there is none at all: check key.prefix"
+        return "no topics found: check key.prefix"
     more = f" and {len(topics) - _SHOWN} more" if len(topics) > _SHOWN else ""
-    return f"there {'is' if len(topics) == 1 else 'are'} {', '.join(map(repr, topics[:_SHOWN]))}{more}"
+    return f"topics found: {', '.join(map(repr, topics[:_SHOWN]))}{more}"

@@ -1,4 +1,4 @@
-"""Starts of partitions without commits: by rule, or from a consumer group."""
+"""First offsets of partitions without commits, by a rule or from a consumer group."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _MOST_DIGITS: Final = 19
 
 
 class Starts:
-    """The start of each partition, for one thread; connects per query and disconnects again.
+    """Finds the first offset of each partition. Connects anew for each query. Not thread-safe.
 
-    A group is asked once per partition of a generation: its answer is committed before anything is written, and holds
-    from then on, whatever happens to the group.
+    The group's offset counts only once per partition and generation. It is committed to the log before anything is
+    written; later changes of the group have no effect.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -36,10 +36,12 @@ class Starts:
         self._is_waiting: set[TopicPartition] = set()
 
     def of(self, logs: Sequence[PartitionLog], *, is_new: bool) -> dict[TopicPartition, int]:
-        """Return the starts by partition, without those whose group is ahead of what is readable now: they wait.
+        """Return the first offsets by partition. Leave out partitions whose group is beyond the readable records: they
+        wait.
 
-        With ``is_new``, for a generation without any commits, a group without a position is a ConfigError. Raises
-        DataLossError if the group is before a log's first offset, or beyond its end on the broker.
+        ``is_new`` means that the generation has no commits. Raises ConfigError if the group of a new generation has
+        no offset in any partition. Raises DataLossError if the group is before a log's first offset or beyond the
+        broker's log end.
         """
         if not self._groups.starting_group:
             return {log.where: self._by_rule(log) for log in logs}
@@ -47,7 +49,7 @@ class Starts:
         if is_new and logs and not standing:
             raise ConfigError(
                 f"startingOffsets: the group {self._groups.starting_group} has no committed offset of any of the "
-                f"{len(logs)} partitions in {self._place}: give the name of one that has, or leave startingOffsets out"
+                f"{len(logs)} partitions in {self._place}: name another group, or leave out startingOffsets"
             )
         begins: dict[TopicPartition, int] = {}
         beyond: list[PartitionLog] = []
@@ -76,7 +78,10 @@ class Starts:
         return log.earliest if self._starting == "earliest" else log.end
 
     def _check_beyond(self, logs: Sequence[PartitionLog], standing: Mapping[TopicPartition, int]) -> None:
-        """A group may have read undecided or newer records; it cannot have read what the broker never had."""
+        """Raise DataLossError if the group is beyond the broker's log end, and log partitions that wait.
+
+        A group that reads uncommitted or newer records may be beyond the readable ones.
+        """
         known = [log.where for log in logs if log.on_broker]
         ends: dict[TopicPartition, int] = {}
         if known and (cluster := self._query.open_cluster()) is not None:
@@ -88,13 +93,13 @@ class Starts:
                 raise DataLossError(
                     f"the group {self._groups.starting_group} is at offset {at} of {log.topic}-{log.partition}, "
                     f"whose log ends before offset {ends[log.where]}: records were lost in Kafka, or the topic was "
-                    "created again; move the group, or leave startingOffsets out"
+                    "created again; move the group, or leave out startingOffsets"
                 )
             if log.where not in self._is_waiting:
                 self._is_waiting.add(log.where)
                 _logger.warning(
-                    "%s-%d begins at offset %d, where the group stands, once there is that much to read: it ends "
-                    "before %d by now", log.topic, log.partition, at, log.end,
+                    "%s-%d waits: the group is at offset %d, and readable records end before %d",
+                    log.topic, log.partition, at, log.end,
                 )  # fmt: skip
 
     def _standing(self, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -109,18 +114,20 @@ class Starts:
 
 
 def begins_elsewhere(own: PipelineSettings) -> bool:
-    """Return True if partitions do not begin at their first record."""
+    """Return True if partitions may begin elsewhere than at their first record."""
     return bool(own.groups.starting_group) or own.starting != "earliest"
 
 
 def mark(log: PartitionLog, offset: int) -> Window:
-    """Return a window without offsets: committed, it marks where a partition begins."""
+    """Return an empty window, which marks where a partition begins."""
     return Window(log.topic, str(log.topic_id), log.partition, offset, offset, log.position(offset).epoch_number)
 
 
 def _in_zookeeper(groups: GroupSettings, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the next offsets from the nodes of Secor and Kafka's old consumers, which hold them in digits."""
-    # Needs the extras `kafka`, like that whole subpackage, and `zookeeper`.
+    """Return committed offsets from the ZooKeeper nodes of Secor and Kafka's old consumers, which hold decimal
+    digits.
+    """
+    # Imported here because it needs the extras `kafka` and `zookeeper`.
     from tieredstore.live.zookeeper_session import ZooKeeperSession  # noqa: PLC0415
 
     above = f"{groups.zookeeper_path}/consumers/{groups.starting_group}/offsets"
@@ -141,6 +148,6 @@ def _offset(raw: bytes, path: str) -> int:
     text = raw.decode("ascii", "replace").strip()
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
         raise CorruptDataError(
-            f"ZooKeeper has {excerpt(text)!r} at {path}, which is no offset: fix it, or delete the node"
+            f"ZooKeeper has {excerpt(text)!r} at {path}, which is not an offset: correct it or delete the node"
         )
     return int(text)

@@ -1,4 +1,4 @@
-"""The stores of a pipeline: the output, the bucket to read, and the columns of records."""
+"""The stores that a pipeline reads and writes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 COLUMNS: Final = ("key", "value", "headers", "offset", "timestamp", "timestampType")
-"""Columns read from records."""
+"""Columns of records that pipelines read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The store to write and the bucket to read; opened and closed by their creator."""
+    """The output store, and the bucket to read. ``open_parts`` opens and closes both."""
 
     store: ObjectStore
     source: SegmentSource
@@ -29,8 +29,8 @@ class Parts:
 
 @contextlib.contextmanager
 def open_parts(pipeline: Pipeline) -> Generator[Parts]:
-    """Open both by the settings; they are closed at the end."""
-    # A pipeline that reads only the broker gets an empty bucket.
+    """Open output and bucket by the settings; close them at the end."""
+    # Use an empty bucket for a pipeline that reads only from the broker.
     settings = pipeline.source or settings_from({"storage.backend.class": "memory"})
     with (
         open_bucket(pipeline.output) as output,

@@ -1,4 +1,4 @@
-"""One window of a partition into prepared files: read, filed, encoded and uploaded, but not yet visible."""
+"""Writing of one window: its records are filed, encoded and uploaded as prepared files, which are not yet visible."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
 
 UNREADABLE: Final = (CorruptDataError, DataLossError)
-"""Errors of lost or corrupt records: what precedes them is committed, and retrying is useless."""
+"""Errors of lost or corrupt records: retries do not help, so the pipeline commits the records before them and stops."""
 
 _QUARANTINE_SCHEMA: Final = pa.schema([*ENVELOPE, pa.field("reason", pa.string())])
 
@@ -47,25 +47,25 @@ class Recipe:
     local_path: str | None = None
     transforming: Transforming | None = None
     limits: InputLimits | None = None
-    """If set, all files end together whenever these limits are reached."""
+    """Limits at which all files of the window end together; None: each file ends by its own size."""
     open_files: int = 0
-    """Most files open at a time, beyond which the stalest is ended; 0 for no limit."""
+    """Maximum number of open files, 0 for no limit. Beyond it, the file that was written least recently is ended."""
 
 
 Written: TypeAlias = tuple[WrittenWindow, dict[int, str]]
-"""A window's files, and why records were quarantined, by offset: at least the first of them."""
+"""A written window, and the reasons of its quarantined records by offset (perhaps not of all)."""
 
 
 @dataclass(slots=True)
 class ReadUpTo:
-    """How far the records of a window were read: ``offset`` is after the last one."""
+    """Mutable progress in reading a window: ``offset`` is the one after the last record read."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A window that cannot be read beyond ``reached``: its data is permanently lost or corrupt there."""
+    """A window whose records are lost or corrupt from the offset ``reached`` on."""
 
     window: Window
     reached: int
@@ -74,13 +74,13 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Prepared windows, and the error to raise once they are committed."""
+    """Prepared windows to commit, and the error to raise after that commit."""
 
     written: Sequence[Written]
     failure: TieredStoreError | None = None
 
     def check(self) -> None:
-        """Raise the error that kept other windows from being written."""
+        """Raise the error that stopped the other windows, if any."""
         if self.failure is not None:
             raise self.failure
 
@@ -92,10 +92,10 @@ def write_window(
     store: ObjectStore,
     reached: ReadUpTo | None = None,
 ) -> Written:
-    """Prepare the files of a window from ascending records; return why some were quarantined, by offset.
+    """Prepare the files of a window from its records in order. Return the window with reasons of quarantined records.
 
-    The same records give the same files regardless of batch boundaries. After an error the prepared files are discarded
-    as far as the store allows; ``reached`` then tells how far the records were read.
+    The same records give the same files regardless of batch boundaries. After an error, prepared files are discarded as
+    far as the store allows, and ``reached`` has the offset up to which records were read.
     """
     bodies = Bodies(store, recipe.staging_prefix, recipe.local_path)
     with bodies, _WindowWriting(window, recipe, bodies) as writing:
@@ -107,16 +107,16 @@ def write_window(
 
 
 def mark_windows(windows: Sequence[Window]) -> list[Written]:
-    """Return windows without offsets in the form to commit: nothing is written for them."""
+    """Return empty windows in the form that a driver commits."""
     return [(one.without_records(), {}) for one in windows]
 
 
 def write_at_once(
     windows: Sequence[Window], write: Callable[[Window, ReadUpTo], Written], store: ObjectStore, threads: int
 ) -> Batch:
-    """Write windows by ``write`` on threads and return them in order, as far as they can be read.
+    """Write windows on threads, in each partition up to its first unreadable offset. Return them in order.
 
-    After any other error the prepared files are discarded.
+    After any other error, discard the prepared files.
     """
 
     prepared: list[OutputFile] = []
@@ -142,9 +142,9 @@ def write_at_once(
 def readable(
     outcomes: Sequence[Written | Failed], attempt: Callable[[Window], Written | Failed], store: ObjectStore
 ) -> Batch:
-    """Keep each partition's windows before the first unreadable offset; discard the rest.
+    """Keep each partition's windows before its first unreadable offset; discard the later ones.
 
-    Outcomes are in the order of their windows. ``attempt`` writes the beginning of a window that failed.
+    ``outcomes`` are in the order of windows. ``attempt`` writes the readable beginning of a failed window.
     """
     written: list[Written] = []
     failures: dict[tuple[str, int], Failed] = {}
@@ -164,7 +164,7 @@ def readable(
 
 
 def discard_files(store: ObjectStore, files: Sequence[OutputFile]) -> None:
-    """Discard prepared files; ``gc`` and the bucket's lifecycle rule remove any that remain."""
+    """Discard prepared files. Files that remain are left to ``gc`` and the bucket's lifecycle rule."""
     for file in files:
         try:
             store.discard(file.prepared)
@@ -173,7 +173,7 @@ def discard_files(store: ObjectStore, files: Sequence[OutputFile]) -> None:
 
 
 class _WindowWriting:
-    """A window being written; as a context manager it abandons its files' writers after an error."""
+    """Writes one window. On an error, its ``__exit__`` abandons the open files."""
 
     def __init__(self, window: Window, recipe: Recipe, bodies: Bodies) -> None:
         self._window, self._recipe, self._bodies = window, recipe, bodies
@@ -195,8 +195,8 @@ class _WindowWriting:
             return
         self._bodies.abandon()
         for file in [*self._open.values(), *([self._aside] if self._aside else [])]:
-            # Nothing reads these files, but their writers hold memory and complain unless closed. A writer that has
-            # failed may fail again, which adds nothing.
+            # The files are useless now, but their writers hold memory and complain unless closed. A writer that has
+            # failed may fail again here; ignore that.
             with suppress(Exception):
                 file.writer.abandon()
 
@@ -221,13 +221,13 @@ class _WindowWriting:
             bad = self._write_good(after.records) if after.records.num_rows else {}
             faults = {**after.faults, **_of_originals(batch, after.records, bad)}
         if faults:
-            # The original records: a transformer's changes are not kept.
+            # Quarantine the original records, without a transformer's changes.
             self._put_aside(envelope(batch, self._window.topic, self._window.partition), dict(sorted(faults.items())))
 
     def _write_good(self, batch: pa.RecordBatch) -> dict[int, str]:
-        """Write the good records; return the reasons of the others by row number."""
+        """Write the good records. Return the reasons of bad records by row number."""
         filed = self._parser.file(batch)
-        # Also for a user's own batch parser, which escapes nothing.
+        # A user's own Parser may return directories that are not escaped.
         filed.put_aside_strays()
         beside, faults = self._format.decode(batch)
         faults |= filed.reasons
@@ -240,7 +240,7 @@ class _WindowWriting:
         good = [(row, code) for row, code in enumerate(filed.codes) if row not in faults]
         most = self._recipe.open_files
         if most and len(self._open.keys() | {filed.directories[code] for _, code in good}) > most:
-            # In record order, so that files end at the same records regardless of batch boundaries.
+            # Write in record order, so that files end at the same records regardless of batch boundaries.
             for code, run in groupby(good, key=lambda one: one[1]):
                 self._write(filed.directories[code], rows.take(pa.array([row for row, _ in run])))
         else:
@@ -264,7 +264,7 @@ class _WindowWriting:
         )  # fmt: skip
 
     def _write(self, directory: str, rows: pa.RecordBatch) -> None:
-        """Write rows; a file ends at the record that reaches one of the limits."""
+        """Write rows into the files of a directory. A file ends with the record that reaches one of its limits."""
         self.records += rows.num_rows
         file, size = self._file_for(directory, rows), total_size(rows)
         if self._has_room(file, rows.num_rows, size):
@@ -281,7 +281,7 @@ class _WindowWriting:
             start, before = stop, running[stop - 1]
 
     def _file_for(self, directory: str, rows: pa.RecordBatch) -> _OpenFile:
-        """Return the file for the first of these rows."""
+        """Return the directory's open file, or begin one that is named after the first of these rows."""
         file = self._open.get(directory)
         if file is None:
             self._make_room()
@@ -289,20 +289,22 @@ class _WindowWriting:
         return file
 
     def _has_room(self, file: _OpenFile, records: int, size: int) -> bool:
-        """Return True if this much more reaches no limit, which is the usual case."""
+        """Return True if the file stays below its limits with so many more records and bytes. Usually it does."""
         recipe = self._recipe
         is_short = not recipe.file_records or file.records + records < recipe.file_records
         return is_short and file.bytes + size < recipe.file_bytes
 
     def _key(self, directory: str, first: Any) -> str:
-        """Return the key of the next file in a directory, by the offset of its first record."""
+        """Return the key of a directory's next file, whose first record has the offset ``first``."""
         naming, window = self._recipe.naming, self._window
         offset = naming.offset_in_name(first.as_py(), self._start, is_first=directory not in self._begun)
         self._begun.add(directory)
         return naming.data_key(window.topic, directory, window.partition, offset)
 
     def _end_of_file(self, file: _OpenFile, running: Sequence[int], before: int, start: int) -> int:
-        """Return the row after the one that makes the file reach a limit; past the last row if none does."""
+        """Return the number of rows up to and including the row with which the file reaches a limit. If no row does,
+        the number is greater than that of all rows.
+        """
         recipe = self._recipe
         stop = bisect_left(running, before + recipe.file_bytes - file.bytes, start) + 1
         if recipe.file_records:
@@ -310,7 +312,7 @@ class _WindowWriting:
         return stop
 
     def _make_room(self) -> None:
-        """End the file with the oldest last record if the limit of open files is reached."""
+        """If as many files are open as allowed, end the file that was written least recently."""
         if self._recipe.open_files and len(self._open) >= self._recipe.open_files:
             stalest = min(self._open, key=lambda directory: self._open[directory].last)
             self._end(self._open.pop(stalest))
@@ -350,21 +352,21 @@ class _WindowWriting:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A finished file that is being uploaded; ``span`` tells which records it has."""
+    """A finished file whose upload may still run. ``span`` has its offsets, number of records and timestamps."""
 
     kind: str
     body: FileBody
     span: tuple[int, int, int, int, int]
 
     def file(self) -> OutputFile:
-        """Return the form to commit, once the store has the file."""
+        """Wait for the upload; return the file as the log stores it."""
         prepared = self.body.await_prepared()
         return OutputFile(self.kind, prepared.key, prepared.size, prepared.sha256, *self.span, prepared)
 
 
 @dataclass(slots=True)
 class _OpenFile:
-    """A file being written, and a summary of its contents."""
+    """A file being written, with a summary of its records."""
 
     kind: str
     body: FileBody
@@ -378,7 +380,7 @@ class _OpenFile:
     latest: int = -1
 
     def write(self, rows: pa.RecordBatch, size: int) -> None:
-        """Append rows with this many bytes of keys and values."""
+        """Append rows whose keys and values have ``size`` bytes."""
         self.records += rows.num_rows
         self.bytes += size
         self.writer.write(rows)
@@ -391,7 +393,7 @@ class _OpenFile:
         times = rows.column("timestamp").cast(pa.int64())
         extent = pc.min_max(times)
         if (lowest := extent["min"].as_py()) is not None and lowest < 0:
-            # Kafka's -1 means that a record has no time.
+            # Kafka's -1 means that a record has no timestamp.
             extent = pc.min_max(times.filter(pc.greater_equal(times, 0)))
         earliest, latest = extent["min"].as_py(), extent["max"].as_py()
         if latest is not None:
@@ -400,7 +402,7 @@ class _OpenFile:
 
 
 def _of_originals(batch: pa.RecordBatch, changed: pa.RecordBatch, faults: dict[int, str]) -> dict[int, str]:
-    """Map faults of rows that a transformer returned to the numbers of its input rows."""
+    """Return faults of rows that a transformer returned under the row numbers of its input."""
     if not faults:
         return {}
     places = {offset: row for row, offset in enumerate(batch.column("offset").to_pylist())}
@@ -410,9 +412,10 @@ def _of_originals(batch: pa.RecordBatch, changed: pa.RecordBatch, faults: dict[i
 
 @dataclass(frozen=True, slots=True)
 class InputLimits:
-    """Files end at the record with which values reach so many bytes, or times span so many ms; 0: no limit.
+    """Limits for Secor's deterministic uploads: bytes of values, and range of timestamps in ms; 0: no limit.
 
-    Counted over all records of a partition, whatever their directories, dropped ones included.
+    Files end with the record that reaches either limit. All records of a partition count, whatever their directories,
+    and also records that a transformer drops.
     """
 
     payload_bytes: int
@@ -420,14 +423,14 @@ class InputLimits:
 
 
 class Reached:
-    """Amount read of a window since its files last ended; records must come in order."""
+    """Amounts read since the files of a window last ended, to compare with InputLimits. Records must come in order."""
 
     def __init__(self, limits: InputLimits) -> None:
         self._limits = limits
         self._bytes, self._earliest_ms, self._latest_ms = 0, -1, -1
 
     def pieces(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, bool]]:
-        """Yield pieces of the batch, cut after the records that end files, and whether they do."""
+        """Yield pieces of a batch, each with True if files must end after its last record."""
         sizes = pc.fill_null(pc.binary_length(batch.column("value")), 0).to_pylist()
         times = batch.column("timestamp").cast(pa.int64()).to_pylist()
         start = 0

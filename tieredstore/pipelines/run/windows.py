@@ -1,4 +1,6 @@
-"""Offsets to write next: what is due by size, age or number, cut into windows for parallel writing."""
+"""Offsets to write next: records are due by size, age or number, and are cut into windows that tasks write in
+parallel.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,10 @@ _NO_ANSWERS: Final[Mapping[TopicPartition, EpochEnd]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """When records are due: by bytes of the log, by number of offsets (0: never), or by age in seconds.
+    """Limits at which records are due: bytes of the log, number of offsets (0: no limit), or age in seconds.
 
-    Topics that match ``marked`` (a regular expression) are also due at a minute of each hour, if seen before it.
+    At ``minute_mark`` minutes past each hour, all records seen before are due in topics that match ``marked`` (a
+    regular expression).
     """
 
     window_bytes: int
@@ -46,30 +49,30 @@ class Policy:
 
 
 class Waiting:
-    """How long unwritten records have waited. For one thread; ``now_s`` is monotonic."""
+    """Records when each partition's unwritten records were first seen. Not thread-safe; ``now_s`` is monotonic."""
 
     def __init__(self) -> None:
         self._since_s: dict[TopicPartition, tuple[int, float]] = {}
 
     def age_s(self, where: TopicPartition, start: int, now_s: float) -> float:
-        """Return how long the records from ``start`` on have been known."""
+        """Return for how many seconds the records from ``start`` on have been known."""
         known = self._since_s.get(where)
         if known is None or known[0] != start:
             known = self._since_s[where] = start, now_s
         return now_s - known[1]
 
     def clear(self, where: TopicPartition) -> None:
-        """Note that no records wait."""
+        """Note that the partition has no unwritten records."""
         self._since_s.pop(where, None)
 
 
 def position_of(log: PartitionLog, progress: Progress | None, starting: str, answer: EpochEnd | None = None) -> int:
-    """Return where a partition continues; ``answer`` is the broker's end of the progress's epoch.
+    """Return the next offset to write. ``answer`` is the broker's end offset of the leader epoch in ``progress``.
 
-    Raises DataLossError for an offset beyond the log's end, or beyond where an election truncated the log; ConfigError
-    for another life.
+    Without commits, return the first offset if ``starting`` is ``earliest``, else the end, so that nothing is due.
 
-    Without commits it is the first record if ``starting`` is ``earliest``, else the end, so that nothing is due.
+    Raises DataLossError if the next offset is beyond the log's end, or beyond the offset where a new leader truncated
+    the log. Raises ConfigError if the topic was re-created.
     """
     if progress is None:
         return log.earliest if starting == "earliest" else log.end
@@ -83,15 +86,15 @@ def position_of(log: PartitionLog, progress: Progress | None, starting: str, ans
             else f"from offset {standing.at} on a later leader epoch has written another log"
         )
         raise DataLossError(
-            f"{log.topic}-{log.partition} is written up to offset {progress.next_offset - 1}, and {what}: records that "
-            "are written were lost in Kafka; leave the topic out by secor.kafka.topic_blacklist, or begin another "
-            "secor.generation, to go on"
+            f"{log.topic}-{log.partition} is written up to offset {progress.next_offset - 1}, but {what}: Kafka has "
+            "lost records that were already written; to go on, exclude the topic by secor.kafka.topic_blacklist or "
+            "set another secor.generation"
         )
     return progress.next_offset
 
 
 def is_of(log: PartitionLog, topic_id: str) -> bool:
-    """Return True if this may be the log of a topic that was written under this id."""
+    """Return True if the log may be that of the topic with this id. The log's own id may be unknown."""
     known = Uuid.spelled(topic_id)
     return known is not None and log.is_of(known)
 
@@ -109,14 +112,15 @@ def due_windows(
     answers: Mapping[TopicPartition, EpochEnd] = _NO_ANSWERS,
     stale: Collection[TopicPartition] = (),
 ) -> list[Window]:
-    """Return the windows to write now, at most a batch; everything available if ``is_last``.
+    """Return a batch of windows to write now; with ``is_last``, of everything available.
 
-    ``wall_s`` is the time of day, only for the minute mark; ``answers`` are as for :func:`position_of`; for ``stale``
-    partitions nothing is due until later segments come. A partition's windows follow each other without a gap;
-    partitions take turns. An offset range without records gets a window too, so that it is committed and not read
-    again. A window ends where offsets are missing, so that what precedes them is written; reading a window that begins
-    there raises DataLossError. Partitions that do not begin at the ``earliest`` record and have no commits are left
-    out: their start must be committed first.
+    - ``wall_s`` is the time of day, only for the minute mark. ``answers`` are as for :func:`position_of`.
+    - Nothing is due in ``stale`` partitions until newer segments appear.
+    - The windows of a partition follow each other without gaps. Partitions take turns.
+    - An offset range without records gets a window too: once committed, it is not read again.
+    - A window ends before missing offsets, so that the records before them are written. Reading the next window then
+      raises DataLossError.
+    - Partitions without commits are left out if ``starting`` is not ``earliest``: their start must be committed first.
     """
     waits: list[tuple[float, TopicPartition, Iterator[Window]]] = []
     for where, log in snapshot.logs.items():
@@ -129,7 +133,7 @@ def due_windows(
         age_s = waiting.age_s(where, start, now_s)
         is_old = is_last or age_s >= policy.age_of(log.topic, wall_s)
         waits.append((age_s, where, _cut(_Sized(log, positions.get(where)), start, end, policy, with_rest=is_old)))
-    # Longest wait first: a backlog that fills each batch must not hold up all others forever.
+    # Longest wait first: otherwise one large backlog could fill every batch and starve the other partitions.
     waits.sort(key=lambda one: (-one[0], one[1]))
     batch = islice(_in_turns([windows for _, _, windows in waits]), _BATCH_WINDOWS)
     return sorted(batch, key=lambda window: (window.topic, window.partition, window.start))
@@ -153,7 +157,9 @@ def lag_of(
     *,
     starting: str,
 ) -> tuple[int, float]:
-    """Return the number of unwritten offsets, and the longest time in seconds that any has been known."""
+    """Return the number of unwritten offsets, and the longest time in seconds that this process has known any of
+    them.
+    """
     offsets, longest_s = 0, 0.0
     for where, log in snapshot.logs.items():
         start = position_of(log, positions.get(where), starting)
@@ -168,8 +174,8 @@ def lag_of(
 def unwritten(windows: Sequence[Window], positions: Mapping[TopicPartition, Progress]) -> list[Window]:
     """Return the uncommitted parts of planned windows, in order.
 
-    Raises DataLossError for a window beyond what is committed: its planner knew of windows that the commit log lacks.
-    Raises ConfigError for a window of another life of its topic.
+    Raises DataLossError if a window begins after the committed offsets: its planner saw commits that the log now lacks.
+    Raises ConfigError if the topic was re-created.
     """
     rest: list[Window] = []
     reached = {where: progress.next_offset for where, progress in positions.items()}
@@ -182,7 +188,7 @@ def unwritten(windows: Sequence[Window], positions: Mapping[TopicPartition, Prog
         if window.start > start:
             raise DataLossError(
                 f"offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} cannot be written, "
-                f"since the commit log ends before offset {start}: was the log, or a part of it, deleted?"
+                f"since the commit log ends before offset {start}: was the log or a part of it deleted?"
             )
         if window.stop > start or (progress is None and window.start == window.stop == start):
             rest.append(replace(window, start=start))
@@ -192,21 +198,21 @@ def unwritten(windows: Sequence[Window], positions: Mapping[TopicPartition, Prog
 
 def _other_life(topic: str) -> ConfigError:
     return ConfigError(
-        f"the topic {topic} was created again since it was written: its files would reuse names of the old "
-        "topic's files; give the pipeline another secor.generation"
+        f"the topic {topic} was re-created: its new files would reuse names of its old files; set another "
+        "secor.generation"
     )
 
 
 class _Sized:
-    """A log with an estimate of the bytes of its offsets."""
+    """A log, and an estimate of its bytes per offset."""
 
     def __init__(self, log: PartitionLog, progress: Progress | None) -> None:
         self.log, self._progress = log, progress
-        # The commit log keeps one id, even if a broker comes or goes whose id differs from the bucket's.
+        # Keep the topic id of the commit log, even if bucket and broker show another id of the same topic.
         self.topic_id = str(log.topic_id) if progress is None else progress.topic_id
 
     def bytes_between(self, start: int, stop: int) -> int:
-        """Estimate by the log's segments, or by the latest windows where the bucket has none."""
+        """Estimate the bytes from the bucket's segments; without segments, from the latest windows."""
         progress = self._progress
         if self.log.lineage is None and progress is not None and progress.recent_offsets:
             return (stop - start) * progress.recent_bytes // progress.recent_offsets
@@ -226,7 +232,7 @@ def _cut(sized: _Sized, start: int, end: int, policy: Policy, *, with_rest: bool
 
 
 def _stop_by_bytes(log: _Sized, start: int, stop: int, most: int) -> int:
-    """Return the first offset at which the window has about this many bytes."""
+    """Return the first offset up to which the window has at least ``most`` bytes, by estimate."""
     low, high = start + 1, stop
     while low < high:
         middle = (low + high) // 2

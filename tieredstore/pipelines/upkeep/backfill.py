@@ -1,4 +1,4 @@
-"""Writing a topic's offsets again, beside the running generation or in place of its files."""
+"""Backfill: write chosen offsets of a topic again, as a generation beside another one or in place of its files."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 class BackfillPlan:
     """The plan of a backfill.
 
-    ``asked``: the chosen offsets, as far as the source has them; ``windows``: those to write, whole ones of a replaced
-    generation; ``going``: that generation's files to delete.
+    - ``asked``: the chosen offsets that the source has
+    - ``windows``: the windows to write; those that replace another generation's windows are whole
+    - ``going``: files of the replaced generation that will be deleted
     """
 
     asked: Sequence[Window]
@@ -39,20 +40,20 @@ class BackfillPlan:
 
 
 class Backfill:
-    """A generation of chosen offsets that does not continue. For one thread; the caller owns ``source``.
+    """Writes a generation of chosen offsets that reads no new records. Not thread-safe; the caller closes ``source``.
 
-    The plan is committed before anything is written, with the settings that determine its files: after a kill the next
-    call completes it, under the same settings. With ``replaces`` this generation's files replace the other's for the
-    same offsets, see :class:`Replacement`.
+    The plan and the hash of its settings are committed before anything is written. After a kill, the next call with the
+    same settings completes the plan. With ``replaces``, the new files replace those of another generation, see
+    :class:`Replacement`.
     """
 
     def __init__(
         self, pipeline: Pipeline, store: ObjectStore, source: RecordSource, *, replaces: int = -1, threads: int = 2
     ) -> None:
-        """``pipeline`` has the number of the new generation."""
+        """``pipeline`` has the number of the new generation, ``replaces`` that of the replaced one (-1: none)."""
         own = pipeline.own
         if replaces == own.generation:
-            raise ConfigError(f"generation {replaces} cannot be replaced by itself: give --generation another number")
+            raise ConfigError(f"generation {replaces} cannot replace itself: set another --generation")
         if own.frame:
             raise ConfigError(NEEDS_SPARK)
         self._pipeline, self._store, self._source = pipeline, store, source
@@ -61,7 +62,7 @@ class Backfill:
         self._recipe = recipe_of(pipeline)
 
     def plan(self, selected: Selected) -> BackfillPlan:
-        """Return what ``run`` would write and delete; write nothing."""
+        """Return what ``run`` would write and delete. Writes nothing."""
         extents, unfinished = self._look(selected)
         begun = () if unfinished is None else unfinished.windows
         stops = {one.where: one.stop for one in begun}
@@ -79,12 +80,13 @@ class Backfill:
         )
 
     def run(self, selected: Selected) -> Iterator[Entry]:
-        """Write the selected offsets not yet written; yield each entry once its files are published.
+        """Write the selected offsets that are not yet written. Yield each entry after its files are published.
 
-        With ``replaces`` the last entries are of that generation's log, with the replaced files as ``removed``.
+        With ``replaces``, the last entries yielded are from the log of the replaced generation. Their ``removed`` are
+        the replaced files.
 
-        Raises ConfigError for a generation that is not a backfill, or was begun with other settings, and DataLossError
-        for offsets that the source no longer has.
+        Raises ConfigError if the generation is no backfill or was begun with other settings. Raises DataLossError if
+        the source no longer has some of the offsets.
         """
         extents, unfinished = self._look(selected)
         log = self.driver.log
@@ -97,12 +99,12 @@ class Backfill:
             yield from self._complete(log.append("backfill", fingerprint, windows, other=self._replaces))
 
     def _look(self, selected: Selected) -> tuple[list[Window], Entry | None]:
-        """Return the selected offsets that the source has, and the entry of an incomplete run."""
+        """Return the selected offsets that the source has, and the ``backfill`` entry of an incomplete run."""
         state = self.driver.log.read()
         if state.backfill < 0 and state.positions:
             raise ConfigError(
-                f"generation {self._pipeline.own.generation} of {self._pipeline.own.name} is the live one, not a "
-                "backfill: give --generation an unused number"
+                f"generation {self._pipeline.own.generation} of {self._pipeline.own.name} is not a backfill: "
+                "give --generation an unused number"
             )
         extents = self._source.extents(selected)
         return extents, None if state.is_filled else self._find_unfinished(selected)
@@ -111,20 +113,22 @@ class Backfill:
         entry = self.driver.log.entry(self.driver.log.state.backfill)
         topics = {window.topic for window in entry.windows}
         if (topics, entry.other) != ({selected.topic}, self._replaces):
-            behind = f" with --replace {entry.other}" if entry.other >= 0 else ""
+            behind = f" --replace {entry.other}" if entry.other >= 0 else ""
             raise ConfigError(
                 f"generation {self._pipeline.own.generation} has an unfinished backfill of "
-                f"{', '.join(sorted(topics))}{behind}, so complete it first, by the same command"
+                f"{', '.join(sorted(topics))}{behind}: first complete it by the same command"
             )
         if entry.fingerprint != self.driver.generation.fingerprint:
             raise ConfigError(
-                f"generation {self._pipeline.own.generation} was begun under other settings of parser and files than "
-                "these: complete it with those, or remove it (pipeline rm) and give another --generation"
+                f"generation {self._pipeline.own.generation} was begun with other settings of parser or "
+                "files: complete it with those, or remove it (pipeline rm) and set another --generation"
             )
         return entry
 
     def _unwritten(self, extents: Sequence[Window], selected: Selected) -> list[Window]:
-        """Return the unwritten offsets, widened to whole windows of a replaced generation."""
+        """Return the selected offsets that are not yet written. Widen them to whole windows of a replaced
+        generation.
+        """
         if self._replaces >= 0:
             extents = self._replacement().whole_windows(extents, selected)
         holdings = Holdings.of(self.driver.log)
@@ -152,8 +156,8 @@ class Backfill:
             windows = self._source.due(rest)
             if not windows:
                 raise DataLossError(
-                    f"offsets {rest[0].start} to {rest[0].stop - 1} of {rest[0].topic}-{rest[0].partition} are not in "
-                    "the source any more: its log ends before them"
+                    f"offsets {rest[0].start} to {rest[0].stop - 1} of {rest[0].topic}-{rest[0].partition} are no "
+                    "longer in the source: its log ends before them"
                 )
             batch = write_at_once(windows, self._prepare, self._store, self._threads)
             if replacement is not None:
@@ -179,14 +183,16 @@ class Backfill:
         return self._write(window, self.driver.generation, reached)
 
     def write(self, window: Window, generation: Generation) -> Written:
-        """Write a window again, under the names of a generation."""
+        """Write a window again under the file names of ``generation``."""
         return self._write(window, generation)
 
     def aside(self, window: Window, key: str, generation: Generation) -> Written:  # noqa: ARG002  a driver's writer
-        """Refuse: a backfill redrives nothing, and completing another run's ``redrive`` takes the pipeline itself."""
+        """Raise ConfigError: a backfill never redrives. Only the pipeline itself can complete another run's
+        ``redrive``.
+        """
         raise ConfigError(
-            f"{key} has messages that were redriven, and their results are not fully published: run tieredstore "
-            f"pipeline backfill --bad-messages --yes for generation {generation.number}, which completes it"
+            f"the redriven messages of {key} are not fully published: first complete that by tieredstore pipeline "
+            f"backfill --bad-messages --yes for generation {generation.number}"
         )
 
     def _write(self, window: Window, generation: Generation, reached: ReadUpTo | None = None) -> Written:
@@ -202,15 +208,15 @@ _ENTRY_WINDOWS: Final = 500
 
 
 class Replacement:
-    """The part of a backfill that concerns the replaced generation. Repeated after a kill it completes.
+    """Removes the replaced generation's files during a backfill. Each step can be repeated after a kill.
 
-    ``announce``: an entry of that generation's log names the directories of the files to delete, then their
-    ``_SUCCESS`` is deleted. ``finish``: entries name the files, these are deleted, and a last entry ends it. Either
-    fences a driver of that generation, which may be restarted in between.
+    ``announce`` logs the directories of the files to delete, then deletes the ``_SUCCESS`` of each. ``finish`` logs the
+    files, deletes them, and logs the end. Both write to the log of the replaced generation. Both fence a driver of that
+    generation; it may be restarted between them.
     """
 
     def __init__(self, new: Driver, generation: int) -> None:
-        """``new`` drives the generation whose files replace those of ``generation``."""
+        """``new`` drives the new generation; its files replace those of ``generation``."""
         self._new, self._old = new, new.of_generation(generation)
         self._store, self._table = new.store, new.generation.table
         self._log, self._family = self._old.log, self._old.generation.family
@@ -221,24 +227,24 @@ class Replacement:
             raise ConfigError(f"generation {generation} {words}: there is nothing to replace")
         if state.giving_to not in {-1, self._number}:
             raise ConfigError(
-                f"files of generation {generation} are giving way to generation {state.giving_to}: complete that "
-                "backfill first"
+                f"generation {state.giving_to} is replacing files of generation {generation}: complete that backfill "
+                "first"
             )
 
     def whole_windows(self, extents: Sequence[Window], selected: Selected) -> list[Window]:
-        """Return the same offsets as far as the generation holds them, widened to its windows, which are replaced
+        """Return the part of the offsets that the generation holds, widened to whole windows: each is replaced as a
         whole.
 
-        At an end that the selection leaves open they are narrowed to whole windows instead. Raises ConfigError for
-        offsets that another generation holds, and for a topic that was created again.
+        Where the selection has no start or end, narrow to whole windows instead. Raises ConfigError if another
+        generation holds some of the offsets, or if the topic was re-created.
         """
         holdings = Holdings.of(self._log)
         for one in extents:
             progress = self._log.state.positions.get((one.topic, one.partition))
             if progress is not None and one.topic_id and progress.topic_id not in {"", one.topic_id}:
                 raise ConfigError(
-                    f"the topic {one.topic} was created again since generation {self._generation} wrote it: that "
-                    "generation's records are others"
+                    f"the topic {one.topic} was re-created after generation {self._generation} wrote it: its records "
+                    "are no longer in the topic"
                 )
         whole: list[Window] = []
         for one in extents:
@@ -261,7 +267,9 @@ class Replacement:
         return whole
 
     def _refuse_held(self, window: Window) -> None:
-        """Raise ConfigError for offsets that a third generation holds, or whose bad messages a later one filed."""
+        """Raise ConfigError if a third generation holds some of the offsets, or if a later one filed their bad
+        messages.
+        """
         for entry in self._family.find_redriven():
             for its in entry.windows:
                 if (
@@ -271,32 +279,31 @@ class Replacement:
                 ):
                     raise ConfigError(
                         f"bad messages of generation {self._generation} at offsets {its.start} to {its.stop - 1} of "
-                        f"{its.topic}-{its.partition} were filed by a generation that took it over: choose others by "
-                        "--from and --to"
+                        f"{its.topic}-{its.partition} were filed by a generation that took it over: choose other "
+                        "offsets by --from and --to"
                     )
         held = self._family.holder(window, but={self._generation, self._number})
         if held is not None:
             other, piece = held
             raise ConfigError(
                 f"offsets {piece.start} to {piece.stop - 1} of {piece.topic}-{piece.partition} are held by generation "
-                f"{other}, "
-                f"not by generation {self._generation}: replace those by --replace {other}, or choose others by --from "
-                "and --to"
+                f"{other}, not by generation {self._generation}: use --replace {other} for them, or choose other "
+                "offsets by --from and --to"
             )
 
     def announce(self, backfill: Entry) -> None:
-        """Announce the replacement before the new generation publishes anything."""
+        """Log the replacement before the new generation publishes anything."""
         log = self._log
         if log.state.giving_to != self._number:
             if self._count_announced() >= self._count_wanted(backfill):
-                # The replacement is over; only the new generation's own statements may be missing.
+                # The replacement is complete; only _SUCCESS marks of the new generation may be missing.
                 return
             if self._table is not None:
                 going = [file.key for window in self._going(backfill) for file in window.data_files]
                 self._table.refuse_rewritten(log, going)
             self._take_over()
-            # Another backfill may have been faster, so check again. From here on the log refuses the entry below if
-            # another one comes first.
+            # Another backfill may have come first, so check again. If one comes after this check, ``append`` below is
+            # fenced.
             self._family.refresh()
             for window in backfill.windows:
                 self._refuse_held(window.window)
@@ -308,9 +315,9 @@ class Replacement:
             self._old.finalizer.take_back(path)
 
     def withhold(self) -> None:
-        """Delete ``_SUCCESS`` again where files are being replaced; a no-op if that is over.
+        """Delete ``_SUCCESS`` again from directories whose files are being replaced.
 
-        A write that a stopped process had in flight may reach the store at any time.
+        A request of a stopped process may still reach the store and write one.
         """
         if self._log.read().giving_to != self._number:
             return
@@ -321,7 +328,7 @@ class Replacement:
                 self._old.finalizer.take_back(path)
 
     def finish(self, backfill: Entry) -> list[str]:
-        """Delete the replaced files once their replacements are published; return the directories that are complete
+        """Delete the replaced files after the new ones are published. Return the directories that are complete
         again.
         """
         log = self._log
@@ -351,13 +358,15 @@ class Replacement:
         return [entry for entry in self._since_announced() if entry.removed]
 
     def _take_over(self) -> None:
-        """Fence a driver of the replaced generation and publish all it committed; not needed for a sealed one."""
+        """Fence a driver of the replaced generation and publish everything that it committed. A sealed generation
+        needs neither.
+        """
         if self._log.state.life is not Life.SEALED:
             self._old.begin([])
             self._old.mark_published()
 
     def going(self, spans: Sequence[Window]) -> list[WrittenWindow]:
-        """Return the windows in these offsets to replace, with those of their files that still exist."""
+        """Return the windows to replace in these offsets, with those of their files that still exist."""
         holdings = Holdings.of(self._log)
         windows = (one for span in spans for one in holdings.between(span.where, span.start, span.stop))
         return [one.window for one in windows if one.is_held or one.window.files]
@@ -370,14 +379,16 @@ class Replacement:
         return sum(effects(entry).withholds is not None for entry in told)
 
     def _count_wanted(self, backfill: Entry) -> int:
-        """Return how often the new generation has replaced this one, this time included."""
+        """Return how many backfills of the new generation have replaced files of this one, up to the entry
+        ``backfill``.
+        """
         return sum(
             bool(effects(entry).jumps) and entry.other == self._generation and entry.number <= backfill.number
             for entry in self._new.log.entries()
         )
 
     def _since_announced(self) -> list[Entry]:
-        """Return the entries of the generation's log about this replacement."""
+        """Return the entries about this replacement in the log of the replaced generation."""
         entries: list[Entry] = []
         for entry in self._log.entries():
             does = effects(entry)

@@ -1,4 +1,4 @@
-"""Comparing an output with its source log: every record that bucket or broker still has must occur once."""
+"""Comparison of an output with its source: each record that bucket or broker still has must occur exactly once."""
 
 from __future__ import annotations
 
@@ -32,37 +32,36 @@ _SHOWN: Final = 5
 
 
 def one_sided(pipeline: Pipeline, side: Side) -> Pipeline:
-    """Return the pipeline reading only one of the two sides; raise ConfigError if it lacks that side."""
+    """Return the pipeline without the other side of its source; raise ConfigError if it lacks ``side``."""
     if side == "bucket" and pipeline.source is None:
         raise ConfigError(
-            "--against bucket: the pipeline reads none; compare with the broker, or give storage.backend.class"
+            "--against bucket: the pipeline reads no bucket; compare with the broker, or set storage.backend.class"
         )
     if side == "broker" and not pipeline.client:
         raise ConfigError(
-            "--against broker: the pipeline asks none; compare with the bucket, or give kafka.bootstrap.servers"
+            "--against broker: the pipeline has no broker; compare with the bucket, or set kafka.bootstrap.servers"
         )
     return replace(pipeline, client=()) if side == "bucket" else replace(pipeline, source=None)
 
 
 class Against:
-    """Compares the files of a generation with the remaining records of one side of its source. For one thread.
+    """Compares a generation's files with the records that the bucket or the broker still has. Not thread-safe.
 
-    ``compared`` and ``gone`` count offsets: those compared, and those that the source no longer, or not yet, has.
+    ``compared`` counts offsets that were compared. ``gone`` counts offsets that the source no longer has or does not
+    yet have.
     """
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, source: SegmentSource) -> None:
-        """``pipeline`` and ``source`` are of that side alone."""
+        """``pipeline`` and ``source`` must have only the side to compare, see ``one_sided``."""
         self._pipeline, self._store, self._source = pipeline, store, source
         own = pipeline.own
-        # Other files hold derived contents.
+        # With decoded, transformed or framed values, files differ from the source.
         self._has_contents = own.columns == "none" and not own.transformer and not own.frame
         self._has_keys = True
         self.compared = self.gone = 0
 
     def problems(self) -> Iterator[OutputProblem]:
-        """Yield records that are in the log but in no file, in files but not in the log, in several files, or
-        changed.
-        """
+        """Yield records that are lost (in no file), invented (not in the source), in several files, or changed."""
         windows = self._windows()
         topics = tuple(sorted({window.topic for window, _ in windows}))
         if not topics:
@@ -74,7 +73,9 @@ class Against:
                 yield from self._compare(window, logs.get(window.where), keys, reader)
 
     def _windows(self) -> list[tuple[WrittenWindow, list[str]]]:
-        """Return windows with their files: by the commit log, or by names if there is none, as in Secor's output."""
+        """Return windows with their files from the commit log. Without a log, as in Secor's output, use the file
+        names.
+        """
         log = commit_log_of(self._pipeline, self._store)
         if log.read().number < 0:
             return self._windows_by_name()
@@ -87,13 +88,13 @@ class Against:
         self._has_keys = False
         windows: list[tuple[WrittenWindow, list[str]]] = []
         for one in uploads_of(self._pipeline, self._store, sorted(find_topics(self._pipeline, self._store))):
-            # Where the newest upload ends, only the contents of its files tell.
+            # Only the contents of the newest files show where they end.
             stop = self._end(one) if one.stop is None else one.stop
             windows.append((Window(one.topic, "", one.partition, one.start, stop).without_records(), list(one.keys)))
         return windows
 
     def _contents(self, batch: Any) -> dict[int, int]:
-        """Return for each offset a hash of key and value; of the value alone in Secor's files."""
+        """Return a hash of key and value by offset. Secor's files have no keys, so there it covers the value alone."""
         offsets, values = (batch.column(name).to_pylist() for name in ("offset", "value"))
         keys = batch.column("key").to_pylist() if self._has_keys else [None] * len(offsets)
         return {offset: hash((key, value)) for offset, key, value in zip(offsets, keys, values, strict=True)}
@@ -137,12 +138,10 @@ class Against:
         if twice := [offset for offset, count in seen.items() if count > 1]:
             yield OutputProblem("twice", where, f"has {_describe(twice)} in several files, or several times in one")
         if invented := sorted([*strange, *(seen.keys() - there.keys())]):
-            yield OutputProblem(
-                "invented", where, f"has {_describe(invented)} in files, and the source has no such records"
-            )
+            yield OutputProblem("invented", where, f"has {_describe(invented)} in files, but not in the source")
         lost = sorted(there.keys() - seen.keys())
         if len(lost) > window.filtered:
-            left_out = f" ({window.filtered} were left out on purpose)" if window.filtered else ""
+            left_out = f" ({window.filtered} were dropped by the transformer)" if window.filtered else ""
             yield OutputProblem("lost", where, f"has {_describe(lost)} in no file{left_out}")
         if not self._has_contents:
             return
@@ -151,7 +150,7 @@ class Against:
 
 
 class _Files:
-    """The contents of files: how often each offset occurs, and a hash of key and value."""
+    """What files contain: how often each offset occurs, and a hash of its key and value."""
 
     def __init__(self, contents: Callable[[Any], dict[int, int]]) -> None:
         self._contents = contents
@@ -166,7 +165,7 @@ class _Files:
 
 
 def _describe(offsets: Sequence[int]) -> str:
-    """Return the first runs of offsets as text."""
+    """Return the first ranges of offsets as text."""
     runs = [
         [offset for _, offset in run] for _, run in groupby(enumerate(sorted(offsets)), key=lambda one: one[1] - one[0])
     ]

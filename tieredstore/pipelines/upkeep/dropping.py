@@ -1,4 +1,4 @@
-"""The end of a generation: an entry marks it, then its files are deleted."""
+"""Drop of a generation: log the end, then delete the files."""
 
 from __future__ import annotations
 
@@ -24,18 +24,17 @@ _AT_ONCE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A file to delete, or already deleted."""
+    """A file that is deleted, or that a dry run would delete."""
 
     key: str
     size: int
 
 
 def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = True) -> Iterator[Dropped]:
-    """Delete all files of the pipeline's generation, unless it is a dry run; yield each file once it is gone.
+    """Delete all files of the pipeline's generation. Yield each file after its deletion. A dry run only yields.
 
-    An entry marks the end before anything is deleted, which fences a running driver; the log stays, so that the
-    generation cannot begin anew. After a kill, run it again to complete it. Files of other origin are kept, whatever
-    their names.
+    A ``drop`` entry comes first: it fences a running driver. The log stays, so that the generation cannot begin anew.
+    After a kill, repeat the call to complete it. Files that no entry names are kept, whatever their names.
     """
     generation = Generation(pipeline, store)
     log, table = generation.log, None if dry_run else generation.table
@@ -48,12 +47,12 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = T
         if table is not None:
             table.refuse_rewritten(log)
         log.append("drop", generation.fingerprint)
-    # Committed but unpublished files must not appear any more.
+    # Committed files that are not yet published must never become visible.
     if not dry_run and state.written >= 0:
         discard_files(store, log.entry(state.written).files)
     if table is not None:
         table.take_out(log)
-    # No reader may take a directory for complete while its files are deleted.
+    # First delete the marks: no reader may take a directory for complete while its files are deleted.
     yield from _drop_successes(generation, dry_run=dry_run)
     files = _files(pipeline, store, log)
     for start in range(0, len(files), _AT_ONCE):
@@ -64,7 +63,9 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = T
 
 
 def _drop_successes(generation: Generation, *, dry_run: bool) -> Iterator[Dropped]:
-    """Delete this generation's ``_SUCCESS``, and update those of other generations that counted its files."""
+    """Delete this generation's ``_SUCCESS`` marks. Lower the counts in marks of other generations that include its
+    files.
+    """
     store, log, family = generation.store, generation.log, generation.family
     inside = {above for path in log.state.directories for above in with_those_above(path)}
     paths = sorted(log.state.finalized | (family.finalized & inside))
@@ -84,7 +85,7 @@ def _drop_successes(generation: Generation, *, dry_run: bool) -> Iterator[Droppe
 
 
 def _files(pipeline: Pipeline, store: ObjectStore, log: CommitLog) -> list[Dropped]:
-    """Return the files of any entry that still exist, and staged ones."""
+    """Return the still existing files that entries name, and staged files."""
     committed, own = Committed(), set[str]()
     for entry in log.entries():
         committed.take(entry)

@@ -1,4 +1,4 @@
-"""Leftovers of killed tasks and drivers in an output's store that will never be published."""
+"""Garbage in an output: prepared files of killed tasks and drivers that will never be published."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.config.settings import Pipeline
 
 LEAST_AGE_MS: Final = 3_600_000
-"""Younger objects may belong to a running task, whatever age is requested."""
+"""Minimum age of garbage: younger files may belong to a running task."""
 
 
 def collect_garbage(
     pipeline: Pipeline, store: ObjectStore, *, min_age_ms: int, dry_run: bool = True
 ) -> Iterator[Step[ObjectInfo | AbandonedWrite]]:
-    """Yield each prepared file of the pipeline's generation with its outcome; delete those that will not be published,
-    unless it is a dry run.
+    """Yield each prepared file of the generation with its outcome. Delete those that will not be published, except in a
+    dry run.
 
-    In a folder, hidden files do not name a generation, so this covers every generation of the root, but never
-    committed files. Raises ConfigError for an age below an hour, or a store that does not report its time.
+    In a local folder the names of hidden files do not show their generation, so hidden files of all generations are
+    included. Committed files are never deleted. Raises ConfigError for an age below an hour, or for a store without
+    a clock of its own.
     """
     if min_age_ms < LEAST_AGE_MS:
-        raise ConfigError("a minimum age below an hour is not safe: younger files may belong to a running task")
+        raise ConfigError("the minimum age must be at least an hour: younger files may belong to a running task")
     now_ms = store_time_ms(store)
     naming = naming_of(pipeline)
     waiting = set[str]().union(*(_waiting(store, root) for root in naming.places.roots))
@@ -71,8 +72,8 @@ def _discard(store: ObjectStore, write: AbandonedWrite, *, dry_run: bool) -> Out
 
 
 def _waiting(store: ObjectStore, root: str) -> set[str]:
-    """Return keys, staged keys and names of hidden files in the last, unpublished entry of every generation of the
-    root.
+    """Return keys and staging places of committed files that are not yet published, in any generation below
+    ``root``.
     """
     waiting: set[str] = set()
     for info in store.list(f"{root}{OWN_FOLDER}/generations/"):

@@ -1,4 +1,4 @@
-"""State and verification of an output, by its commit log and by plain listings."""
+"""Status and verification of an output, from its commit log and from plain listings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _PIECE: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """Offsets ``first`` to ``last`` (inclusive) whose files another generation replaced."""
+    """Offsets ``first`` to ``last`` (inclusive), which the generation ``generation`` now holds."""
 
     generation: int
     first: int
@@ -47,7 +47,7 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """Progress of a partition. ``end_offset`` is its log's end, None if unknown."""
+    """Progress of a partition. ``end_offset`` is the end of its log, or None if unknown."""
 
     topic: str
     partition: int
@@ -57,7 +57,7 @@ class PartitionStatus:
     files: int
     records: int
     replaced: tuple[Replaced, ...] = ()
-    """Offsets that the generation wrote and another one holds now."""
+    """Offsets that this generation wrote and another generation has replaced."""
 
     @property
     def lag(self) -> int | None:
@@ -65,7 +65,7 @@ class PartitionStatus:
         return None if self.end_offset is None else max(0, self.end_offset - self.next_offset)
 
     def lag_s(self, now_ms: int) -> float | None:
-        """Return the age in seconds of the latest written record; 0 if none are unwritten, None if unknown."""
+        """Return the age in seconds of the latest written record, 0 if no offsets are unwritten, None if unknown."""
         if not self.lag:
             return None if self.lag is None else 0.0
         return None if self.max_timestamp < 0 else max(0, now_ms - self.max_timestamp) / 1000
@@ -73,10 +73,10 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class OutputProblem:
-    """A problem of an output. ``kind``: ``missing``, ``size``, ``content``, ``stranger`` or ``offsets``.
+    """A problem of an output.
 
-    From a comparison with the source log: ``lost``, ``twice``, ``invented`` or ``changed`` in a partition, or
-    ``unread``.
+    ``kind`` is ``missing``, ``size``, ``content``, ``stranger`` or ``offsets``. A comparison with the source also finds
+    ``lost``, ``twice``, ``invented``, ``changed`` and ``unread``.
     """
 
     kind: str
@@ -85,9 +85,9 @@ class OutputProblem:
 
 
 def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnapshot) -> list[PartitionStatus]:
-    """Return the status of each existing or written partition, in order; unwritten ones show where they will begin.
+    """Return the status of all partitions that exist or were written, in order. Unwritten ones show their first offset.
 
-    Raises ConfigError for a generation that another pipeline writes.
+    Raises ConfigError if another pipeline owns the generation.
     """
     generation = Generation(pipeline, store)
     state = generation.log.read()
@@ -103,7 +103,7 @@ def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnap
         if skipped is not None and skipped.fullmatch(topic):
             continue
         progress, log = positions.get((topic, number)), snapshot.logs.get((topic, number))
-        # A partition whose group is ahead of what is readable begins after the end.
+        # If the group is beyond the readable records, show the end of the log.
         first = 0 if log is None else begins.get(log.where, log.end if begins_elsewhere(pipeline.own) else log.earliest)
         statuses.append(
             PartitionStatus(
@@ -121,8 +121,8 @@ def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnap
 
 
 def _find_replaced(generation: Generation) -> dict[TopicPartition, list[Replaced]]:
-    """Return replaced offsets by partition, with the generation that holds them now; if that was dropped, the one
-    that replaced them.
+    """Return replaced offsets by partition, with the generation that holds them now. If none does, because that one
+    was dropped, name the generation that replaced them.
     """
     replaced: dict[TopicPartition, list[Replaced]] = {}
     for where, holdings in Holdings.of(generation.log).windows.items():
@@ -139,7 +139,7 @@ def _find_replaced(generation: Generation) -> dict[TopicPartition, list[Replaced
 def losses_of(
     snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress], query: LogQuery
 ) -> dict[TopicPartition, str]:
-    """Return a sentence for each partition whose next offsets are lost: the error that the next run will end with."""
+    """Return a sentence for each partition whose next offsets are lost. The next run will fail with the same error."""
     sentences: dict[TopicPartition, str] = {}
     losses = Losses(query)
     for where, progress in sorted(positions.items()):
@@ -159,9 +159,9 @@ def losses_of(
 
 
 def check_written(pipeline: Pipeline, store: ObjectStore) -> None:
-    """Raise ResourceNotFoundError if the generation has nothing to verify: a name may be misspelled.
+    """Raise ResourceNotFoundError if the generation has neither log nor files: a name in the settings may be wrong.
 
-    Raises ConfigError for a generation that another pipeline writes.
+    Raises ConfigError if another pipeline owns the generation.
     """
     own, root = pipeline.own, pipeline.output.key_prefix
     generation = Generation(pipeline, store)
@@ -175,28 +175,28 @@ def check_written(pipeline: Pipeline, store: ObjectStore) -> None:
 
 
 def verify_output(pipeline: Pipeline, store: ObjectStore, *, contents: bool = True) -> Iterator[OutputProblem]:
-    """See :meth:`Verification.problems`."""
+    """Yield the problems of an output, see :meth:`Verification.problems`."""
     return Verification(pipeline, store, contents=contents).problems()
 
 
 class Verification:
-    """Checks the files of a generation and counts what it has read of them. For one thread.
+    """Checks the files of a generation, and counts the files and bytes read. Not thread-safe.
 
-    ``files`` and ``size`` count all known files, ``read_files`` and ``read_size`` those read to the end. ``has_log`` is
-    True if a commit log named the files: without one, as in Secor's output, a missing file cannot be detected.
+    ``files`` and ``size`` count all known files; ``read_files`` and ``read_size`` count those read to the end.
+    ``has_log`` is False without a commit log, as in Secor's output. Missing files cannot be detected then.
     """
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, *, contents: bool = True) -> None:
-        """With ``contents`` each file is read; without a commit log each is read anyway."""
+        """With ``contents``, read all files. Without a commit log, all files are read in any case."""
         self._pipeline, self._store, self._contents = pipeline, store, contents
         self._generation = Generation(pipeline, store)
         self.files = self.size = self.read_files = self.read_size = 0
         self.has_log = False
 
     def problems(self) -> Iterator[OutputProblem]:
-        """Yield every problem with the files of the generation.
+        """Yield every problem of the generation's files.
 
-        Entries that contradict each other raise CommitLogCorruptError, as they do for a starting driver.
+        Raises CommitLogCorruptError if log entries contradict each other, as a starting driver does.
         """
         log, family = self._generation.log, self._generation.family
         self.has_log = log.read().life is not Life.FREE
@@ -205,22 +205,22 @@ class Verification:
             return
         committed = Committed.of(log, prepared=False)
         for entry in family.find_redriven():
-            # Bad messages that a later generation has filed.
+            # A later generation has filed these bad messages.
             committed.going |= set(entry.removed)
             for key in entry.removed:
                 committed.files.pop(key, None)
         successes: set[str] = set()
         listed = list_output(self._pipeline, self._store, committed, successes)
         for key in sorted(listed.keys() - committed.files.keys() - committed.going):
-            words = "is of this generation by its name, and no entry of the commit log has it"
+            words = "has a name of this generation, but is not in the commit log"
             yield OutputProblem("stranger", key, words)
 
         def look(item: tuple[str, CommittedFile]) -> tuple[CommittedFile, OutputProblem | None, bool]:
             key, one = item
             if key not in listed:
-                return one, OutputProblem("missing", key, "is committed, and is not there"), False
+                return one, OutputProblem("missing", key, "is committed, but does not exist"), False
             if listed[key] != one.file.size:
-                words = f"has {listed[key]} bytes, and {one.file.size} are committed"
+                words = f"has {listed[key]} bytes, but the commit log has {one.file.size}"
                 return one, OutputProblem("size", key, words), False
             problem = _content_problem(self._store, one.file) if self._contents else None
             return one, problem, self._contents and (problem is None or problem.kind == "content")
@@ -241,14 +241,17 @@ class Verification:
             self.read_files, self.read_size = self.read_files + files, self.read_size + size
 
     def _faults_without_log(self) -> Iterator[OutputProblem]:
-        """Secor's files have no log; ours do, and a missing one is detected by the claim on the generation."""
+        """Yield problems of an output without a commit log.
+
+        Secor writes no log. If a claim shows that a pipeline wrote the files, the log itself is missing.
+        """
         topics = find_topics(self._pipeline, self._store)
         uploads = uploads_of(self._pipeline, self._store, topics)
         if self._generation.is_claimed():
             for one in uploads:
                 self._count(len(one.keys), one.size, was_read=False)
             if topics:
-                words = "is there, and so are files; but the commit log is not"
+                words = "and files of the generation exist, but the commit log does not"
                 yield OutputProblem("missing", self._generation.claim_keys[0], words)
             return
         for one in uploads:
@@ -260,12 +263,12 @@ class Verification:
 
 
 def _success_problems(generation: Generation, successes: set[str]) -> Iterator[OutputProblem]:
-    """Check that complete directories, and no others, have a ``_SUCCESS`` with the right contents."""
+    """Yield directories that wrongly have or lack a ``_SUCCESS``, or whose ``_SUCCESS`` has wrong counts."""
     store, log, family = generation.store, generation.log, generation.family
     if log.state.life is Life.DROPPED:
         yield from _late_successes(generation, successes)
         return
-    # The last entry may not be carried out yet. Below: dropping another generation may have deleted a ``_SUCCESS``.
+    # The last entry may not be fully published yet, so leave out its directories.
     last = set(log.entry(log.state.unpublished).directories) if log.state.unpublished >= 0 else set[str]()
     expected = log.state.finalized - family.withheld - last
     inside = {above for path in log.state.directories for above in with_those_above(path)}
@@ -279,22 +282,22 @@ def _success_problems(generation: Generation, successes: set[str]) -> Iterator[O
             if path in expected and files and not family.has_dropped:
                 yield OutputProblem("missing", key, "is committed, but is missing or does not list this generation")
         elif path in family.withheld or path not in family.finalized:
-            yield OutputProblem("stranger", key, "marks a directory complete that no entry of the log completes")
+            yield OutputProblem("stranger", key, "marks a directory as complete, but the commit log does not")
         elif (said[0].files, said[0].records) != (files, records):
             yield OutputProblem(
-                "content", key, f"lists {said[0].files} files with {said[0].records} records, and "
+                "content", key, f"lists {said[0].files} files with {said[0].records} records, but "
                 f"{files} with {records} are committed",
             )  # fmt: skip
 
 
 def _late_successes(generation: Generation, successes: set[str]) -> Iterator[OutputProblem]:
-    """Report a ``_SUCCESS`` that a stopped process had in flight and that reached the store after ``drop`` deleted
-    it.
+    """Yield ``_SUCCESS`` marks of a dropped generation: a delayed request of a stopped process may have written
+    them.
     """
     for path in sorted(successes):
         success = read_success(generation.store, path)
         if success is not None and any(map(generation.is_own, success.statements)):
-            words = "says that a directory is complete, and the generation was dropped: drop it once more"
+            words = "marks a directory as complete, but the generation was dropped: repeat pipeline rm"
             yield OutputProblem("stranger", f"{path}/{SUCCESS}", words)
 
 
@@ -304,7 +307,7 @@ def _offset_problems(one: CommittedFile) -> Iterator[OutputProblem]:
         yield OutputProblem(
             "offsets",
             file.key,
-            f"has offsets {file.first_offset} to {file.last_offset}, and its window has {window.start} to "
+            f"has offsets {file.first_offset} to {file.last_offset}, but its window has {window.start} to "
             f"{window.stop - 1}",
         )
 
@@ -312,12 +315,12 @@ def _offset_problems(one: CommittedFile) -> Iterator[OutputProblem]:
 def list_output(
     pipeline: Pipeline, store: ObjectStore, committed: Committed, successes: set[str] | None = None
 ) -> dict[str, int]:
-    """Return the sizes of all files of the generation, bad messages included, by plain listings.
+    """List all files of the generation, quarantine files included; return their sizes by key.
 
-    ``successes`` receives the directories that have a ``_SUCCESS``.
+    Adds to ``successes`` the directories that have a ``_SUCCESS``.
     """
     places = places_of(pipeline)
-    # Under other settings some of them may have been written elsewhere.
+    # Other settings may have written some files to other directories.
     others = {
         key.rpartition("/")[0]
         for key, one in committed.files.items()
@@ -342,7 +345,7 @@ def _content_problem(store: ObjectStore, file: OutputFile) -> OutputProblem | No
         for start in range(0, file.size, _PIECE):
             sha256.update(store.get(file.key, start, min(start + _PIECE, file.size)))
     except ObjectNotFoundError:
-        return OutputProblem("missing", file.key, "is committed, and went away while it was read")
+        return OutputProblem("missing", file.key, "is committed, but disappeared while it was read")
     if sha256.hexdigest() == file.sha256:
         return None
-    return OutputProblem("content", file.key, "has other bytes than those that are committed")
+    return OutputProblem("content", file.key, "does not have the committed bytes (SHA-256 differs)")

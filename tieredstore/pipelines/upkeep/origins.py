@@ -1,4 +1,4 @@
-"""Origins of the records in an output's files: their offsets, and other raw copies of them."""
+"""Origins of output files: the offsets of their records, and other raw copies of the same records."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Offsets ``first`` up to ``last`` (inclusive) of a partition that hold all records of a file.
+    """A range of offsets, ``first`` to ``last`` (inclusive), that includes all records of a file.
 
-    ``last`` is None if only the file's name is known: Secor's newest file of a partition. ``committed`` is True if a
-    commit log gave the range. ``backups`` and ``segments`` hold the same records raw.
+    ``committed`` is True if the range is from a commit log. Otherwise it is from file names, and ``last`` is None for
+    Secor's newest file of a partition. ``backups`` and ``segments`` are names of files and segments with the same
+    records.
     """
 
     key: str
@@ -39,18 +40,18 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A pipeline that keeps messages unchanged, and its committed files."""
+    """The committed files of a pipeline that stores messages unchanged."""
 
     pipeline: str
     files: Committed
 
     @classmethod
     def of(cls, pipeline: Pipeline, store: ObjectStore) -> Backup:
-        """Read its commit log."""
+        """Read the commit log of the pipeline's generation."""
         return cls(pipeline.own.name, Committed.of(commit_log_of(pipeline, store)))
 
     def holding(self, topic: str, partition: int, first: int, last: int | None) -> list[str]:
-        """Return its files that overlap these offsets."""
+        """Return the keys of data files that overlap these offsets."""
         return sorted(
             key
             for key, one in self.files.files.items()
@@ -69,10 +70,10 @@ def origins_of(
     snapshot: LogSnapshot | None = None,
     backups: Sequence[Backup] = (),
 ) -> Iterator[Origin]:
-    """Yield the origin of each file, by the commit log; without an entry, as for Secor's, by its partition's file
-    names.
+    """Yield the origin of each file from the commit log, or else from the names of its partition's files, as Secor has
+    no log.
 
-    Raises ObjectNotFoundError for a key that neither covers.
+    Raises ObjectNotFoundError if neither has the key.
     """
     committed = Committed.of(commit_log_of(pipeline, store))
     for key in keys:
@@ -98,7 +99,7 @@ def _with_copies(origin: Origin, snapshot: LogSnapshot | None, backups: Sequence
 
 
 def place_of(places: Places, key: str) -> tuple[str, int]:
-    """Return topic and partition of a file's key; raise ObjectNotFoundError for a key outside the output."""
+    """Return topic and partition of a file's key. Raise ObjectNotFoundError for a key outside the output."""
     name = parse_name(key, or_beside=True)
     is_own = key.startswith(f"{places.root}{OWN_FOLDER}/")
     inner = key.removeprefix(places.root) if is_own else places.inner(key) or ""
@@ -112,11 +113,11 @@ def place_of(places: Places, key: str) -> tuple[str, int]:
 
 
 def _by_names(store: ObjectStore, places: Places, key: str) -> Origin:
-    """Secor names all files of an upload by its first offset, so the next upload's name ends this one."""
+    """Return the offsets up to those of the next file name: Secor names all files of an upload by its first offset."""
     topic, partition = place_of(places, key)
     names = {info.key: parse_name(info.key, or_beside=True) for info in places.list_files(store, [topic])}
     own = names.get(key)
     if own is None:
-        raise ObjectNotFoundError(f"{key} is not there: give the key of a file of the output")
+        raise ObjectNotFoundError(f"{key} does not exist: give the key of an output file")
     following = [one.offset for one in names.values() if one is not None and one[:2] == own[:2] and one > own]
     return Origin(key, topic, partition, own.offset, min(following) - 1 if following else None, committed=False)

@@ -1,4 +1,4 @@
-"""Files of an output: their records, and the facts in their names where there is no commit log, as for Secor's."""
+"""Files of an output: their records, and, for Secor's output without a commit log, the offsets in their names."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """Files that Secor uploaded together, named by its first offset. ``stop`` is the next upload's start, None if
-    there is none.
+    """Files of a partition that Secor uploaded together. Their names have the upload's first offset, ``start``.
+
+    ``stop`` is the ``start`` of the next upload, or None for the newest.
     """
 
     topic: str
@@ -37,7 +38,7 @@ class Upload:
 
 
 def uploads_of(pipeline: Pipeline, store: ObjectStore, topics: Iterable[str]) -> list[Upload]:
-    """Return the uploads of the pipeline's generation, by topic, partition and offset."""
+    """Return the uploads of the pipeline's generation, sorted by topic, partition and offset."""
     places = places_of(pipeline)
     groups: dict[tuple[str, int, int], list[tuple[str, int]]] = {}
     for info in places.list_files(store, topics):
@@ -73,16 +74,15 @@ def find_topics(pipeline: Pipeline, store: ObjectStore) -> set[str]:
 
 
 def offsets_in(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[list[int]]:
-    """Yield the offsets of a file, batch by batch; none for records without a stored offset."""
+    """Yield the offsets of a file in batches, without records whose offset the file does not hold."""
     for batch in read_records(pipeline, store, key):
         yield [offset for offset in batch.column("offset").to_pylist() if offset is not None]
 
 
 def find_faults(pipeline: Pipeline, store: ObjectStore, uploads: Iterable[Upload]) -> Iterator[tuple[str, str, str]]:
-    """Yield kind, key and description of faults: offsets outside the range that names give, offsets in two files, and
-    corruption.
+    """Yield kind, key and description of problems: corrupt files, repeated offsets, and offsets outside their upload's.
 
-    Names cannot show whether anything is missing.
+    File names cannot show whether records are missing.
     """
     for upload in uploads:
         seen: set[int] = set()
@@ -97,14 +97,14 @@ def find_faults(pipeline: Pipeline, store: ObjectStore, uploads: Iterable[Upload
             except (CorruptDataError, ObjectNotFoundError) as error:
                 yield "content", key, str(error)
             if outside:
-                end = "" if upload.stop is None else f", and before {upload.stop}, where the next file begins"
-                yield "offsets", key, f"has {outside} records that are not behind offset {upload.start - 1}{end}"
+                end = "" if upload.stop is None else f" and below {upload.stop}, where the next file begins"
+                yield "offsets", key, f"has {outside} records whose offsets are not at least {upload.start}{end}"
             if twice:
-                yield "twice", key, f"has {twice} records that are there before it"
+                yield "twice", key, f"repeats the offsets of {twice} earlier records"
 
 
 def read_records(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a file of any format; raise ObjectNotFoundError if it is absent."""
+    """Yield the records of a file in any format. Raise ObjectNotFoundError if the file does not exist."""
     delimiter = delimiter_bytes(pipeline.own.delimiter)
     with ExitStack() as stack:
         file = stack.enter_context(download(store, key))
@@ -114,6 +114,6 @@ def read_records(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[p
             try:
                 sidecar = stack.enter_context(download(store, naming_of(pipeline).sidecar_key(key)))
             except ObjectNotFoundError:
-                # Secor writes none.
+                # Secor writes no sidecars.
                 sidecar = None
         yield from read_output(file, key, sidecar=sidecar, delimiter=delimiter)

@@ -1,4 +1,4 @@
-"""Sources of a backfill's records: bucket and broker, or backup files that hold them unchanged."""
+"""Sources that a backfill reads: bucket and broker, or backup files with unchanged records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The selected offsets of a topic: ``start`` up to ``stop``, of these partitions (None: all)."""
+    """The selected offsets ``start`` to ``stop`` (exclusive) of a topic, in these partitions (None: all)."""
 
     topic: str
     start: int | AtTime | None = None
@@ -45,8 +45,8 @@ class Selected:
         return topic == self.topic and (self.partitions is None or partition in self.partitions)
 
     def check_reached(self, ends: Mapping[int, int]) -> None:
-        """Refuse an offset that is given as a number beyond the ends of all selected partitions: a time may have
-        been meant.
+        """Raise an error if a number given as offset is beyond all selected partitions: the user may have meant a
+        time.
         """
         named = {f"{self.topic}-{number}": end for number, end in ends.items() if self.has(self.topic, number)}
         for place in (self.start, self.stop):
@@ -55,19 +55,23 @@ class Selected:
 
 
 class RecordSource(ABC):
-    """Records by offset. Several threads may read at once; must be closed."""
+    """Reads records by offset. Several threads may read at once. Close it after use."""
 
     @abstractmethod
     def extents(self, selected: Selected) -> list[Window]:
-        """Return the selected offsets of each partition that it has; raise DataLossError for those it no longer has."""
+        """Return the selected offsets that the source has, by partition. Raise DataLossError if it has lost some of
+        them.
+        """
 
     @abstractmethod
     def due(self, rest: Sequence[Window]) -> list[Window]:
-        """Return the next of these, cut into windows for parallel writing; empty if there is nothing to read."""
+        """Return the next windows of ``rest``, cut to sizes that tasks write in parallel; empty if nothing is left
+        to read.
+        """
 
     @abstractmethod
     def records(self, window: Window) -> Generator[pa.RecordBatch]:
-        """Yield the records of a window, ascending, each once."""
+        """Yield the records of a window in order of offsets, each once."""
 
     @abstractmethod
     def close(self) -> None:
@@ -75,7 +79,7 @@ class RecordSource(ABC):
 
 
 class LogSource(RecordSource):
-    """Bucket and broker of a pipeline, read as one log, as they are at the start."""
+    """Reads bucket and broker of a pipeline as one log, up to the end that it had when this object was made."""
 
     def __init__(self, pipeline: Pipeline, source: SegmentSource, topic: str) -> None:
         own = pipeline.own.model_copy(update={"topic_list": topic, "topic_blacklist": ""})
@@ -85,7 +89,7 @@ class LogSource(RecordSource):
         self._snapshot.check_selected(self._planner.query, source)
 
     def extents(self, selected: Selected) -> list[Window]:
-        """Return the selected offsets that the log had at the start."""
+        """Return the selected offsets that the log had when this object was made."""
         selected.check_reached({log.partition: log.end for _, log in sorted(self._snapshot.logs.items())})
         return [
             Window(log.topic, str(log.topic_id), log.partition, *self._extent(log, selected))
@@ -109,7 +113,7 @@ class LogSource(RecordSource):
         return log.end if offset is None else offset
 
     def due(self, rest: Sequence[Window]) -> list[Window]:
-        """Return a batch, by the pipeline's sizes."""
+        """Return a batch of windows, cut by the pipeline's size limits."""
         ends = {(window.topic, window.partition): window for window in rest}
         logs = {where: replace(log_of(self._snapshot, one), end=one.stop) for where, one in ends.items()}
         positions = {where: Progress(one.topic_id, one.start, -1, 0, 0) for where, one in ends.items()}
@@ -118,17 +122,17 @@ class LogSource(RecordSource):
         return [window for window in capped if window.start < window.stop]
 
     def records(self, window: Window) -> Generator[pa.RecordBatch]:
-        """Yield the records from the bucket, then from the broker."""
+        """Yield the records from the bucket, then those from the broker."""
         return self._reader.read(log_of(self._snapshot, window), window.start, window.stop)
 
     def close(self) -> None:
-        """Close the broker's connections; the caller owns the bucket."""
+        """Close the connections to the broker. The caller closes the bucket."""
         self._planner.close()
         self._reader.close()
 
 
 def gone(window: Window, where: str) -> DataLossError:
-    """Return the error for offsets that no source has; ``where`` names the sources."""
+    """Return the error for lost offsets. ``where`` says where they are missing."""
     return DataLossError(
         f"offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} are {where}"
     )
@@ -140,7 +144,7 @@ _UNKNOWN: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Offsets ``start`` up to ``stop`` of a partition, and the files that hold all their records."""
+    """Offsets ``start`` to ``stop`` (exclusive) of a partition, and the files with all their records."""
 
     start: int
     stop: int
@@ -150,14 +154,14 @@ class _Piece:
     ordered: bool = False
     """True if each file ends before the next begins."""
     given_to: int = _UNKNOWN
-    """The generation whose files replaced these."""
+    """The generation that has replaced these files, or -1."""
 
 
 class KeptFiles(RecordSource):
-    """The files of one generation of a pipeline that keeps messages unchanged, or of Secor's."""
+    """Reads the files of one generation: of a pipeline that stores records unchanged, or of Secor."""
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, topic: str, window_bytes: int) -> None:
-        """``window_bytes``: approximate size of files read into one window."""
+        """``window_bytes`` is the approximate size of the files read for one window."""
         self._pipeline, self._store, self._window_bytes = pipeline, store, window_bytes
         self._log = commit_log_of(pipeline, store)
         self._topic_ids: dict[int, str] = {}
@@ -168,8 +172,9 @@ class KeptFiles(RecordSource):
             )
 
     def extents(self, selected: Selected) -> list[Window]:
-        """Return the selected offsets, in whole files if a time is given. Raise ConfigError for offsets whose files
-        another generation replaced.
+        """Return the selected offsets. A start or end given as a time is extended to whole files.
+
+        Raises ConfigError if another generation has replaced files of these offsets.
         """
         selected.check_reached({number: max(one.stop for one in its) for number, its in sorted(self._pieces.items())})
         windows = [
@@ -184,20 +189,23 @@ class KeptFiles(RecordSource):
         return windows
 
     def _error_of_given(self, window: Window, piece: _Piece) -> ConfigError:
-        """Return the error for offsets that these files no longer hold; it names the generation that does."""
+        """Return the error for offsets whose files were replaced. It names the generation that holds the offsets
+        now.
+        """
         own = self._pipeline.own
         given = replace(window, start=max(window.start, piece.start), stop=min(window.stop, piece.stop))
         held = Family(self._log).holder(given, but={own.generation})
         if held is None:
             return ConfigError(
-                f"offsets {given.start} to {given.stop - 1} of {given.topic}-{given.partition} gave way to generation "
-                f"{piece.given_to} of {own.name}, which holds them no more: choose others by --from and --to"
+                f"offsets {given.start} to {given.stop - 1} of {given.topic}-{given.partition} were replaced by "
+                f"generation {piece.given_to} of {own.name}, which holds them no longer: choose others by --from "
+                "and --to"
             )
         generation, its = held
         return ConfigError(
             f"offsets {its.start} to {its.stop - 1} of {its.topic}-{its.partition} are held by generation {generation} "
-            f"of {own.name}, not by generation {own.generation}: read them with secor.generation={generation} in its "
-            "file, or choose others by --from and --to"
+            f"of {own.name}, not by generation {own.generation}: set secor.generation={generation} in its settings "
+            "file, or choose other offsets by --from and --to"
         )
 
     def due(self, rest: Sequence[Window]) -> list[Window]:
@@ -214,7 +222,7 @@ class KeptFiles(RecordSource):
         return windows
 
     def records(self, window: Window) -> Generator[pa.RecordBatch]:
-        """Yield the records piece by piece; a record that Secor wrote twice is yielded once."""
+        """Yield the records in order of offsets. If Secor has written a record twice, yield it once."""
         for piece in self._over(window):
             reading = self._stream if piece.ordered else self._sort
             for batch in reading(piece):
@@ -241,7 +249,7 @@ class KeptFiles(RecordSource):
         if not isinstance(place, AtTime):
             return default if place is None else place
         if any(piece.max_timestamp == _UNKNOWN and piece.keys for piece in pieces):
-            raise ConfigError(f"the files of {self._pipeline.own.name} do not tell their times: give offsets")
+            raise ConfigError(f"the files of {self._pipeline.own.name} do not show the times of records: give offsets")
         moment = place.timestamp_ms
         return next((piece.start for piece in pieces if piece.max_timestamp >= moment), pieces[-1].stop)
 
@@ -260,7 +268,7 @@ class KeptFiles(RecordSource):
         return stop
 
     def _over(self, window: Window) -> Iterator[_Piece]:
-        """Yield the pieces that a window overlaps; raise DataLossError for offsets in none."""
+        """Yield the pieces that a window overlaps. Raise DataLossError if offsets of it are in no piece."""
         pieces = self._pieces.get(window.partition, [])
         at = max(0, bisect.bisect_right(pieces, window.start, key=lambda piece: piece.start) - 1)
         reached = window.start
@@ -274,7 +282,7 @@ class KeptFiles(RecordSource):
             raise gone(replace(window, start=reached), self._here)
 
     def _find_committed(self, topic: str) -> dict[int, list[_Piece]]:
-        """Find pieces by the commit log. They include quarantined messages, whose files hold them unchanged."""
+        """Return pieces from the commit log. Quarantine files count too, since they hold their records unchanged."""
         pieces: dict[int, list[_Piece]] = {}
         redriven = Family(self._log).find_redriven()
         for (its_topic, number), holdings in Holdings.of(self._log, redriven).windows.items():
@@ -294,7 +302,7 @@ class KeptFiles(RecordSource):
         return pieces
 
     def _find_named(self, topic: str) -> dict[int, list[_Piece]]:
-        """Find pieces by the names of Secor's files."""
+        """Return pieces from the names of Secor's files."""
         pieces: dict[int, list[_Piece]] = {}
         for one in uploads_of(self._pipeline, self._store, [topic]):
             stop = self._end(one.keys) if one.stop is None else one.stop
@@ -302,7 +310,7 @@ class KeptFiles(RecordSource):
         return pieces
 
     def _end(self, keys: Sequence[str]) -> int:
-        """Return the offset after the last record of the newest upload, which no name gives."""
+        """Return the offset after the last record of the newest upload. No file name shows it."""
         batches = (batch for key in keys for batch in self._read(key))
         return 1 + max((max(batch.column("offset").to_pylist()) for batch in batches), default=-1)
 
@@ -321,14 +329,14 @@ class KeptFiles(RecordSource):
             for batch in read_records(self._pipeline, self._store, key):
                 yield self._as_read(batch, key)
         except ObjectNotFoundError as error:
-            raise ObjectNotFoundError(f"{error}: verify the pipeline {self._pipeline.own.name}") from error
+            raise ObjectNotFoundError(f"{error}: run pipeline verify on {self._pipeline.own.name}") from error
 
     def _as_read(self, batch: Any, key: str) -> Any:
-        """Return records in the form in which a log yields them."""
+        """Return records of a file with the columns that a log has."""
         if batch.column("offset").null_count:
             raise ConfigError(
-                f"{key} does not hold the offsets of its records, so they cannot be filed again: "
-                "backfill from bucket or broker, or from files that do (Parquet, ORC, Avro, JSON, SequenceFiles)"
+                f"{key} does not hold the offsets of its records: backfill from bucket or broker, or from files with "
+                "offsets (Parquet, ORC, Avro, JSON, SequenceFile)"
             )
         columns = {name: batch.column(name) for name in COLUMNS}
         for name in ("timestamp", "timestampType"):
@@ -337,7 +345,7 @@ class KeptFiles(RecordSource):
 
 
 def _once(batches: Iterable[Any]) -> Iterator[Any]:
-    """Drop repeated offsets; they ascend."""
+    """Drop rows that repeat an offset. The offsets are sorted."""
     last = _UNKNOWN
     for batch in batches:
         rows: list[int] = []
