@@ -1,4 +1,4 @@
-"""Where PySpark finds the data source by itself: it looks into top-level modules named ``pyspark_*``."""
+"""PySpark finds the format ``tieredstore`` here: it searches top-level modules named ``pyspark_*``."""
 
 from tieredstore.spark.source.data_source import TieredStoreDataSource as DefaultSource
 

@@ -1,4 +1,4 @@
-"""Topics in Spark, straight from the bucket: ``spark.read.format("tieredstore")``. Needs ``tieredstore[spark]``."""
+"""Spark data source ``tieredstore``, which reads topics directly from the bucket. Needs ``tieredstore[spark]``."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ __all__ = [
 
 
 def register(spark: SparkSession) -> None:
-    """Register the formats ``tieredstore``, ``memq`` and those of other wings in a session.
+    """Register the data sources ``tieredstore``, ``memq`` and those of plug-ins in a Spark session.
 
-    Spark finds them by itself if the package is installed from a wheel, but not from an editable install, nor on some
-    clusters. In either case the Python of Spark's workers, which ``PYSPARK_PYTHON`` names before the session begins,
-    must have ``tieredstore[spark]``: ConfigError if it does not.
+    Spark finds them by itself only if the package was installed from a wheel, and on some clusters not even then. In
+    any case the Python of Spark's workers must have ``tieredstore[spark]``, else this raises ConfigError. Set
+    ``PYSPARK_PYTHON`` to that Python before the session begins.
     """
     from tieredstore.config.installed import attached_parts  # noqa: PLC0415  as below
     from tieredstore.spark.source.workers import check_worker_python  # noqa: PLC0415
@@ -50,11 +50,11 @@ def register(spark: SparkSession) -> None:
 
 
 def read(spark: SparkSession, source: StoreLike, topic: str, **options: str) -> DataFrame:
-    """Return a topic as a DataFrame, with the columns of Spark's Kafka source.
+    """Return a topic as a DataFrame with the columns of Spark's Kafka source.
 
-    ``source`` is the store in any form that :func:`tieredstore.open` takes; a bucket's broker is read after the
-    bucket's end. ``options`` are those of ``spark.read.format("tieredstore")``, which this calls with the store's
-    options filled in.
+    ``source`` is a store in any form that :func:`tieredstore.open` takes. If it is a bucket with a broker, records of
+    the broker follow those of the bucket. ``options`` are those of ``spark.read.format("tieredstore")``; the store's
+    are added.
     """
     from tieredstore.spark.source.store_source import store_source  # noqa: PLC0415  as below
 
@@ -68,7 +68,7 @@ def read(spark: SparkSession, source: StoreLike, topic: str, **options: str) -> 
 
 
 def __getattr__(name: str) -> object:
-    # Spark imports this package in every search for data sources, so rarely needed modules are imported on first use.
+    # Import on first use: Spark imports this package whenever it searches for data sources.
     if name in ("decode_batches", "decode_segments"):
         with Extra(f"tieredstore.spark.{name}", "spark"):
             from tieredstore.spark.source import udf  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Verification of a large bucket as a Spark job: a DataFrame of findings."""
+"""Verification of a large bucket as a Spark job, with the findings as a DataFrame."""
 
 from __future__ import annotations
 
@@ -61,18 +61,18 @@ def verify(
     segments_per_task: int = 200,
     parallel: int = 2,
 ) -> DataFrame:
-    """Return the findings of ``tieredstore verify``, one row each, unordered; sound segments have no row.
+    """Return the findings of ``tieredstore verify``, one row each, in no order. Intact segments have no row.
 
-    ``settings`` name the store in any accepted form; tasks read a file themselves. The listing is made here, once;
-    manifests, indexes and logs are read by the tasks each time the DataFrame is computed, so write it somewhere, or
-    cache it. A task examines about ``segments_per_task`` segments of one partition, ``parallel`` at once; one more task
-    per partition checks how its segments follow each other. A task fails if the store does; a damaged segment is a row.
+    ``settings`` name the store in any accepted form; tasks read a settings file themselves. The bucket is listed once,
+    in this call. Tasks read manifests, indexes and logs each time the DataFrame is computed, so write or cache it.
 
-    One named argument per option of the command that applies here; most calls need few.
+    A task checks about ``segments_per_task`` segments of one partition, ``parallel`` of them at a time. One more task
+    per partition checks that its segments follow each other. A corrupt segment gives a row; a failing store fails the
+    task.
     """
     source = store_source(settings)
     if segments_per_task < 1 or parallel < 1:
-        raise ConfigError("segments_per_task and parallel must be 1 at least")
+        raise ConfigError("segments_per_task and parallel must be at least 1")
     sample = None if sample_percent is None else Sample(sample_percent / 100, seed)
     selection = Selection(Level(level), sample, since_ms)
     scope = Scope(topic, None if topic_id is None else Uuid.parse(topic_id), partition)
@@ -109,7 +109,8 @@ def _verify_rows(source: StoreSource, selection: Selection, parallel: int, batch
     schema = pa.schema([(name, pa.string() if kind is str else pa.int64()) for name, kind in ROW_COLUMNS.items()])
     for row in (row for batch in batches for row in batch.to_pylist()):
         rows = json.loads(row["known"])
-        # Opened for each part: a task may wait long between two of them, and must not keep anything open.
+        # Open the bucket for each part: a task may wait long between two parts, and must not keep connections open
+        # meanwhile.
         with open_bucket(source.load()) as bucket:
             rows += [
                 finding_row(finding) for finding in verify_part(bucket, _part_of(row), selection, parallel=parallel)

@@ -93,7 +93,9 @@ def test_times_that_spark_does_not_hold_fail_the_query_or_are_null(tmp_path: Pat
     with BatchProducer(topic.topics, "orders") as producer:
         for number, time_ms in enumerate(times):
             producer.send(b"%d" % number, timestamp_ms=time_ms)
-    with pytest.raises(ConfigError, match=r"cannot hold; leave .* out \(option columns\).*timestampOutOfRange=null"):
+    with pytest.raises(
+        ConfigError, match=r"outside Spark's timestamps; leave out .* \(option columns\).*timestampOutOfRange=null"
+    ):
         rows_in(topic.options)
     rows = sorted(rows_in(topic.options | {"timestampOutOfRange": "NULL"}), key=lambda row: row["value"])
     assert [row["value"] for row in rows] == [b"%d" % number for number in range(len(times))]
@@ -146,7 +148,7 @@ def test_what_is_absent_or_damaged_or_freed(tmp_path: Path) -> None:
     absent, damaged = topic.keys()[:2]
     body = topic.topics.store.get(damaged)
     topic.topics.store.delete([absent])
-    with pytest.raises(DataLossError, match=f"the object {absent} is not there; set failOnDataLoss to false"):
+    with pytest.raises(DataLossError, match=f"the object {absent} does not exist; set failOnDataLoss to false"):
         rows_of(reader, tasks)
     left = rows_in(topic.options | {"failOnDataLoss": "false"})
     assert len(left) == (BATCHES - 1) * MESSAGES * RECORDS
@@ -165,19 +167,22 @@ def test_what_is_absent_or_damaged_or_freed(tmp_path: Path) -> None:
 
 WRONG: dict[str, tuple[dict[str, str | None], str]] = {
     "topic": ({"topic": ""}, "the option topic is ''"),
-    "two topics": ({"topic": "a,b"}, "name one topic of batches with the option topic"),
+    "two topics": ({"topic": "a,b"}, "name one topic by the option topic"),
     "subscribe": ({"subscribe": "orders"}, "the format memq reads one topic: name it with the option topic"),
     "unknown": ({"startingOffset": "earliest"}, "is not known; the nearest is startingOffsets"),
     "kafka": ({"kafka.bootstrap.servers": "x"}, "the option kafka.bootstrap.servers is not known"),
-    "columns": ({"columns": "key,what"}, "expected is some of key, value, topic"),
-    "headers": ({"columns": "headers", "includeHeaders": "false"}, "columns has headers and includeHeaders is false"),
-    "other topic": ({"startingOffsets": '{"sales":{"0":1}}'}, "names sales, and the option topic says orders"),
-    "a partition missing": ({"startingOffsets": '{"orders":{"0":1}}'}, "do not name orders-1"),
-    "latest": ({"startingOffsets": "latest"}, "startingOffsets is latest, where a batch has nothing to read"),
-    "delivery": ({"delivery": "once"}, "expected is at-least-once or effectively-once"),
-    "listing once": ({"delivery": "effectively-once", "discover": "listing"}, "discover=listing does without: choose"),
+    "columns": ({"columns": "key,what"}, "expected some of key, value, topic"),
+    "headers": ({"columns": "headers", "includeHeaders": "false"}, "columns has headers, but includeHeaders is false"),
+    "other topic": ({"startingOffsets": '{"sales":{"0":1}}'}, "names sales, but the option topic is orders"),
+    "a partition missing": ({"startingOffsets": '{"orders":{"0":1}}'}, "lack orders-1"),
+    "latest": ({"startingOffsets": "latest"}, "startingOffsets is latest, where a batch query has nothing to read"),
+    "delivery": ({"delivery": "once"}, "expected at-least-once or effectively-once"),
+    "listing once": (
+        {"delivery": "effectively-once", "discover": "listing"},
+        "discover=listing does not use it: choose",
+    ),
     "listing by offsets": ({"discover": "listing", "endingOffsets": "latest"}, "use times"),
-    "no store": ({"storage.backend.class": None}, "nothing names the store"),
+    "no store": ({"storage.backend.class": None}, "no store is named"),
     "times": ({"startingTimestamp": "5", "endingTimestamp": "4"}, "startingTimestamp is 5, after endingTimestamp"),
 }
 

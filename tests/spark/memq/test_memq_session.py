@@ -80,7 +80,7 @@ def test_streams_that_go_on_and_batches_that_fail(spark: SparkSession, tmp_path:
     nothing = rows.select(functions.lit(None).cast("string").alias("value"))
     with pytest.raises(PySparkException) as raised:
         nothing.write.format("memq").options(**store, topic="orders").mode("append").save()
-    assert "InvalidRecordError: a row has no value" in str(raised.value)
+    assert "InvalidRecordError: a row has a null value" in str(raised.value)
     read = spark.read.format("memq").options(**store, topic="orders", minPartitions="2", includeHeaders="true").load()
     assert sorted(bytes(row.value) for row in read.collect()) == sorted(2 * values)
     written = [info.key for info in topics.store.list("") if "/topics/orders/" in info.key]

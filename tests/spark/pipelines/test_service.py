@@ -62,7 +62,7 @@ def test_a_stop_while_it_waits_for_its_broker_at_the_start_has_nothing_to_wait_f
 ) -> None:
     client = {"kafka__bootstrap__servers": "127.0.0.1:9", "kafka__socket__connection__setup__timeout__ms": "2000"}
     with running(tmp_path, **client) as (service, _):
-        service.wait_until(lambda: "waiting, for 3600 s at most" in service.said())
+        service.wait_until(lambda: "retrying for at most 3600 s" in service.said())
         service.stop(signum)
 
 
@@ -79,9 +79,7 @@ def test_a_stop_while_its_store_does_not_answer_at_the_start_has_nothing_to_wait
             silent.settimeout(300)
             connection, _ = silent.accept()
             with connection:
-                service.wait_until(
-                    lambda: "it starts, and has no answer yet from the output http://127" in service.reasons()
-                )
+                service.wait_until(lambda: "starting: no answer yet from the output http://127" in service.reasons())
                 service.stop()
 
 
@@ -89,7 +87,7 @@ def test_a_topic_that_is_nowhere_is_told_of_and_the_others_are_written(tmp_path:
     with running(tmp_path, kafka__new__consumer__topic__list=f"{TOPIC},ordrs") as (service, kept):
         service.wait_until(lambda: sum(kept.committed(tmp_path / "kept.properties").values()) == 100)
         said = service.said()
-        assert said.count("there is no topic 'ordrs' in the bucket; did you mean 'orders'?; the pipeline goes on") == 1
+        assert said.count("there is no topic 'ordrs' in the bucket; did you mean 'orders'?; the pipeline reads") == 1
         service.stop()
 
 

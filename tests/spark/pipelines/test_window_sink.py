@@ -288,7 +288,7 @@ def test_directories_are_finalized_now_and_then_if_the_settings_say_so(
 
 def test_pipelines_have_to_be_named() -> None:
     session: Any = HereSession()
-    with pytest.raises(ConfigError, match="no pipeline is named"):
+    with pytest.raises(ConfigError, match=r"at least one .properties file"):
         start_pipelines(session)
 
 
@@ -326,10 +326,10 @@ def test_at_its_start_it_tells_what_it_waits_for(kept: Kept) -> None:
     once = OnceEach(("list", "/commits/"))
     with closing(Driven(kept, FaultyStore(kept.store, once, moment="after"), tell=said.append)):
         output, failed, source, last = said
-    assert output == f"it starts, and has no answer yet from the output {kept.store.identity}"
-    assert failed.startswith("it waits: ")
-    assert source == f"it starts, and has no answer yet from the bucket {kept.bucket.root.as_uri()}"
-    assert last == "it starts, and finishes what was committed before it"
+    assert output == f"starting: no answer yet from the output {kept.store.identity}"
+    assert failed.startswith("waiting: ")
+    assert source == f"starting: no answer yet from the bucket {kept.bucket.root.as_uri()}"
+    assert last == "starting: publishing what an earlier run committed"
 
 
 def test_a_topic_that_is_nowhere_is_a_warning_of_one_that_goes_on(kept: Kept, caplog: pytest.LogCaptureFixture) -> None:
@@ -342,7 +342,7 @@ def test_a_topic_that_is_nowhere_is_a_warning_of_one_that_goes_on(kept: Kept, ca
         assert not caplog.records
         driven.sink.check_topics(ends=False)
         (record,) = caplog.records
-        assert record.getMessage().endswith("; the pipeline goes on with what there is, and waits for more")
+        assert record.getMessage().endswith("; the pipeline reads the existing topics and waits for the others")
         driven.sink(driven.batch(), 0)
     assert kept.offsets() == {(TOPIC, 0): list(range(20)), (TOPIC, 1): list(range(20))}
 

@@ -58,7 +58,7 @@ def told_to_spark(error: Exception) -> str:
 
 def test_a_user_cannot_give_a_schema(bucket: Bucket) -> None:
     source = TieredStoreDataSource(as_texts({**bucket.options, "subscribe": "orders"}))
-    with pytest.raises(ConfigError, match=r"leave schema\(\) out, and choose with the option columns"):
+    with pytest.raises(ConfigError, match=r"leave out schema\(\), and choose columns by the option columns"):
         source.reader(RowShape(["key", "value"]).schema)
 
 

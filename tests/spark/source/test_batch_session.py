@@ -63,7 +63,7 @@ def test_what_is_wrong_is_told_in_one_sentence_wherever_it_is_found(spark: Spark
         check_sentence(failure_of(partial(collect, spark, bucket.options | options)), sentence)
     reader = spark.read.format("tieredstore").schema("key binary, value binary")
     said = failure_of(reader.options(**bucket.options, subscribe="orders").load().collect)
-    check_sentence(said, "leave schema() out, and choose with the option columns")
+    check_sentence(said, "leave out schema(), and choose columns by the option columns")
 
 
 def collect(spark: SparkSession, options: dict[str, Any]) -> object:
@@ -84,9 +84,7 @@ def test_what_goes_wrong_in_a_task_is_told_in_one_sentence(spark: SparkSession, 
 def test_who_writes_is_told_that_it_reads_only(spark: SparkSession) -> None:
     for mode in ("append", "overwrite"):
         writer = spark.range(1).write.format("tieredstore").mode(mode)
-        check_sentence(
-            failure_of(writer.save), "ConfigError: the format tieredstore reads only; to write to a topic use"
-        )
+        check_sentence(failure_of(writer.save), "ConfigError: the format tieredstore only reads; write to a topic by")
 
 
 def test_tasks_are_cut_as_options_say(spark: SparkSession, bucket: Bucket) -> None:

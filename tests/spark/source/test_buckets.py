@@ -27,6 +27,6 @@ def test_settings_that_were_read_do_not_travel(spark: SparkSession, tmp_path: Pa
     with (
         ts.open(tmp_path) as opened,
         ts.open(opened.settings) as bucket,
-        pytest.raises(ts.errors.ConfigError, match="settings that were read do not travel to tasks"),
+        pytest.raises(ts.errors.ConfigError, match="loaded settings cannot be sent to tasks"),
     ):
         in_spark.read(spark, bucket, "txn")

@@ -163,41 +163,41 @@ PARTITIONS_REFUSED = [
 ]  # fmt: skip
 # Names of some options, the error for each value, and the values.
 TEXTS_REFUSED: list[tuple[str, str, list[str]]] = [
-    ("subscribe", "the option {} is .*; expected is one topic at least", ["", " ", ",", " , "]),
+    ("subscribe", "the option {} is .*; expected one topic at least", ["", " ", ",", " , "]),
     (
-        "subscribe", "the option {} has .*, which is no topic's name",
+        "subscribe", "the option {} has .*, which is not a topic name",
         ["a b", "a/b", "é", ".", "..", "x" * 250, "a\nb"],
     ),
     ("assign", "the option {} ", PARTITIONS_REFUSED),
     ("subscribePattern", "the option {} is empty", [" "]),
     (
-        "columns", "the option {} is .*; expected is some of key, value, topic",
+        "columns", "the option {} is .*; expected some of key, value, topic",
         ["", ",", "key,", "keys", "key,key", "key;value"],
     ),
-    ("includeHeaders", "the option {} is .*; expected is true or false", ["", "yes", "1"]),
-    ("failOnDataLoss", "the option {} is 'never'; expected is true or false", ["never"]),
+    ("includeHeaders", "the option {} is .*; expected true or false", ["", "yes", "1"]),
+    ("failOnDataLoss", "the option {} is 'never'; expected true or false", ["never"]),
     (
-        "maxSplitBytes", "the option {} is .*; expected is a size of one byte or more",
+        "maxSplitBytes", "the option {} is .*; expected a size of one byte or more",
         ["", "0", "0m", "-1", "1.5m", "64x", "m", "9" * 19 + "p", "9" * 40, "１"],
     ),
     (
-        "minPartitions maxRecordsPerPartition", "the option {} is .*; expected is a whole number of 1 or more",
+        "minPartitions maxRecordsPerPartition", "the option {} is .*; expected a whole number of 1 or more",
         ["", "0", "-3", "1_000", "2.0", "ten", "9" * 19, "9" * 5000],
     ),
     (
-        "maxTriggerDelay", "the option {} is .*; expected is a time such as",
+        "maxTriggerDelay", "the option {} is .*; expected a time such as",
         ["", "1.5s", "-1s", "5 minutes", "s", "9" * 19 + "d"],
     ),
     (
-        "maxOffsetsPerTrigger minOffsetsPerTrigger maxBytesPerTrigger", "the option {} is .*; expected is",
+        "maxOffsetsPerTrigger minOffsetsPerTrigger maxBytesPerTrigger", "the option {} is .*; expected",
         ["", "0", "-1", "many"],
     ),
     (
         "isolationLevel kafka.isolation.level",
-        "the option {} is 'all'; expected is read_committed or read_uncommitted", ["all"],
+        "the option {} is 'all'; expected read_committed or read_uncommitted", ["all"],
     ),
     (
-        "topicIds", "the option {} is .*; expected is JSON such as",
+        "topicIds", "the option {} is .*; expected JSON such as",
         ["", "t", '["t"]', '{"t":1}', '{"t":null}', '{"t":"a","t":"b"}'],
     ),
     ("topicIds", "the option {}: 'abc' is not a Kafka uuid", ['{"t":"abc"}']),
@@ -207,10 +207,10 @@ TEXTS_REFUSED: list[tuple[str, str, list[str]]] = [
         ["", "earliest", "7", "{}", '{"t":{"0":-1}}', '{"t":{"0":"2020-01-01"}}'],
     ),
     (
-        "startingTimestamp endingTimestamp", "the option {} is .*; expected is a whole number of 0 or more",
+        "startingTimestamp endingTimestamp", "the option {} is .*; expected a whole number of 0 or more",
         ["", "-1", "2020-01-01", "1.0", "9223372036854775808"],
     ),
-    ("startingOffsetsByTimestampStrategy", "the option {} is 'earliest'; expected is error or latest", ["earliest"]),
+    ("startingOffsetsByTimestampStrategy", "the option {} is 'earliest'; expected error or latest", ["earliest"]),
     ("settings", "the option {} is ''", [" "]),
 ]  # fmt: skip
 
@@ -237,20 +237,20 @@ def check_refused(options: Texts, sentence: str, *, streaming: bool = False) -> 
 
 TOGETHER: list[tuple[Texts, str]] = [
     ({"subscribe": "t", "assign": '{"t":[0]}'}, "exactly one of .* not subscribe and assign"),
-    ({"columns": "headers", "includeHeaders": "false"}, "columns has headers and includeHeaders is false"),
+    ({"columns": "headers", "includeHeaders": "false"}, "columns has headers, but includeHeaders is false"),
     (
         {"maxOffsetsPerTrigger": "9", "minOffsetsPerTrigger": "10"},
-        "minOffsetsPerTrigger is 10, which is more than maxOffsetsPerTrigger: 9",
+        "minOffsetsPerTrigger is 10, more than maxOffsetsPerTrigger, 9",
     ),
     (
         {"isolationLevel": "read_committed", "kafka.isolation.level": "read_uncommitted"},
-        r"isolationLevel is read_committed and kafka.isolation.level is read_uncommitted",
+        r"isolationLevel is read_committed, but kafka.isolation.level is read_uncommitted",
     ),
-    ({"topicIds": f'{{"u":"{ID}"}}'}, "the option topicIds names u, which is not among the topics to read"),
-    ({"assign": '{"t":[0]}', "topicIds": f'{{"u":"{ID}"}}'}, "names u, which is not"),
+    ({"topicIds": f'{{"u":"{ID}"}}'}, "the option topicIds names u, not among the topics to read"),
+    ({"assign": '{"t":[0]}', "topicIds": f'{{"u":"{ID}"}}'}, "names u, not among"),
     (
         {"kafka.security.protocol": "SSL"},
-        "the option kafka.bootstrap.servers is missing beside kafka.security.protocol",
+        "the option kafka.bootstrap.servers is missing, but kafka.security.protocol is set",
     ),
     ({"kafka.bootstrap.servers": " "}, "the option kafka.bootstrap.servers is empty"),
     *(
@@ -263,7 +263,7 @@ TOGETHER: list[tuple[Texts, str]] = [
         {"key.prefix": "a", "rsm.config.key.prefix": "b"},
         r"the option key\.prefix is given twice, with rsm\.config\. and without",
     ),
-    ({PAIR: "K1,k1"}, "key pairs k1 and K1 differ in case alone"),
+    ({PAIR: "K1,k1"}, "key pairs k1 and K1 differ only in case"),
     ({"startingOffsets": "latest"}, "the option startingOffsets is latest"),
     ({"startingOffsets": '{"t":{"0":5,"1":-1}}'}, "the option startingOffsets has -1, .* for t-1"),
     ({"endingOffsets": "earliest"}, "the option endingOffsets is earliest"),
@@ -295,7 +295,7 @@ TOGETHER: list[tuple[Texts, str]] = [
     ({"bootstrap.servers": "x"}, r"the nearest is kafka\.bootstrap\.servers"),
     ({"failOnDataloss.": "x"}, "the nearest is failOnDataLoss"),
     ({"path": "x"}, "the option path is not known: the source has no path"),
-    ({"topic": "x"}, "the option topic is not known: that is an option for writing"),
+    ({"topic": "x"}, "the option topic is not known: it is an option for writing"),
     ({"zzzzzz": "x"}, "the option zzzzzz is not known$"),
     ({"BEGIN PRIVATE KEY " * 50: "x"}, "^.{0,119}$"),
 ]  # fmt: skip
@@ -308,7 +308,7 @@ def test_options_that_cannot_be_together_or_are_none_are_refused(options: Texts,
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"])
 def test_a_stream_has_no_end(name: str) -> None:
-    check_refused({name: "latest"}, f"the option {name} is for batches", streaming=True)
+    check_refused({name: "latest"}, f"the option {name} is for batch queries", streaming=True)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_a_stream_has_no_end(name: str) -> None:
         (STORE, r"exactly one of subscribe, subscribePattern, assign .* not none"),
         (
             {"subscribe": "t", "storage.root": "/r"},
-            r"nothing names the store: give the option settings, .* or storage\.backend",
+            r"no store is named: set the option settings .* or storage\.backend",
         ),
     ],
 )
@@ -334,11 +334,11 @@ WITHOUT_MEANING = "groupIdPrefix, kafkaConsumer.pollTimeoutMs, fetchOffset.numRe
     [
         (
             {"maxOffsetsPerTrigger": "9", "maxTriggerDelay": "1m"}, False,
-            ["the options maxOffsetsPerTrigger, maxTriggerDelay are for streams, a batch takes no notice of them"],
+            ["the options maxOffsetsPerTrigger, maxTriggerDelay are only for streams: this batch query ignores them"],
         ),
         (
             dict.fromkeys(WITHOUT_MEANING.split(", "), "x"), True,
-            [f"the options {WITHOUT_MEANING} have no meaning here and are not looked at"],
+            [f"the options {WITHOUT_MEANING} have no meaning here and are ignored"],
         ),
         ({"maxOffsetsPerTrigger": "9"}, True, []),
     ],

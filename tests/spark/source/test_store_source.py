@@ -106,12 +106,12 @@ def test_without_spark_only_the_working_directory_is_looked_in(monkeypatch: pyte
     monkeypatch.setattr(SparkFiles, "_is_running_on_worker", False)
     monkeypatch.setattr(SparkFiles, "_sc", None)
     written(shipped / "s.properties", "storage.root=/shipped")
-    with pytest.raises(ConfigError, match=r"there is no settings file s\.properties"):
+    with pytest.raises(ConfigError, match=r"the settings file s\.properties is neither"):
         StoreSource("s.properties", ()).load()
 
 
 def test_a_file_that_is_nowhere_is_named_with_the_way_out() -> None:
-    with pytest.raises(ConfigError, match=r"no settings file s.properties, neither in .* give its absolute path, or"):
+    with pytest.raises(ConfigError, match=r"settings file s.properties is neither in .* give its absolute path, or"):
         StoreSource("s.properties", ()).load()
 
 

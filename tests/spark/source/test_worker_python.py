@@ -57,8 +57,8 @@ def test_a_python_without_the_package_is_named_with_the_variable(missing: str, t
         registered(path)
     said = missing.replace(" ", " and no ")
     assert str(refused.value) == (
-        f"Spark's workers run {path}, which has no {said}: set PYSPARK_PYTHON to a Python that has it before the "
-        """session begins: os.environ["PYSPARK_PYTHON"] = sys.executable is the driver's own"""
+        f"Spark's workers run {path}, which has no {said}: before the session begins, set PYSPARK_PYTHON to a "
+        """Python that has it, for example the driver's: os.environ["PYSPARK_PYTHON"] = sys.executable"""
     )
 
 
@@ -71,7 +71,7 @@ def test_a_real_python_is_asked(tmp_path: Path) -> None:
 
 
 def test_a_python_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'no-such-python', which is not there: set PYSPARK_PYTHON"):
+    with pytest.raises(ConfigError, match=r"'no-such-python', which does not exist: .*set PYSPARK_PYTHON"):
         registered("no-such-python")
 
 

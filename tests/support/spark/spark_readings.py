@@ -148,14 +148,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "isolationLevel": ({**_ORDERS, "isolationLevel": "snapshot"}, "the option isolationLevel is 'snapshot'"),
     "two isolations": (
         {**_ORDERS, "isolationLevel": "read_committed", "kafka.isolation.level": "read_uncommitted"},
-        "isolationLevel is read_committed and kafka.isolation.level is read_uncommitted",
+        "isolationLevel is read_committed, but kafka.isolation.level is read_uncommitted",
     ),
     "topicIds": ({**_ORDERS, "topicIds": '{"orders":"x"}'}, "the option topicIds:"),
     "an id that no topic has": ({**_ORDERS, "topicIds": json.dumps({"orders": str(PAYMENTS)})}, str(PAYMENTS)),
     "a broker without address": ({**_ORDERS, "kafka.client.id": "x"}, "the option kafka.bootstrap.servers is missing"),
     "a name that does not exist": ({**_ORDERS, "startingOffset": "earliest"}, "the nearest is startingOffsets"),
     "another source's": ({**_ORDERS, "kafka.group.protocol": "x", "path": "/x"}, "the option path is not known"),
-    "settings": ({**_ORDERS, "settings": "nowhere.properties"}, "there is no settings file nowhere.properties"),
+    "settings": ({**_ORDERS, "settings": "nowhere.properties"}, "the settings file nowhere.properties is neither"),
     "a start beyond the log": (
         {**_ORDERS, "startingOffsets": json_of(orders={0: 101, 1: 0})},
         "the options start orders-0 at offset 101, and its log ends before offset 100",

@@ -1,4 +1,4 @@
-"""The data source ``memq``. Imports little: Spark imports this in every search for a data source."""
+"""The data source ``memq``. Imports little, because Spark imports this module whenever it searches for data sources."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 class MemqDataSource(DataSource):
-    """``format("memq")`` for reading and writing, batches and streams: see ``docs/how-to/spark.md``."""
+    """The Spark format ``memq``: reads and writes topics of batches, as batch queries and streams. See
+    ``docs/how-to/spark.md``.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -30,7 +32,7 @@ class MemqDataSource(DataSource):
         return "memq"
 
     def schema(self) -> StructType:
-        """Return the requested columns."""
+        """Return the schema of the requested columns."""
         from tieredstore.spark.memq.options import COLUMNS  # noqa: PLC0415
         from tieredstore.spark.source.options import columns_of  # noqa: PLC0415
         from tieredstore.spark.source.rows import MEMQ_ROWS, RowShape  # noqa: PLC0415
@@ -39,7 +41,7 @@ class MemqDataSource(DataSource):
             return RowShape(columns_of(self.options, COLUMNS, MEMQ_ROWS.columns), MEMQ_ROWS).schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch."""
+        """Return the reader of a batch query."""
         from tieredstore.spark.memq.tasks import MemqReader  # noqa: PLC0415
 
         with one_sentence():
@@ -53,23 +55,23 @@ class MemqDataSource(DataSource):
             return MemqStreamReader(self._options(schema, streaming=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return the writer of a batch, which appends."""
+        """Return the writer of a batch query. Raise ConfigError for mode overwrite."""
         from tieredstore.spark.memq.options import parse_sink_options  # noqa: PLC0415
         from tieredstore.spark.memq.sink import MemqWriter  # noqa: PLC0415
 
         with one_sentence():
             if overwrite:
-                raise ConfigError("a topic is appended to, and not overwritten: write with mode append")
+                raise ConfigError("a topic cannot be overwritten: write with mode append")
             return MemqWriter(*parse_sink_options(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Return the writer of a stream; in the output modes append and update, whose rows are both records."""
+        """Return the writer of a stream. It writes each row as a record, also in output mode update."""
         from tieredstore.spark.memq.options import parse_sink_options  # noqa: PLC0415
         from tieredstore.spark.memq.sink import MemqStreamWriter  # noqa: PLC0415
 
         with one_sentence():
             if overwrite:
-                raise ConfigError("a topic is appended to, and not overwritten: use the output mode append or update")
+                raise ConfigError("a topic cannot be overwritten: use output mode append or update")
             return MemqStreamWriter(*parse_sink_options(self.options), schema)
 
     def _options(self, schema: StructType, *, streaming: bool) -> TopicOptions:
@@ -78,5 +80,7 @@ class MemqDataSource(DataSource):
 
         options = parse_options(self.options, streaming=streaming)
         if schema != RowShape(options.columns, MEMQ_ROWS).schema:
-            raise ConfigError("the schema of memq is fixed; leave schema() out, and choose with the option columns")
+            raise ConfigError(
+                "the schema of memq is fixed: leave out schema(), and choose columns by the option columns"
+            )
         return options

@@ -1,4 +1,4 @@
-"""The options of the format memq, read and checked before any request."""
+"""The options of the Spark format ``memq``. They are checked before any request."""
 
 from __future__ import annotations
 
@@ -35,56 +35,58 @@ from tieredstore.spark.source.rows import MEMQ_ROWS, OutOfRange
 from tieredstore.spark.source.store_source import StoreSource
 
 DEFAULT_SPLIT_BYTES: Final = 64 * 1024 * 1024
-"""Stored bytes of a task, unless a single Message has more."""
+"""Maximum stored bytes per task. A task with a single Message may have more."""
 
-_TOPIC: Final = Option[tuple[str, ...] | None]("topic", topics, None, "the one topic")
+_TOPIC: Final = Option[tuple[str, ...] | None]("topic", topics, None, "the topic; only one")
 _START_OFFSETS: Final = Option[Places | None](
     "startingOffsets", at_offsets, None,
     "`earliest` (a batch's default), `latest` (a stream's), or "
-    '`{"orders":{"0":512,"1":-2}}`, naming every read partition (-2 the earliest, -1 the end)',
+    '`{"orders":{"0":512,"1":-2}}` with all read partitions (-2: earliest, -1: end)',
 )  # fmt: skip
 _START_TIME: Final = Option[Places | None](
-    "startingTimestamp", at_time, None, "ms: start at the first batch notified then or later"
+    "startingTimestamp", at_time, None, "ms: start at the first batch notified at this time or later"
 )
 _END_OFFSETS: Final = Option[Places | None](
-    "endingOffsets", at_offsets, None, "`latest`, or as above; batches", query="batch"
+    "endingOffsets", at_offsets, None, "`latest`, or as above (batch queries)", query="batch"
 )
 _END_TIME: Final = Option[Places | None](
-    "endingTimestamp", at_time, None, "ms: end before the first batch notified then or later; batches",
+    "endingTimestamp", at_time, None, "ms: end before the first batch notified at this time or later (batch queries)",
     query="batch",
 )  # fmt: skip
 _MAX_BATCHES: Final = Option[int | None](
     "maxBatchesPerTrigger", whole(1), None,
-    "maximum batches per trigger of a stream, from all read partitions in turn; 1 to 100,000",
+    "maximum number of batches per trigger of a stream, taken from all read partitions in turn; 1 to 100,000",
     query="stream",
 )  # fmt: skip
-_MAX_BYTES: Final = Option[int | None]("maxBytesPerTrigger", size, None, "the same in stored bytes", query="stream")
+_MAX_BYTES: Final = Option[int | None](
+    "maxBytesPerTrigger", size, None, "maximum stored bytes per trigger of a stream", query="stream"
+)
 COLUMNS: Final = Option[frozenset[str] | None](
-    "columns", columns_among(MEMQ_ROWS.columns), None, "which columns; without it all except headers"
+    "columns", columns_among(MEMQ_ROWS.columns), None, "columns of the rows; the default is all but headers"
 )
 _FAIL_ON_DATA_LOSS: Final = Option(
     "failOnDataLoss", boolean, True,
-    "`false`: log and skip missing objects, and batches that retention has freed",
+    "`false`: log and skip missing objects, and batches that retention has deleted",
 )  # fmt: skip
-_MAX_SPLIT_BYTES: Final = Option("maxSplitBytes", size, DEFAULT_SPLIT_BYTES, "stored bytes of a task (64 MiB)")
+_MAX_SPLIT_BYTES: Final = Option("maxSplitBytes", size, DEFAULT_SPLIT_BYTES, "maximum stored bytes per task (64 MiB)")
 _MIN_PARTITIONS: Final = Option[int | None]("minPartitions", whole(1, MAX_INT32), None, "minimum number of tasks")
 _OUT_OF_RANGE: Final = Option[OutOfRange](
     "timestampOutOfRange", choice("fail", "null"), "fail",
-    "`fail` (the default): a record whose time does not fit Spark's timestamps (the years -290308 to 294247) ends the "
-    "query; `null`: its `timestamp` is null",
+    "what to do with a timestamp outside Spark's (the years -290308 to 294247): `fail` (the default) ends the query, "
+    "`null` reads it as null",
 )  # fmt: skip
 _SORT_BY_KEY: Final = Option(
     "sortByKey", boolean, False,
-    "sort a task's rows by key, nulls first; the task holds them all in memory",
+    "sort each task's rows by key, nulls first; the task holds all of them in memory",
 )  # fmt: skip
 _DELIVERY: Final = Option(
     "delivery", choice("at-least-once", "effectively-once"), "at-least-once",
-    "`at-least-once`, or `effectively-once` as [above](#receive)",
+    "`at-least-once`, or `effectively-once`: see [above](#receive)",
 )  # fmt: skip
 _DISCOVER: Final = Option(
     "discover", choice("queue", "listing"), "queue",
-    "`queue`, or `listing` if the queue is lost, for batches: all objects under the topic's path, orphans too, in the "
-    "order of the times in their keys, which `startingTimestamp` and `endingTimestamp` then use",
+    "`queue`, or, if the queue is lost, `listing` (batch queries): all objects of the topic, orphans included, "
+    "in the order of the times in their keys; `startingTimestamp` and `endingTimestamp` then mean these times",
 )  # fmt: skip
 
 _BATCH_ONLY: Final = (_END_OFFSETS, _END_TIME)
@@ -100,13 +102,13 @@ OPTIONS: Final[tuple[Option[object], ...]] = (SETTINGS, _TOPIC, *_READING)
 _NOT_OURS: Final = {
     "path": "the format has no path: name the topic with topic, and the store by settings",
     "subscribe": "the format memq reads one topic: name it with the option topic",
-    "checkpointlocation": "it belongs to the query: give it by option() of writeStream",
+    "checkpointlocation": "it is an option of the query: set it by option() of writeStream",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class TopicOptions:
-    """The options of one query; frozen and picklable. ``starting`` and ``ending`` are of the one topic."""
+    """The options of one query for its topic. Frozen and picklable."""
 
     topic: str
     store: StoreSource
@@ -125,7 +127,7 @@ class TopicOptions:
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> TopicOptions:
-    """Parse the options of a reading query; raise ConfigError, one sentence that names the option."""
+    """Parse the options of a reading query. Raise a ConfigError of one sentence that names the wrong option."""
     texts = OptionTexts(options)
     topic, store = _topic_and_store(options, texts, OPTIONS)
     by_listing = texts.get(_DISCOVER) == "listing"
@@ -136,9 +138,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> TopicOption
     check_pair(starting, ending)
     is_once = texts.get(_DELIVERY) == "effectively-once"
     if is_once and by_listing:
-        raise ConfigError(
-            "delivery=effectively-once goes by the queue, which discover=listing does without: choose one"
-        )
+        raise ConfigError("delivery=effectively-once needs the queue, but discover=listing does not use it: choose one")
     return TopicOptions(
         topic=topic,
         store=store,
@@ -158,13 +158,13 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> TopicOption
 
 
 def parse_sink_options(options: Mapping[str, str]) -> tuple[str, StoreSource]:
-    """Parse topic and store of a writing query; raise ConfigError for reading options."""
+    """Return topic and store of a writing query. Raise ConfigError for options that are only for reading."""
     texts = OptionTexts(options)
-    # A stream's writer also gets the query's own options.
+    # Spark also passes the stream's own options to its writer.
     given = {name: text for name, text in options.items() if name.lower() not in ("checkpointlocation", "path")}
     if reading := texts.names_given(_READING):
         raise ConfigError(
-            f"the option {reading[0]} is for reading: who writes gives topic, settings and those of the store"
+            f"the option {reading[0]} is for reading: a writer has only topic, settings and the store's options"
         )
     return _topic_and_store(given, texts, (SETTINGS, _TOPIC))
 
@@ -175,22 +175,26 @@ def _topic_and_store(
     properties = store_properties(options, [option.name for option in own], (), _NOT_OURS)
     named = texts.get(_TOPIC)
     if named is None or len(named) != 1:
-        raise ConfigError("name one topic of batches with the option topic")
+        raise ConfigError("name one topic by the option topic")
     return named[0], StoreSource.from_options(texts.get(SETTINGS), properties)
 
 
 def _check_listing(texts: OptionTexts, *, streaming: bool, by_listing: bool) -> None:
     if streaming and by_listing:
-        raise ConfigError("discover=listing is for batches: without a queue nobody tells a stream what is new")
+        raise ConfigError(
+            "discover=listing is only for batch queries: without the queue a stream cannot find new batches"
+        )
     if by_listing and (offsets := texts.names_given(_BY_OFFSETS)):
-        raise ConfigError(f"the option {offsets[0]} is of the queue, which discover=listing does without: use times")
+        raise ConfigError(
+            f"the option {offsets[0]} means offsets of the queue, but discover=listing does not use it: use times"
+        )
 
 
 def _of_topic(places: Places, topic: str) -> Places:
     if isinstance(places, Mapping):
         others = sorted({name for name, _ in places} - {topic})
         if others:
-            raise ConfigError(f"startingOffsets or endingOffsets names {others[0]}, and the option topic says {topic}")
-    elif not isinstance(places, Earliest | Latest | AtTime):  # no option of this format gives another
-        raise ConfigError("offsets are given as earliest, latest, JSON or a time")
+            raise ConfigError(f"startingOffsets or endingOffsets names {others[0]}, but the option topic is {topic}")
+    elif not isinstance(places, Earliest | Latest | AtTime):  # no option of this format gives another kind
+        raise ConfigError("offsets must be earliest, latest, JSON or a time")
     return places

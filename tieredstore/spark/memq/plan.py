@@ -1,4 +1,4 @@
-"""The plan of a query: batches by the queue, or by a listing, and tasks cut by bytes at Messages."""
+"""The plan of a query on a topic of batches: find the batches by queue or listing, and divide them among tasks."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ _logger: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """One batch to read, ``size`` bytes: all of it, or the Messages ``first`` up to ``stop`` (half-open). ``queued``
-    is its entry in the queue; None for a listed one.
+    """A batch to read, or its Messages ``first`` to ``stop`` (exclusive), with ``size`` bytes.
+
+    ``queued`` is its entry in the queue, or None if a listing found it.
     """
 
     key: str
@@ -35,18 +36,18 @@ class PlannedBatch:
 
     @property
     def partition(self) -> int | None:
-        """Its read partition, if the queue has it."""
+        """The read partition of the queue, or None for a listed batch."""
         return None if self.queued is None else self.queued.partition
 
 
 def topics_of(source: StoreSource) -> Topics:
-    """Return the topics of the options' store, over this process's connections."""
+    """Return the topics of a store, using this process's cached connections."""
     manager = manager_of(source)
     return topics_in_store(manager.store, manager.settings)
 
 
 def offset_of(log: BatchLog, partition: int, places: Places) -> int:
-    """Return the offset in a read partition by the options; raise ConfigError if they do not cover it."""
+    """Return the offset that the options give for a read partition. Raise ConfigError if they leave it out."""
     queue, topic = log.queue, log.topic.name
     place: Place | None = places.get((topic, partition)) if isinstance(places, Mapping) else places
     match place:
@@ -59,17 +60,17 @@ def offset_of(log: BatchLog, partition: int, places: Places) -> int:
         case int():
             return place
         case None:
-            raise ConfigError(f"the offsets do not name {topic}-{partition}: name all its read partitions")
+            raise ConfigError(f"the offsets lack {topic}-{partition}: name all read partitions of the topic")
         case _:
-            raise ConfigError(f"{places!r:.80} means nothing to a queue")
+            raise ConfigError(f"{places!r:.80} is not a position in a queue")
 
 
 def batches_from(
     log: BatchLog, partition: int, offset: int, end: int | None, *, fail_on_data_loss: bool
 ) -> Iterator[PlannedBatch]:
-    """Yield the batches of a read partition from ``offset`` up to ``end`` (half-open; None: to the queue's end).
+    """Yield the batches of a read partition from ``offset`` to ``end`` (exclusive; None: the queue's end).
 
-    If retention has freed the first ones, raise DataLossError with ``fail_on_data_loss``; otherwise begin after them.
+    If retention has deleted the first of them, raise DataLossError with ``fail_on_data_loss``, else begin after them.
     """
     if end is not None and offset >= end:
         return iter(())
@@ -77,14 +78,14 @@ def batches_from(
     if offset < start:
         lost = f"{log.topic.name}-{partition}: retention has freed offsets {offset} to {start - 1}"
         if fail_on_data_loss:
-            raise DataLossError(f"{lost}; set failOnDataLoss to false to go on at {start}")
-        _logger.warning("%s; reading goes on at %d", lost, start)
+            raise DataLossError(f"{lost}; set failOnDataLoss to false to continue at {start}")
+        _logger.warning("%s; reading continues at %d", lost, start)
     walk = log.walk(partition, max(offset, start), end)
     return (PlannedBatch(batch.key, batch.size, batch) for batch in walk)
 
 
 def plan_batches(options: TopicOptions) -> Sequence[PlannedBatch]:
-    """Return the batches of a batch query, resolved now."""
+    """Return the batches that a batch query reads. Offsets and times are resolved now."""
     topics = topics_of(options.store)
     if options.by_listing:
         return list_batches(topics, options)
@@ -100,11 +101,11 @@ def plan_batches(options: TopicOptions) -> Sequence[PlannedBatch]:
 
 
 def list_batches(topics: Topics, options: TopicOptions) -> Sequence[PlannedBatch]:
-    """List the objects of the topic, by the time in their keys: all of them, including orphans."""
+    """Return all objects of the topic by the time in their keys. They include orphans, which no queue entry names."""
     try:
         topic = topics.get(options.topic)
     except TopicNotFoundError:
-        # The topic's configuration may be gone with its queue: then look where new objects would be.
+        # If the topic's configuration is lost with its queue, list where objects of a new topic would be.
         settings = topics.settings
         path = check_path(f"{settings.key_prefix}{settings.section(BatchSettings).cluster}/topics/{options.topic}")
         topic = Topic(options.topic, 1, path, settings.section(BatchSettings).hashing)
@@ -124,7 +125,7 @@ def _time_of(spec: Places) -> int | None:
 def admit(
     batches: Mapping[int, Iterator[PlannedBatch]], max_batches: int | None, max_bytes: int | None
 ) -> list[PlannedBatch]:
-    """Return the batches of one trigger: of all partitions in turn until a limit is reached, at least one."""
+    """Return the batches of one trigger: at least one, from all partitions in turn, until a limit is reached."""
     taken: list[PlannedBatch] = []
     total, waiting = 0, dict(batches)
     while waiting:
@@ -148,8 +149,10 @@ def tasks_of(
     min_tasks: int | None,
     index_of: Callable[[PlannedBatch], BatchIndex],
 ) -> list[tuple[PlannedBatch, ...]]:
-    """Return the batches, or parts of them, of each task, in order: one read partition, and at most ``max_bytes``
-    unless a Message has more. ``index_of`` is called only for batches that must be cut.
+    """Divide batches among tasks, in order. Each task has batches, or parts of one, of a single read partition.
+
+    A task has at most ``max_bytes``, except for a single larger Message. ``index_of`` is called only for batches that
+    must be cut.
     """
     total = sum(batch.size for batch in batches)
     if min_tasks is not None:
@@ -183,7 +186,7 @@ def _splits(
 
 
 def index_in(topics: Topics, batch: PlannedBatch) -> BatchIndex:
-    """Read the index of a batch, by one small request, or two or three if its length is unknown."""
+    """Read the index of a batch. This takes one small request, or up to three if the length of the index is unknown."""
     store, queued = topics.store, batch.queued
     if queued is not None:
         return BatchIndex(

@@ -1,7 +1,7 @@
-"""Queries that write to a topic of batches: tasks store objects, the driver notifies of each epoch once.
+"""Writers of topics of batches: tasks store objects, and the driver appends each epoch to the queue once.
 
-Kept apart from ``data_source``, which Spark imports in every search for a data source, and which imports it for such
-queries.
+Separate from ``data_source``, which imports this module only for writing queries: Spark imports ``data_source``
+whenever it searches for data sources.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 
 COLUMNS: Final = ("key", "value", "headers", "timestamp", "messageId")
-"""The possible columns of a row; ``value`` is required."""
+"""The columns that a row may have; only ``value`` is required."""
 
-# Spark sets it for the tasks of a stream's micro-batch; it survives a restart.
+# Spark sets these properties for the tasks of a stream's micro-batch. The query id survives a restart.
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 
 
 @dataclass(frozen=True)
 class EpochMessage(WriterCommitMessage):
-    """A task's stored batches, for the driver."""
+    """The batches that a task has stored, as it reports them to the driver."""
 
     query: str
     epoch: int
@@ -47,7 +47,7 @@ class EpochMessage(WriterCommitMessage):
 
 
 class _TopicWriter:
-    """The common part of both writers: rows into a topic. Pickled to the tasks."""
+    """Base of both writers: writes rows to a topic. Spark pickles it for the tasks."""
 
     def __init__(self, topic: str, store: StoreSource, schema: StructType) -> None:
         _check_schema(schema)
@@ -63,7 +63,7 @@ class _TopicWriter:
                     _add(batches, batch)
                 return EpochMessage(query, epoch, task, batches.finish())
             except BaseException:
-                # They will never be notified: Spark retries the task, or gives up.
+                # No queue entry will name these batches: Spark retries the task, or the query fails.
                 batches.discard()
                 raise
 
@@ -90,44 +90,44 @@ class _TopicWriter:
 
 
 class MemqWriter(_TopicWriter, DataSourceArrowWriter):
-    """Writes the rows of a batch query: all of them are notified when all tasks are done, or none."""
+    """Writes the rows of a batch query. When all tasks are done, the driver appends all their batches to the queue."""
 
     def __init__(self, topic: str, store: StoreSource, schema: StructType) -> None:
         super().__init__(topic, store, schema)
         self._query = f"{BATCH_QUERY}{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[Any]) -> EpochMessage:
-        """Run one task."""
+        """Write the rows of one task."""
         with one_sentence():
             return self._write(iterator, self._query, 0, _task_number())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Notify of all batches of the tasks."""
+        """Append the batches of all tasks to the queue."""
         with one_sentence():
             self._commit(messages, 0)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete the tasks' batches, unless they may have been notified."""
+        """Delete the batches of all tasks, except those that may already be in the queue."""
         with one_sentence():
             self._abort(messages, 0)
 
 
 class MemqStreamWriter(_TopicWriter, DataSourceStreamArrowWriter):
-    """Writes the rows of a stream: each epoch is notified once, however often it is run."""
+    """Writes the rows of a stream. Each epoch enters the queue once, however often Spark repeats it."""
 
     def write(self, iterator: Iterator[Any]) -> EpochMessage:
-        """Run one task of an epoch."""
+        """Write the rows of one task of an epoch."""
         with one_sentence():
             query, epoch = _property(_QUERY_ID), _property(_BATCH_ID)
             return self._write(iterator, query, int(epoch), _task_number())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Notify of the epoch, unless that was done."""
+        """Append the epoch's batches to the queue, if no earlier attempt has done so."""
         with one_sentence():
             self._commit(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Delete the tasks' batches, unless the epoch is recorded with them."""
+        """Delete the batches of all tasks, if the epoch is not recorded with them."""
         with one_sentence():
             self._abort(messages, batchId)
 
@@ -142,13 +142,13 @@ def _property(name: str) -> str:
     text = None if context is None else context.getLocalProperty(name)
     if not text:
         raise ConfigError(
-            f"Spark does not tell its tasks {name}: the query that writes to memq must be a stream of its own"
+            f"Spark did not give its tasks the property {name}: write to memq by a streaming query of its own"
         )
     return text
 
 
 def _check_schema(schema: StructType) -> None:
-    wanted = f"a row may have {', '.join(COLUMNS)}; select them, and cast what is of another type"
+    wanted = f"a row may have {', '.join(COLUMNS)}; select these, and cast other types"
     for field in schema.fields:
         if field.name not in COLUMNS:
             raise ConfigError(f"the format memq cannot write the column {field.name}: {wanted}")
@@ -156,7 +156,7 @@ def _check_schema(schema: StructType) -> None:
         given, expected = field.dataType, MEMQ_ROWS.types[field.name]
         if not is_text and given.simpleString() != expected.simpleString():
             raise ConfigError(
-                f"the column {field.name} is {given.simpleString()}, and must be {expected.simpleString()}: {wanted}"
+                f"the column {field.name} is {given.simpleString()}, but must be {expected.simpleString()}: {wanted}"
             )
     if "value" not in schema.names:
         raise ConfigError(f"there is no column value: {wanted}")
@@ -177,7 +177,7 @@ def _add(batches: SinkBatches, rows: pa.RecordBatch) -> None:
         columns.get("messageId", nothing), times, strict=True,
     ):  # fmt: skip
         if value is None:
-            raise InvalidRecordError("a row has no value, which a record of MemQ's must have")
+            raise InvalidRecordError("a row has a null value, but each MemQ record needs a value")
         pairs = None if headers is None else [(pair["key"], pair["value"] or b"") for pair in headers]
         stamp = now_ms if time_us is None else time_us // 1000
         batches.add(_bytes(value), _bytes(key), pairs, _bytes(message_id), stamp)

@@ -1,8 +1,8 @@
-"""The stream reader of a topic of batches: new batches, as many as a trigger may take.
+"""The stream reader of a topic of batches.
 
-A checkpoint has ``{"version": 1, "topic": "orders", "offsets": {"0": 512, "1": 256}}``, the next offset of each read
-partition; the first batch has ``initialOffsets`` too, because Spark asks again where it began. Kept apart from
-``data_source``, which imports it for streams alone.
+Its offset in a checkpoint is ``{"version": 1, "topic": "orders", "offsets": {"0": 512, "1": 256}}``: the next offset of
+each read partition. The end of the first batch has ``initialOffsets`` too, because after a restart Spark asks again
+where the stream began. Separate from ``data_source``, which imports this module only for streams.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _Offset = Annotated[int, Strict(), Field(ge=0)]
 
 
 class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a topic from trigger to trigger. One process beside the driver plans; without news it looks again at the
-    earliest a second later. ``clock`` returns monotonic seconds.
+    """Reads a topic trigger by trigger. A process beside the driver plans. If it finds no new batches, it looks
+    again after a second at the earliest. ``clock`` returns monotonic seconds.
     """
 
     def __init__(self, options: TopicOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -68,13 +68,13 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._json(begins) | {_INITIAL: _texts(begins)}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return a placeholder for the limits of the options; the engine passes it back."""
+        """Return a placeholder for the limits in the options; Spark passes it to ``latestOffset``."""
         if self._options.max_bytes is not None:
             return ReadMaxBytes(self._options.max_bytes)
         return ReadMaxRows(self._options.max_batches or MAX_OFFSET)
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
-        """Return the end of the batch that begins at ``start``; ``start`` itself if there is nothing to read yet."""
+        """Return the end of the batch that begins at ``start``, or ``start`` if there is nothing to read."""
         with one_sentence():
             if self._clock() < self._quiet_until_s:
                 return start
@@ -89,18 +89,18 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     offsets[batch.queued.partition] = batch.queued.offset + 1
             end = self._json(offsets)
             if start.get(_INITIAL) == start.get("offsets"):
-                end[_INITIAL] = _texts(begun)  # the first batch keeps its start
+                end[_INITIAL] = _texts(begun)  # the first batch keeps the start of the stream
             self._planned = start, end, planned
             return end
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the ends up to which this run reads."""
+        """Fix the offsets up to which this run reads."""
         with one_sentence():
             queue = self._open().queue
             self._target = {partition: queue.end(partition) for partition in range(queue.partitions)}
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """Return the tasks of a batch: one just planned, or one to be read again."""
+        """Return the tasks of the batch just planned, or of an earlier batch that Spark repeats."""
         with one_sentence():
             if self._planned is not None and self._planned[:2] == (start, end):
                 return plan_tasks(self._options, self._planned[2])
@@ -117,10 +117,10 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return each_in_one_sentence(read_task(partition, self._options))
 
     def commit(self, end: Json) -> None:
-        """Do nothing: the progress is in Spark's checkpoint alone."""
+        """Do nothing: only Spark's checkpoint records progress."""
 
     def stop(self) -> None:
-        """Release the queue."""
+        """Close the queue."""
         if self._log is not None:
             self._log.close()
             self._log = None
@@ -128,7 +128,8 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _open(self) -> BatchLog:
         topics = topics_of(self._options.store)
         topic = topics.get(self._options.topic)
-        # Opened again each time, because read partitions may be added: a queue in the store is only a name.
+        # Read the topic each time, because read partitions may be added. This is cheap: a queue in the store is only a
+        # name.
         if self._log is None or self._log.topic != topic:
             self.stop()
             self._log = BatchLog(topics, topic)
@@ -153,11 +154,15 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             case ReadMaxBytes(max_bytes=count):
                 most, size = None, count
             case _:
-                raise ConfigError(f"a topic cannot be read by {type(limit).__name__}: it has batches and bytes")
+                raise ConfigError(
+                    f"{type(limit).__name__} has no meaning for a topic of batches: limit batches or bytes"
+                )
         return admit(walks, min(most or _MOST_BATCHES, _MOST_BATCHES), size)
 
     def _from(self, partition: int, offset: int | None, stop: int | None) -> Iterator[PlannedBatch]:
-        """Yield the batches from there on; an added partition begins at its start."""
+        """Yield the batches from ``offset`` to ``stop``. A partition added later has no offset and begins at its
+        start.
+        """
         log = self._open()
         begin = log.queue.start(partition) if offset is None else offset
         return batches_from(log, partition, begin, stop, fail_on_data_loss=self._options.fail_on_data_loss)
@@ -175,7 +180,7 @@ def _texts(offsets: Mapping[int, int]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Checkpoint:
-    """The content of a checkpoint: the next offset of each read partition, and the start of the first batch."""
+    """A checkpoint: the next offset of each read partition; ``initial`` are those at the start of the first batch."""
 
     version: Literal[1]
     topic: str
@@ -187,14 +192,14 @@ _CHECKPOINT: Final = TypeAdapter(_Checkpoint)
 
 
 def _read_checkpoint(document: Json, topic: str) -> _Checkpoint:
-    """Parse a checkpoint; raise ConfigError for one of another source, or topic."""
+    """Parse an offset of a checkpoint. Raise ConfigError if another source or topic wrote it."""
     try:
         checkpoint = _CHECKPOINT.validate_python(document)
     except ValidationError as error:
-        raise ConfigError(f"the checkpoint's offsets are not what this source wrote: {str(document)[:80]}") from error
+        raise ConfigError(f"this source did not write the checkpoint's offsets: {str(document)[:80]}") from error
     if checkpoint.topic != topic:
         raise ConfigError(
-            f"the checkpoint's offsets are not of the topic {topic}: they are {str(document)[:80]}; use a checkpoint "
-            "of this query's own"
+            f"the checkpoint's offsets are of another topic than {topic}: {str(document)[:80]}; give this query a "
+            "checkpoint of its own"
         )
     return checkpoint

@@ -1,4 +1,4 @@
-"""One Spark task that reads a topic of batches."""
+"""A Spark task that reads a topic of batches."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _SORTED_ROWS: Final = 65_536
 
 
 class MemqTask(InputPartition):
-    """Reads some batches, or Messages of them, of one read partition."""
+    """Reads some batches of one read partition, or some Messages of a batch."""
 
     def __init__(self, batches: tuple[PlannedBatch, ...]) -> None:
         self.batches = batches
 
 
 def plan_tasks(options: TopicOptions, batches: Sequence[PlannedBatch] | None = None) -> list[InputPartition]:
-    """Return the tasks of a query: of these batches, or of those that a batch query's options select."""
+    """Return the tasks for ``batches``; None: for the batches that the options of a batch query select."""
     topics = topics_of(options.store)
     selected = plan_batches(options) if batches is None else batches
     cut = tasks_of(
@@ -60,17 +60,16 @@ def _index(topics: Topics, batch: PlannedBatch, options: TopicOptions) -> BatchI
 def _loss(batch: PlannedBatch, options: TopicOptions) -> DataLossError:
     queued = batch.queued
     where = options.topic if queued is None else f"{options.topic}-{queued.partition}, offset {queued.offset}"
-    return DataLossError(
-        f"{where}: the object {batch.key} is not there; set failOnDataLoss to false to go on without it"
-    )
+    return DataLossError(f"{where}: the object {batch.key} does not exist; set failOnDataLoss to false to skip it")
 
 
 def read_task(task: InputPartition, options: TopicOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task; no batch of Arrow is empty. Memory holds a few of its objects, all of its rows with
-    ``sortByKey``.
+    """Yield the rows of a task as Arrow batches, none of them empty.
+
+    Memory holds a few objects of the task. With ``sortByKey`` it holds all rows of the task.
     """
     spare_modules()
-    # Spark adds its own partition if there are none.
+    # Without any task of ours, Spark runs one with a partition of its own.
     if not isinstance(task, MemqTask):
         return iter(())
     reading = _Reading(options)
@@ -78,7 +77,7 @@ def read_task(task: InputPartition, options: TopicOptions) -> Iterator[pa.Record
 
 
 class _Reading:
-    """One running task."""
+    """Reads the batches of one task."""
 
     def __init__(self, options: TopicOptions) -> None:
         self._options = options
@@ -95,7 +94,7 @@ class _Reading:
             yield self._convert(batch, records)
 
     def sort(self, task: MemqTask) -> Iterator[pa.RecordBatch]:
-        """Yield the rows by key, those without one first; equal keys in the order of the queue."""
+        """Yield the rows sorted by key, null keys first. Rows with equal keys keep the order of the queue."""
         tables: list[pa.Table] = []
         for place, (batch, records) in enumerate(self._records(task)):
             rows = pa.Table.from_batches([self._convert(batch, records)])
@@ -141,7 +140,7 @@ class _Reading:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _fetch(self, batch: PlannedBatch) -> tuple[BatchIndex, bytes]:
-        """Return the index, and the bytes of the Messages to read."""
+        """Return the index of a batch, and the bytes of the Messages to read."""
         store = self._topics.store
         if batch.stop is not None:
             index = index_in(self._topics, batch)
@@ -179,13 +178,15 @@ class _Reading:
 
 
 class MemqReader(DataSourceReader):
-    """Reads the batches that the options select, resolved once beside the driver."""
+    """Reads the batches that the options of a batch query select. They are resolved once, in a process beside the
+    driver.
+    """
 
     def __init__(self, options: TopicOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Resolve the offsets, and cut the range into tasks."""
+        """Resolve the offsets, and divide the batches among tasks."""
         with one_sentence():
             return plan_tasks(self._options)
 

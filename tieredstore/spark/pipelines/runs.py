@@ -1,4 +1,4 @@
-"""Running pipelines of a session: their queries, ends and errors; and a service of them."""
+"""Pipelines as streaming queries of a Spark session, and a service that runs them."""
 
 from __future__ import annotations
 
@@ -46,21 +46,23 @@ _TRIGGER: Final = "1 second"
 _KEEPER_S: Final = 5
 _LOOK_S: Final = 0.5
 _CLOSING_S: Final = 1.0
-"""The part of the draining time that is reserved for closing."""
+"""Part of the draining time that is reserved for closing."""
 
 _STARTED: Final = "started"
 _QUERIES: Final = "queries"
 _BEAT_S: Final = 900.0
-"""The longest time between two beats: a mark blocks for as long as a store is retried."""
+"""Maximum time between two heartbeats of the health check. ``mark`` may block that long while it retries a store."""
 
 
 class PipelineRun:
-    """One pipeline as a streaming query of a session; close it after the query has ended.
+    """Runs one pipeline as a streaming query. Close it after the query has ended.
 
-    ``checkpoint`` is a folder for Spark's notes, by default a local one: they may be lost, or old. ``once`` ends the
-    query when everything present now is written. ``take_over`` is a generation that it seals and continues, unless that
-    is done. Errors of the settings are raised here, with ``once`` also for named topics that exist nowhere; an
-    unreachable store or broker is waited for.
+    - ``checkpoint`` is a folder for Spark's checkpoint, by default a local one. It may be lost or old.
+    - With ``once``, the query ends when everything present now is written.
+    - ``take_over`` is a generation to seal and continue, if that is not done yet.
+
+    Raises ConfigError for wrong settings, and ResourceNotFoundError, with ``once``, for named topics that do not exist.
+    Waits while a store or broker is unavailable.
     """
 
     def __init__(
@@ -73,13 +75,13 @@ class PipelineRun:
         take_over: int | None = None,
         health: Health | None = None,
     ) -> None:
-        """Start the query; ``health`` learns what it waits for, from the start on."""
+        """Start the query. ``health`` then shows what the query waits for."""
         self._spark, self._is_up = spark, 0
         self._file = str(Path(file).absolute())
         pipeline = load_pipeline(self._file)
         self.own = pipeline.own
         self.name = f"{self.own.name}-{self.own.generation}"
-        """The pipeline's, and the generation's."""
+        """Name of the query: pipeline and generation."""
         _check_session(spark)
         with ExitStack() as opened:
             parts = opened.enter_context(open_parts(pipeline))
@@ -102,24 +104,24 @@ class PipelineRun:
         return self.own.name, self.own.generation, replace(self._sink.counts, up=self._is_up)
 
     def tell(self, health: Health) -> None:
-        """Report if it writes, or waits for something."""
+        """Tell the health check whether the pipeline runs, or what it waits for."""
         if (reason := self._sink.waits_for) is not None:
-            health.fails(self.name, f"it waits: {reason}")
+            health.fails(self.name, f"waiting: {reason}")
         else:
             health.holds(self.name)
 
     def failure(self) -> BaseException | None:
-        """Return the error that ended the query; None if it runs or has ended well."""
+        """Return the error that ended the query; None if the query is running or has ended without an error."""
         return None if self.query.isActive else self._sink.failure or _failure_of(self.query)
 
     def has_ended(self, within_s: int) -> bool:
-        """Wait for the query's end, at most for this long."""
+        """Wait for the end of the query, at most ``within_s``; return True if it has ended."""
         return _has_ended(self.query, within_s)
 
     def mark(self, *, idle_s: float = 60.0) -> None:
-        """Record in the log that all is published, if nothing was written for a while.
+        """Record in the log that everything is published, if nothing was written for ``idle_s``.
 
-        Another driver that has taken over is noticed here at the latest, and ends the query.
+        If another driver has taken over, this fails and ends the query.
         """
         try:
             self._sink.mark_published(idle_s=idle_s)
@@ -131,12 +133,12 @@ class PipelineRun:
         self._is_up = int(self.query.isActive)
 
     def drain(self, deadline: Deadline) -> None:
-        """Let the running batch end, then the query; write the rest too if the settings say so.
+        """Let the running batch finish, then end the query. Write the remaining records too if the settings say so.
 
-        The next run does the work left at the deadline. An error of the rest is raised.
+        The next run does what is left at the deadline. Raises the error of writing the remaining records.
         """
         if not self._sink.stop(deadline):
-            _logger.error("%s: its batch did not end in time; the next run writes it", self.name)
+            _logger.error("%s: the running batch did not end in time; the next run writes it", self.name)
             return
         has_failed = self.failure() is not None
         self.query.stop()
@@ -153,7 +155,7 @@ class PipelineRun:
         self._sink.mark_published(idle_s=0)
 
     def close(self) -> None:
-        """Close the driver's resources; stop a running query."""
+        """Stop the query, and close the driver's resources."""
         self.query.stop()
         self._opened.close()
 
@@ -178,7 +180,7 @@ class PipelineRun:
 
 
 class _CountedRuns:
-    """The runs of this process, whose counters are among its metrics while there are any."""
+    """The running pipelines of this process. Their counters are among its Prometheus metrics."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -186,13 +188,11 @@ class _CountedRuns:
         self._collector: CountsCollector | None = None
 
     def add(self, run: PipelineRun) -> None:
-        """Add a run."""
         with self._lock:
             self._runs.append(run)
             self._collector = self._collector or CountsCollector(self._counts)
 
     def remove(self, run: PipelineRun) -> None:
-        """Remove an ended run."""
         with self._lock:
             self._runs.remove(run)
             if not self._runs and self._collector is not None:
@@ -209,17 +209,18 @@ _counted: Final = _CountedRuns()
 def start_pipelines(
     spark: SparkSession, *files: Path | str, checkpoint: str | None = None, once: bool = False
 ) -> list[StreamingQuery]:
-    """Start the pipeline of each file of properties as a streaming query of the session.
+    """Start a pipeline from each .properties file, as streaming queries of the session.
 
-    The queries run until they are stopped, or with ``once`` until everything present now is written. Each record is in
-    the output once, whatever is killed and however often this is called: the commit log in the output has a pipeline's
-    progress. ``checkpoint`` is a folder for Spark's own notes, which may be lost or old; by default a folder of the
-    driver that is removed with the query. ``awaitTermination`` raises the error that ends a query. Running queries are
-    among the metrics of this process. Raise ResourceNotFoundError, with ``once``, for a named topic that exists
-    nowhere.
+    The queries run until they are stopped. With ``once``, they end when everything present now is written. Each record
+    is in the output once, whatever is killed and however often this is called: the commit log in the output has the
+    progress. ``checkpoint`` is a folder for Spark's checkpoint, which may be lost or old. The default is a local folder
+    that is removed with the query. ``awaitTermination`` raises the error that ends a query. Running queries are among
+    the metrics of this process.
+
+    Raises ResourceNotFoundError, with ``once``, for named topics that do not exist.
     """
     if not files:
-        raise ConfigError("no pipeline is named: give start_pipelines their files of properties")
+        raise ConfigError("give start_pipelines at least one .properties file")
     runs: list[PipelineRun] = []
     try:
         runs.extend(PipelineRun(spark, file, checkpoint=checkpoint, once=once) for file in files)
@@ -250,7 +251,7 @@ def _check_session(spark: SparkSession) -> None:
     try:
         _ = spark.sparkContext
     except PySparkAttributeError:
-        raise ConfigError("pipelines need a session of the driver's own process, which one of Connect is not") from None
+        raise ConfigError("pipelines need a Spark session in this process, not one of Spark Connect") from None
     check_worker_python(spark)
 
 
@@ -262,13 +263,13 @@ def _has_ended(query: StreamingQuery, within_s: float) -> bool:
 
 
 def _failure_of(query: StreamingQuery) -> BaseException | None:
-    """Return the error of a query outside of the driver: one of ours from the planning process, or Spark's."""
+    """Return the error of a query that the driver did not notice: ours from the planning process, or Spark's."""
     error = query.exception()
     return None if error is None else error_within(error) or error
 
 
 def session(threads: int | None, conf: Mapping[str, str]) -> SparkSession:
-    """Make a session by Spark's own settings; a local one, with this many threads, if these name no master."""
+    """Make a session from Spark's settings. ``threads`` makes it a local session with so many threads."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("tieredstore pipeline")
     for name, value in {"spark.ui.showConsoleProgress": "false", **conf}.items():
@@ -287,12 +288,12 @@ def pipeline_service(
     listen: tuple[str, int] | None = None,
     take_over: int | None = None,
 ) -> Service:
-    """Make a service that runs pipelines until it is stopped, or one of them ends with an error.
+    """Return a service that runs pipelines until it is stopped or one of them ends with an error.
 
-    ``take_over`` is the generation of each that it continues. ``listen`` is its address for ``/metrics``, ``/healthz``
-    and ``/readyz``: ready while none of them waits.
+    Each pipeline takes over the generation ``take_over``. ``listen`` is the address of ``/metrics``, ``/healthz`` and
+    ``/readyz``. The service is ready while no pipeline waits.
     """
-    health = Health({_STARTED: "not all of the pipelines are started yet"})
+    health = Health({_STARTED: "pipelines are still starting"})
 
     def work(stop: Stop) -> None:
         with ExitStack() as open_runs:
@@ -305,7 +306,7 @@ def pipeline_service(
                 _counted.add(run)
                 open_runs.callback(_counted.remove, run)
                 runs.append(run)
-                health.fails(run.name, "it was not looked at yet")
+                health.fails(run.name, "not checked yet")
             health.holds(_STARTED)
             try:
                 _watch(runs, stop, health)
@@ -317,14 +318,14 @@ def pipeline_service(
 
 
 def _watch(runs: Sequence[PipelineRun], stop: Stop, health: Health) -> None:
-    """Wait until a stop is requested, or one of them ends: none of them should."""
+    """Wait until the service is stopped. Raise an error if a query ends before that."""
     while not stop.wait(_LOOK_S):
         health.beat(_QUERIES, within_s=_BEAT_S)
         for run in runs:
             run.mark()
             run.tell(health)
             if not run.query.isActive:
-                raise run.failure() or AlreadyClosedError(f"the query of {run.name} was stopped by somebody else")
+                raise run.failure() or AlreadyClosedError(f"the query of {run.name} was stopped from outside")
 
 
 def _drain(runs: Sequence[PipelineRun], stop: Stop) -> None:

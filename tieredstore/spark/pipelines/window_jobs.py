@@ -1,8 +1,8 @@
-"""Spark jobs that write windows: one task for each, and their reports.
+"""Spark jobs that write windows, with one task per window.
 
-With ``frame``, records become Spark rows, a user's function changes these, and its result is written by windows. A task
-reads whole windows, and the frame is narrow, so that one task returns all of a window, in its order. A violation is
-reported before anything is committed.
+With ``frame``, records become Spark rows, a user's function changes the rows, and the result is written by windows. A
+Spark task reads whole windows. The frame must be narrow, so that one task gets all rows of a window, in order. A
+violation raises an error before anything is committed.
 """
 
 from __future__ import annotations
@@ -48,28 +48,30 @@ if TYPE_CHECKING:
 
 
 class WindowJobs:
-    """Prepares windows by tasks of a session, through the frame of the settings if they name one."""
+    """Prepares windows in Spark tasks, through the frame if the settings name one."""
 
     def __init__(self, spark: SparkSession, file: str, own: PipelineSettings, store: ObjectStore) -> None:
-        """Set up; ``file`` has the settings, for the tasks."""
+        """``file`` is the settings file, which tasks read too."""
         self._spark, self._store = spark, store
         self._file, self._fingerprint = file, fingerprint_of(own)
         self._frame: Callable[[DataFrame], DataFrame] | None = frame_function(own.frame) if own.frame else None
 
     @property
     def is_framed(self) -> bool:
-        """True if records pass the frame of the settings."""
+        """True if the settings name a frame."""
         return self._frame is not None
 
     def write_one(self, window: Window, splits: tuple[WindowSplit, ...]) -> Written:
-        """Write one window that is read from these."""
+        """Write one window from its splits, through the frame."""
         batch = self.write([WindowTask(window, splits)])
         batch.check()
         (written,) = batch.written
         return written
 
     def write(self, tasks: Sequence[WindowTask]) -> Batch:
-        """Write the readable windows of tasks; with a frame all of them, or none."""
+        """Write the windows of tasks, in each partition up to its first unreadable offset. A frame writes all of
+        them or none.
+        """
         if self._frame is not None:
             framed = FrameJob(self._file, self._fingerprint, tuple(tasks))
             rows, read = framed.rows(self._numbers(tasks), self._frame)
@@ -90,7 +92,7 @@ class WindowJobs:
             raise
 
     def _numbers(self, tasks: Sequence[WindowTask]) -> DataFrame:
-        """Return a row for each task, in as many Spark tasks."""
+        """Return a DataFrame with the number of each task, each in a Spark task of its own."""
         return self._spark.range(0, len(tasks), 1, len(tasks))
 
     def _run(self, tasks: Sequence[WindowTask]) -> list[Written | Failed]:
@@ -98,7 +100,9 @@ class WindowJobs:
         return self._outcomes(self._numbers(tasks).mapInArrow(job.run, SCHEMA))
 
     def _outcomes(self, job: DataFrame) -> list[Written | Failed]:
-        """Run a job and return its tasks' results; raise their most serious error."""
+        """Run a job; return the results of its tasks. If tasks failed, raise a permanent error before a retryable
+        one.
+        """
         try:
             reports: list[Report] = [unpack(row[REPORT]) for row in job.collect()]
         except PySparkException as error:
@@ -114,7 +118,7 @@ class WindowJobs:
                 errors.append(error)
         if errors:
             self._discard(outcomes)
-            # A permanent error is more informative than a transient one.
+            # A permanent error tells the user more than a transient one.
             raise min(errors, key=lambda error: error.retryable)
         return outcomes
 
@@ -129,7 +133,7 @@ RECORDS: Final = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
     "headers array<struct<key: string, value: binary>>"
 )
-"""The function's input: the columns of Spark's Kafka source."""
+"""Input columns of the user's function: those of Spark's Kafka source."""
 
 _MICROSECONDS: Final = pa.schema(
     [field.with_type(pa.timestamp("us", "UTC")) if field.name == "timestamp" else field for field in ENVELOPE]
@@ -138,7 +142,7 @@ _MICROSECONDS: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class FrameJob:
-    """The windows of a batch, on both sides of the frame. Picklable."""
+    """The windows of a batch, before and after the frame. Picklable."""
 
     file: str
     fingerprint: str
@@ -147,14 +151,14 @@ class FrameJob:
     def rows(
         self, numbers: DataFrame, frame: Callable[[DataFrame], object]
     ) -> tuple[DataFrame, Callable[[], list[int]]]:
-        """Return reports as a DataFrame, from one of numbers; and, after its run, the number of records of each
-        window.
+        """Return a DataFrame of task reports, made from a DataFrame of task numbers. Also return a function for the
+        number of records of each window before the frame; call it after the job.
         """
         observed = Observation()
         records = numbers.mapInArrow(self.read, RECORDS).observe(observed, *map(_count_of, self.tasks))
         framed = frame(records)
         if not isinstance(framed, DataFrame):
-            raise ConfigError(f"frame gives no DataFrame, but {type(framed).__name__}")
+            raise ConfigError(f"the frame function returned {type(framed).__name__}, not a DataFrame")
 
         def read() -> list[int]:
             counts = observed.get
@@ -163,11 +167,11 @@ class FrameJob:
         return framed.mapInArrow(self.write, SCHEMA), read
 
     def whole(self, written: Sequence[Written], read: Sequence[int], store: ObjectStore) -> list[Written]:
-        """See :func:`of_all`."""
+        """Return the results of all windows, see :func:`of_all`."""
         return of_all([task.window for task in self.tasks], written, read, store)
 
     def read(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
-        """Yield the records of each window whose number comes, whole windows one after the other."""
+        """Yield the records of the windows with these numbers, one window after the other."""
         spare_modules()
         for batch in batches:
             numbers: list[int] = batch.column(0).to_pylist()
@@ -178,7 +182,7 @@ class FrameJob:
                     yield rows.cast(_MICROSECONDS)
 
     def write(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
-        """Yield a report for each run of rows of one window."""
+        """Write windows; yield a report for each run of rows that belong to one window."""
         spare_modules()
         for number, pieces in groupby(self._pieces(batches), key=lambda one: one[0]):
             report = pack(self._report(self.tasks[number].window, (rows for _, rows in pieces)))
@@ -195,7 +199,7 @@ class FrameJob:
         return Report((written, dict(sorted(reasons.items())[:SHOWN_REASONS])))
 
     def _pieces(self, batches: _Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield rows by the numbers of their windows, in the order in which they come."""
+        """Yield rows with the number of their window, in the given order."""
         known = _Windows([task.window for task in self.tasks])
         for batch in batches:
             if not batch.num_rows:
@@ -233,13 +237,13 @@ class _Windows:
             starts.sort()
 
     def number(self, topic: str, partition: int, offset: int | None) -> int:
-        """Return its number among those of the job; raise InvalidValueError for a record of none."""
+        """Return the number of the record's window in the job. Raise InvalidValueError for a record of no window."""
         starts = self._of.get((topic, partition), [])
         at = bisect_right(starts, (offset, len(self._windows))) - 1 if offset is not None else -1
         if offset is None or at < 0 or offset >= self._windows[starts[at][1]].stop:
             raise InvalidValueError(
-                f"frame gives offset {offset} of {topic}-{partition}, which it was not given: topic, partition and "
-                "offset have to stay as they are"
+                f"the frame function returned offset {offset} of {topic}-{partition}, which is not in its input: leave "
+                "topic, partition and offset unchanged"
             )
         return starts[at][1]
 
@@ -250,8 +254,8 @@ def _ascending(window: Window, first: pa.RecordBatch, rest: Iterator[pa.RecordBa
         for offset in rows.column("offset").to_pylist():
             if offset <= last:
                 raise InvalidValueError(
-                    f"frame gives offset {offset} of {window.topic}-{window.partition} behind offset {last}: a record "
-                    "is one row at most, and rows stay in their order"
+                    f"the frame function returned offset {offset} of {window.topic}-{window.partition} after offset "
+                    f"{last}: return at most one row per record, in the order of the input"
                 )
             last = offset
         yield rows
@@ -260,11 +264,10 @@ def _ascending(window: Window, first: pa.RecordBatch, rest: Iterator[pa.RecordBa
 def of_all(
     windows: Sequence[Window], written: Sequence[Written], read: Sequence[int], store: ObjectStore
 ) -> list[Written]:
-    """Return the results of all windows, with the number of records that the frame left out.
+    """Return the results of all windows. Count as filtered the records that the frame dropped.
 
-    ``read`` are the numbers of records that the windows had before the frame.
-
-    Raise InvalidValueError for a window from several tasks, or in pieces: the prepared files are discarded.
+    ``read`` has the number of records of each window before the frame. Raises InvalidValueError, and discards the
+    prepared files, if rows of a window came from several tasks or in several runs.
     """
     by_start: defaultdict[tuple[str, int, int], list[Written]] = defaultdict(list)
     for one in written:
@@ -275,9 +278,9 @@ def of_all(
         if len(parts) > 1:
             discard_files(store, [file for one, _ in written for file in one.files])
             raise InvalidValueError(
-                f"frame gives rows of offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} "
-                "in pieces, or out of several tasks: it has to be narrow, without a join, a sort, a repartition or an "
-                "aggregation"
+                f"the frame function returned offsets {window.start} to {window.stop - 1} of "
+                f"{window.topic}-{window.partition} in pieces or from several tasks: it must not join, sort, "
+                "repartition or aggregate"
             )
         ((filed, reasons),) = parts
         whole.append((replace(filed, filtered=max(0, count - filed.records - filed.quarantined)), reasons))

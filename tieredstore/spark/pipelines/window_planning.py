@@ -1,4 +1,4 @@
-"""The due windows of a pipeline, and their sources, as the stream of windows asks for them."""
+"""Planning for the stream of windows: which windows of a pipeline are due, and where to read their records."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _SIZES_HOLD_S: Final = 60.0
-"""The time for which the sizes of earlier windows are not looked up again."""
+"""Seconds for which sizes of earlier windows are not read again from the commit log."""
 
 
 class Planning:
-    """The progress of the pipeline, and its next windows."""
+    """The next windows of a pipeline, planned from its progress."""
 
     def __init__(
         self,
@@ -49,10 +49,10 @@ class Planning:
         self._positions: dict[TopicPartition, Progress] | None = None
         self._fixed: LogSnapshot | None = None
         self._last: tuple[Json, list[WindowTask]] | None = None
-        """The end of the last planned batch, and its windows."""
+        """The end of the last planned batch, and its tasks."""
 
     def fix(self) -> None:
-        """Plan everything present now, and nothing later.
+        """Limit all later plans to what is present now.
 
         The progress is read before the snapshot, because another process may write more in between.
         """
@@ -61,7 +61,9 @@ class Planning:
         self._fixed = self._planner.snapshot()
 
     def next(self, start: Json) -> Json:
-        """Return the offset after the due windows; ``start`` if there are none, or if nothing can be looked up."""
+        """Return the Spark offset after the due windows. Return ``start`` if no window is due or the source is
+        unavailable.
+        """
         try:
             windows = self._due(start)
         except TieredStoreError as error:
@@ -73,15 +75,15 @@ class Planning:
         return _offset(windows) if windows else start
 
     def tasks(self, end: Json) -> list[WindowTask]:
-        """Return the sources of a batch's windows."""
+        """Return the tasks of the batch that ends at ``end``."""
         if self._last is not None and self._last[0] == end:
             return self._last[1]
-        # Of a batch repeated after a restart, committed windows may no longer exist in the source.
+        # Spark repeats this batch after a restart. The source may no longer have its committed windows.
         windows = unwritten([Window(*one) for one in end["windows"]], self._read_log())
         return self._tasks_of(self._planner.snapshot(), windows)
 
     def pack_tasks(self, end: Json) -> list[bytes]:
-        """Return the tasks packed for the processes that run them."""
+        """Return the tasks of the batch, packed for the processes that run them."""
         return [pack(task) for task in self.tasks(end)]
 
     def _due(self, start: Json) -> list[Window]:
@@ -92,9 +94,7 @@ class Planning:
         return windows
 
     def _positions_at(self, start: Json) -> dict[TopicPartition, Progress]:
-        """Return the progress at ``start``: Spark asks for the next batch after one is done, so its windows are
-        written.
-        """
+        """Return the progress at ``start``. Spark asks for the next batch only after the previous one is written."""
         if self._positions is None:
             self._positions = dict(self._read_log())
         elif self._last is not None and self._last[0] == start:
@@ -109,7 +109,7 @@ class Planning:
         return self._positions
 
     def _learn_sizes(self, positions: dict[TopicPartition, Progress], tasks: Sequence[WindowTask]) -> None:
-        """Read the sizes of earlier windows from the commit log: they matter where a backlog is cut by size."""
+        """Read the sizes of earlier windows from the commit log, to cut a backlog into windows by size."""
         counts = Counter((task.window.topic, task.window.partition) for task in tasks)
         behind = [where for where, count in counts.items() if count > 1]
         is_old = self._clock() - self._read_s >= _SIZES_HOLD_S
@@ -127,7 +127,7 @@ class Planning:
 
 
 def planning_of(file: str, opened: ExitStack, clock: Callable[[], float]) -> Planning:
-    """Make the planning of a file's pipeline, with its resources on ``opened``."""
+    """Make the planning for a settings file's pipeline. ``opened`` closes its resources."""
     pipeline = load_pipeline(locate(file))
     parts = opened.enter_context(open_parts(pipeline))
     planner = Planner(pipeline, parts.source, clock=clock)
@@ -144,9 +144,10 @@ def planning_of(file: str, opened: ExitStack, clock: Callable[[], float]) -> Pla
 def whole_plan(
     pipeline: Pipeline, parts: Parts, positions: Mapping[TopicPartition, Progress]
 ) -> tuple[WindowTask, ...] | None:
-    """Plan everything present now, beyond the written ``positions``; None if that is more than one batch.
+    """Plan everything present now after ``positions``. Return None if that is more than one batch, or if planning
+    fails.
 
-    Also None if it cannot be planned: Spark's planning process meets the same error, and reports it.
+    After a failure, Spark's planning process meets the same error and reports it.
     """
     try:
         with closing(Planner(pipeline, parts.source)) as planner:
@@ -156,17 +157,17 @@ def whole_plan(
             tasks = planning.tasks(first) if first else []
             is_all = not first or planning.next(first) == first
     except TieredStoreError as error:
-        _logger.info("not planned ahead: %s", error)
+        _logger.info("the driver could not plan the first batch; Spark's planning process will: %s", error)
         return None
     return tuple(tasks) if is_all else None
 
 
 def give_plan(tasks: Sequence[WindowTask]) -> GivenPlan:
-    """Pack a whole plan for the source of windows."""
+    """Pack a complete plan for the data source of windows."""
     return GivenPlan(_offset([task.window for task in tasks]), tuple(pack(task) for task in tasks))
 
 
 def _offset(windows: Sequence[Window]) -> Json:
-    """Return the windows field by field. Offsets in checkpoints of earlier versions have no leader epochs."""
+    """Return the Spark offset of these windows: their fields as lists. Earlier versions wrote no leader epochs."""
     rows = [[one.topic, one.topic_id, one.partition, one.start, one.stop, one.leader_epoch] for one in windows]
     return {"version": 1, "windows": rows}

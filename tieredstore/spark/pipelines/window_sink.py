@@ -1,6 +1,6 @@
-"""The driver's part of a batch: a job that writes its windows, the commit, and the publication.
+"""The driver's side of each batch: a Spark job writes the windows, then the driver commits and publishes them.
 
-For a run that ends, the first batch is prepared while Spark still starts its stream.
+In a run that ends (``once``), the windows of the first batch are written while Spark still starts its stream.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _logger: Final = logging.getLogger(__name__)
 _FINALIZE_S: Final = 60.0
 _MEASURE_S: Final = 60.0
 _MEASURE_AGAIN_S: Final = 5.0
-"""After a failed measure: a recovery is noticed soon."""
+"""Wait after a failed measurement; short, so that a recovery is noticed soon."""
 
 _ALONE_S: Final = 60.0
 
@@ -54,7 +54,7 @@ _OUTPUT: Final = "output"
 
 
 class _Away:
-    """The sides that did not answer the last time, while nothing had to be written."""
+    """Keeps which of source and output failed at the last check, while nothing had to be written."""
 
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
@@ -62,7 +62,7 @@ class _Away:
 
     @property
     def reason(self) -> str | None:
-        """The reason of one of them; None if all answer. From any thread, like ``waiting_s``."""
+        """The failure of one side, or None if both answer. Safe from any thread, as is ``waiting_s``."""
         return next(iter(list(self._reasons.values())), None)
 
     @property
@@ -79,10 +79,10 @@ class _Away:
 
 
 class WindowSink:
-    """The function of ``foreachBatch``. Batches come one after the other, on Spark's threads.
+    """The function that Spark's ``foreachBatch`` calls with one batch after the other, on Spark's threads.
 
-    Spark's claims that a batch is done, or new, do not count: the commit log shows which of its windows are written. An
-    unreachable store is waited for.
+    Whether a batch is new or done is decided by the commit log, not by Spark: it shows which windows are written. While
+    a store is unavailable, this waits.
     """
 
     def __init__(
@@ -94,66 +94,67 @@ class WindowSink:
         *,
         tell: Callable[[str], None] | None = None,
     ) -> None:
-        """Set up; ``tell`` gets sentences about waits at the start."""
+        """``tell`` gets sentences about what the start waits for."""
         self._spark, self._runner, self._jobs, self._outage, self._tell = spark, runner, jobs, outage, tell
         self._lock = threading.Lock()
-        """Held while a batch is written: the driver is for one thread."""
+        """Held while a batch is written, because the driver is not thread-safe."""
         self._stopping = threading.Event()
         self._wrote_at = self._finalize_at = self._measure_at = self._alone_at = time.monotonic()
         self._away = _Away()
         self._finalizes = runner.finalizes
         self._ahead: AheadBatch | None = None
         self.failure: BaseException | None = None
-        """The error that ended the query, if it occurred here."""
+        """The error that ended the query, if it happened in this object."""
 
     @property
     def driver(self) -> Driver:
-        """The driver, which commits."""
+        """The driver, which commits and publishes."""
         return self._runner.driver
 
     @property
     def counts(self) -> Counts:
-        """The counters, and the present state."""
+        """The counters and the current state."""
         waiting_s = max(self._outage.waiting_s, self._away.waiting_s)
         return replace(self._runner.counts, outages=self._outage.count, waiting_seconds=waiting_s)
 
     @property
     def waits_for(self) -> str | None:
-        """The unreachable part, by the last failure; None if there is none."""
+        """The last failure of an unavailable store or broker; None if all are available."""
         return self._outage.reason if self._outage.is_on else self._away.reason
 
     def begin(self) -> None:
-        """Take over from any earlier driver, and finish its committed windows.
+        """Take over from an earlier driver, and publish what it committed.
 
-        Until output and source have answered, a stop has nothing to wait for.
+        Until output and source have answered, a stop need not wait for anything.
         """
         with self._lock:
             with nothing_under_way():
-                self._say(f"it starts, and has no answer yet from the output {self.driver.store.identity}")
+                self._say(f"starting: no answer yet from the output {self.driver.store.identity}")
                 self._patiently(self._runner.refuse_backfill)
-                self._say(f"it starts, and has no answer yet from {self._runner.source_name}")
+                self._say(f"starting: no answer yet from {self._runner.source_name}")
                 self._patiently(self._runner.look)
-            self._say("it starts, and finishes what was committed before it")
+            self._say("starting: publishing what an earlier run committed")
             self._patiently(self._runner.begin)
 
     def check_topics(self, *, ends: bool) -> None:
-        """Judge named topics that exist nowhere, at the start: a run that ``ends`` would end well without them.
+        """Check at the start that all named topics exist.
 
-        Raise ResourceNotFoundError for such a run; warn for one that continues: they may be created later.
+        Otherwise a run that ``ends`` raises ResourceNotFoundError: it would succeed without writing them. A run that
+        continues logs a warning, because the topics may be created later.
         """
         try:
             self._patiently(lambda: self._runner.check_topics(self._runner.look()))
         except ResourceNotFoundError as error:
             if ends:
                 raise
-            _logger.warning("%s; the pipeline goes on with what there is, and waits for more", error)
+            _logger.warning("%s; the pipeline reads the existing topics and waits for the others", error)
 
     def _say(self, sentence: str) -> None:
         if self._tell is not None:
             self._tell(sentence)
 
     def __call__(self, frame: DataFrame, number: int) -> None:  # noqa: ARG002  Spark's signature
-        """Write the windows of a batch, unless they are written."""
+        """Write the unwritten windows of a batch."""
         with self._lock:
             try:
                 self._check_open()
@@ -169,18 +170,18 @@ class WindowSink:
                 raise
 
     def write_ahead(self, tasks: Sequence[WindowTask], group: str) -> None:
-        """Begin with the windows of Spark's first batch, as jobs of its query's group."""
+        """Begin to write the windows of Spark's first batch, in jobs of the query's job group ``group``."""
         if tasks and not tasks[0].window.is_mark and not self._jobs.is_framed:
             self._ahead = AheadBatch(self._spark, group, tasks, self._jobs.write, self.driver.store)
 
     def close(self) -> None:
-        """Discard windows written ahead that were not used."""
+        """Discard windows that were written ahead but never committed."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             ahead.close()
 
     def stop(self, deadline: Deadline) -> bool:
-        """Take no more batches, and wait for the running one; return True if it has ended by then."""
+        """Accept no more batches, and wait for the running one. Return True if it has ended by the deadline."""
         self._stopping.set()
         if not self._lock.acquire(timeout=max(0.0, deadline.remaining_s())):
             return False
@@ -188,13 +189,14 @@ class WindowSink:
         return True
 
     def reopen(self) -> None:
-        """Take batches again."""
+        """Accept batches again."""
         self._stopping.clear()
 
     def mark_published(self, *, idle_s: float) -> None:
-        """Record that all is published, after this idle time; raise FencedError if there is another driver.
+        """Record that everything is published, if nothing was written for ``idle_s``. Raise FencedError if there is
+        another driver.
 
-        That is checked from time to time, even if there is nothing to record.
+        The check for another driver runs from time to time, even if there is nothing to record.
         """
         if time.monotonic() - self._wrote_at < idle_s or not self._lock.acquire(blocking=False):
             return
@@ -207,16 +209,16 @@ class WindowSink:
                 self.failure = self.failure or error
                 raise
             self._away.note_failure(_OUTPUT, error)
-            _logger.info("not marked as published: %s", error)
+            _logger.info("could not record that everything is published: %s", error)
         else:
             self._away.note_answer(_OUTPUT)
         finally:
             self._lock.release()
 
     def measure(self) -> None:
-        """Count unwritten records from time to time, unless a batch is running.
+        """Update the count of unwritten records from time to time, except while a batch is running.
 
-        This also notices what the planner, in its own process, waits for.
+        This also shows when the planner, a process of its own, waits for the source.
         """
         if self._lock.acquire(blocking=False):
             try:
@@ -241,8 +243,8 @@ class WindowSink:
         try:
             self._runner.measure()
         except TieredStoreError as error:
-            # The planner judges it.
-            _logger.info("how much is not written is not known: %s", error)
+            # Only log it: the planner decides whether this error ends the query.
+            _logger.info("could not count unwritten records: %s", error)
             if error.retryable:
                 self._away.note_failure(_SOURCE, error)
                 self._measure_at = time.monotonic() + _MEASURE_AGAIN_S
@@ -251,11 +253,11 @@ class WindowSink:
 
     def _check_open(self) -> None:
         if self._stopping.is_set():
-            # An error, so that Spark does not count the batch as done.
-            raise AlreadyClosedError("the pipeline is stopping: this batch is written by the next run")
+            # Raise an error, so that Spark does not count the batch as done.
+            raise AlreadyClosedError("the pipeline is stopping: the next run writes this batch")
 
     def _patiently(self, work: Callable[[], _Outcome]) -> _Outcome:
-        """Return the result of the work; if store or broker are unreachable, retry."""
+        """Return the result of ``work``. Retry while store or broker are unavailable."""
         while True:
             try:
                 if self._outage.is_on:
@@ -263,7 +265,7 @@ class WindowSink:
                 outcome = work()
             except TieredStoreError as error:
                 pause_s = self._outage.note_failure(error)
-                self._say(f"it waits: {error}")
+                self._say(f"waiting: {error}")
                 with nothing_under_way():
                     is_stopping = self._stopping.wait(pause_s)
                 if is_stopping:
@@ -273,7 +275,7 @@ class WindowSink:
                 return outcome
 
     def _write_rest(self, tasks: Sequence[WindowTask]) -> bool:
-        """Write the windows that are not written yet; return False if there are none."""
+        """Write the windows that are not yet written; return False if there are none."""
         by_end = {(task.window.topic, task.window.partition, task.window.stop): task for task in tasks}
         rest = [
             by_end[window.topic, window.partition, window.stop].between(window.start, window.stop)
@@ -292,11 +294,11 @@ class WindowSink:
 
 _CLOSING_S: Final = 10.0
 _CANCELLING_S: Final = 0.2
-"""Between two attempts: Spark forgets a cancellation of a group without a job."""
+"""Wait between two attempts. Spark forgets the cancellation of a group that has no job yet."""
 
 
 class AheadBatch:
-    """Windows being written on a separate thread, as jobs of the group ``group``. Taken once, or closed."""
+    """Windows that a thread of its own writes, in Spark jobs of ``group``. Call either ``take`` or ``close``."""
 
     def __init__(
         self,
@@ -316,9 +318,9 @@ class AheadBatch:
         self._thread.start()
 
     def take(self, tasks: Sequence[WindowTask]) -> Batch | None:
-        """Return the result if it has these windows; otherwise discard it all and return None.
+        """Return the result if it is for exactly these windows; otherwise discard it and return None.
 
-        Waits for the job as for Spark's own jobs: stopping the query ends it. Raises its error.
+        Waits for the job, and raises its error. If the query is stopped, Spark ends the job.
         """
         if [task.window for task in tasks] != [task.window for task in self._tasks]:
             self.close()
@@ -330,7 +332,9 @@ class AheadBatch:
         return self._written
 
     def close(self) -> None:
-        """End the job, and discard its files, unless it was taken. A job that ends later discards them itself."""
+        """End the job and discard its files, if they were not taken. If the job ends later, its thread discards
+        them.
+        """
         self._is_unwanted = True
         give_up_at = time.monotonic() + _CLOSING_S
         with ExitStack() as stack:

@@ -1,11 +1,11 @@
-"""The stream of a pipeline's windows: due ones, as rows of windows with their sources.
+"""The stream of a pipeline's due windows. Each row is a task: a window and where to read its records.
 
-One process beside the driver plans, or the driver itself for a run that ends: Spark takes a second or more to start
-that process. The windows themselves give a batch's end, so that a repeated batch has the same cuts. The commit log
-alone has the pipeline's progress, whatever Spark's checkpoint says.
+A process beside the driver plans. For a run that ends, the driver plans itself, since Spark needs a second or more to
+start that process. A batch's end in the checkpoint lists its windows, so that a repeated batch has the same ones. Only
+the commit log has the pipeline's progress, whatever Spark's checkpoint says.
 
-Spark imports this module in each process that it starts for a stream; those that do not plan (none does for a run that
-ends) need no more of pipelines than this.
+Spark imports this module in each process that it starts for a stream. Processes that do not plan need no other module
+of pipelines.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "tieredstore_windows"
 FILE: Final = "pipeline"
-"""The option that names the file of settings."""
+"""Option with the name of the settings file."""
 PLAN: Final = "plan"
-"""The option with all windows of a run that ends, if the driver has planned them."""
+"""Option with all windows of a run that ends, if the driver has planned them."""
 TASK: Final = "task"
-"""The column with a packed task."""
+"""Column with a packed task."""
 
 
 class WindowSource(DataSource):
-    """Registered in a session with its first pipeline; not for direct use."""
+    """The data source of windows. PipelineRun registers it in the session; it is not for direct use."""
 
     @classmethod
     def name(cls) -> str:
@@ -48,27 +48,27 @@ class WindowSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """Return one opaque column."""
+        """Return the schema: one binary column."""
         return f"{TASK} binary"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802  Spark's name
-        """Return the planner."""
+        """Return the reader, which plans."""
         plan = self.options.get(PLAN)
         return WindowReader(self.options[FILE], None if plan is None else GivenPlan.of_option(plan))
 
 
 class _Tasks(InputPartition):
-    """All rows of a batch: they are few."""
+    """All rows of a batch in one Spark partition, because they are few."""
 
     def __init__(self, tasks: Sequence[bytes]) -> None:
         self.tasks = tuple(tasks)
 
 
 class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans from trigger to trigger; ``clock`` returns monotonic seconds.
+    """Plans windows trigger by trigger. ``clock`` returns monotonic seconds.
 
-    While the settings allow it, an unreachable store or broker is no error of the query: nothing is due then. ``plan``
-    is everything to be written, if known: nothing is looked up then.
+    While the settings allow it, an unavailable store or broker is no error of the query: then no window is due.
+    ``plan`` has everything to write, if the driver has planned it: then the reader looks up nothing.
     """
 
     def __init__(
@@ -86,40 +86,40 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return WindowReader, (self._file, self._given)
 
     def initialOffset(self) -> Json:  # noqa: N802 - Spark's name, as the others are
-        """Return an offset before any window; the written ones are looked up when the first are planned."""
+        """Return an offset without windows. Progress is looked up when the first windows are planned."""
         return {"version": 1, "windows": []}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return no limit: the settings have the limits."""
+        """Return no limit: the settings have limits."""
         return ReadAllAvailable()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: ARG002, N802
-        """Return the windows due now; ``start`` itself if there are none."""
+        """Return an offset with the windows that are due now, or ``start`` if none are."""
         if self._given is not None:
             return self._given.end if self._given.tasks else start
         with one_sentence():
             return self._plan().next(start)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the present end: everything up to it is written, and nothing later."""
+        """Limit this run to what is present now."""
         if self._given is None:
             with one_sentence():
                 self._plan().fix()
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:  # noqa: ARG002
-        """Return the sources of a batch's windows: one just planned, or one to be repeated."""
+        """Return the tasks of the batch just planned, or of an earlier batch that Spark repeats."""
         if self._given is not None and end == self._given.end:
             return [_Tasks(self._given.tasks)]
         with one_sentence():
             return [_Tasks(self._plan().pack_tasks(end))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a batch."""
+        """Yield the tasks of a batch as rows."""
         tasks = list(partition.tasks) if isinstance(partition, _Tasks) else []
         yield pa.RecordBatch.from_pydict({TASK: pa.array(tasks, pa.binary())})
 
     def commit(self, end: Json) -> None:
-        """Do nothing: the commit log is the truth."""
+        """Do nothing: the commit log has the progress."""
 
     def stop(self) -> None:
         """Release all resources."""
@@ -128,8 +128,7 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _plan(self) -> Planning:
         if self._planning is None:
-            # Some processes that import this module do not need it, and it imports the stores, Arrow's functions and
-            # the client of brokers.
+            # Import here: many processes never plan, and this imports stores, Arrow's functions and the Kafka client.
             from tieredstore.spark.pipelines.window_planning import planning_of  # noqa: PLC0415
 
             self._planning = planning_of(self._file, self._open, self._clock)
@@ -139,23 +138,23 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 Json = dict[str, Any]
 
 _MOST_CHARACTERS: Final = 340 << 10
-"""The limit of a plan, which passes the JVM as an option."""
+"""Maximum size of a plan, which is passed through the JVM as an option."""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenPlan:
-    """The end of the one batch, as an offset of the stream, and its packed tasks; no tasks if nothing is due."""
+    """The only batch of a run that the driver has planned: its end as a Spark offset, and its packed tasks, if any."""
 
     end: Json
     tasks: tuple[bytes, ...]
 
     def as_option(self) -> str | None:
-        """Return the value of the option; None for a plan that is too large."""
+        """Return the plan as the text of an option, or None if it is too large."""
         text = json.dumps({"end": self.end, "tasks": [base64.b64encode(task).decode() for task in self.tasks]})
         return text if len(text) <= _MOST_CHARACTERS else None
 
     @staticmethod
     def of_option(text: str) -> GivenPlan:
-        """Invert :meth:`as_option`."""
+        """Parse the text of :meth:`as_option`."""
         plan = json.loads(text)
         return GivenPlan(plan["end"], tuple(base64.b64decode(task) for task in plan["tasks"]))

@@ -1,7 +1,7 @@
-"""A task of a pipeline: it reads its windows, sorts their records into files and prepares uploads.
+"""A Spark task of a pipeline: reads windows, writes their records into files and prepares the uploads.
 
-No record passes the JVM. The driver gets a report for each window: the result, or an error of ours, which the driver
-judges; Spark retries any other error.
+Records never pass through the JVM. The driver gets a report for each window: its result, or one of our errors, about
+which the driver decides. Spark retries any other error.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _pickle: Final[Any] = CPickleSerializer()  # the library has no types
 REPORT: Final = "report"
 SCHEMA: Final = f"{REPORT} binary"
 SHOWN_REASONS: Final = 10
-"""The most reasons shown of a window's bad messages: all are counted, and in its quarantine."""
+"""Maximum number of reasons of bad messages in a report. All bad messages are counted and quarantined."""
 
 _OURS: Final = re.compile(r"tieredstore\.errors\.(\w+): (.*)")
 
@@ -50,21 +50,22 @@ _Batches: TypeAlias = Iterable[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True)
 class WindowTask:
-    """A window and its sources. Picklable."""
+    """A window, and the splits of bucket and broker with its records. Picklable."""
 
     window: Window
     splits: tuple[WindowSplit, ...]
 
     def between(self, start: int, stop: int) -> WindowTask:
-        """Return a part of the window; other records of its splits are skipped."""
+        """Return the task for a part of the window; records of the splits outside it are skipped."""
         return WindowTask(replace(self.window, start=start, stop=stop), self.splits)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The windows of a batch, for the tasks of one job; a row gives each its number. Picklable.
+    """The windows of a batch for the Spark tasks of one job. An input row is the number of a window. Picklable.
 
-    Each process reads the settings from a file, so that no secret travels; ``fingerprint`` is that of the driver's.
+    Each process reads the settings file itself, so that no secret is sent. ``fingerprint`` is that of the driver's
+    settings.
     """
 
     file: str
@@ -72,7 +73,7 @@ class Job:
     tasks: tuple[WindowTask, ...]
 
     def run(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
-        """Yield a report for each number."""
+        """Write the windows with these numbers; yield a report for each."""
         spare_modules()
         for batch in batches:
             numbers: list[int] = batch.column(0).to_pylist()
@@ -91,26 +92,26 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcome of a window: a result, or an error. Picklable."""
+    """The result of a window, or an error. Picklable."""
 
     written: Written | None = None
     error: tuple[str, str] | None = None
     window: Window | None = None
-    """The window of an error, if known, and the record after which it occurred."""
+    """The window of the error, if known. ``reached`` is the offset up to which its records were read."""
     reached: int = -1
 
     def outcome(self) -> Written | Failed:
-        """Return the committed outcome; raise any error except lost or damaged records."""
+        """Return the result, or a Failed for lost or corrupt records; raise any other error."""
         if self.written is not None:
             return self.written
-        error = error_named(*(self.error or ("TieredStoreError", "a task gave no report")))
+        error = error_named(*(self.error or ("TieredStoreError", "a task returned no report")))
         if self.window is None or not isinstance(error, UNREADABLE):
             raise error
         return Failed(self.window, self.reached, error)
 
 
 def error_named(name: str, sentence: str) -> TieredStoreError:
-    """Make an error of ours again that another process had."""
+    """Make an error again from its class name and text, which another process reported."""
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, TieredStoreError):
         return kind(sentence)
@@ -118,24 +119,24 @@ def error_named(name: str, sentence: str) -> TieredStoreError:
 
 
 def error_within(error: BaseException) -> TieredStoreError | None:
-    """Return a worker's error of ours that Spark's error quotes, or None."""
+    """Return our error that a worker raised and Spark's error quotes, or None."""
     ours = _OURS.search(str(error))
     return error_named(ours[1], ours[2]) if ours else None
 
 
 def pack(value: object) -> bytes:
-    """Pack a value for another process of the same application, as Spark itself does."""
+    """Pickle a value for another process of the same application, as Spark does."""
     data: bytes = _pickle.dumps(value)
     return data
 
 
 def unpack(data: bytes | bytearray) -> Any:
-    """Invert :func:`pack`."""
+    """Unpickle a value of :func:`pack`."""
     return _pickle.loads(bytes(data))
 
 
 def locate(file: str) -> Path:
-    """Find a file of settings: at the driver's path, or among the files that Spark ships."""
+    """Return the path of a settings file: as named on the driver, or among the files that Spark ships."""
     path = Path(file)
     if path.exists():
         return path
@@ -145,14 +146,14 @@ def locate(file: str) -> Path:
         shipped = path
     if not shipped.exists():
         raise ConfigError(
-            f"there is no {file} on this machine: put it where all machines see it, or add it with --files"
+            f"{file} does not exist on this machine: put it where all machines see it, or add it by --files"
         )
     return shipped
 
 
 @dataclass(slots=True)
 class OpenPipeline:
-    """A process's open resources, kept from one window to the next."""
+    """The open resources of a pipeline in one process, kept between windows."""
 
     pipeline: Pipeline
     recipe: Recipe
@@ -161,7 +162,7 @@ class OpenPipeline:
     reader: TopicReader
 
     def write(self, task: WindowTask, reached: ReadUpTo) -> Written:
-        """Prepare the files of its window."""
+        """Prepare the files of a task's window."""
         records = self.records(task)
         try:
             return write_window(task.window, records, self.recipe, self.parts.store, reached)
@@ -169,18 +170,18 @@ class OpenPipeline:
             records.close()
 
     def records(self, task: WindowTask) -> Generator[pa.RecordBatch]:
-        """Yield the records of its window."""
+        """Yield the records of a task's window."""
         for split in task.splits:
             for batch in self.reader.read_split(split):
                 if (rest := _cut_records(batch, task.window.start, task.window.stop)) is not None:
                     yield rest
                 if int64_values(batch, "offset")[-1] >= task.window.stop - 1:
-                    # Records after the window may be damaged.
+                    # Do not read records after the window: they may be corrupt.
                     return
 
 
 def _cut_records(batch: pa.RecordBatch, start: int, stop: int) -> pa.RecordBatch | None:
-    """Return the records of the offsets ``start`` up to ``stop``; None if there are none."""
+    """Return the records with offsets from ``start`` to ``stop`` (exclusive); None if there are none."""
     offsets = int64_values(batch, "offset")
     if offsets[0] >= start and offsets[-1] < stop:
         return batch
@@ -194,20 +195,20 @@ def _close_all(opened: dict[tuple[str, str], OpenPipeline]) -> None:
     opened.clear()
 
 
-# Spark's daemon forks its workers: a child must neither use nor close its parent's resources.
+# Spark's daemon forks its workers. A child must neither use nor close resources of its parent.
 _pipelines: Final = PerProcess[dict[tuple[str, str], OpenPipeline]](
     partial(dict[tuple[str, str], OpenPipeline]), _close_all
 )
 
 
 def open_kept(file: str, fingerprint: str) -> OpenPipeline:
-    """Return the pipeline of a file, kept open in this process."""
+    """Return the open pipeline of a settings file. It stays open in this process."""
     kept = _pipelines.get()
     one = kept.get((file, fingerprint))
     if one is None:
         pipeline = load_pipeline(locate(file))
         if fingerprint_of(pipeline.own) != fingerprint:
-            raise ConfigError(f"{file} has changed since the pipeline was started: start it again")
+            raise ConfigError(f"{file} has changed since the pipeline was started: restart the pipeline")
         with ExitStack() as stack:
             parts = stack.enter_context(open_parts(pipeline))
             settings = ReadSettings(columns=COLUMNS)

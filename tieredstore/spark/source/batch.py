@@ -1,4 +1,4 @@
-"""The batch reader: offsets are resolved once, beside the driver, narrowed by Spark's filters, and cut into tasks."""
+"""The reader of batch queries. It resolves offsets once, in a process beside the driver, and plans the tasks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class BatchReader(DataSourceReader):
         self._bounds: Bounds | None = None
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Resolve the offsets, and cut them into tasks."""
+        """Resolve the offsets, and divide them among tasks."""
         spare_modules()
         with one_sentence():
             return self._plan()
@@ -68,11 +68,11 @@ class BatchReader(DataSourceReader):
         return plan_tasks(open_source(), snapshot, windows, options, since_ms=since)
 
     def _split_bytes(self, snapshot: LogSnapshot, windows: Mapping[TopicPartition, OffsetWindow]) -> int:  # noqa: ARG002  for others
-        """Return the most bytes of a log that one task reads."""
+        """Return the maximum bytes of a log that one task reads."""
         return self._options.max_split_bytes
 
     def _narrow(self, windows: dict[TopicPartition, OffsetWindow]) -> dict[TopicPartition, OffsetWindow]:
-        """Apply Spark's filters to the windows."""
+        """Restrict the windows to offsets that Spark's filters may let through."""
         bounds = self._bounds
         if bounds is None:
             return windows
@@ -80,14 +80,17 @@ class BatchReader(DataSourceReader):
 
 
 class PushdownBatchReader(BatchReader):
-    """A batch reader that leaves out records excluded by Spark's filters; Spark still checks every row.
+    """A batch reader that does not fetch what Spark's filters exclude; Spark still checks every row.
 
-    Separate, because Spark refuses readers with ``pushFilters`` unless configured, and because it is an option: Spark
-    keeps the tasks of a DataFrame's latest filters, and reads these for its other uses too.
+    This is a class of its own, because Spark refuses readers with ``pushFilters`` if its configuration does not allow
+    pushdown. It is an option, because Spark caches the tasks of a DataFrame's last filters, and uses these tasks for
+    other queries of the same DataFrame too.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Keep filters on topics, partitions, offsets and times; Spark checks all of them as well."""
+        """Use filters on topics, partitions, offsets and timestamps. Return all filters, so that Spark applies them
+        too.
+        """
         self._bounds = bounds_of(filters)
         return filters
 
@@ -100,12 +103,13 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Bounds that include every row that the filters let through: at least those, and Spark checks each row again.
+    """Bounds of the rows that Spark's filters let through. They may include more rows, since Spark checks each row
+    again.
 
-    ``topics`` and ``partitions`` are None for any; a topic starts with all ``beginnings``. Numbers of partitions are
-    also ``first_partition`` up to ``stop_partition``, offsets ``first_offset`` up to ``stop_offset`` (both half-open).
-    ``since_ms`` leaves out parts with only earlier records; later ones have no bound, because records need not be in
-    the order of time.
+    - ``topics`` and ``partitions``: allowed values, None for any. A topic must start with all ``beginnings``.
+    - ``first_partition`` to ``stop_partition``, ``first_offset`` to ``stop_offset``: ranges, their ends exclusive.
+    - ``since_ms``: splits with only earlier records are skipped. Time has no upper bound, because records need not
+      be in order of time.
     """
 
     topics: frozenset[str] | None = None
@@ -118,7 +122,7 @@ class Bounds:
     since_ms: int | None = None
 
     def __and__(self, other: Bounds) -> Bounds:
-        """Intersect both."""
+        """Return bounds of the rows within both."""
         return Bounds(
             topics=_both(self.topics, other.topics),
             beginnings=self.beginnings + other.beginnings,
@@ -131,15 +135,15 @@ class Bounds:
         )
 
     def admits(self, topic: str, partition: int) -> bool:
-        """Return True if a partition may have such rows."""
+        """Return True if a partition may have rows within the bounds."""
         named = self.partitions is None or partition in self.partitions
         of_topic = self.topics is None or topic in self.topics
         begun = all(topic.startswith(beginning) for beginning in self.beginnings)
         return of_topic and begun and named and self.first_partition <= partition < self.stop_partition
 
     def window(self, start: int, stop: int) -> tuple[int, int]:
-        """Return the part of ``start`` up to ``stop`` (half-open) that may have such rows; empty at ``start`` if
-        none.
+        """Return the part of the offsets ``start`` to ``stop`` (exclusive) within the bounds; an empty range if
+        there is none.
         """
         first, last = max(start, self.first_offset), min(stop, self.stop_offset)
         return (first, last) if first < last else (start, start)
@@ -152,8 +156,10 @@ def _both(one: frozenset[_Value] | None, other: frozenset[_Value] | None) -> fro
 
 
 def bounds_of(filters: Iterable[Filter]) -> Bounds:
-    """Combine all ``filters``; ignore those on other columns than topic, partition, offset or timestamp."""
-    # Spark applies every filter again: an unknown one costs time, and no row.
+    """Return the bounds of all ``filters``. Filters on columns other than topic, partition, offset and timestamp are
+    ignored.
+    """
+    # Spark applies every filter again, so an ignored filter costs time but gives no wrong row.
     bounds = Bounds()
     for one in filters:
         match one:
@@ -177,14 +183,14 @@ def bounds_of(filters: Iterable[Filter]) -> Bounds:
 
 
 def _among(column: str, values: Sequence[object]) -> Bounds:
-    """Bound rows with one of ``values``; our columns are never null, so a null matches nothing."""
+    """Bound rows that have one of ``values``. These columns are never null, so a null matches no row."""
     match column:
         case "topic" if topics := _all(values, str):
             return Bounds(topics=frozenset(topics))
         case "partition" if numbers := _all(values, int):
             return Bounds(partitions=frozenset(numbers))
         case "offset" if numbers := _all(values, int):
-            # One window, although the values may be far apart: Spark drops the rows between them.
+            # One range for all values, even if they are far apart: Spark drops the rows between them.
             return Bounds(first_offset=min(numbers), stop_offset=max(numbers) + 1)
         case "timestamp" if times := _all(values, datetime):
             return _from(column, min(times, key=_microseconds), beyond=False)
@@ -193,21 +199,21 @@ def _among(column: str, values: Sequence[object]) -> Bounds:
 
 
 def _from(column: str, value: object, *, beyond: bool) -> Bounds:
-    """Bound rows with ``value`` or more, or only more."""
+    """Bound rows with at least ``value``, or, with ``beyond``, more than ``value``."""
     match column, value:
         case "partition", int():
             return Bounds(first_partition=value + beyond)
         case "offset", int():
             return Bounds(first_offset=value + beyond)
         case "timestamp", datetime():
-            # Records have whole milliseconds: the first one at or after, or only after, the microsecond.
+            # Record timestamps are whole milliseconds: take the first one at (or after) this microsecond.
             return Bounds(since_ms=-(-(_microseconds(value) + beyond) // 1000))
         case _:
             return Bounds()
 
 
 def _upto(column: str, value: object, *, beyond: bool) -> Bounds:
-    """Bound rows with less than ``value``, or also ``value`` itself."""
+    """Bound rows with less than ``value``, or, with ``beyond``, at most ``value``."""
     match column, value:
         case "partition", int():
             return Bounds(stop_partition=value + beyond)
@@ -218,13 +224,13 @@ def _upto(column: str, value: object, *, beyond: bool) -> Bounds:
 
 
 def _all(values: Sequence[object], kind: type[_Value]) -> list[_Value]:
-    """Return the values that are not null, if all are of this kind; else, and if there are none, an empty list."""
+    """Return the values without nulls if all of them are of this type, else an empty list."""
     known = [value for value in values if value is not None]
     of_kind = [value for value in known if isinstance(value, kind)]
     return of_kind if len(of_kind) == len(known) else []
 
 
 def _microseconds(moment: datetime) -> int:
-    """Return the microseconds since 1970. Spark passes an instant with its zone; one without is in UTC."""
+    """Return the microseconds since 1970. Spark passes datetimes with a zone; take one without as UTC."""
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return (aware - _EPOCH) // timedelta(microseconds=1)

@@ -1,4 +1,6 @@
-"""The data source ``tieredstore``. Imports little: Spark imports this in every search for a data source."""
+"""The data source ``tieredstore``. Imports little, because Spark imports this module whenever it searches for data
+sources.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class TieredStoreDataSource(DataSource):
-    """``spark.read.format("tieredstore")`` and ``spark.readStream.format("tieredstore")`` (docs/how-to/spark.md)."""
+    """The Spark format ``tieredstore``, for batch queries and streams; see docs/how-to/spark.md."""
 
     @classmethod
     def name(cls) -> str:
@@ -28,7 +30,7 @@ class TieredStoreDataSource(DataSource):
         return "tieredstore"
 
     def schema(self) -> StructType:
-        """Return the schema of Spark's Kafka source, or the requested columns."""
+        """Return the schema of the requested columns, by default that of Spark's Kafka source."""
         from tieredstore.spark.source.options import columns_of  # noqa: PLC0415
         from tieredstore.spark.source.rows import RowShape  # noqa: PLC0415
 
@@ -37,7 +39,7 @@ class TieredStoreDataSource(DataSource):
             return RowShape(columns_of(self.options)).schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch."""
+        """Return the reader of a batch query."""
         from tieredstore.spark.source.batch import BatchReader, PushdownBatchReader  # noqa: PLC0415
 
         with one_sentence():
@@ -53,18 +55,18 @@ class TieredStoreDataSource(DataSource):
             return StreamReader(self._options(schema, streaming=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002  Spark's signature
-        """Refuse: this format does not write."""
+        """Raise ConfigError: this format only reads."""
         self._refuse_to_write()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802  Spark's name
-        """Refuse: this format does not write."""
+        """Raise ConfigError: this format only reads."""
         self._refuse_to_write()
 
     def _refuse_to_write(self) -> NoReturn:
         with one_sentence():
             raise ConfigError(
-                "the format tieredstore reads only; to write to a topic use Spark's format kafka: the broker stores "
-                "its segments, and `tieredstore upload` those of a log directory"
+                "the format tieredstore only reads; write to a topic by Spark's format kafka: the broker, or "
+                "`tieredstore upload`, then stores the segments"
             )
 
     def _options(self, schema: StructType, *, streaming: bool) -> SourceOptions:
@@ -74,14 +76,14 @@ class TieredStoreDataSource(DataSource):
         options = parse_options(self.options, streaming=streaming)
         if schema != RowShape(options.columns).schema:
             raise ConfigError(
-                "the schema of tieredstore is fixed; leave schema() out, and choose with the option columns"
+                "the schema of tieredstore is fixed: leave out schema(), and choose columns by the option columns"
             )
         return options
 
 
 def is_pushing_down() -> bool:
-    """Return True in the worker that Spark pushes filters down in, which it starts only if its configuration allows
-    that.
+    """Return True in the worker process that pushes filters down; Spark starts it only if its configuration allows
+    pushdown.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return _PUSHDOWN_WORKER in sys.modules or getattr(main, "name", None) == _PUSHDOWN_WORKER

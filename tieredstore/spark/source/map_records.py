@@ -1,4 +1,4 @@
-"""Functions over records that run in the task that fetches and decodes them: the JVM gets only their results."""
+"""User functions over records that run in the task that decodes the records. Only their results reach the JVM."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 _MIB: Final = 1024 * 1024
 _TASK_BYTES: Final = 64 * _MIB, 256 * _MIB
-"""The default bytes of a log per task: at least the first, even for more tasks, and at most the second. A task costs
-Spark some 10 ms of processor time, and none of its records reaches the JVM.
+"""Default bytes of a log per task, at least and at most. A task costs Spark some 10 ms of processor time, and its
+records do not reach the JVM, so it may be larger than a task of the source.
 """
 
 _TASKS_A_CORE: Final = 2
@@ -40,32 +40,33 @@ _numbers: Final = itertools.count(1)
 def map_records(
     spark: SparkSession, function: RecordFunction, schema: StructType | pa.Schema | str, **options: object
 ) -> DataFrame:
-    """Apply ``function`` to the records of each task; return a DataFrame of ``schema``.
+    """Apply ``function`` to the records of each task; return its results as a DataFrame of ``schema``.
 
-    ``options`` are those of the source; booleans and numbers are allowed, and None leaves one out. The function runs in
-    the Python process that fetches and decodes: it is called once per task, with an iterator of Arrow batches with the
-    source's columns (the option ``columns`` selects), and only its results reach the JVM. Losses, isolation and the
-    seam between bucket and broker are the source's; nothing is planned before an action. A retried task passes the same
-    records. Tasks are cut as in the source, but may read 256 MiB if that leaves two for each core, unless
-    ``maxSplitBytes`` is given.
+    The function runs in the Python process that fetches and decodes the records. It is called once per task, with an
+    iterator of Arrow batches, and yields Arrow batches. Only these reach the JVM. It travels to the tasks like Spark's
+    user functions (cloudpickle). A retried task passes the same records.
 
-    The function travels to the tasks like Spark's user functions (cloudpickle); a ``schema`` is Spark's, Arrow's or in
-    Spark's words (``"n long, total double"``). Raise ConfigError for invalid options; a function that yields other
-    columns than the schema's fails its task with a sentence that names them.
+    ``options`` are those of the source, as text, boolean or number; None leaves one out. The option ``columns`` selects
+    the columns of the input. Losses, isolation and the order of bucket and broker are as in the source. Nothing is
+    planned before a Spark action. Tasks are planned as in the source, but may read up to 256 MiB if that leaves two for
+    each core; the option ``maxSplitBytes`` overrides this.
+
+    ``schema`` is Spark's, Arrow's or a DDL text (``"n long, total double"``). Raises ConfigError for invalid options.
+    If the function yields other columns than the schema's, its task fails with a sentence that names them.
     """
     _check_arguments(spark, function)
     mapped = MappedRows(function, schema_of(schema))
     texts = {name: _option_text(value) for name, value in options.items() if value is not None}
     with one_sentence():
         _check_options(parse_options(texts, streaming=False))
-    # A unique name, because Spark rebuilds plans by the name of their source.
+    # Use a unique name, because Spark rebuilds plans by the name of their source.
     source = source_class(mapped, f"{TieredStoreDataSource.name()}_map_{next(_numbers)}", _cores(spark))
     spark.dataSource.register(source)
     return spark.read.format(source.name()).options(**texts).load()
 
 
 def source_class(mapped: MappedRows, name: str, cores: int | None) -> type[TieredStoreDataSource]:
-    """Return a data source whose rows are the function's; Spark pickles it, with the function, by value."""
+    """Return a data source with the function's results as rows. Spark pickles the class by value, with the function."""
 
     class MappedRecords(TieredStoreDataSource):
         @classmethod
@@ -82,7 +83,7 @@ def source_class(mapped: MappedRows, name: str, cores: int | None) -> type[Tiere
                 options = _check_options(parse_options(self.options, streaming=False))
                 return MappedReader(options, mapped, None if is_sized else cores)
 
-    # By value: a class of this module would be looked up by its name, which does not exist at module level.
+    # Make cloudpickle copy the class: by reference it would look for a module-level name, which does not exist.
     MappedRecords.__module__ = "__main__"
     return MappedRecords
 
@@ -90,7 +91,7 @@ def source_class(mapped: MappedRows, name: str, cores: int | None) -> type[Tiere
 class MappedReader(BatchReader):
     """Plans like the source, and yields the function's results for each task's records.
 
-    With ``cores`` tasks are larger than the source's if there is enough for all of them.
+    With ``cores``, tasks are larger than the source's if each core still gets two.
     """
 
     def __init__(self, options: SourceOptions, mapped: MappedRows, cores: int | None = None) -> None:
@@ -112,7 +113,7 @@ class MappedReader(BatchReader):
 
 def _check_options(options: SourceOptions) -> SourceOptions:
     if options.filter_pushdown:
-        # Spark's filters are on the function's columns, not on the records'.
+        # Spark's filters would be on the function's columns, not on those of the records.
         raise ConfigError(
             "the option filterPushdown has no meaning for map_records: filter in the function, or by offsets"
         )
@@ -127,7 +128,7 @@ def _check_arguments(spark: object, function: object) -> None:
 
 
 def _cores(spark: SparkSession) -> int | None:
-    """Return the cluster's parallel tasks, as far as a driver knows; a client of Spark Connect does not."""
+    """Return how many tasks the cluster runs in parallel; None for a client of Spark Connect, which cannot know."""
     try:
         return int(spark.sparkContext.defaultParallelism)
     except PySparkException:

@@ -1,6 +1,6 @@
-"""Options of a query: their declaration, and the values of their texts.
+"""Declarations of query options, and parsers of their texts.
 
-In the JSON, and in the precedence, of Spark's Kafka source.
+JSON formats and precedence are those of Spark's Kafka source.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tieredstore.model import AtTime, Earliest, Latest, Place, Places, TopicPart
 
 _MAX_SHOWN: Final = 80
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
-# No more digits than Java's long has, so that int() never gets a longer text.
+# No more digits than Java's long has. Longer texts never reach int().
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _MEASURE: Final = re.compile(r"([0-9]{1,19})\s*([a-z]*)", re.ASCII)
 
@@ -36,28 +36,28 @@ _Value_co = TypeVar("_Value_co", covariant=True)
 _Word = TypeVar("_Word", bound=str)
 
 Parse: TypeAlias = Callable[[str, str], _Value]
-"""Parses an option's trimmed text; raises ConfigError with name and text if it is invalid."""
+"""Parses the trimmed text of an option. Raises ConfigError with name and text if it is invalid."""
 
 
-@dataclass(frozen=True)  # with slots Python 3.11 cannot instantiate Option[...]
+@dataclass(frozen=True)  # with slots, Python 3.11 cannot instantiate Option[...]
 class Option(Generic[_Value_co]):
-    """One option of a source. The tables of the docs use these, too."""
+    """An option of a source. The tables of the docs are generated from it, too."""
 
     name: str
     parse: Parse[_Value_co]
     default: _Value_co
-    """The value if it is left out."""
+    """The value if the option is absent."""
     doc: str
     shown: str = ""
-    """The default, as the docs show it."""
+    """The default in the tables of the docs."""
     query: Literal["both", "batch", "stream"] = "both"
-    """The kind of query that has it."""
+    """The kind of query that may have the option."""
     kafka: str = ""
-    """The difference from Spark's Kafka source."""
+    """How the option differs from that of Spark's Kafka source."""
 
 
 class OptionTexts:
-    """The options of one query, found by name in any case, like Spark's; errors name them as declared."""
+    """The options of one query. As in Spark, names match in any case; errors spell them as declared."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._texts = {name.lower(): text.strip() for name, text in options.items()}
@@ -71,7 +71,7 @@ class OptionTexts:
         return option.default if text is None else option.parse(option.name, text)
 
     def names_given(self, options: Sequence[Option[object]]) -> list[str]:
-        """Return the names of the given ones, as declared."""
+        """Return the declared names of those ``options`` that the query has."""
         return [option.name for option in options if option in self]
 
 
@@ -83,7 +83,7 @@ def boolean(name: str, text: str) -> bool:
 
 
 def choice(*allowed: _Word) -> Parse[_Word]:
-    """Parse one of a few lower-case words, in any case."""
+    """Return a parser of these lower-case words, in any case."""
 
     def parse(name: str, text: str) -> _Word:
         for word in allowed:
@@ -95,7 +95,7 @@ def choice(*allowed: _Word) -> Parse[_Word]:
 
 
 def whole(low: int, high: int = MAX_INT64) -> Parse[int]:
-    """Parse a whole number in ``low..high`` (inclusive)."""
+    """Return a parser of whole numbers from ``low`` to ``high`` (inclusive)."""
     expected = f"a whole number of {low} or more" + (f", up to {high}" if high < MAX_INT64 else "")
 
     def parse(name: str, text: str) -> int:
@@ -107,7 +107,7 @@ def whole(low: int, high: int = MAX_INT64) -> Parse[int]:
 
 
 def size(name: str, text: str) -> int:
-    """Parse bytes, at least one, in Spark's notation: ``67108864``, ``64m``, ``1gb``."""
+    """Parse a number of bytes, at least one, in Spark's notation: ``67108864``, ``64m``, ``1gb``."""
     measured = _measure(text, _BYTES)
     if not 1 <= measured <= MAX_INT64:
         raise wrong(name, text, "a size of one byte or more such as 67108864, 64m or 1g")
@@ -115,7 +115,9 @@ def size(name: str, text: str) -> int:
 
 
 def interval_ms(name: str, text: str) -> int:
-    """Parse milliseconds in Spark's notation: ``500ms``, ``10s``, ``15m``; without a unit it is milliseconds."""
+    """Parse a time in Spark's notation (``500ms``, ``10s``, ``15m``) to milliseconds. Without a unit it is in
+    milliseconds.
+    """
     measured = _measure(text, _MICROSECONDS)
     if not 0 <= measured // 1000 <= MAX_INT64:
         raise wrong(name, text, "a time such as 500ms, 30s, 15m, 1h or 1d")
@@ -123,7 +125,7 @@ def interval_ms(name: str, text: str) -> int:
 
 
 def _measure(text: str, units: Mapping[str, int]) -> int:
-    """Return the amount in the smallest unit; -1 if invalid."""
+    """Return the amount in the smallest unit, or -1 if the text is invalid."""
     measure = _MEASURE.fullmatch(text.lower())
     return int(measure[1]) * units[measure[2]] if measure and measure[2] in units else -1
 
@@ -136,7 +138,7 @@ def settings_name(name: str, text: str) -> str:
 
 
 def topics(name: str, text: str) -> tuple[str, ...]:
-    """Parse names of topics, separated by commas; repeated ones count once."""
+    """Parse topic names separated by commas; repeated names count once."""
     names = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     if not names:
         raise wrong(name, text, "one topic at least, or several separated by commas")
@@ -146,7 +148,7 @@ def topics(name: str, text: str) -> tuple[str, ...]:
 
 
 def partitions(name: str, text: str) -> tuple[TopicPartition, ...]:
-    """Parse partitions as ``{"topicA":[0,1]}``, in ascending order; repeated ones count once."""
+    """Parse partitions such as ``{"topicA":[0,1]}``; return them sorted. Repeated ones count once."""
     example = '{"topicA":[0,1],"topicB":[0]}'
     named: set[TopicPartition] = set()
     for topic, numbers in _of_topics(name, text, f"JSON such as {example}").items():
@@ -160,7 +162,7 @@ def partitions(name: str, text: str) -> tuple[TopicPartition, ...]:
 
 
 def topic_ids(name: str, text: str) -> Mapping[str, Uuid]:
-    """Parse an id for each topic, as ``{"topicA":"AAAAAAAAQACAAAAAAAAAAA"}``."""
+    """Parse topic ids such as ``{"topicA":"AAAAAAAAQACAAAAAAAAAAA"}``."""
     expected = 'JSON such as {"topicA":"AAAAAAAAQACAAAAAAAAAAA"}'
     ids: dict[str, Uuid] = {}
     for topic, value in _of_topics(name, text, expected).items():
@@ -174,7 +176,7 @@ def topic_ids(name: str, text: str) -> Mapping[str, Uuid]:
 
 
 def columns_among(every: Sequence[str]) -> Parse[frozenset[str]]:
-    """Parse some of ``every`` column, in any case."""
+    """Return a parser of some column names out of ``every``, in any case."""
     known = {name.lower(): name for name in every}
 
     def parse(name: str, text: str) -> frozenset[str]:
@@ -187,8 +189,8 @@ def columns_among(every: Sequence[str]) -> Parse[frozenset[str]]:
 
 
 def wrong(name: str, text: str, expected: str) -> ConfigError:
-    """Return the error for an option with an unexpected text."""
-    return ConfigError(f"the option {name} is {_cut(text)}; expected is {expected}")
+    """Return the error for an option with an invalid text."""
+    return ConfigError(f"the option {name} is {_cut(text)}; expected {expected}")
 
 
 def _cut(text: str) -> str:
@@ -198,8 +200,8 @@ def _cut(text: str) -> str:
 def _check_topic(name: str, topic: str) -> None:
     if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
         raise ConfigError(
-            f"the option {name} has {topic[:_MAX_SHOWN]!r}, which is no topic's name: "
-            "that is up to 249 letters, digits and . _ -"
+            f"the option {name} has {topic[:_MAX_SHOWN]!r}, which is not a topic name: use up to 249 letters, digits "
+            "and . _ -"
         )
 
 
@@ -208,7 +210,7 @@ def _of_topics(name: str, text: str, expected: str) -> dict[str, object]:
     try:
         value = json.loads(text, object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError):
-        # The latter from brackets nested some thousand deep.
+        # json.loads raises RecursionError for brackets nested some thousand deep.
         value = None
     if not isinstance(value, dict):
         raise wrong(name, text, f"{expected}, each name once")
@@ -219,7 +221,7 @@ def _of_topics(name: str, text: str, expected: str) -> dict[str, object]:
 
 
 def _of_partitions(name: str, text: str, low: int, example: str) -> dict[TopicPartition, int]:
-    """Parse a number of ``low`` or more for each partition, as ``{"topicA":{"0":23}}``."""
+    """Parse a number of at least ``low`` for each partition, such as ``{"topicA":{"0":23}}``."""
     chosen: dict[TopicPartition, int] = {}
     expected = f"JSON such as {example}"
     for topic, numbers in _of_topics(name, text, expected).items():
@@ -236,18 +238,18 @@ def _of_partitions(name: str, text: str, low: int, example: str) -> dict[TopicPa
 
 
 def _whole_of(name: str, what: str, number: object, low: int, high: int) -> int:
-    """Return a JSON number, or the number in a text, which Spark accepts too."""
+    """Return a JSON number as int. Also accept a text with a number, as Spark does."""
     if isinstance(number, str) and _WHOLE.fullmatch(number):
         number = int(number)
-    # True is an int in Python, and no number in JSON.
+    # True is an int in Python, but not a number in JSON.
     if isinstance(number, bool) or not isinstance(number, int) or not low <= number <= high:
         shown = str(number)[:_MAX_SHOWN]
-        raise ConfigError(f"the option {name} has {shown!r} for {what}; expected is a whole number of {low} or more")
+        raise ConfigError(f"the option {name} has {shown!r} for {what}; expected a whole number of {low} or more")
     return number
 
 
 def _without_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    # JSON allows repeated names, and the last one would win: of two offsets for a partition one is a mistake.
+    # JSON allows repeated names, and the last one would count. Of two offsets for a partition, one is a mistake.
     fields = dict(pairs)
     if len(fields) < len(pairs):
         raise ValueError
@@ -256,7 +258,7 @@ def _without_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 _EARLIEST: Final = -2
 _ENDS: Final[Mapping[int, Place]] = {_EARLIEST: Earliest(), -1: Latest()}
-"""The numbers of the log's ends among an option's offsets."""
+"""Numbers that stand for the ends of the log among the offsets of an option."""
 
 _OFFSETS_EXAMPLE: Final = '{"topicA":{"0":23,"1":-2}}'
 _TIMES_EXAMPLE: Final = '{"topicA":{"0":1735689600000,"1":1735689600000}}'
@@ -283,27 +285,27 @@ def at_offsets(name: str, text: str) -> Places:
 
 
 Sides: TypeAlias = Sequence[Option[Places | None]]
-"""The options for one side of a window. As in Spark's Kafka source, the first given one counts, and the others are
-ignored.
+"""Options for the start or end of a read. As in Spark's Kafka source, the first one present counts and the others
+are ignored.
 """
 
 
 def starting_places(texts: OptionTexts, options: Sides, *, streaming: bool) -> Places:
-    """Return the start; raise ConfigError for a batch that would start at the end."""
+    """Return the start of a read. Raise ConfigError for a batch query that would start at the end."""
     places = _places(texts, options, Latest() if streaming else Earliest())
     if streaming:
         return places
     if isinstance(places, Latest):
-        raise ConfigError("the option startingOffsets is latest, where a batch has nothing to read; leave it out")
+        raise ConfigError("the option startingOffsets is latest, where a batch query has nothing to read: leave it out")
     _refuse_place(places, Latest(), "startingOffsets has -1, the latest offset,", "nothing to read there")
     return places
 
 
 def ending_places(texts: OptionTexts, options: Sides) -> Places:
-    """Return a batch's end; raise ConfigError for one that would end at the log's beginning."""
+    """Return the end of a batch query. Raise ConfigError if it would end at the log's beginning."""
     places = _places(texts, options, Latest())
     if isinstance(places, Earliest):
-        raise ConfigError("the option endingOffsets is earliest, before which there is nothing to read; leave it out")
+        raise ConfigError("the option endingOffsets is earliest, so there is nothing to read before it: leave it out")
     _refuse_place(places, Earliest(), "endingOffsets has -2, the earliest offset,", "nothing to read before it")
     return places
 
@@ -314,7 +316,7 @@ def _places(texts: OptionTexts, options: Sides, default: Places) -> Places:
 
 
 def check_pair(starting: Places, ending: Places) -> None:
-    """Raise ConfigError if both name partitions and these differ, or if one starts after its end."""
+    """Raise ConfigError if start and end name different partitions, or if the start is after the end."""
     match starting, ending:
         case Mapping(), Mapping() if _are_times(starting) == _are_times(ending):
             suffix = "ByTimestamp" if _are_times(starting) else ""
@@ -338,7 +340,7 @@ def _check_numbers(
         raise ConfigError(f"{one} names {topic}-{partition} and {other} does not: both must name the same partitions")
     for (topic, partition), place in first.items():
         start, end = _number(place), _number(last[topic, partition])
-        # `earliest` and `latest` become offsets only when the log is asked.
+        # `earliest` and `latest` become offsets only when the log is read.
         if start is not None and end is not None and end < start:
             raise ConfigError(
                 f"{topic}-{partition} would start at {start} ({start_name}), after its end at {end} ({end_name})"
@@ -358,7 +360,7 @@ def _number(place: Place) -> int | None:
 def _refuse_place(places: Places, refused: Place, what: str, why: str) -> None:
     for where, place in places.items() if isinstance(places, Mapping) else ():
         if place == refused:
-            raise ConfigError(f"the option {what} for {where[0]}-{where[1]}: a batch has {why}")
+            raise ConfigError(f"the option {what} for {where[0]}-{where[1]}: a batch query has {why}")
 
 
 _CLASSES: Final = {
@@ -380,19 +382,19 @@ _SPELLINGS: Final = re.compile(
 
 
 def java_pattern(name: str, pattern: str) -> str:
-    """Translate Java's ``pattern`` to an expression of Python's ``re`` that matches the same whole names.
+    """Translate a Java regular expression to Python's ``re``, so that it matches the same topic names.
 
-    Raise ConfigError for an empty or invalid one.
+    Raises ConfigError for an empty or invalid pattern.
     """
     if not pattern:
-        raise ConfigError(f"the option {name} is empty; it must match the whole name of a topic, as topic-.*")
+        raise ConfigError(f"the option {name} is empty; it must match whole topic names, such as topic-.*")
     translated = _SPELLINGS.sub(_translate, pattern)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", FutureWarning)  # nested sets, which only Java supports
             re.compile(translated)
     except (re.error, FutureWarning, OverflowError, RecursionError) as error:
-        reason = "it has sets of sets" if isinstance(error, FutureWarning) else str(error)
+        reason = "it has nested sets" if isinstance(error, FutureWarning) else str(error)
         raise _unreadable(pattern, reason) from None
     return translated
 
@@ -404,16 +406,18 @@ def _translate(spelling: re.Match[str]) -> str:
     if kind in ("property", "short"):
         return _class(spelling)
     if kind == "octal":
-        raise _unreadable(spelling.string, f"{spelling[0]} is a character to the one language and a group to the other")
+        raise _unreadable(
+            spelling.string, f"{spelling[0]} is a character in Java but a group in Python, or the reverse"
+        )
     if kind == "inside":
-        raise _unreadable(spelling.string, "it has && of Java's sets")
+        raise _unreadable(spelling.string, "it has a Java set with &&")
     return {"group": "(?P<", "back": f"(?P={spelling['back']})", "end": r"\Z"}.get(kind or "", spelling[0])
 
 
 def _class(spelling: re.Match[str]) -> str:
     name = spelling["property"] or spelling["short"]
     if name not in _CLASSES:
-        raise _unreadable(spelling.string, f"\\p{{{name}}} is not known here")
+        raise _unreadable(spelling.string, f"\\p{{{name}}} is not supported")
     opened = spelling.string[: spelling.start()]
     is_in_set = opened.count("[") - opened.count("\\[") > opened.count("]") - opened.count("\\]")
     return _CLASSES[name] if is_in_set else f"[{_CLASSES[name]}]"

@@ -1,6 +1,6 @@
-"""The options of a query, read and checked before any request.
+"""The options of the format ``tieredstore``. They are checked before any request.
 
-They are those of Spark's Kafka source, ours, and the settings of the store.
+They are options of Spark's Kafka source, options of ours, and settings of the store.
 """
 
 from __future__ import annotations
@@ -50,34 +50,34 @@ from tieredstore.spark.source.trigger_limits import DEFAULT_DELAY_MS, TriggerLim
 _logger: Final = logging.getLogger(__name__)
 
 DEFAULT_SPLIT_BYTES: Final = 64 * 1024 * 1024
-"""The most bytes of a log that a task reads."""
+"""Maximum bytes of a log that one task reads."""
 
 _NO_TIMES_UNDER_0: Final = "times under 0 are an error"
 
 SETTINGS: Final = Option[str | None](
     "settings", settings_name, None,
     "a settings file: an absolute path, or a name in the working directory or among the files that Spark ships "
-    "(`--files`). Each process reads it itself, so its contents never travel",
+    "(`--files`). Each process reads the file itself, so its contents are never sent",
 )  # fmt: skip
 
 _SUBSCRIBE: Final = Option[tuple[str, ...] | None]("subscribe", topics, None, "topics, separated by commas")
 _PATTERN: Final = Option[str | None](
-    "subscribePattern", java_pattern, None, "a Java expression that matches the whole name of a topic",
-    kafka="sets of sets, `&&`, octal characters and a few rare classes are refused",
+    "subscribePattern", java_pattern, None, "a Java regular expression that matches whole topic names",
+    kafka="nested sets, `&&`, octal characters and a few rare classes are refused",
 )  # fmt: skip
 _ASSIGN: Final = Option[tuple[TopicPartition, ...] | None](
     "assign", partitions, None, 'partitions as `{"topicA":[0,1]}`', kafka="a list without partitions is an error"
 )
 _TOPIC_IDS: Final = Option[Mapping[str, Uuid]](
     "topicIds", topic_ids, {},
-    'which life of a topic that was created again, as `{"topicA":"<topic id>"}`', kafka="ours",
+    'which topic to read if several had the same name, as `{"topicA":"<topic id>"}`', kafka="ours",
 )  # fmt: skip
 
 _STARTS: Final[Sides] = (
-    Option("startingTimestamp", at_time, None, "one such time for all partitions", kafka=_NO_TIMES_UNDER_0),
+    Option("startingTimestamp", at_time, None, "one time (ms) for all partitions", kafka=_NO_TIMES_UNDER_0),
     Option(
         "startingOffsetsByTimestamp", at_times, None,
-        '`{"topicA":{"0":1735689600000}}`: the first record of that time (ms) or later', kafka=_NO_TIMES_UNDER_0,
+        '`{"topicA":{"0":1735689600000}}`: the first record with this timestamp (ms) or later', kafka=_NO_TIMES_UNDER_0,
     ),
     Option(
         "startingOffsets", at_offsets, None,
@@ -87,16 +87,16 @@ _STARTS: Final[Sides] = (
 )  # fmt: skip
 _ENDS: Final[Sides] = (
     Option(
-        "endingTimestamp", at_time, None, "one such time for all partitions", query="batch",
-        kafka="refused by a stream; Spark ignores it there",
+        "endingTimestamp", at_time, None, "one time (ms) for all partitions", query="batch",
+        kafka="an error for a stream; Spark ignores it",
     ),
     Option(
         "endingOffsetsByTimestamp", at_times, None,
-        "such times for the end; without such a record, the end of the log", query="batch",
+        "as `startingOffsetsByTimestamp`, for the end; without such a record, the end of the log", query="batch",
         kafka=_NO_TIMES_UNDER_0,
     ),
     Option(
-        "endingOffsets", at_offsets, None, "`latest`, or offsets as above without -2; the end itself is not read",
+        "endingOffsets", at_offsets, None, "`latest`, or offsets as above without -2; exclusive",
         shown="`latest`", query="batch",
     ),
 )  # fmt: skip
@@ -115,27 +115,27 @@ _COLUMNS: Final = Option[frozenset[str] | None](
 _LEVELS: Final[Parse[Isolation]] = choice("read_committed", "read_uncommitted")
 _ISOLATION: Final = Option[Isolation | None](
     "isolationLevel", _LEVELS, None,
-    "or `read_uncommitted`. `kafka.isolation.level` means the same, and must agree if both are given",
+    "`read_committed` or `read_uncommitted`; `kafka.isolation.level` is the same option and must agree if both are set",
     shown="`read_committed`", kafka="its default is Kafka's, `read_uncommitted`",
 )  # fmt: skip
 _ISOLATION_OF_KAFKA: Final = Option[Isolation | None]("kafka.isolation.level", _LEVELS, None, "as isolationLevel")
 _FAIL_ON_DATA_LOSS: Final = Option(
-    "failOnDataLoss", boolean, True, "whether missing offsets are an error that names them, or a warning",
+    "failOnDataLoss", boolean, True, "`true`: missing offsets are an error; `false`: a warning",
     shown="`true`",
 )  # fmt: skip
 _MIN_PARTITIONS: Final = Option[int | None](
-    "minPartitions", whole(1, MAX_INT32), None, "minimum number of tasks, if there is enough to divide",
-    kafka="tasks are always cut by bytes",
+    "minPartitions", whole(1, MAX_INT32), None, "minimum number of tasks, if there are enough batches to divide",
+    kafka="tasks are always limited by bytes too",
 )  # fmt: skip
 _MAX_RECORDS: Final = Option[int | None]("maxRecordsPerPartition", whole(1), None, "maximum offsets per task")
 _FILTER_PUSHDOWN: Final = Option(
     "filterPushdown", boolean, False,
-    "do not fetch records that the query's filters exclude, if Spark's conf allows it: for a DataFrame used once, see "
-    "[above](#read-less)", shown="`false`", query="batch", kafka="ours",
+    "do not fetch records that the query's filters exclude, if Spark's configuration allows it; only for a DataFrame "
+    "used once, see [above](#read-less)", shown="`false`", query="batch", kafka="ours",
 )  # fmt: skip
 _MAX_SPLIT_BYTES: Final = Option(
     "maxSplitBytes", size, DEFAULT_SPLIT_BYTES,
-    "maximum bytes of a log per task, if its batches allow it; sizes as `67108864`, `64m`, `1g`",
+    "approximate maximum bytes of a log per task: `67108864`, `64m`, `1g`",
     shown="`64m`", kafka="ours",
 )  # fmt: skip
 _MAX_OFFSETS: Final = Option[int | None](
@@ -146,16 +146,17 @@ _MIN_OFFSETS: Final = Option[int | None](
     "a batch waits for this many offsets; at most `maxOffsetsPerTrigger`", query="stream", kafka="0 is an error",
 )  # fmt: skip
 _MAX_DELAY: Final = Option(
-    "maxTriggerDelay", interval_ms, DEFAULT_DELAY_MS, "and no longer than this: `500ms`, `30s`, `15m`, `1h`, `1d`",
+    "maxTriggerDelay", interval_ms, DEFAULT_DELAY_MS,
+    "how long a batch waits at most for `minOffsetsPerTrigger`: `500ms`, `30s`, `15m`, `1h`, `1d`",
     shown="`15m`", query="stream",
 )  # fmt: skip
 _MAX_BYTES: Final = Option[int | None](
-    "maxBytesPerTrigger", size, None, "approximate maximum bytes of logs per batch; sizes as above", query="stream",
+    "maxBytesPerTrigger", size, None, "approximate maximum bytes of logs per batch: `64m`, `1g`", query="stream",
     kafka="ours",
 )  # fmt: skip
 
 _SELECTIONS: Final[tuple[Option[object], ...]] = (_SUBSCRIBE, _PATTERN, _ASSIGN)
-"""Exactly one of these is required."""
+"""A query must have exactly one of these."""
 
 _TRIGGERS: Final[tuple[Option[object], ...]] = (_MAX_OFFSETS, _MIN_OFFSETS, _MAX_DELAY, _MAX_BYTES)
 
@@ -168,7 +169,9 @@ OPTIONS: Final[Mapping[str, Sequence[Option[object]]]] = {
     ),
     "The store": (SETTINGS,),
 }  # fmt: skip
-"""All options except the store's and those that begin with ``kafka.``, by headings of ``docs/how-to/spark.md``."""
+"""All options by headings of ``docs/how-to/spark.md``, except the store's settings and those with the prefix
+``kafka.``.
+"""
 
 _NAMES: Final = tuple(option.name for options in OPTIONS.values() for option in options)
 
@@ -178,12 +181,12 @@ WITHOUT_MEANING: Final = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
 )
-"""Options of Spark's Kafka source without effect here; a warning names them."""
+"""Options of Spark's Kafka source that have no effect here; a warning names them."""
 
 _NOT_OURS: Final = {
     "path": "the source has no path: name topics with subscribe, subscribePattern or assign, and the store by settings",
-    "topic": "that is an option for writing: name the topics to read with subscribe",
-    "consumerstrategy": "that is no option of Spark's Kafka source: use subscribe, subscribePattern or assign",
+    "topic": "it is an option for writing: name the topics to read by subscribe",
+    "consumerstrategy": "it is not an option of Spark's Kafka source: use subscribe, subscribePattern or assign",
 }
 
 KAFKA: Final = "kafka."
@@ -196,15 +199,15 @@ REFUSED_OF_KAFKA: Final = {
     "kafka.key.deserializer": "keys are bytes; decode them in the query",
     "kafka.value.deserializer": "values are bytes; decode them in the query",
 }
-"""Spark's Kafka source refuses them too."""
+"""Kafka properties that Spark's Kafka source refuses too, each with the way out."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of one query; frozen and picklable, and its repr shows no secret.
+    """The options of one query. Frozen and picklable; its repr shows no secret.
 
-    ``kafka`` are the properties of the client without ``kafka.``, None for the bucket alone; ``topic_ids`` choose a
-    topic's incarnation. Limits are None if absent.
+    ``kafka`` has the client's properties without the prefix ``kafka.``, or None to read only the bucket. ``topic_ids``
+    choose between topics of one name. Limits are None if absent.
     """
 
     selection: Selection
@@ -225,15 +228,15 @@ class SourceOptions:
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Parse the options of a batch or of a stream, with names in any case.
+    """Parse the options of a batch query or stream; names match in any case.
 
-    Raise ConfigError, one sentence that names the option; warn once of options without effect.
+    Raises a ConfigError of one sentence that names the wrong option. Warns of options without effect.
     """
     properties = store_properties(options)
     texts = OptionTexts(options)
     check_kind_of_query(texts, _ENDS, _TRIGGERS, streaming=streaming)
     given = {name.lower() for name in options}
-    warn_of([name for name in WITHOUT_MEANING if name.lower() in given], "have no meaning here and are not looked at")
+    warn_of([name for name in WITHOUT_MEANING if name.lower() in given], "have no meaning here and are ignored")
     starting = starting_places(texts, _STARTS, streaming=streaming)
     ending = ending_places(texts, _ENDS)
     check_pair(starting, ending)
@@ -262,28 +265,30 @@ def columns_of(
     wanted: Option[frozenset[str] | None] = _COLUMNS,
     every: Sequence[str] = KAFKA_ROWS.columns,
 ) -> tuple[str, ...]:
-    """Return the columns by the options ``wanted`` and ``includeHeaders``, of ``every`` column and in that order.
+    """Return the requested columns of ``every``, in that order, by the option ``wanted``.
 
-    ``includeHeaders`` adds the headers to any columns. Raise ConfigError for unknown columns, and for headers that one
-    option requests and the other refuses.
+    The option ``includeHeaders`` adds the headers. Raises ConfigError for unknown columns, or if ``wanted`` has headers
+    but ``includeHeaders`` is false.
     """
     texts = OptionTexts(options)
     headers, chosen = texts.get(INCLUDE_HEADERS), texts.get(wanted)
     if chosen is None:
         return tuple(name for name in every if headers or name != "headers")
     if "headers" in chosen and headers is False:
-        raise ConfigError("columns has headers and includeHeaders is false: leave includeHeaders out, or the column")
+        raise ConfigError("columns has headers, but includeHeaders is false: leave out includeHeaders or the column")
     return tuple(name for name in every if name in chosen or (headers and name == "headers"))
 
 
 def check_kind_of_query(
     texts: OptionTexts, batch_only: Sequence[Option[object]], stream_only: Sequence[Option[object]], *, streaming: bool
 ) -> None:
-    """Raise ConfigError for a stream with an end, and warn for a batch with options of streams."""
+    """Raise ConfigError for a stream with options of batches. Warn for a batch query with options of streams."""
     if streaming and (ends := texts.names_given(batch_only)):
-        raise ConfigError(f"the option {ends[0]} is for batches: a stream has no end; stop it by trigger(availableNow)")
+        raise ConfigError(
+            f"the option {ends[0]} is for batch queries: a stream has no end; end it by trigger(availableNow)"
+        )
     if not streaming:
-        warn_of(texts.names_given(stream_only), "are for streams, a batch takes no notice of them")
+        warn_of(texts.names_given(stream_only), "are only for streams: this batch query ignores them")
 
 
 def _selection(texts: OptionTexts) -> Selection:
@@ -299,19 +304,17 @@ def _selection(texts: OptionTexts) -> Selection:
 
 
 def _isolation(texts: OptionTexts) -> Isolation:
-    # Under its Kafka name too, so that a job that reads from brokers keeps its options.
+    # Accept Kafka's name too, so that a job that reads from brokers keeps its options.
     ours, kafkas = texts.get(_ISOLATION), texts.get(_ISOLATION_OF_KAFKA)
     if ours is not None and kafkas is not None and ours != kafkas:
-        raise ConfigError(
-            f"isolationLevel is {ours} and {_ISOLATION_OF_KAFKA.name} is {kafkas}: give one of them, or the same twice"
-        )
+        raise ConfigError(f"isolationLevel is {ours}, but {_ISOLATION_OF_KAFKA.name} is {kafkas}: set only one of them")
     return ours or kafkas or DEFAULT_ISOLATION
 
 
 def _trigger_limits(texts: OptionTexts) -> TriggerLimits:
     most, least = texts.get(_MAX_OFFSETS), texts.get(_MIN_OFFSETS)
     if most is not None and least is not None and least > most:
-        raise ConfigError(f"minOffsetsPerTrigger is {least}, which is more than maxOffsetsPerTrigger: {most}")
+        raise ConfigError(f"minOffsetsPerTrigger is {least}, more than maxOffsetsPerTrigger, {most}")
     return TriggerLimits(most, texts.get(_MAX_BYTES), least, texts.get(_MAX_DELAY))
 
 
@@ -323,10 +326,10 @@ def _topic_ids(texts: OptionTexts, selection: Selection) -> Mapping[str, Uuid]:
         case Assign(partitions=assigned):
             selected = {topic for topic, _ in assigned}
         case _:
-            # A pattern's selection is known only after listing the topics.
+            # The topics of a pattern are known only after a listing, so nothing can be checked here.
             selected = set(ids)
     if surplus := sorted(set(ids) - selected):
-        raise ConfigError(f"the option topicIds names {', '.join(surplus)}, which is not among the topics to read")
+        raise ConfigError(f"the option topicIds names {', '.join(surplus)}, not among the topics to read")
     return ids
 
 
@@ -335,11 +338,11 @@ def _kafka(options: Mapping[str, str]) -> tuple[tuple[str, str], ...] | None:
     for name, way_out in REFUSED_OF_KAFKA.items():
         if name in given:
             raise ConfigError(f"the option {name} is not supported: {way_out}")
-    given.pop(_ISOLATION_OF_KAFKA.name, None)  # already read: the client gets the decided level
+    given.pop(_ISOLATION_OF_KAFKA.name, None)  # already read: LogQuery passes the level to the client
     if given and not given.get(BOOTSTRAP_SERVERS, "").strip():
         others = [name for name in given if name != BOOTSTRAP_SERVERS]
-        which = f"{BOOTSTRAP_SERVERS} is missing beside {others[0]}" if others else f"{BOOTSTRAP_SERVERS} is empty"
-        raise ConfigError(f"the option {which}: name the brokers, or leave all kafka.* out to read the bucket alone")
+        which = f"{BOOTSTRAP_SERVERS} is missing, but {others[0]} is set" if others else f"{BOOTSTRAP_SERVERS} is empty"
+        raise ConfigError(f"the option {which}: name the brokers, or leave out all kafka.* to read only the bucket")
     return tuple(sorted((name.removeprefix(KAFKA), text) for name, text in given.items())) if given else None
 
 
@@ -349,11 +352,11 @@ def store_properties(
     also: Sequence[str] = (BOOTSTRAP_SERVERS, _ISOLATION_OF_KAFKA.name),
     not_ours: Mapping[str, str] = _NOT_OURS,
 ) -> dict[str, str]:
-    """Return the settings of the store among the options, without prefix.
+    """Return the store's settings among the options, without their prefix.
 
-    Raise ConfigError for an unknown option: neither of ``own`` nor a setting; ``also`` are others that may be meant,
-    ``not_ours`` gives reasons. Spark passes names in lower case; the ids of key pairs get theirs back from
-    ``encryption.key.pairs``.
+    Raises ConfigError for an option that is neither in ``own`` nor a setting. To suggest a name, the error also looks
+    at ``also``; ``not_ours`` has reasons for some names. Spark passes names in lower case. Ids of key pairs get their
+    case back from ``encryption.key.pairs``.
     """
     given = {name.lower(): text for name, text in options.items()}
     known = {name.lower() for name in own}
@@ -373,14 +376,14 @@ def store_properties(
 
 
 def warn_of(names: list[str], why: str) -> None:
-    """Warn once of all ``names``, if there are any."""
+    """Log one warning about all ``names``, if there are any."""
     if names:
         _logger.warning("the options %s %s", ", ".join(names), why)
 
 
 def _is_setting(name: str, open_names: bool) -> bool:
     if open_names and name.startswith("storage."):
-        return True  # of a user's own store class; the settings as a whole decide
+        return True  # a setting of a user's own store class, which checks it itself
     return is_core_name(name) or name.startswith(tuple(FAMILIES)) or pair_id(name) is not None
 
 
@@ -402,8 +405,8 @@ def _with_pair_ids(properties: Mapping[str, str]) -> dict[str, str]:
     for one in (word.strip() for word in properties.get(PAIRS, "").split(",")):
         if ids.setdefault(one.lower(), one) != one:
             raise ConfigError(
-                f"the key pairs {one} and {ids[one.lower()]} differ in case alone, which names of options do not tell: "
-                "name their files in a settings file"
+                f"the key pairs {one} and {ids[one.lower()]} differ only in case, which Spark's options ignore: name "
+                "their files in a settings file"
             )
     return {_with_pair_id(name, ids): text for name, text in properties.items()}
 

@@ -1,6 +1,6 @@
-"""The rows of the sources: their schemas, and their Arrow form over decoded records without copying values.
+"""The rows of our Spark sources: their schemas, and their conversion from decoded records without copying values.
 
-Or the results of a user's function over records, in the task that decodes them.
+Also the results of a user's function over records, which runs in the task that decodes them.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from tieredstore.kafka.arrow_values import repeat_value, scalar_of
 from tieredstore.spark.source.workers import each_in_one_sentence, one_sentence
 
 HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
-"""The type of a record's headers."""
+"""Type of the column ``headers``."""
 
 OutOfRange: TypeAlias = Literal["fail", "null"]
-"""The policy for a record's time beyond Spark's timestamps, microseconds of 64 bits."""
+"""What to do with a timestamp that Spark cannot hold (64 bits of microseconds)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """The columns of a source in their order, and the decoder's names of those that it provides.
+    """The columns of a source, and the decoder's names for those that it decodes.
 
-    Columns ``of_batch`` are the same in all rows of a batch, and given by the caller; ``counted`` is decoded for the
-    number of rows if no other column is requested.
+    Columns ``of_batch`` have the same value in all rows of a batch, which the caller gives. The decoder reads
+    ``counted`` for the number of rows if no other of its columns is requested.
     """
 
     types: Mapping[str, DataType]
@@ -50,11 +50,11 @@ class RowLayout:
     counted: str
     decoder_names: Mapping[str, str] = field(default_factory=dict[str, str])
     out_of_range_way: str = ""
-    """The error's advice about a time that Spark cannot hold, if there is an option for it."""
+    """Way out in the error for a timestamp that Spark cannot hold, if the source has an option for it."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All columns; ``headers`` only if requested."""
+        """All columns. A query has ``headers`` only if they are requested."""
         return tuple(self.types)
 
 
@@ -95,7 +95,7 @@ MEMQ_ROWS: Final = RowLayout(
 """The columns of a topic of batches."""
 
 COLUMNS: Final = tuple(name for name in KAFKA_ROWS.columns if name != "headers")
-"""The default columns of a topic's query."""
+"""The default columns of a query."""
 
 _ZERO: Final = scalar_of(0, pa.int32())
 _THOUSAND: Final = scalar_of(1000, pa.int64())
@@ -104,14 +104,14 @@ _MOST_MS: Final = ((1 << 63) - 1) // 1000
 
 
 class RowShape:
-    """Converts decoded records into rows of ``columns``, in their order. For one thread; not to be pickled."""
+    """Converts decoded records into rows with ``columns``, in that order. Not thread-safe, not picklable."""
 
     def __init__(
         self, columns: Sequence[str], layout: RowLayout = KAFKA_ROWS, *, out_of_range: OutOfRange = "fail"
     ) -> None:
         types = layout.types
         if not columns or len(set(columns)) < len(columns) or not types.keys() >= set(columns):
-            raise ConfigError(f"columns {', '.join(columns)} are not some of {', '.join(types)}, each once")
+            raise ConfigError(f"columns {', '.join(columns)}: choose from {', '.join(types)}, each at most once")
         self.columns = tuple(columns)
         self.schema = StructType([StructField(name, types[name]) for name in columns])
         self.arrow_schema: pa.Schema = to_arrow_schema(self.schema, timezone="UTC")
@@ -120,15 +120,15 @@ class RowShape:
 
     @property
     def decoder_columns(self) -> tuple[str, ...]:
-        """The columns to decode: at least one, for the number of rows."""
+        """The columns to decode; at least one, to know the number of rows."""
         names = self._layout.decoder_names
         wanted = (names.get(name, name) for name in self.columns if name not in self._layout.of_batch)
         return tuple(wanted) or (self._layout.counted,)
 
     def convert(self, records: pa.RecordBatch, *of_batch: str | int | None) -> pa.RecordBatch:
-        """Return the rows of ``records``, which have at least ``decoder_columns``; keys and values are not copied.
+        """Return rows made of ``records``, which have at least ``decoder_columns``. Keys and values are not copied.
 
-        ``of_batch`` are the values of the layout's columns of that name.
+        ``of_batch`` has the values of the layout's columns ``of_batch``, in order.
         """
         constants = dict(zip(self._layout.of_batch, of_batch, strict=True))
         arrays = [
@@ -153,7 +153,9 @@ class RowShape:
                 return column
 
     def _microseconds(self, milliseconds: pa.Array, kind: pa.DataType) -> pa.Array:
-        """As in Spark's Kafka source, a record without timestamp (-1) is a millisecond before 1970."""
+        """Return timestamps in Spark's type. As in Spark's Kafka source, a record without timestamp (-1) is 1 ms
+        before 1970.
+        """
         if self._out_of_range == "null":
             holds = pc.and_(pc.less_equal(milliseconds, _MOST_MS), pc.greater_equal(milliseconds, -_MOST_MS))
             milliseconds = pc.if_else(holds, milliseconds, pa.scalar(None, milliseconds.type))
@@ -162,12 +164,12 @@ class RowShape:
         except pa.ArrowInvalid as error:
             farthest = max(pc.min_max(milliseconds).as_py().values(), key=abs)
             raise ConfigError(
-                f"a record's timestamp is {farthest} ms, which Spark's timestamps cannot hold; leave the column "
-                f"timestamp out (option columns){self._layout.out_of_range_way}"
+                f"a record's timestamp is {farthest} ms, outside Spark's timestamps; leave out the column timestamp "
+                f"(option columns){self._layout.out_of_range_way}"
             ) from error
 
     def _repeat(self, name: str, value: str | int | None, count: int) -> pa.Array:
-        """Repeat ``value`` in every row: a slice of one array that grows with the largest batch."""
+        """Return a column of ``count`` equal values. It is a slice of one array, which grows with the largest batch."""
         known, constants = self._constants.get(name, (None, None))
         if constants is None or known != value or len(constants) < count:
             constants = repeat_value(value, count, self.arrow_schema.field(name).type)
@@ -176,7 +178,9 @@ class RowShape:
 
 
 def _spark_headers(headers: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return null for a record without headers, like Spark's Kafka source; keys and values are not copied."""
+    """Return headers in Spark's type. As in Spark's Kafka source, records without headers have null. Copies no keys
+    or values.
+    """
     assert isinstance(headers, pa.ListArray)
     assert isinstance(kind, pa.ListType)
     pairs, struct = headers.values, kind.value_type
@@ -184,25 +188,25 @@ def _spark_headers(headers: pa.Array, kind: pa.DataType) -> pa.Array:
     is_null = pc.fill_null(pc.equal(pc.list_value_length(headers), _ZERO), _TRUE)
     fields = [struct.field(0), struct.field(1)]
     typed = pa.StructArray.from_arrays([pairs.field(0), pairs.field(1)], fields=fields)
-    # A mask needs offsets that begin where their memory does, unlike those of a slice.
+    # Arrow accepts a mask only with offsets that begin at the start of their buffer. A slice's do not: copy them.
     offsets = pc.add(headers.offsets, _ZERO) if headers.offset else headers.offsets
     return pa.ListArray.from_arrays(offsets, typed, type=kind, mask=is_null)
 
 
 RecordFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""Takes the records of a task, batch by batch, and returns rows."""
+"""Takes an iterator over the record batches of a task, and returns an iterator over batches of rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class MappedRows:
-    """A function over records, and the schema of its rows. Travels to the tasks like Spark's functions."""
+    """A function over records, and the schema of its rows. Spark pickles it for the tasks."""
 
     function: RecordFunction
     schema: StructType
 
 
 def schema_of(schema: StructType | pa.Schema | str) -> StructType:
-    """Convert to Spark's schema; raise ConfigError if it is invalid."""
+    """Convert a schema to Spark's; raise ConfigError if it is invalid."""
     match schema:
         case StructType():
             return schema
@@ -212,20 +216,21 @@ def schema_of(schema: StructType | pa.Schema | str) -> StructType:
             return from_arrow_schema(schema)
         case _:
             raise ConfigError(
-                f"schema is of the type {type(schema).__name__}; it must be Spark's StructType or words, or a "
+                f"schema is of the type {type(schema).__name__}; it must be Spark's StructType, a DDL text or a "
                 "pyarrow.Schema"
             )
 
 
 def apply_function(rows: Iterator[pa.RecordBatch], mapped: MappedRows | None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows, or the function's results, with exactly the types that Spark wants.
+    """Yield ``rows``, or the function's results if there is one, with exactly the types that Spark wants.
 
-    An error of ours in ``rows`` is one sentence; the function's own has no frame of ours in its traceback.
+    An error of ours in ``rows`` is shown as one sentence. The traceback of an error of the user's function has no
+    frames of this package.
     """
     if mapped is None:
         return each_in_one_sentence(rows)
     result = _Result(rows)
-    # map() and chain() are C code: they leave no frame, neither of the call nor of its results.
+    # map() and chain() are C code, so they leave no frames in tracebacks.
     results = chain(map(mapped.function, (each_in_one_sentence(result.records()),)), (_ENDED,))
     return map(_Shape(mapped.schema).of, chain.from_iterable(map(result.rows, results)))
 
@@ -234,10 +239,10 @@ _ENDED: Final = object()
 
 
 class _Result:
-    """The function's results, checked to cover all records.
+    """The function's results, with a check that they cover all records.
 
-    If the function raises StopIteration, or catches an error of the records, its rows would seem complete. So either
-    raises at the end.
+    If the function raises StopIteration, or catches an error of the records, its rows would seem complete. In both
+    cases this raises an error after the last row.
     """
 
     def __init__(self, records: Iterator[pa.RecordBatch]) -> None:
@@ -246,7 +251,7 @@ class _Result:
         self._is_given = False
 
     def records(self) -> Iterator[pa.RecordBatch]:
-        """Yield the function's input."""
+        """Yield the records for the function, and keep their error."""
         try:
             yield from self._records
         except TieredStoreError as error:
@@ -254,7 +259,7 @@ class _Result:
             raise
 
     def rows(self, result: object) -> Iterator[object]:
-        """Return the rows of a result; raise ConfigError unless it is an iterator.
+        """Return an iterator over a result's rows; raise ConfigError if the result is not an iterator.
 
         At the end, raise an error of the records that the function has caught, or ConfigError if there was no result.
         """
@@ -263,31 +268,31 @@ class _Result:
                 self._is_given = True
                 if isinstance(result, pa.RecordBatch | pa.Table) or not isinstance(result, Iterable):
                     raise ConfigError(
-                        f"the function gives {type(result).__name__}, and has to give an iterator of "
-                        "pyarrow.RecordBatch: have it yield them"
+                        f"the function returned {type(result).__name__}, not an iterator of pyarrow.RecordBatch: let "
+                        "it yield batches"
                     )
                 return iter(cast("Iterable[object]", result))
             if self._error is not None:
                 raise self._error
             if not self._is_given:
                 raise ConfigError(
-                    "the function raised StopIteration, as next() does where there is no batch: give next() a "
-                    "default, or have the function yield"
+                    "the function raised StopIteration, as next() does without a batch: give next() a default, or let "
+                    "the function yield"
                 )
             return iter(())
 
 
 class _Shape:
-    """Gives batches the schema's columns, in its order and of its types."""
+    """Converts batches to the columns and types of a schema."""
 
     def __init__(self, schema: StructType) -> None:
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
 
     def of(self, batch: object) -> pa.RecordBatch:
-        """Convert the batch for Spark; raise ConfigError for other columns, or values of other types."""
+        """Return a batch as Spark needs it; raise ConfigError if its columns or their types do not fit the schema."""
         with one_sentence():
             if not isinstance(batch, pa.RecordBatch):
-                raise ConfigError(f"the function yields {type(batch).__name__}, and has to yield pyarrow.RecordBatch")
+                raise ConfigError(f"the function yielded {type(batch).__name__}, but must yield pyarrow.RecordBatch")
             if batch.schema.equals(self._schema):
                 return batch
             return self._convert(batch)
@@ -296,7 +301,7 @@ class _Shape:
         wanted, given = self._schema.names, batch.schema.names
         if sorted(wanted) != sorted(given):
             raise ConfigError(
-                f"the function yields the columns {', '.join(given)}, and the schema has {', '.join(wanted)}"
+                f"the function yielded the columns {', '.join(given)}, but the schema has {', '.join(wanted)}"
             )
         columns: list[pa.Array] = []
         for column_field in self._schema:
@@ -305,7 +310,7 @@ class _Shape:
                 columns.append(column.cast(column_field.type))
             except pa.ArrowException:
                 raise ConfigError(
-                    f"the function yields {column.type} in the column {column_field.name}, which is not "
+                    f"the function yielded {column.type} in the column {column_field.name}, but the schema has "
                     f"{column_field.type}"
                 ) from None
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
@@ -315,4 +320,4 @@ def _parse_ddl(words: str) -> StructType:
     try:
         return cast("StructType", StructType.fromDDL(words))
     except PySparkException as error:
-        raise ConfigError(f"{excerpt(words)!r} is no schema in Spark's words: {excerpt(error)}") from None
+        raise ConfigError(f"{excerpt(words)!r} is not a Spark schema: {excerpt(error)}") from None

@@ -1,6 +1,6 @@
-"""The origin of the store's settings: a file, options, or both; and the open stores of a process.
+"""Where Spark queries get the store's settings (a file, options, or both), and the open stores of a process.
 
-The source travels to the tasks, the values in the file do not: each process reads it for itself.
+The name of the file is sent to the tasks, but never its contents: each process reads the file itself.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _PATHS: Final = frozenset(name for group in core_groups() for name, _, kind in p
 
 @dataclass(frozen=True, slots=True)
 class StoreSource:
-    """The settings of ``settings_file``, extended and overridden by ``properties``; one of them may be missing.
+    """A store's settings: those of ``settings_file``, overridden by ``properties``. Either may be missing.
 
-    Names of properties are the plugin's, with or without ``rsm.config.``. Its repr shows no value.
+    Names of properties are the plugin's, with or without ``rsm.config.``. The repr shows no values.
     """
 
     settings_file: str | None
@@ -39,19 +39,19 @@ class StoreSource:
 
     @classmethod
     def from_options(cls, settings_file: str | None, properties: Mapping[str, str]) -> StoreSource:
-        """Make it of the option ``settings`` and the store's options; raise ConfigError without either."""
+        """Return the source for the option ``settings`` and the store's options; raise ConfigError without either."""
         if settings_file is None and "storage.backend.class" not in properties:
             raise ConfigError(
-                "nothing names the store: give the option settings, a settings file, or storage.backend.class with the "
+                "no store is named: set the option settings to a settings file, or storage.backend.class and the "
                 "store's other settings"
             )
         return cls(settings_file, tuple(sorted(properties.items())))
 
     def load(self) -> Settings:
-        """Load the settings now, in this process; raise ConfigError for missing or invalid ones.
+        """Load the settings in this process; raise ConfigError for missing or invalid settings.
 
-        The file, and each path among the properties, is absolute, or is looked for in the working directory and then
-        among the files that Spark ships. Paths inside the file start from its folder.
+        The file and paths in ``properties`` are absolute, or relative to the working directory, or among the files that
+        Spark ships (tried in this order). Paths inside the file are relative to its folder.
         """
         given = {
             name: _locate(name, text) for name, text in own_properties(dict(self.properties), "options").texts.items()
@@ -61,8 +61,8 @@ class StoreSource:
         path = _find(self.settings_file)
         if path is None:
             raise ConfigError(
-                f"there is no settings file {self.settings_file}, neither in the working directory "
-                f"{Path.cwd()} nor among the files that Spark ships: give its absolute path, or add it with --files"
+                f"the settings file {self.settings_file} is neither in the working directory {Path.cwd()} nor among "
+                "the files that Spark ships: give its absolute path, or add it by --files"
             )
         return NamedStore(path, tuple(given.items()), f"{path} with options" if given else str(path)).load()
 
@@ -71,7 +71,7 @@ class StoreSource:
 
 
 def store_source(source: StoreLike | StoreSource) -> StoreSource:
-    """Return a source that can travel to tasks, from any form that names a store; raise ConfigError for others."""
+    """Return a picklable source from any form that names a store; raise ConfigError for other forms."""
     if isinstance(source, StoreSource):
         return source
     if isinstance(source, str) and "://" not in source and not Path(source).is_dir():
@@ -79,7 +79,7 @@ def store_source(source: StoreLike | StoreSource) -> StoreSource:
     found = find_store(source)
     named = named_store_of(source) if isinstance(found, Settings) else found
     if named is None:
-        raise ConfigError("settings that were read do not travel to tasks: give their file, URL or mapping")
+        raise ConfigError("loaded settings cannot be sent to tasks: give their file, URL or mapping")
     return StoreSource(None if named.file is None else str(named.file.absolute()), tuple(sorted(named.properties)))
 
 
@@ -91,7 +91,7 @@ def _locate(name: str, text: str) -> str:
 
 
 def _find(text: str) -> Path | None:
-    """Find a file or folder; None if it is nowhere."""
+    """Return the path of a file or folder; None if it does not exist."""
     candidates = itertools.chain([Path(text)], (folder / text for folder in _shipped_files()))
     return next((path for path in candidates if _is_there(path)), None)
 
@@ -100,7 +100,7 @@ def _is_there(path: Path) -> bool:
     try:
         return path.exists()
     except OSError:
-        return True  # but not accessible: opening it raises the reason
+        return True  # it exists but is not accessible: opening it raises the reason
 
 
 def _shipped_files() -> list[Path]:
@@ -111,7 +111,7 @@ def _shipped_files() -> list[Path]:
 
 
 _KEPT: Final = 4
-"""Open stores of one process; one more closes the least recently used."""
+"""Maximum number of open stores in a process; the next one closes the least recently used."""
 
 
 def _close_all(managers: OrderedDict[StoreSource, RemoteStorageManager]) -> None:
@@ -119,14 +119,14 @@ def _close_all(managers: OrderedDict[StoreSource, RemoteStorageManager]) -> None
         managers.popitem()[1].close()
 
 
-# Spark's daemon forks its workers: a child must neither use nor close its parent's resources.
+# Spark's daemon forks its workers. A child must neither use nor close resources of its parent.
 _managers: Final = PerProcess[OrderedDict["StoreSource", RemoteStorageManager]](OrderedDict, _close_all)
 
 
 def manager_of(source: StoreSource) -> RemoteStorageManager:
-    """Return this process's manager of a store, made on first use; the caller must not close it.
+    """Return this process's manager of a store, opened on first use; the caller must not close it.
 
-    For the one thread that runs a task. Settings are read in the process itself, so that no secret of a file travels.
+    Not thread-safe: a process runs one task at a time. It reads the settings file itself, so that no secret is sent.
     """
     managers = _managers.get()
     manager = managers.pop(source, None) or RemoteStorageManager(source.load())

@@ -1,15 +1,16 @@
-"""The stream reader: the state at each trigger, the part to read, and the treatment of data loss.
+"""The stream reader: it finds the logs' ends at each trigger, chooses what to read, and handles data loss.
 
-Kept apart from ``data_source``, its one importer, because Spark imports that in every search for a data source.
+Separate from ``data_source``, its only importer, because Spark imports ``data_source`` whenever it searches for data
+sources.
 
-A checkpoint has the progress of a stream in JSON, with the topics' ids, to notice a re-created topic, and with the
-leader epochs of the last records, to notice an election that truncated a log below::
+A stream's offset in a checkpoint is JSON. Topic ids show that a topic was re-created. Leader epochs of the last records
+show that a new leader has truncated a log::
 
     {"version": 2, "offsets": {"orders": {"0": 17, "1": 4}}, "topicIds": {"orders": "VGVzdFRvcGljSWRlbnRpZg"},
      "epochs": {"orders": {"0": 5}}}
 
-Version 1 has no epochs: none is known then. The first batch has ``initialOffsets`` as well, in the same form. Spark
-keeps a batch's end, and asks again for the start of the first one to repeat it; by then ``latest`` or a time could mean
+Version 1 has no epochs. The end of the first batch has ``initialOffsets`` too, in the same form: Spark stores only the
+ends of batches, and asks again for the start of the first one to repeat it. By then ``latest`` or a time may mean
 another offset.
 """
 
@@ -70,10 +71,10 @@ if TYPE_CHECKING:
     from tieredstore.reading.log_snapshot import LogSnapshot
 
 OnLoss = Callable[[Loss], None]
-"""Called with data loss; it raises if the stream must end."""
+"""Called with each data loss. Raises an error if the stream must end."""
 
 Answers = Mapping[TopicPartition, "EpochEnd"]
-"""The broker's ends of the epochs of positions."""
+"""The broker's end offset of the leader epoch at each position."""
 
 _VERSION: Final = 2
 _EPOCHS: Final = "epochs"
@@ -81,7 +82,7 @@ _INITIAL: Final = "initialOffsets"
 
 
 def _partition_of(text: str) -> int:
-    """Parse the one spelling of each number, with no more digits than the greatest."""
+    """Parse a partition number. Only its shortest spelling is valid."""
     if not _PARTITION.fullmatch(text):
         raise ValueError("a partition's number is expected")
     return int(text)
@@ -100,13 +101,13 @@ _Numbers: TypeAlias = dict[str, dict[_Partition, Annotated[int, Strict(), Field(
 
 
 _ABSENT: Final[_Numbers] = {}
-"""An absent field; like defaults, it is not validated."""
+"""An absent field. Pydantic does not validate defaults."""
 
 
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class _Stored:
-    """The content of a checkpoint, of all versions."""
+    """The JSON of an offset in a checkpoint, of all versions."""
 
     version: Annotated[int, Strict(), Field(ge=1, le=_VERSION)]
     offsets: _Numbers
@@ -121,10 +122,10 @@ _NO_ANSWERS: Final[Answers] = {}
 
 @dataclass(frozen=True, slots=True)
 class StreamOffsets:
-    """The next offset to read of each partition, and the id of each topic in ``offsets``.
+    """The next offset to read of each partition, and the ids of their topics.
 
-    ``initial`` is the stream's start, while at most one batch has been read; None later. ``epochs`` are the known
-    leader epochs of the records before the offsets.
+    ``initial`` is the start of the stream until its second batch, then None. ``epochs`` are known leader epochs of the
+    records before the offsets.
     """
 
     offsets: Mapping[TopicPartition, int]
@@ -134,14 +135,14 @@ class StreamOffsets:
 
     @classmethod
     def at(cls, offsets: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogBounds]) -> StreamOffsets:
-        """Make it of these offsets in these logs."""
+        """Return these offsets with the topic ids and epochs of the logs."""
         known = {where: logs[where].epoch_before(offset) for where, offset in offsets.items()}
         epochs = {where: epoch for where, epoch in known.items() if epoch is not None}
         return cls(dict(offsets), {where[0]: logs[where].topic_id for where in offsets}, epochs=epochs)
 
     @classmethod
     def from_json(cls, value: object) -> StreamOffsets:
-        """Invert :meth:`to_json`; raise ConfigError for anything else, such as another source's checkpoint."""
+        """Parse :meth:`to_json`; raise ConfigError for anything else, such as another source's checkpoint."""
         try:
             stored = _STORED.validate_python(value)
         except ValidationError as error:
@@ -150,42 +151,44 @@ class StreamOffsets:
         offsets, epochs = _by_partition(stored.offsets), _by_partition(stored.epochs)
         initial = None if stored.initialOffsets is _ABSENT else _by_partition(stored.initialOffsets)
         if (stored.epochs is _ABSENT) != (stored.version == 1):
-            raise _foreign(f"version 1 has no {_EPOCHS}, and later ones do")
+            raise _foreign(f"only versions after 1 have {_EPOCHS}")
         if stored.topicIds.keys() != {topic for topic, _ in offsets}:
-            raise _foreign("their topicIds are not of the topics that they name")
+            raise _foreign("topicIds and offsets name different topics")
         if not epochs.keys() | (initial or {}).keys() <= offsets.keys():
-            raise _foreign(f"their {_EPOCHS} or {_INITIAL} are of other partitions")
+            raise _foreign(f"{_EPOCHS} or {_INITIAL} name other partitions than offsets")
         return cls(offsets, stored.topicIds, initial, epochs)
 
     def to_json(self) -> dict[str, object]:
-        """Return the same text for the same offsets, however they were found: Spark compares texts to detect news."""
+        """Return the JSON for a checkpoint. Equal offsets give equal texts: Spark compares texts to see whether
+        anything is new.
+        """
         ids = {topic: str(topic_id) for topic, topic_id in sorted(self.topic_ids.items())}
         fields: dict[str, object] = {"version": _VERSION, "offsets": _by_topic(self.offsets), "topicIds": ids}
         fields |= {_EPOCHS: _by_topic(self.epochs)}
         return fields if self.initial is None else fields | {_INITIAL: _by_topic(self.initial)}
 
     def as_initial(self) -> StreamOffsets:
-        """Return the same as a stream's start."""
+        """Return these offsets as the start of a stream."""
         return replace(self, initial=self.offsets)
 
     def is_at(self, other: StreamOffsets) -> bool:
-        """Return True if a stream at this position has nothing to read up to the other."""
+        """Return True if there is nothing to read between these offsets and ``other``."""
         return self.offsets == other.offsets and self.topic_ids == other.topic_ids
 
     def with_ends(self, ends: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogBounds]) -> StreamOffsets:
         """Advance to ``ends`` in ``logs``.
 
-        Partitions without an end are unchanged, including absent ones: if one comes back, it continues where it was. A
-        re-created topic's old state is dropped.
+        Partitions without an end keep their offset, even if they no longer exist: if one comes back, it continues
+        there. Offsets of a re-created topic's predecessor are dropped.
         """
         moved = StreamOffsets.at(ends, logs)
         derived, now = _derived_ids(logs), moved.topic_ids
         stay = {where: at for where, at in self.offsets.items() if self._has_id(where[0], now, derived)}
         kept = {topic: self.topic_ids[topic] for topic, _ in stay}
-        # A real id reveals a re-created topic later, so a derived one never replaces it.
+        # Only a real topic id reveals a re-created topic later, so a derived id never replaces it.
         ids = {**kept, **{topic: own for topic, own in now.items() if topic not in kept or own != derived.get(topic)}}
-        # The first batch ends here, and keeps its start; after the second that is not needed. If nothing was read the
-        # known state stays, so that equal offsets are the same text.
+        # The end of the first batch keeps the stream's start; later ends do not need it. If nothing was read in a
+        # partition, keep its epoch too, so that equal offsets give equal texts.
         is_same = {where for where, at in stay.items() if moved.offsets.get(where, at) == at}
         epochs = {**moved.epochs, **{where: epoch for where, epoch in self.epochs.items() if where in is_same}}
         epochs = {where: epoch for where, epoch in epochs.items() if where not in is_same or where in self.epochs}
@@ -194,7 +197,7 @@ class StreamOffsets:
 
     @property
     def positions(self) -> dict[TopicPartition, Position]:
-        """The offsets with their epochs."""
+        """The offsets with their leader epochs."""
         return {where: Position(offset, self.epochs.get(where)) for where, offset in self.offsets.items()}
 
     def begins(
@@ -204,11 +207,11 @@ class StreamOffsets:
         answers: Answers = _NO_ANSWERS,
         stale: Collection[TopicPartition] = (),
     ) -> dict[TopicPartition, int]:
-        """Return the next offset of each of ``logs``, between its earliest offset and its end.
+        """Return the next offset of each log, between its earliest offset and its end.
 
-        New partitions begin at their earliest offset, and so do those of a re-created topic. ``on_loss`` gets
-        unreadable offsets, and those that an election removed after they were read. Partitions in ``stale`` are not
-        read yet.
+        New partitions, and those of a re-created topic, begin at their earliest offset. ``on_loss`` gets unreadable
+        offsets, and offsets that were read before a new leader removed them. Known partitions in ``stale`` are left
+        out.
         """
         self._tell_of_gone(logs, on_loss)
         self._tell_of_other_ids(logs, on_loss)
@@ -225,14 +228,14 @@ class StreamOffsets:
         on_loss: OnLoss,
         answers: Answers = _NO_ANSWERS,
     ) -> Windows:
-        """Return the part of ``logs`` from here to ``end``; ``on_loss`` gets offsets that no longer exist.
+        """Return the offsets to read from here to ``end``. ``on_loss`` gets offsets that no longer exist.
 
-        The logs may be later than those in which ``end`` was found: for a batch repeated after a restart.
+        ``logs`` may be newer than those in which ``end`` was found, if Spark repeats a batch after a restart.
         """
         if self.is_at(end):
             return {}
         if end.initial is not None:
-            # The epochs at its end are no earlier than those at its start.
+            # Use the epochs of the end: they are no earlier than those of the start.
             begun = StreamOffsets(end.initial, end.topic_ids, epochs=end.epochs)
             return begun.windows_to(replace(end, initial=None), logs, on_loss)
         windows: Windows = {}
@@ -257,7 +260,7 @@ class StreamOffsets:
         return _agree(ids.get(topic, own), own, derived.get(topic))
 
     def _known(self, where: TopicPartition, topic_id: Uuid, derived: Uuid | None) -> int | None:
-        """Return the progress in this incarnation of the topic; None if it was not read."""
+        """Return the next offset of a partition in the topic with this id; None if nothing of it was read."""
         own = self.topic_ids.get(where[0])
         return self.offsets.get(where) if own is not None and _agree(own, topic_id, derived) else None
 
@@ -268,8 +271,8 @@ class StreamOffsets:
     def _begin(self, where: TopicPartition, log: LogBounds, on_loss: OnLoss, answer: EpochEnd | None) -> int:
         known = self._known(where, log.topic_id, log.derived_id)
         if known is None:
-            # A partition added to a topic begins at 0; if not, retention was faster than the stream. A re-created topic
-            # is reported elsewhere, once for all of its partitions.
+            # A new partition of a topic begins at 0; if it does not, retention was faster than the stream. A re-created
+            # topic is reported elsewhere, once for all its partitions.
             if log.earliest and _agree(self.topic_ids.get(where[0], log.topic_id), log.topic_id, log.derived_id):
                 on_loss(BeginsLate(where, log.earliest))
             return log.earliest
@@ -301,13 +304,13 @@ def _derived_ids(logs: Mapping[TopicPartition, LogBounds]) -> dict[str, Uuid | N
 
 
 def _agree(one: Uuid, other: Uuid, derived: Uuid | None) -> bool:
-    """Return True if two ids may be of one incarnation of their topic."""
+    """Return True if two ids may be of the same topic."""
     return not TopicId.of(one, derived).contradicts(TopicId.of(other, derived))
 
 
 def _foreign(reason: str) -> ConfigError:
     return ConfigError(
-        f"the checkpoint's offsets are not of this source ({reason}): give the query a checkpointLocation of its own"
+        f"this source did not write the checkpoint's offsets ({reason}): give the query a checkpointLocation of its own"
     )
 
 
@@ -325,16 +328,18 @@ def _by_partition(offsets: _Numbers) -> dict[TopicPartition, int]:
 _logger: Final = logging.getLogger(__name__)
 
 _FRESH_S: Final = 1.0
-"""Without a trigger interval Spark asks a hundred times a second for news, and a listing costs money."""
+"""Minimum age before a new listing. Without a trigger interval, Spark asks a hundred times a second, and listings
+cost money.
+"""
 
 Json = dict[str, object]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the selected partitions from trigger to trigger.
+    """Reads the selected partitions trigger by trigger.
 
-    One process beside the driver plans; tasks get this object as well, and only read with it. The bucket is listed at
-    most once a second. ``clock`` returns monotonic seconds.
+    A process beside the driver plans. Tasks get this object too, but only call ``read``. The bucket is listed at most
+    once a second. ``clock`` returns monotonic seconds.
     """
 
     def __init__(self, options: SourceOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -351,7 +356,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamReader, (self._options,)
 
     def initialOffset(self) -> Json:  # noqa: N802 - Spark's name, as the others are
-        """Return the start of a new stream, by ``startingOffsets`` and its variants."""
+        """Return the start of a new stream, by ``startingOffsets`` or its variants."""
         with one_sentence():
             snapshot = self._logs.current()
             if self._target is not None:
@@ -365,23 +370,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return StreamOffsets.at(begins, snapshot.logs).as_initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return a placeholder for the limits of the options; the engine passes it back with each trigger with
-        limits.
-        """
+        """Return a placeholder for the limits in the options; Spark passes it to ``latestOffset``."""
         return self._limits.as_read_limit()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
-        """Return the end of the batch that begins at ``start``; ``start`` itself if there is nothing to read yet."""
+        """Return the end of the batch that begins at ``start``, or ``start`` if there is nothing to read."""
         with one_sentence():
             return self._latest(start, limit)
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802
-        """Return the last known ends of all logs, for the query's progress; makes no request."""
+        """Return the last known ends of all logs, for Spark's progress reports. Makes no request."""
         last = self._logs.last
         return None if last is None else _ends(last).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the ends up to which this run reads."""
+        """Fix the offsets up to which this run reads."""
         with one_sentence():
             snapshot = self._logs.current()
             ends = {where: (log.end, log.end) for where, log in snapshot.logs.items()}
@@ -389,9 +392,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._target = _ends(snapshot)
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """Return the tasks of a batch: one that :meth:`latestOffset` has just found, or one to be repeated."""
+        """Return the tasks of the batch that :meth:`latestOffset` has just found, or of an earlier batch that Spark
+        repeats.
+        """
         with one_sentence():
-            # The snapshot that chose the batch's end: a newer one costs a listing without a use.
+            # Use the snapshot that gave the batch's end; a newer one would cost a listing for nothing.
             snapshot = self._logs.last or self._logs.current()
             first, last = StreamOffsets.from_json(start), StreamOffsets.from_json(end)
             windows = first.windows_to(last, snapshot.logs, self._losses.accept, self._logs.epoch_ends(first.positions))
@@ -402,7 +407,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return each_in_one_sentence(read_task(partition, self._options))
 
     def commit(self, end: Json) -> None:
-        """Do nothing: the progress is in Spark's checkpoint alone."""
+        """Do nothing: only Spark's checkpoint records progress."""
 
     def stop(self) -> None:
         """Close the connection to the broker, and drop cached state."""
@@ -417,17 +422,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         windows = self._within_reach(snapshot, begins)
         limits = self._limits.under(limit)
         waiting = sum(stop - first for first, stop in windows.values())
-        # A run up to a target reads what is present, and nothing more will come.
+        # A run with a fixed end reads what is present; waiting would bring nothing more.
         if self._target is None and self._delay.has_to_wait(limits, waiting):
             return start
         reached = read.with_ends(limits.admit(windows, snapshot.bytes_between), snapshot.logs)
         return start if reached.is_at(read) else reached.to_json()
 
     def _look_for_absent(self, snapshot: LogSnapshot, read: StreamOffsets, *, ends: bool) -> None:
-        """At the start, judge named topics that neither exist nor are in the checkpoint: perhaps a misspelt name.
+        """On the first call, check that the named topics exist or are in the checkpoint: a name may be misspelled.
 
-        A run that ends would succeed without any of its rows; one that continues waits, because topics may be created
-        later. A topic in the checkpoint that no longer exists is a loss, and judged as one.
+        A run that ends raises the error, because it would succeed without reading them. A continuous stream logs a
+        warning and waits, because topics may be created later. A topic in the checkpoint that no longer exists is a
+        data loss.
         """
         if self._has_looked:
             return
@@ -437,11 +443,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except ResourceNotFoundError as error:
             if ends:
                 raise
-            _logger.warning("%s; the stream waits until it is there", error)
+            _logger.warning("%s; the stream waits for it", error)
         self._has_looked = True
 
     def _within_reach(self, snapshot: LogSnapshot, begins: Mapping[TopicPartition, int]) -> Windows:
-        """Return the readable range of the partitions that this run reads."""
+        """Return the readable offsets of each partition, up to the run's fixed end if it has one."""
         target, windows = self._target, Windows()
         for where, begin in begins.items():
             log = snapshot.logs[where]
@@ -454,7 +460,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _but(selection: Selection, known: Collection[TopicPartition]) -> Selection:
-    """Return the part of ``selection`` beyond the ``known`` partitions."""
+    """Return the part of ``selection`` that names no ``known`` topic or partition."""
     match selection:
         case Subscribe(topics=topics):
             known_topics = {topic for topic, _ in known}

@@ -1,4 +1,4 @@
-"""One Spark task: a split of the bucket, or of the broker's log."""
+"""A Spark task: it reads one split, of the bucket or of the broker's log."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def plan_tasks(
     *,
     since_ms: int | None = None,
 ) -> list[InputPartition]:
-    """Return the tasks that read the windows, each offset in exactly one, cut by ``maxSplitBytes`` and related options.
+    """Return tasks that read each offset of the windows once. ``maxSplitBytes`` and related options limit their size.
 
-    Raise DataLossError by ``failOnDataLoss`` for offsets that exist nowhere.
+    Raises DataLossError, if ``failOnDataLoss`` says so, for offsets that no longer exist.
     """
     limits = SplitLimits(options.max_split_bytes, options.max_records_per_partition, options.min_partitions, since_ms)
     splits = plan_windows(source, snapshot, windows, query_of(options), limits)
@@ -51,19 +51,19 @@ def plan_tasks(
 
 
 def read_task(task: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task; no batch of Arrow is empty. A task of neither kind has none.
+    """Yield the rows of a task as Arrow batches, none of them empty.
 
-    The settings of the store and the size of a batch bound memory, not the size of the task. Raise DataLossError for
-    records deleted since planning, unless ``failOnDataLoss`` is false: then it is logged.
+    Memory is limited by the store's settings and the size of a batch, whatever the size of the task. If records were
+    deleted after planning, raise DataLossError, or log it if ``failOnDataLoss`` is false.
     """
     spare_modules()
-    # Spark adds its own partition if there are none.
+    # Without any task of ours, Spark runs one with a partition of its own.
     return _rows(task.split, options) if isinstance(task, SplitTask) else iter(())
 
 
 def _rows(split: WindowSplit, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     shape = RowShape(options.columns)
-    # The store's settings are read only for a split of the bucket, or if the broker has deleted it by now.
+    # The store is opened only for a split of the bucket, or if the broker has deleted the records of its split.
     open_source = partial(manager_of, options.store)
     with TopicReader(open_source, query_of(options), ReadSettings(columns=shape.decoder_columns)) as reader:
         for records in reader.read_split(split):
@@ -84,7 +84,7 @@ _OPTIONS: Final = QueryWords(
 
 
 def query_of(options: SourceOptions) -> LogQuery:
-    """Return the query of bucket and broker by the options; raise ConfigError for an invalid timeout."""
+    """Return the query that the options describe; raise ConfigError for an invalid timeout."""
     return LogQuery(
         options.selection,
         isolation=options.isolation,

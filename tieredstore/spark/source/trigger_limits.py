@@ -1,4 +1,4 @@
-"""The part of the waiting offsets that a trigger takes, and its wait for more."""
+"""How much of the unread offsets a trigger reads, and how long it waits for more."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from tieredstore.model import TopicPartition
 from tieredstore.partitions.log import OffsetWindow
 
 Windows = dict[TopicPartition, OffsetWindow]
-"""The offsets to read of each partition."""
+"""Offsets to read, by partition."""
 
 DEFAULT_DELAY_MS: Final = 15 * 60 * 1000
-"""The ``maxTriggerDelay`` of a limit without one."""
+"""Default of ``maxTriggerDelay``."""
 
 BytesBetween = Callable[[TopicPartition, int, int], int]
-"""The approximate size of a partition's offsets (half-open); it never falls when the range grows."""
+"""Returns the approximate bytes of a partition's offsets from a start to an end (exclusive). Never shrinks if the
+range grows.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
-    """The limits of one trigger; None if absent. Offsets count, even those without a record."""
+    """The limits of one trigger, each None if absent. They count offsets, also those without a record."""
 
     max_offsets: int | None = None
     max_bytes: int | None = None
@@ -34,9 +36,10 @@ class TriggerLimits:
     max_delay_ms: int = DEFAULT_DELAY_MS
 
     def as_read_limit(self) -> ReadLimit:
-        """Return the engine's form of these limits; it has none for several at once, and the first one represents all.
+        """Return the first of these limits as Spark's ReadLimit, which cannot express several.
 
-        No limit is as many rows as possible: ``ReadAllAvailable`` is left to ``Trigger.Once``, see :func:`is_once`.
+        Without a limit, return the maximum number of rows: ``ReadAllAvailable`` is reserved for ``Trigger.Once``, see
+        :func:`is_once`.
         """
         if self.max_offsets is not None:
             return ReadMaxRows(self.max_offsets)
@@ -47,9 +50,10 @@ class TriggerLimits:
         return ReadMaxRows(MAX_OFFSET)
 
     def under(self, limit: ReadLimit) -> TriggerLimits:
-        """Return the limits of a trigger with the engine's ``limit``: these if it passes their own form back.
+        """Return the limits of a trigger for which Spark passes ``limit``. If it is that of ``as_read_limit``, return
+        this object.
 
-        Raise ConfigError for a limit without a meaning for logs.
+        Raises ConfigError for a kind of limit that has no meaning for logs.
         """
         if limit == self.as_read_limit():
             return self
@@ -63,14 +67,14 @@ class TriggerLimits:
             case ReadMinRows(min_rows=count):
                 return TriggerLimits(min_offsets=count, max_delay_ms=self.max_delay_ms)
             case _:
-                raise ConfigError(f"a topic cannot be read by {type(limit).__name__}: it has offsets and bytes")
+                raise ConfigError(f"{type(limit).__name__} has no meaning for a topic: limit offsets or bytes")
 
     def admit(self, windows: Windows, bytes_between: BytesBetween) -> dict[TopicPartition, int]:
-        """Return the end of each of ``windows`` for this trigger.
+        """Return the end of each window for this trigger.
 
-        Each gets a share of the limit in proportion to its size, and at least one offset: a small partition does not
-        wait for a large one, and the stream always progresses. So more than the limit is read only if one offset is
-        more than a partition's share.
+        Each window gets a part of the limit in proportion to its size, and at least one offset. A small partition then
+        never waits for a large one, and the stream always progresses. The trigger exceeds the limit only if a
+        partition's part is less than one offset.
         """
         ends = {where: stop for where, (_, stop) in windows.items()}
         if self.max_offsets is not None:
@@ -78,7 +82,7 @@ class TriggerLimits:
             for where, share in shares(waiting, self.max_offsets).items():
                 ends[where] = windows[where][0] + share
         if self.max_bytes is not None:
-            # Within the remaining limit of offsets: both apply at once.
+            # Apply both limits: the bytes within the ends by offsets.
             ends = _within_bytes(
                 {where: (windows[where][0], ends[where]) for where in ends}, self.max_bytes, bytes_between
             )
@@ -86,19 +90,20 @@ class TriggerLimits:
 
 
 def is_once(limit: ReadLimit) -> bool:
-    """Return True if the trigger of ``limit`` is ``Trigger.Once``, for which the engine passes its own limit, not ours.
-
-    It gives a source no other sign of that trigger.
+    """Return True if the trigger is ``Trigger.Once``. Spark then passes its own limit, not ours, and gives no other
+    sign.
     """
     return isinstance(limit, ReadAllAvailable)
 
 
 def shares(waiting: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
-    """Split ``limit``, or everything waiting, in proportion to ``waiting``: at least 1 each."""
+    """Divide ``limit`` in proportion to ``waiting``, at least 1 each. Return ``waiting`` itself if it is within the
+    limit.
+    """
     if sum(waiting.values()) <= limit:
         return dict(waiting)
     rest = dict(waiting)
-    # Their excess is taken from the others, more of which may then fall below one.
+    # Giving 1 to small partitions leaves less for the others, so more of them may fall below 1.
     while small := _below_one(rest, limit):
         limit -= len(small)
         for where in small:
@@ -107,23 +112,23 @@ def shares(waiting: Mapping[TopicPartition, int], limit: int) -> dict[TopicParti
 
 
 def _below_one(waiting: Mapping[TopicPartition, int], limit: int) -> list[TopicPartition]:
-    """Return those whose share of the limit is less than one offset."""
+    """Return the partitions whose part of the limit is less than one offset."""
     total = sum(waiting.values())
     return [where for where, size in waiting.items() if size * limit < total]
 
 
 def _in_proportion(waiting: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
-    """Divide all of ``limit``; remainders go to those that lose most."""
+    """Divide all of ``limit``. Remainders go to the partitions that lose most by rounding."""
     total = sum(waiting.values())
     parts = {where: divmod(limit * size, total) for where, size in waiting.items()}
     left = limit - sum(whole for whole, _ in parts.values())
-    # By name if equal, so that the same windows always get the same ends.
+    # Break ties by name, so that the same windows always get the same ends.
     favoured = set(sorted(parts, key=lambda where: (-parts[where][1], where))[:left])
     return {where: whole + (where in favoured) for where, (whole, _) in parts.items()}
 
 
 class TriggerDelay:
-    """Lets a trigger wait for ``min_offsets``, at most ``max_delay_ms`` after the one before.
+    """Makes a trigger wait for ``min_offsets``, but at most ``max_delay_ms`` after the trigger before it.
 
     The first trigger with something to read does not wait. ``clock`` returns monotonic seconds. Not thread-safe.
     """
@@ -133,9 +138,9 @@ class TriggerDelay:
         self._last: float | None = None
 
     def has_to_wait(self, limits: TriggerLimits, waiting: int) -> bool:
-        """Return True if ``waiting`` offsets are too few yet; otherwise this is the trigger to wait after.
+        """Return True if ``waiting`` offsets are too few yet. Otherwise start the delay anew.
 
-        Nothing is no trigger: records that come after the delay are read at once.
+        If nothing is waiting, the delay goes on: records that come after it are read at once.
         """
         if not waiting:
             return False
@@ -159,9 +164,9 @@ def _within_bytes(windows: Windows, limit: int, bytes_between: BytesBetween) -> 
 
 
 def _last_within(where: TopicPartition, window: tuple[int, int], limit: int, bytes_between: BytesBetween) -> int:
-    """Return the greatest end in ``window`` with at most ``limit`` bytes before it, at least one offset on."""
+    """Return the greatest end in ``window`` with at most ``limit`` bytes before it, but at least one offset."""
     start, stop = window
-    # By bisection: a size is arithmetic on known segments, and does not fall as the range grows.
+    # Bisect: sizes are computed from known segments without requests, and never shrink as the range grows.
     fits, ahead = min(start + 1, stop), stop
     while fits < ahead:
         middle = (fits + ahead + 1) // 2

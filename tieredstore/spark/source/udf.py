@@ -1,4 +1,4 @@
-"""Decoding of the caller's own bytes, or of named segments."""
+"""Spark functions that decode logs or record batches of the caller, or named segments of a store."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
     from tieredstore.remote.stores import StoreLike
 
-# The type stubs of Arrow's functions are partial.
+# The type stubs of Arrow's functions are incomplete.
 
 _arrow_udf: Final[Callable[..., Callable[[Column | str], Column]]] = getattr(functions, "arrow_udf")  # noqa: B009  Spark tells no types of it
 
 RECORD_COLUMNS: Final = tuple(name for name in COLUMNS if name not in ("topic", "partition"))
-"""The columns that record batches alone provide, except headers."""
+"""The columns that a record batch itself provides, except headers."""
 
 _Batches: TypeAlias = Iterator[pa.RecordBatch]
 
@@ -61,22 +61,23 @@ def decode_segments(
 ) -> DataFrame:
     """Return a row for each record of the segments in ``df``, with ``columns`` (``headers`` may be one of them).
 
-    With a ``function``, return its results over the records as a DataFrame of ``schema``, as in ``map_records``: it
-    runs in the task that decodes, and the JVM gets only its rows.
+    With ``function`` and ``schema``, return the function's results instead, as in ``map_records``: it runs in the task
+    that decodes, and only its rows reach the JVM.
 
-    ``df`` has either the bytes of logs in a binary column ``content``, as from ``spark.read.format("binaryFile")``;
-    topic and partition come from a column ``path`` that ends as a broker's does (``<topic>-<partition>/<base
-    offset>.log``), and are null without it. Or it names segments of the store of ``source``: in a text column
-    ``segment`` by the path of their objects, or in ``topic``, ``topic_id``, ``partition``, ``base_offset`` and
-    ``segment_id``, as in ``tieredstore ls -p all --json``.
+    ``df`` has one of these columns:
+
+    - a binary column ``content``, logs, as from ``spark.read.format("binaryFile")``. Topic and partition come from a
+      column ``path`` that ends as a broker's does (``<topic>-<partition>/<base offset>.log``), and are null without it.
+    - a text column ``segment`` with paths of segment objects in the store of ``source``
+    - ``topic``, ``topic_id``, ``partition``, ``base_offset`` and ``segment_id`` of ``tieredstore ls -p all --json``;
+      they name segments of the store of ``source``
 
     ``isolation`` is ``read_committed`` by default for segments of a store. A log alone does not show which of its
-    transactions were aborted, so its bytes can be read by ``read_uncommitted`` only. A task holds one batch of ``df``
-    and a few MiB; one task decodes each log or segment, so have as many partitions as wanted tasks. Raise ConfigError
-    for invalid arguments; tasks fail with BatchCorruptError, SegmentNotFoundError or another error that names the
-    segment. Rows are in the order of ``df``, those of a segment by offset.
+    transactions were aborted, so ``content`` can only be read with ``read_uncommitted``.
 
-    Six parameters, all except ``df`` by name: each is an independent option.
+    One task decodes each log or segment, so give ``df`` as many partitions as you want tasks. A task holds one batch of
+    ``df`` and a few MiB. Rows are in the order of ``df``, and by offset within a segment. Raises ConfigError for
+    invalid arguments. Tasks fail with BatchCorruptError, SegmentNotFoundError or another error that names the segment.
     """
     shape = RowShape(columns)
     mapped = _map_with(function, schema)
@@ -84,7 +85,7 @@ def decode_segments(
     if _has(df.schema, CONTENT, BinaryType()):
         if isolation not in (None, "read_uncommitted"):
             raise ConfigError(
-                "the bytes of a log do not tell which of its transactions were aborted: read them with "
+                "a log alone does not show which of its transactions were aborted: read it with "
                 "isolation='read_uncommitted', or name segments of a store instead"
             )
         return df.mapInArrow(_log_task(shape.columns, mapped), result)
@@ -92,10 +93,10 @@ def decode_segments(
     if not by_path and not set(PARTS) <= set(df.columns):
         raise ConfigError(
             f"decode_segments needs a binary column {CONTENT}, a text column {PATH}, or the columns "
-            f"{', '.join(PARTS)}; there are {', '.join(df.columns)}"
+            f"{', '.join(PARTS)}; the DataFrame has {', '.join(df.columns)}"
         )
     store = store_source(source)
-    store.load()  # reports its faults here rather than in a task
+    store.load()  # report wrong settings here, not in a task
     reading = ReadSettings(columns=shape.decoder_columns, isolation=isolation or DEFAULT_ISOLATION)
     return df.mapInArrow(_segment_task(store, shape.columns, reading, by_path, mapped), result)
 
@@ -105,22 +106,23 @@ def decode_batches(
 ) -> Column:
     """Return an array of the records in ``col``, a binary column of consecutive whole record batches.
 
-    Each record is a struct of ``columns`` (``headers`` may be one of them), in the order of the log: control records
-    are left out, those of aborted transactions are not. Null stays null, no bytes are an empty array. A damaged batch
-    fails the task with BatchCorruptError, or with ``on_corrupt="null"`` its row is null. Offsets ascend within a value.
+    Each record is a struct of ``columns`` (``headers`` may be one of them), in the order of the log. Control records
+    are left out, but not records of aborted transactions. Null stays null, and empty bytes are an empty array. A
+    corrupt batch fails the task with BatchCorruptError; with ``on_corrupt="null"`` its row is null. Offsets ascend
+    within a value.
     """
     if on_corrupt not in ("fail", "null"):
         raise ConfigError(f"on_corrupt is {on_corrupt!r}; it must be fail or null")
     unknown = [name for name in columns if name in ("topic", "partition")]
     if unknown:
-        raise ConfigError(f"record batches do not tell their {' and '.join(unknown)}: leave that out of columns")
+        raise ConfigError(f"record batches do not contain {' and '.join(unknown)}: leave it out of columns")
     shape = RowShape(columns)
     return _arrow_udf(_array_task(shape.columns, on_corrupt), ArrayType(shape.schema))(col)
 
 
 def _map_with(function: RecordFunction | None, schema: StructType | pa.Schema | str | None) -> MappedRows | None:
     if (function is None) != (schema is None):
-        raise ConfigError("function and schema belong together: give both, or none")
+        raise ConfigError("function and schema belong together: give both or none")
     return None if function is None or schema is None else MappedRows(function, schema_of(schema))
 
 
@@ -149,7 +151,7 @@ def _array_task(columns: tuple[str, ...], on_corrupt: OnCorrupt) -> Callable[[It
     def decode_batches(arrays: Iterator[pa.Array]) -> Iterator[pa.Array]:
         return each_in_one_sentence(BatchArrays(RowShape(columns), on_corrupt, _place).convert(arrays))
 
-    # Spark recognizes the kind of function by them.
+    # Spark recognizes the kind of function by its annotations.
     decode_batches.__annotations__.update({"arrays": Iterator[pa.Array], "return": Iterator[pa.Array]})
     return decode_batches
 
@@ -166,16 +168,16 @@ def _has(schema: StructType, name: str, kind: object) -> bool:
 OnCorrupt: TypeAlias = Literal["fail", "null"]
 
 _ENOUGH_BYTES: Final = 4 * 1024 * 1024
-"""Decoded bytes after which the values so far are yielded."""
+"""Number of decoded bytes after which results are passed on."""
 
 _MOST_BYTES: Final = 1024 * 1024 * 1024
-"""The limit of one decoded value: Spark holds it in one piece, of at most 2 GiB."""
+"""Maximum bytes of one decoded value. Spark holds it in one piece of at most 2 GiB."""
 
 
 class BatchArrays:
-    """Decodes binary arrays, each value of whole record batches, to arrays of lists of records. For one thread.
+    """Decodes binary arrays of record batches to arrays of lists of records. A null stays null. Not thread-safe.
 
-    ``place`` names a row, for errors. A null stays null.
+    ``place`` names a row for errors.
     """
 
     def __init__(self, shape: RowShape, on_corrupt: OnCorrupt, place: Callable[[int], str]) -> None:
@@ -186,7 +188,7 @@ class BatchArrays:
         self._row = 0
 
     def convert(self, arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:
-        """Yield as many lists as there are values, in arrays of a few MiB; more only if one value decodes to more."""
+        """Yield a list per value, in arrays of a few MiB; an array is larger only if one value decodes to more."""
         for array in arrays:
             decoded: list[pa.RecordBatch] = []
             counts: list[int | None] = []
@@ -218,12 +220,12 @@ class BatchArrays:
         collected: list[pa.RecordBatch] = []
         left = _MOST_BYTES
         for batch in self._decoder.decode([content]):
-            # Counted during decoding: a few stored bytes may expand to very many.
+            # Count while decoding: a few stored bytes may expand to very many.
             left -= _size([batch])
             if left < 0:
                 raise ConfigError(
-                    f"{self._place(row)} decodes to over {_MOST_BYTES} bytes, too many for one value; decode_segments "
-                    "gives a row for each record instead"
+                    f"{self._place(row)} decodes to over {_MOST_BYTES} bytes, too many for one value: use "
+                    "decode_segments, which gives a row for each record"
                 )
             collected.append(batch)
         return collected
@@ -253,7 +255,7 @@ def _size(batches: Sequence[pa.RecordBatch]) -> int:
 
 
 CONTENT: Final = "content"
-"""The column with the bytes of a log, named as in Spark's ``binaryFile``."""
+"""The column with a log's bytes, named as in Spark's ``binaryFile``."""
 
 LOG_PATH: Final = "path"
 
@@ -263,7 +265,9 @@ _BASE_OFFSET_SIZE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class LogName:
-    """The parts of a log's path; None each if it is not ``<topic>-<partition>/<base offset>.log``."""
+    """The path of a log and its parts. The parts are None if the path is not ``<topic>-<partition>/<base
+    offset>.log``.
+    """
 
     path: str | None = None
     topic: str | None = None
@@ -272,7 +276,7 @@ class LogName:
 
     @classmethod
     def of(cls, path: str | None) -> LogName:
-        """Parse the path of a broker's file."""
+        """Parse the path of a broker's log file."""
         name = None if path is None else _PATH_OF_BROKER.search(path)
         if name is None or int(name[2]) > MAX_INT32:
             return cls(path)
@@ -283,7 +287,7 @@ class LogName:
 
 
 def rows_of_logs(batches: Iterable[pa.RecordBatch], shape: RowShape) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of all records; a null log has none. BatchCorruptError names the log's path."""
+    """Yield the rows of all records; a null log has none. Raise a BatchCorruptError that names the log's path."""
     decoder = RecordDecoder(shape.decoder_columns)
     for batch in batches:
         for content, name in _logs(batch):
@@ -296,7 +300,7 @@ def rows_of_logs(batches: Iterable[pa.RecordBatch], shape: RowShape) -> Iterator
 
 
 def _logs(batch: pa.RecordBatch) -> Iterator[tuple[memoryview, LogName]]:
-    """Yield the logs of one batch, not copied."""
+    """Yield the logs of one batch without copying them."""
     contents = batch.column(CONTENT)
     paths = batch.column(LOG_PATH) if LOG_PATH in batch.schema.names else [None] * len(contents)
     for content, path in zip(contents, paths, strict=True):
@@ -306,14 +310,14 @@ def _logs(batch: pa.RecordBatch) -> Iterator[tuple[memoryview, LogName]]:
 
 
 def _check_beginning(name: LogName, content: memoryview) -> None:
-    """Refuse a log under another one's name: its rows would have another partition."""
+    """Raise BatchCorruptError for a log with another log's name: its rows would get a wrong partition."""
     if name.base_offset is None or len(content) < _BASE_OFFSET_SIZE:
         return
     first = int.from_bytes(content[:_BASE_OFFSET_SIZE], "big", signed=True)
     # It may begin later: compaction removes a log's first records and keeps its name.
     if first < name.base_offset:
         raise BatchCorruptError(
-            f"its first record batch begins at offset {first}, before the {name.base_offset} of its name"
+            f"its first record batch begins at offset {first}, but its name says {name.base_offset}"
         )
 
 
@@ -321,15 +325,15 @@ PATH: Final = "segment"
 """The column with the path of a segment's objects."""
 
 PARTS: Final = ("topic", "topic_id", "partition", "base_offset", "segment_id")
-"""The columns that name a segment instead, as in ``tieredstore ls -p all --json``."""
+"""The columns that name a segment without its path, as in ``tieredstore ls -p all --json``."""
 
 _PATH_PARTS: Final = 3
 _LINEAGES: Final = 16
 
 
 def segment_keys(batches: Iterable[pa.RecordBatch], by_path: bool, prefix: str = "") -> Iterator[ObjectKey]:
-    """Yield the segments of the rows; raise ConfigError for a row without one. ``prefix`` is that of the store's
-    keys.
+    """Yield the segments that the rows name; raise ConfigError for a row that names none. ``prefix`` is the store's
+    key prefix.
     """
     for batch in batches:
         if by_path:
@@ -342,7 +346,7 @@ def segment_keys(batches: Iterable[pa.RecordBatch], by_path: bool, prefix: str =
 def key_of_path(path: str | None, prefix: str = "") -> ObjectKey:
     """Parse a path ``<topic>-<topicId>/<partition>/<start offset>-<segmentId>``, with or without a suffix.
 
-    Folders may precede it: then it is an object's path, with the key ``prefix``.
+    It may be a whole key with the store's key prefix and folders before this path.
     """
     parts = (path or "").split("/")
     if len(parts) > _PATH_PARTS:
@@ -353,8 +357,8 @@ def key_of_path(path: str | None, prefix: str = "") -> ObjectKey:
     key = parse_key("", object_key("", last, Suffix.MANIFEST))
     if key is None:
         raise ConfigError(
-            f"{path!r} in the column {PATH} is no segment: <topic>-<topicId>/<partition>/<start offset, 20 digits>-"
-            "<segmentId> is expected"
+            f"{path!r} in the column {PATH} is not a segment; expected <topic>-<topicId>/<partition>/<start offset, 20 "
+            "digits>-<segmentId>"
         )
     return key
 
@@ -367,16 +371,16 @@ def _key_of_parts(parts: Sequence[Any]) -> ObjectKey:
     where = TopicIdPartition(Uuid.parse(named["topic_id"]), named["topic"], int(named["partition"]))
     segment_id = RemoteLogSegmentId(where, Uuid.parse(named["segment_id"]))
     start_offset = int(named["base_offset"])
-    main_path(segment_id, start_offset)  # raises if it is invalid
+    main_path(segment_id, start_offset)  # raises an error if it is invalid
     return ObjectKey(segment_id, start_offset, Suffix.MANIFEST)
 
 
 class StoredSegments:
-    """Reads single segments. For one thread.
+    """Reads single segments. Not thread-safe.
 
-    With ``read_uncommitted`` all of a segment's records are in its log: requests for its manifest and its chunks. With
-    ``read_committed`` the outcome of its transactions may be in later segments: its partition is listed, once for
-    adjacent segments of a partition.
+    With ``read_uncommitted``, this reads only the segment's manifest and chunks. With ``read_committed``, later
+    segments may have the outcome of its transactions, so the partition is listed too. Adjacent segments of a partition
+    share a listing.
     """
 
     def __init__(self, source: SegmentSource, settings: ReadSettings) -> None:
@@ -385,7 +389,7 @@ class StoredSegments:
         self._lineage = lru_cache(_LINEAGES)(self._load_lineage)
 
     def rows(self, keys: Iterable[ObjectKey], shape: RowShape) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the segments, one after the other; errors name the segment."""
+        """Yield the rows of the segments, one after the other. Errors name the segment."""
         for key in keys:
             where = key.segment_id.topic_id_partition
             with self.read(key) as read:
@@ -395,8 +399,9 @@ class StoredSegments:
     def read(self, key: ObjectKey) -> PartitionRead:
         """Read one segment. Raise SegmentNotFoundError if it has no manifest.
 
-        With ``read_committed`` the read ends at the first undecided transaction, like a consumer's. Raise ConfigError
-        for a segment with offsets of an abandoned leader epoch, because the outcome of their transactions is unknown.
+        With ``read_committed``, reading ends at the first undecided transaction, as a consumer's does. Raises
+        ConfigError for a segment with offsets of an abandoned leader epoch: the outcome of their transactions is
+        unknown.
         """
         segment = self._load(key)
         stop = segment.end_offset + 1
@@ -411,7 +416,7 @@ class StoredSegments:
         try:
             manifest = store.head(object_key(self._source.layout.prefix, path, Suffix.MANIFEST))
         except ObjectNotFoundError:
-            raise SegmentNotFoundError(f"there is no segment {path}: the store holds no manifest of it") from None
+            raise SegmentNotFoundError(f"segment {path} does not exist: the store has no manifest of it") from None
         objects = SegmentObjects(key.segment_id, key.start_offset, ((Suffix.MANIFEST, manifest),), path)
         return describe_segment(self._source, load_segment(store, objects, self._source.manifest_rules))
 

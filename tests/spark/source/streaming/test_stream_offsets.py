@@ -153,7 +153,9 @@ GOOD: dict[str, Any] = {"version": 1, "offsets": {"t": {"0": 1}}, "topicIds": {"
     ],
 )
 def test_a_checkpoint_of_something_else_is_one_sentence(value: object) -> None:
-    with pytest.raises(ConfigError, match=r"^the checkpoint's offsets .*checkpointLocation of its own$") as error:
+    with pytest.raises(
+        ConfigError, match=r"^this source did not write the checkpoint's offsets .*checkpointLocation of its own$"
+    ) as error:
         StreamOffsets.from_json(value)
     assert len(str(error.value)) < 300
 

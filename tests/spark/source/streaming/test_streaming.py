@@ -79,7 +79,7 @@ def test_a_new_partition_and_a_new_topic_begin_at_their_beginning(bucket: Bucket
 
 
 def waits_told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [message for message in caplog.messages if "the stream waits until it is there" in message]
+    return [message for message in caplog.messages if "the stream waits for it" in message]
 
 
 def test_a_topic_that_is_not_there_yet_is_waited_for(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:

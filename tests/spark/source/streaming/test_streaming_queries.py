@@ -149,6 +149,6 @@ def test_a_checkpoint_of_another_source_is_a_sentence(spark: SparkSession, bucke
     text = offsets.read_text().splitlines()
     offsets.write_text("\n".join([*text[:-1], '{"orders":{"0":10}}']))
     (tmp_path / "checkpoint" / "offsets" / ".0.crc").unlink()
-    with pytest.raises(StreamingQueryException, match="the checkpoint's offsets are not of this source") as error:
+    with pytest.raises(StreamingQueryException, match="this source did not write the checkpoint's offsets") as error:
         run.to_the_end()
     assert "Traceback" not in str(error.value)

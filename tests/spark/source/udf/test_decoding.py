@@ -154,7 +154,7 @@ def test_a_log_that_ends_within_a_batch_fails() -> None:
 
 
 def test_a_log_under_another_ones_name_fails() -> None:
-    with pytest.raises(BatchCorruptError, match="begins at offset 10, before the 11 of its name"):
+    with pytest.raises(BatchCorruptError, match="begins at offset 10, but its name says 11"):
         raw_rows([BATCH], path=["t-0/00000000000000000011.log"])
 
 
@@ -267,7 +267,7 @@ def test_a_segment_that_another_one_covers_is_still_read(topic: StoredTopic) -> 
 def test_a_segment_that_is_not_there_is_named(topic: StoredTopic) -> None:
     topic.copy_plain(0, 10)
     topic.manager.delete_log_segment_data(topic.copied[0])
-    with pytest.raises(SegmentNotFoundError, match=f"no segment {main_path(topic.copied[0].remote_log_segment_id, 0)}"):
+    with pytest.raises(SegmentNotFoundError, match=f"segment {main_path(topic.copied[0].remote_log_segment_id, 0)}"):
         offsets(topic, topic.copied[0])
 
 
@@ -297,7 +297,7 @@ def test_a_prefix_that_is_no_folder_is_part_of_an_objects_path_only() -> None:
 
 @pytest.mark.parametrize("path", [None, "", "orders", PATH[:-1], PATH + ".txt", PATH.partition("/")[2]])
 def test_what_is_no_path_of_a_segment_is_said_so(path: str | None) -> None:
-    with pytest.raises(ConfigError, match="in the column segment is no segment"):
+    with pytest.raises(ConfigError, match="in the column segment is not a segment"):
         key_of_path(path)
 
 

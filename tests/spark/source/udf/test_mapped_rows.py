@@ -66,9 +66,9 @@ def test_rows_pass_as_they_are_or_in_the_types_of_the_schema() -> None:
 @pytest.mark.parametrize(
     ("batch", "sentence"),
     [
-        (7, "yields int"),
-        (pa.RecordBatch.from_pydict({"m": [1]}), "yields the columns m, and the schema has n"),
-        (pa.RecordBatch.from_pydict({"n": ["x"]}), "yields string in the column n"),
+        (7, "yielded int"),
+        (pa.RecordBatch.from_pydict({"m": [1]}), "yielded the columns m, but the schema has n"),
+        (pa.RecordBatch.from_pydict({"n": ["x"]}), "yielded string in the column n"),
     ],
 )
 def test_what_is_not_of_the_schema_is_one_sentence(batch: Any, sentence: str) -> None:
@@ -78,7 +78,7 @@ def test_what_is_not_of_the_schema_is_one_sentence(batch: Any, sentence: str) ->
 
 @pytest.mark.parametrize(
     ("result", "sentence"),
-    [(None, "gives NoneType, and has to give an iterator"), (ROWS, "gives RecordBatch"), (5, "gives int")],
+    [(None, "returned NoneType, not an iterator"), (ROWS, "returned RecordBatch"), (5, "returned int")],
 )
 def test_what_has_no_rows_is_one_sentence(result: Any, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
