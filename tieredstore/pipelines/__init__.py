@@ -37,7 +37,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # The table of commands needs none of these, and every `tieredstore --help` reads it.
+    # Import on first use: every `tieredstore --help` imports this package, but needs none of these modules.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with Extra("a pipeline", "kafka"):

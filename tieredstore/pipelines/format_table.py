@@ -44,7 +44,9 @@ class FormatKind:
     magic: bytes = b""
     """First bytes of such files, if distinctive."""
     read: Callable[[BinaryIO, BinaryIO | None], Iterator[pa.RecordBatch]] | None = None
-    """Reads records from a file and its sidecar. None for text, which ``read_output`` assumes if nothing else fits."""
+    """Reads records from a file and its sidecar. None for text: ``read_output`` takes a file for text if no
+    ``magic`` fits.
+    """
     sidecar_of: str = ""
     """Suffix of the format's files, if each has a sidecar."""
     fields: tuple[str, ...] = tuple(ENVELOPE.names)
@@ -135,10 +137,10 @@ def format_of(own: PipelineSettings, schemas: Schemas | None = None) -> Format:
 def read_output(
     file: BinaryIO, name: str, *, sidecar: BinaryIO | None = None, delimiter: bytes = b"\n"
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a file in any format of pipelines. ``name`` is for errors.
+    """Yield the records of a file that a pipeline wrote, in any format. ``name`` is for errors.
 
-    Without its ``sidecar``, a text file gives only values. With an empty delimiter too, it gives the whole file as one
-    value. Raises CorruptDataError for a truncated file or an unknown format.
+    A text file without its ``sidecar`` gives only values. If its delimiter is empty too, the whole file is one value.
+    Raises CorruptDataError for a truncated file or an unknown format.
     """
     start = file.read(4)
     file.seek(0)

@@ -1,6 +1,6 @@
 """The table of parsers: how settings make each parser, its own settings, and Secor's class names for it.
 
-To add a parser, add its class and a row of ``PARSERS``. A group that the row names declares its own settings.
+To add a parser, add its class and a row of ``PARSERS``. If it has settings of its own, the row names their group.
 """
 
 from __future__ import annotations
@@ -265,8 +265,8 @@ def parser_of(own: PipelineSettings, schemas: Schemas | None = None) -> Parser:
 
 
 def field_prefix_of(own: PipelineSettings) -> str:
-    """Return the prefix of directories by a field. The default is made of the field's name and differs from its
-    column's.
+    """Return the prefix of directories by a field. The default is the field's name and ``=``, after ``by_`` if files
+    have a column of that name.
     """
     split = own.of_parser(SplitSettings)
     if split.field_prefix is not None:
@@ -275,7 +275,9 @@ def field_prefix_of(own: PipelineSettings) -> str:
 
 
 def partition_names(own: PipelineSettings) -> dict[str, str]:
-    """Return the names that readers take from paths (``dt`` of ``dt=``), in lower case, each with its property."""
+    """Return the names that readers take from directories (``dt`` of ``dt=``), in lower case, each with its
+    property.
+    """
     kind, filing = kind_of(own), own.filing
     if kind is OWN_PARSER:
         return {}

@@ -49,7 +49,7 @@ class Filed:
         self.codes.append(-1)
 
     def put_aside_strays(self) -> None:
-        """Mark rows as bad if their directory is outside the topic's."""
+        """Mark rows as bad if their directory would be outside the topic's directory."""
         strays = {code for code, directory in enumerate(self.directories) if not is_path(directory)}
         for row, code in enumerate(self.codes if strays else ()):
             if code in strays:
@@ -79,10 +79,9 @@ class Parser(ABC):
         """Return the directories of the records, relative to the topic's directory."""
 
     def period(self, directory: str) -> tuple[str, int] | None:  # noqa: ARG002  for those that file by time
-        """Return the directory that is finalized as a whole, and the end of its period in ms since the epoch.
+        """Return the directory to mark as complete, and the end of its period in ms since the epoch.
 
-        The directory is the given one or one above it. Return None for a directory without a period, which is never
-        finalized.
+        It is ``directory`` itself or one above it. Return None for a directory without a period: it is never marked.
         """
         return None
 
@@ -102,8 +101,8 @@ class MessageParser(Parser):
     ) -> Sequence[tuple[str, str]]:
         """Return the directories of a message, outermost first, as pairs of a prefix such as ``dt=`` and a text.
 
-        The texts are escaped, so that a message cannot choose another path. For a message that cannot be filed, raise
-        BadMessageError, or let ValueError, KeyError, TypeError and the like pass.
+        The texts are escaped, so that a message cannot choose another path. If a message cannot be filed, raise
+        BadMessageError; ValueError, KeyError, TypeError and the like have the same effect.
         """
 
     def file(self, records: pa.RecordBatch) -> Filed:
@@ -236,7 +235,7 @@ class FieldParser(Parser):
         return filed
 
     def period(self, directory: str) -> tuple[str, int] | None:
-        """Return the directory and the end of its period, which the part below the field's directory gives."""
+        """Return the directory and the end of its period. The part below the field's directory gives the period."""
         ends_ms = self.directories.end_ms(directory.partition("/")[2])
         return None if ends_ms is None else (directory, ends_ms)
 
@@ -261,9 +260,7 @@ class FieldParser(Parser):
 
 
 def runs_of(numbers: Any) -> Iterator[tuple[Any, int]]:
-    """Yield each run of equal adjacent numbers in a column, with its length. Runs are few, since most numbers
-    repeat.
-    """
+    """Yield each run of equal adjacent numbers in a column, with its length. Most numbers repeat, so runs are few."""
     if len(numbers):
         runs = pc.run_end_encode(numbers)
         ends = cast("list[int]", runs.run_ends.to_pylist())

@@ -32,7 +32,7 @@ ENVELOPE: Final[Any] = pa.schema(
         pa.field("headers", pa.list_(_HEADER)),
     ]
 )
-"""Columns of Kafka records as Spark's Kafka source names them. Formats write these unless they decode values."""
+"""Columns of Kafka records, named as in Spark's Kafka source. Files have these columns unless values are decoded."""
 
 DECODED: Final = "decoded"
 """Column that holds decoded values in memory; never written to a file."""
@@ -59,7 +59,9 @@ _STREAM_ENDINGS: Final = {"none": "", "gzip": ".gz", "zstd": ".zst"}
 
 
 class FileWriter(ABC):
-    """Writes one file; in some formats also a sidecar, a second file with the fields that the format cannot hold."""
+    """Writes one file. For some formats it also writes a sidecar, a second file for fields that the format cannot
+    hold.
+    """
 
     @abstractmethod
     def write(self, rows: pa.RecordBatch) -> None:
@@ -89,7 +91,7 @@ class Format(ABC):
     def writes_forward(self) -> bool:
         """True if the writers only append, and neither seek nor read back.
 
-        Such a file is uploaded while it is written. Other formats write a temporary file first.
+        Then a file is uploaded while it is written. Otherwise it is written to a temporary file first.
         """
         return False
 
@@ -154,7 +156,7 @@ class GroupedFile(FileWriter):
         self.append(rows, rows if "value" in rows.schema.names else None)
 
     def append(self, rows: pa.RecordBatch, records: pa.RecordBatch | None) -> None:
-        """Append rows decoded from ``records``. Groups also end by the bytes of those records."""
+        """Append rows that were decoded from ``records``. Bytes of ``records`` also decide where groups end."""
         for group in self._groups.add(rows, records):
             self.put(group)
 

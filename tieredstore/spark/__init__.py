@@ -37,9 +37,9 @@ __all__ = [
 def register(spark: SparkSession) -> None:
     """Register the data sources ``tieredstore``, ``memq`` and those of plug-ins in a Spark session.
 
-    Spark finds them by itself only if the package was installed from a wheel, and on some clusters not even then. In
-    any case the Python of Spark's workers must have ``tieredstore[spark]``, else this raises ConfigError. Set
-    ``PYSPARK_PYTHON`` to that Python before the session begins.
+    Spark finds them by itself only if the package was installed from a wheel, and on some clusters not even then. The
+    Python of Spark's workers must have ``tieredstore[spark]``; else this raises ConfigError. Set ``PYSPARK_PYTHON`` to
+    such a Python before the session begins.
     """
     from tieredstore.config.installed import attached_parts  # noqa: PLC0415  as below
     from tieredstore.spark.source.workers import check_worker_python  # noqa: PLC0415
@@ -53,8 +53,8 @@ def read(spark: SparkSession, source: StoreLike, topic: str, **options: str) -> 
     """Return a topic as a DataFrame with the columns of Spark's Kafka source.
 
     ``source`` is a store in any form that :func:`tieredstore.open` takes. If it is a bucket with a broker, records of
-    the broker follow those of the bucket. ``options`` are those of ``spark.read.format("tieredstore")``; the store's
-    are added.
+    the broker follow those of the bucket. ``options`` are those of ``spark.read.format("tieredstore")``, without the
+    store's.
     """
     from tieredstore.spark.source.store_source import store_source  # noqa: PLC0415  as below
 

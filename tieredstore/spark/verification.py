@@ -63,10 +63,10 @@ def verify(
 ) -> DataFrame:
     """Return the findings of ``tieredstore verify``, one row each, in no order. Intact segments have no row.
 
-    ``settings`` name the store in any accepted form; tasks read a settings file themselves. The bucket is listed once,
-    in this call. Tasks read manifests, indexes and logs each time the DataFrame is computed, so write or cache it.
+    ``settings`` name the store in any accepted form; tasks read a settings file themselves. This call lists the bucket
+    once. Tasks read manifests, indexes and logs each time the DataFrame is computed, so write or cache the DataFrame.
 
-    A task checks about ``segments_per_task`` segments of one partition, ``parallel`` of them at a time. One more task
+    A task checks about ``segments_per_task`` segments of one partition, ``parallel`` of them at a time. Another task
     per partition checks that its segments follow each other. A corrupt segment gives a row; a failing store fails the
     task.
     """

@@ -219,7 +219,9 @@ def _open_source(pipeline: Pipeline, parts: Parts, topic: str, backup: Path | No
 
 
 def _fill(work: Backfill, selected: Selected, dry_run: bool) -> Generator[Outcome]:
-    """Yield each window and each file to delete. In a plan, windows also show which of their offsets were requested."""
+    """Yield each window and each file to delete. A planned window also shows which of its offsets the user
+    requested.
+    """
     if not dry_run:
         for entry in work.run(selected):
             sizes = {file.key: file.size for file in entry.files}

@@ -56,7 +56,9 @@ class WindowOutcome(Outcome):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryOutcome(Outcome):
-    """A directory that is or would be marked complete. ``statement`` is the Hive statement that adds it."""
+    """A directory that is, or would be, marked as complete. ``statement`` is the Hive SQL that adds it as a
+    partition.
+    """
 
     ends_ms: int
     files: int
@@ -170,7 +172,7 @@ class WindowTeller(Teller):
             self.size_gone += (outcome.stored_size or 0) * (outcome.code == "deleted")
 
     def sentence(self) -> str:
-        """Return totals of written and deleted files."""
+        """Return totals of written and deleted files, in a sentence."""
         would = "would be " if self.is_plan else ""
         done = f"{counted(self.counts['written'], 'window')} {would}written"
         if not self.is_plan:
@@ -202,7 +204,7 @@ class BadMessagesTeller(WindowTeller):
         )
 
     def sentence(self) -> str:
-        """Return how many messages are good now."""
+        """Return the number of messages that are good now, in a sentence."""
         files, bad = counted(self.counts.total(), "file"), self.sums["quarantined"]
         if self.is_plan:
             return f"{counted(bad, 'message')} in {files} would be parsed"
@@ -225,9 +227,7 @@ def open_pipeline(file: Path) -> Generator[tuple[Pipeline, Parts]]:
 
 @contextmanager
 def open_runner(file: Path, *, threads: int | None = None, take_over: int | None = None) -> Generator[Runner]:
-    """Open a runner of a settings file's pipeline in this process. The default of ``threads`` is the number of
-    cores.
-    """
+    """Open a runner for a settings file's pipeline. By default ``threads`` is the number of cores."""
     with open_pipeline(file) as (pipeline, parts):
         from tieredstore.pipelines.run.runner import Runner
         from tieredstore.query.topic_scan import default_parallelism

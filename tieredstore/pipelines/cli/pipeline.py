@@ -56,7 +56,7 @@ class Against(enum.StrEnum):
 @app.callback()
 def pipeline() -> None:
     """Write topics as files, each record exactly once."""
-    # Show properties without effect even without -v.
+    # Show the log line that names properties without effect, also without -v.
     logging.getLogger("tieredstore.pipelines.config.settings").setLevel(logging.INFO)
 
 
@@ -236,7 +236,7 @@ _DONE: Final = {
     "replacing": "is incomplete: its files are being replaced",
     "replaced": "may be complete again: its files were replaced",
 }
-"""Text for each directory of a change, by kind."""
+"""What to show for each directory of a change, by the change's kind."""
 _CHANGE: Final[Row[Change]] = Row(
     field("commit", lambda one: one.number),
     field("kind", lambda one: one.kind),
@@ -305,7 +305,7 @@ _VERIFICATION: Final[Row[Verification]] = Row(
     field("stored_size", lambda one: one.size),
     attributes("files", "read_files", "read_size"),
 )
-# A problem of a partition has no key.
+# A problem of a partition has no output key, so its subject moves into the text.
 _PROBLEM: Final[Row[OutputProblem]] = Row(
     field("fault", lambda one: one.kind),
     field("output_key", lambda one: one.subject if "/" in one.subject else None),

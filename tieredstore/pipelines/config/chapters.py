@@ -1,6 +1,4 @@
-"""Groups of pipeline settings: filing, consumer groups, naming, tables, limits. Names are Secor's where Secor has
-one.
-"""
+"""Groups of pipeline settings: filing, consumer groups, naming, tables, limits. Names are Secor's if Secor has them."""
 
 from __future__ import annotations
 
@@ -44,10 +42,10 @@ _PARSER_NAMES: Final = {name: name for name in PARSERS} | {
 
 
 class FilingSettings(SettingsGroup):
-    """Settings that choose directories of records. Settings of one parser only are in ``parser_table``."""
+    """Settings that choose the directories of records. ``parser_table`` has those of single parsers."""
 
     parser_options: tuple[tuple[str, str], ...] = ()
-    """Properties ``parser.*`` for a user's own parser, as pairs of the name without prefix and the text."""
+    """Properties ``parser.*`` for a user's own parser: pairs of the name without this prefix and the text."""
 
     parser: Annotated[
         str, string("a short name, Secor's class, or module:Class", read_name(_PARSER_NAMES, own=True)), secor.HONOURED
@@ -178,7 +176,7 @@ def _root(text: str) -> str:
 
 
 class NamingSettings(SettingsGroup):
-    """Settings of keys, besides topic and directory."""
+    """Settings for the parts of object keys other than topic and directory."""
 
     name_offset: Annotated[str, choice("file", "window")] = Field(
         default="file",
@@ -251,7 +249,7 @@ def catalog_properties(rest: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 def find_table_fault(
     own: TableSettings, naming: NamingSettings, file_format: str, output: Settings, hive: Sequence[object]
 ) -> str:
-    """Return why tables cannot list files of this output; return an empty text if they can."""
+    """Return why a Hive or Iceberg table cannot list files of this output; return an empty text if it can."""
     if (naming.hashed or naming.alternative_since) and (hive or own.hive_prefix):
         return (
             "Hive tables need all directories of a topic below one: leave out secor.s3.prefix.md5hash and "

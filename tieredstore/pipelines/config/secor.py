@@ -83,10 +83,10 @@ REFUSED: Final[Mapping[str, str]] = {
 """Refused properties, each with the way out. A name that ends in a dot is a prefix."""
 
 HONOURED: Final = "a property of Secor's"
-"""Mark in a setting's annotation: Secor has a property of this name. Settings without it exist only here."""
+"""Mark in a setting's annotation: Secor has a property of this name. Unmarked settings exist only here."""
 
 HONOURED_BEGINNINGS: Final = ("hive.table.name.TOPIC", "schema.registry.*", "kafka.new.consumer.*")
-"""More honoured names. The user chooses TOPIC and the part after each prefix."""
+"""More names of Secor that are honoured. The user chooses TOPIC and what replaces ``*``."""
 
 ALSO_CALLED: Final[Mapping[str, str]] = {
     "secor.hive.prefix": "hive.table.prefix",
@@ -104,7 +104,7 @@ HARMLESS: Final[Mapping[str, frozenset[str]]] = {
     "kafka.seed.broker.port": frozenset({"9092"}),
     "message.timestamp.required": frozenset({"true"}),
 }
-"""Values with which refused properties are accepted: they change nothing, and Secor's sample files contain them."""
+"""Accepted values of refused properties: they change nothing, and Secor's sample files contain them."""
 
 PARSERS: Final = "com.pinterest.secor.parser."
 WRITERS: Final = "com.pinterest.secor.io.impl."

@@ -77,8 +77,8 @@ _CODEC_NAMES: Final = {codec: codec for kind in FORMATS.values() for codec in ki
 
 
 class PipelineSettings(SettingsGroup):
-    """The pipeline's own settings: the records that it reads and the files that it writes. Groups have further
-    settings.
+    """The pipeline's own settings: which records it reads and which files it writes. The first fields are groups of
+    more.
     """
 
     filing: FilingSettings = FilingSettings()
@@ -87,9 +87,9 @@ class PipelineSettings(SettingsGroup):
     table: TableSettings = TableSettings()
     limits: LimitSettings = LimitSettings()
     parsers: tuple[SettingsGroup, ...] = tuple(group() for group in parser_settings())
-    """Settings of one parser each, declared in ``parser_table``."""
+    """Groups of settings for single parsers, declared in ``parser_table``."""
     schemas: str = ""
-    """Digest of the schema files. It is no property, but part of the fingerprint."""
+    """Digest of the schema files. It is not a property, but a part of the fingerprint."""
 
     name: Annotated[str, string("letters, digits, ., _ and -", matcher(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"))] = Field(
         alias="pipeline.name", description="Name of the pipeline; its commit log is stored under it."
@@ -259,9 +259,9 @@ def _broken_files(own: PipelineSettings) -> Iterator[tuple[str, str]]:
 
 
 def _broken_directories(own: PipelineSettings) -> Iterator[tuple[str, str]]:
-    """Yield faults of the patterns of directories by time, and of the alternative path from a given day on.
+    """Yield faults in patterns of directories by time, and in ``secor.s3.alter.path.date``.
 
-    The alternative path needs days. Without them Secor fails at the first file.
+    That property needs directories of days. Without them Secor fails at the first file.
     """
     naming = own.naming
     for level in ("date", "hour", "minute"):
@@ -375,14 +375,14 @@ def _read_settings(reader: SettingsReader, parser_options: Mapping[str, str]) ->
     fields: dict[str, object] = {name: one for name, one in chapters.items() if one is not None}
     fields["parsers"] = tuple(one for group in parser_settings() if (one := reader.read(group)) is not None)
     own = reader.read(PipelineSettings, fields=fields)
-    # Report conflicts only if each setting is valid by itself: otherwise some would be reported twice.
+    # Look for conflicts only if each setting is valid by itself; otherwise some problems would be reported twice.
     for name, why in _broken_rules(own) if own is not None and not reader.problems else ():
         reader.note(name, why)
     return reader.result(own)
 
 
 def _check_groups(own: PipelineSettings, client: Mapping[str, str], source: str) -> None:
-    """Raise ConfigError if offsets of groups are in Kafka but no broker is set."""
+    """Raise ConfigError if the settings use consumer groups in Kafka but name no broker."""
     if _SERVERS in client:
         return
     if own.groups.commit_group:
@@ -460,7 +460,7 @@ def _check_client(client: Mapping[str, str], own_names: set[str], reader: Settin
         known: Any = importlib.import_module("tieredstore.live.properties")
     except ConfigError:
         if not has_broker:
-            # The client's library is not installed, so nothing can tell which of these names exist.
+            # Without the client's library, nothing can tell which of these names exist.
             words = "is a property of the Kafka client, but no broker is set: leave it out"
             reader.problems.extend(SettingProblem(name, f"{shown_name(name)} {words}") for name in names)
         return []

@@ -25,9 +25,9 @@ def matcher(pattern: str) -> Callable[[str], str]:
 
 
 def read_name(names: Mapping[str, str], *, own: bool = False) -> Callable[[str], str]:
-    """Return a reader that accepts short names, and Secor's classes, which ``names`` maps to short names.
+    """Return a reader of short names. It also accepts Secor's classes, which ``names`` maps to short names.
 
-    With ``own``, the reader also accepts ``module:Class``.
+    With ``own``, it accepts ``module:Class`` too.
     """
     known = {**names, **{short: short for short in names.values()}}
 

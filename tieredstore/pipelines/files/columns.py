@@ -1,5 +1,5 @@
-"""Formats whose files have columns: decoded values, or a Spark frame's columns. A struct ``kafka`` has Kafka's
-metadata.
+"""Formats whose files have columns other than a record's own: columns decoded from values, or those that a user's
+``frame`` function made on Spark. A struct ``kafka`` then holds key, offset and other metadata of each record.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KAFKA_FIELD: Final = pa.field(KAFKA, pa.struct(_BESIDE_FIELDS))
 
 
 Taken = tuple[tuple[str, str], ...]
-"""Names of partitions in directories, in lower case, each with the setting that gives it. No column may have such a
+"""Names that readers take from directories (``dt`` of ``dt=``), each with its setting. No column may have such a
 name.
 """
 
@@ -59,7 +59,7 @@ class Decoder(ABC):
 
     @abstractmethod
     def open(self, file: BinaryIO, inner: Format, local_path: str | None) -> FileWriter:
-        """Return a writer of rows that have such a column."""
+        """Return a writer of rows that have the column of ``decode``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class ColumnsFile(FileWriter):
         self._inner, self._schema = inner, schema
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append rows. Row groups end by the bytes of keys and values."""
+        """Append rows. Bytes of their keys and values decide where row groups end."""
         beside = pa.StructArray.from_arrays([rows.column(name) for name in _BESIDE], fields=_BESIDE_FIELDS)
         arrays = [*cast("pa.StructArray", rows.column(DECODED)).flatten(), beside]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -183,12 +183,14 @@ class OfRegistry(Decoder):
     """Schemas found so far in a window, merged in the order of its records."""
 
     def for_window(self, topic: str) -> OfRegistry:
-        """Return a decoder that merges schemas anew, so that the same window always gives the same files."""
+        """Return a decoder that knows no schema yet: merging anew in each window gives the same files for the same
+        window.
+        """
         return replace(self, seen=_Seen(self.lookup, topic, self.taken))
 
     def decode(self, values: Any) -> tuple[Any, dict[int, str]]:
-        """Return the faults of values that their writer's schema cannot decode. Columns are known only at the end of
-        a file.
+        """Return the faults of values that do not match their schema. The columns follow at the end of a file, so
+        return None.
         """
         assert self.seen is not None
         faults: dict[int, str] = {}
@@ -305,7 +307,7 @@ class _UnitedFile(FileWriter):
 
 @dataclass(frozen=True, slots=True)
 class _OfAnother(Format):
-    """A format that wraps another one and changes its columns."""
+    """A format that writes other columns in the files of the format ``inner``."""
 
     inner: Format
 
@@ -337,8 +339,8 @@ class Columns(_OfAnother):
         return self.decoder.decode(records.column("value"))
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
-        """Return a writer. Its rows have the decoded column besides those of ENVELOPE, if the column's type is
-        already known.
+        """Return a writer of rows that have the columns of ENVELOPE and, if its type is already known, the decoded
+        column.
         """
         return self.decoder.open(file, self.inner, self.local_path)
 
@@ -362,7 +364,9 @@ def frame_function(name: str) -> Callable[[Any], Any]:
 
 
 def as_records(rows: pa.RecordBatch) -> Any:
-    """Return rows of Spark with Kafka's columns in their types in ENVELOPE. Raise InvalidValueError for other rows."""
+    """Return rows of Spark with Kafka's columns cast to their types in ENVELOPE. Raise InvalidValueError for other
+    rows.
+    """
     check_columns(rows.schema)
     kept = [rows.column(field.name).cast(field.type) for field in ENVELOPE]
     own = [field for field in rows.schema if field.name not in ENVELOPE.names]
@@ -387,25 +391,25 @@ def check_columns(schema: Any) -> None:
 
 
 def of_rows(inner: Format, schema: Any) -> Format:
-    """Return the format for rows of a frame. Rows without columns of their own use ``inner`` unchanged."""
+    """Return the format for rows that a user's ``frame`` function returned: ``inner`` itself if it added no columns."""
     own = [field for field in schema if field.name not in ENVELOPE.names]
     return FrameColumns(inner, pa.schema(own)) if own else inner
 
 
 @dataclass(frozen=True, slots=True)
 class FrameColumns(_OfAnother):
-    """A format whose files have a frame's own columns and the struct ``kafka``."""
+    """A format whose files have the columns that a user's ``frame`` function added, and the struct ``kafka``."""
 
     own: pa.Schema
     name: ClassVar[str] = "frame"
 
     def decode(self, records: pa.RecordBatch) -> tuple[Any, dict[int, str]]:
-        """Return the frame's own columns as one column of structs."""
+        """Return the added columns as one column of structs."""
         fields: list[Any] = list(self.own)
         arrays = [records.column(field.name) for field in fields]
         return pa.StructArray.from_arrays(arrays, fields=fields), {}
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
-        """Return a writer of the frame's columns and the struct ``kafka``."""
+        """Return a writer of the added columns and the struct ``kafka``."""
         schema = pa.schema([*self.own, KAFKA_FIELD])
         return ColumnsFile(self.inner.open_columns(file, schema), schema)

@@ -65,7 +65,7 @@ AVRO_SCHEMA: Final[Mapping[str, Any]] = {
         },
     ],
 }
-"""ENVELOPE as an Avro schema."""
+"""An Avro schema with the columns of ENVELOPE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class _OrcFile(GroupedFile):
         self._writer = orc.ORCWriter(file, compression=codec)
 
     def put(self, table: pa.Table) -> None:
-        # Write one chunk: ORC's writer counts the rows of a stripe anew in each chunk.
+        # Combine the chunks: ORC's writer counts the rows of a stripe anew in each chunk.
         self._writer.write(table.combine_chunks())
 
     def end(self) -> None:
@@ -132,9 +132,7 @@ class _AvroFile(FileWriter):
 
 
 class _AvroWriter:
-    """Derives the sync marker from the first row, so that the same rows give the same file. Writes nothing before
-    it.
-    """
+    """Derives the file's sync marker from the first row, so that the same rows give the same bytes."""
 
     def __init__(self, file: BinaryIO, codec: str, schema: Any) -> None:
         self._file, self._codec, self._schema = file, codec, schema
@@ -196,8 +194,8 @@ class Parquet(BuiltIn):
 class ParquetFile(GroupedFile):
     """Writes a Parquet file. ``beside`` is the name of the struct with Kafka's metadata, or empty without one.
 
-    Columns use dictionaries, Parquet's default. Offsets never repeat and timestamps often do not: a dictionary would
-    cost time and space. Offsets use none, and timestamps use one only if they repeat enough.
+    By default Parquet columns use dictionaries. Offsets do not, because they never repeat: a dictionary would cost time
+    and space. Timestamps use one only if they repeat enough.
     """
 
     def __init__(self, file: BinaryIO, schema: Any, codec: str = "zstd", *, beside: str = "") -> None:
@@ -240,7 +238,7 @@ def _repeats(times: Any) -> bool:
 
 @functools.lru_cache(maxsize=_COLUMNS_KEPT)
 def _columns_of(schema: Any) -> tuple[str, ...]:
-    """Return the Parquet column paths of a schema. Encodes a footer without rows to find them."""
+    """Return the Parquet column paths of a schema. To find them, encode a footer without rows."""
 
     file = io.BytesIO()
     pq.write_metadata(schema, file)
@@ -249,8 +247,8 @@ def _columns_of(schema: Any) -> tuple[str, ...]:
 
 
 class Sidecar:
-    """A Parquet file beside a file of values. It has a row per value, with offset, timestamp, key, headers and
-    ``is_null``.
+    """The sidecar: a Parquet file beside a file that holds only values. Each row has the other fields of one value's
+    record.
     """
 
     _SCHEMA: Final = pa.schema([*(ENVELOPE.field(name) for name in _BESIDE_TEXT[:-1]), pa.field("is_null", pa.bool_())])
@@ -262,7 +260,7 @@ class Sidecar:
         self._file = ParquetFile(file, self._schema)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append the metadata of rows that have the columns of ENVELOPE."""
+        """Append the fields of records, given as rows with the columns of ENVELOPE."""
         values = rows.column("value")
         arrays = [*(rows.column(name) for name in _BESIDE_TEXT[:-1]), values.is_null()]
         if len(self._schema) > len(arrays):

@@ -43,12 +43,12 @@ class Memory:
     held_files: int = 16
     """Maximum number of bodies in memory."""
     buffer_bytes: int = 1 << 20
-    """Size of a stream's buffer. It is hashed and sent while it is still in the processor's cache."""
+    """Size of a stream's buffer; small enough to be hashed and sent while it is in the processor's cache."""
     buffers: int = 4
 
 
 class FileBody(ABC):
-    """An object being written. When it ends, the store prepares it: uploaded, but not yet visible."""
+    """An object being written. When it ends, the store prepares it: the object is uploaded, but not yet visible."""
 
     @property
     @abstractmethod
@@ -122,7 +122,7 @@ class Bodies:
                 self._store.discard(prepared)
 
     def begin(self, key: str, *, writes_forward: bool) -> FileBody:
-        """Return a new body. ``writes_forward`` promises that its writer neither seeks nor reads back."""
+        """Return a new body. With ``writes_forward``, its writer must neither seek nor read back."""
         prepare = partial(self._store.prepare, key, staging_prefix=self._staging_prefix)
         body: FileBody
         if not writes_forward or self._held >= self._memory.held_files:
@@ -143,9 +143,9 @@ class Bodies:
         self._held -= 1
 
     def stream(self, key: str, prepare: Prepare) -> _Stream | None:
-        """Return a stream for a large body, or None while another body uses the stream.
+        """Return a stream for a large body. Return None while another body uses the stream.
 
-        If that other body has ended, wait for its upload instead.
+        If the other body has ended but is still being uploaded, wait for its upload.
         """
         if self._streamed is not None and not self._streamed.is_over():
             return None
@@ -191,7 +191,7 @@ class _Spooled(FileBody):
 
 
 class _Growing(FileBody):
-    """A body that begins in memory. A large one moves to the stream, or to a temporary file while the stream is in
+    """A body that begins in memory. When it grows large, it moves to the stream, or to a file while the stream is in
     use.
     """
 
@@ -282,7 +282,7 @@ def _pass_over(_: object) -> None:
 
 
 class _ForwardFile(io.RawIOBase):
-    """A body as a write-only file object. Closing it does not end the body."""
+    """A write-only file object over a body. Closing the file object does not end the body."""
 
     def __init__(self, body: _Growing) -> None:
         super().__init__()
@@ -303,7 +303,7 @@ class _AbandonedError(Exception):
 
 
 class _Stream:
-    """Passes bytes to a thread that uploads them. The writer waits while all buffers are full."""
+    """Passes bytes in buffers to a thread that uploads them. While all buffers are full, ``write`` waits."""
 
     def __init__(self, key: str, prepare: Prepare, pool: ThreadPool, memory: Memory) -> None:
         self._key, self._memory = key, memory
@@ -333,8 +333,8 @@ class _Stream:
         self._full.put(None)
 
     def is_over(self) -> bool:
-        """Return False while bytes may still be written. Otherwise wait for the upload, release the buffers and
-        return True.
+        """Return True if another stream may begin. If this stream has ended, first wait for its upload and release
+        its buffers.
         """
         if not self._has_ended:
             return False

@@ -84,7 +84,7 @@ def parquet_records(file: BinaryIO, _: BinaryIO | None) -> Iterator[pa.RecordBat
 
 
 def as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch of a file as records. In a batch without Kafka's columns, each row becomes a JSON value."""
+    """Return a batch of a file as records. If it lacks Kafka's columns, turn each row into a JSON value."""
     if not {"key", "value", "offset"} <= set(batch.schema.names):
         return _records([_of_columns(row) for row in batch.to_pylist(maps_as_pydicts="lossy")])
     columns = [
@@ -128,7 +128,7 @@ def _avro_rows(file: BinaryIO) -> Iterator[Row]:
 
 
 def _of_columns(row: Any) -> Row:
-    """Return a row of columns as a record whose value is their JSON. The struct ``kafka`` gives its metadata."""
+    """Return a row of a file with columns as a record: the columns become a JSON value, ``kafka`` the other fields."""
     value: Any = row
     kafka: Row = value.pop("kafka") if isinstance(row, dict) and isinstance(value.get("kafka"), dict) else {}
     moment: Any = kafka.get("timestamp")
@@ -159,7 +159,7 @@ def _lines(stream: BinaryIO, delimiter: bytes) -> Iterator[Row]:
 
 
 def pieces_of(stream: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
-    """Yield the values of a stream. Each must end with the delimiter, also the last."""
+    """Yield the values of a stream. A delimiter must end each value, also the last."""
     rest = b""
     while piece := stream.read(_PIECE):
         *whole, rest = (rest + piece).split(delimiter)
@@ -171,7 +171,7 @@ def pieces_of(stream: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
 
 
 def _by_lengths(stream: BinaryIO, sidecar: BinaryIO) -> Iterator[bytes]:
-    """Yield values that have no delimiter, by the lengths in the sidecar."""
+    """Yield values of a file without delimiters, by the lengths in the sidecar."""
     for batch in pq.ParquetFile(sidecar).iter_batches(_BATCH, columns=["length"]):
         for length in batch.column(0).to_pylist():
             value = stream.read(length)

@@ -1,4 +1,4 @@
-"""Row groups that depend only on the rows, not on batches, and the sizes that end groups and files."""
+"""Row groups whose ends depend only on the rows, not on how batches cut them; also sizes of records."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ GROUP_BYTES: Final = 64 << 20
 """A row group ends at the record that reaches GROUP_ROWS or GROUP_BYTES, regardless of batch boundaries."""
 
 PIECE_ROWS: Final = 1024
-"""Rows per piece of a group. pyarrow encodes as many at once, so pieces cost nothing. Most pieces are within one
-batch and are not copied.
+"""Rows per piece of a group. pyarrow encodes this many rows at once, so pieces cost nothing. Most pieces lie within
+one batch and are not copied.
 """
 
 
@@ -34,8 +34,8 @@ class RowGroups:
     def add(self, rows: pa.RecordBatch, records: pa.RecordBatch | None) -> Iterator[pa.Table]:
         """Add rows; yield the groups that they complete.
 
-        ``records`` are the records that ``rows`` were made from. The bytes of their keys and values end groups too.
-        None: only the number of rows ends groups.
+        ``rows`` are made from ``records``. Then the bytes of keys and values in ``records`` end groups too. With None,
+        only the number of rows ends groups.
         """
         count, size = int(rows.num_rows), 0 if records is None else total_size(records)
         if self._rows + count < GROUP_ROWS and self._bytes + size < GROUP_BYTES:
@@ -89,7 +89,7 @@ _BINARY: Final = pa.binary()
 
 
 def total_size(records: pa.RecordBatch) -> int:
-    """Return the bytes of all keys and values. Without nulls this needs no look at single records."""
+    """Return the bytes of all keys and values. If there are no nulls, this takes constant time."""
     return sum(_bytes_of(records.column(name)) for name in ("key", "value"))
 
 

@@ -40,7 +40,8 @@ _ESCAPE: Final = _INT.pack(-1)
 def vint(number: int) -> bytes:
     """Encode Hadoop's variable-length integer.
 
-    Numbers from -112 to 127 take one byte. Other numbers have a first byte for sign and length, then their bytes.
+    Numbers from -112 to 127 take one byte. Otherwise the first byte gives sign and length, and the number's bytes
+    follow.
     """
     if -112 <= number <= 127:
         return struct.pack("b", number)
@@ -331,8 +332,7 @@ def _snappy(snappy: Any, data: bytes, size: int) -> bytes:
 
 
 def _lz4(lz4: Any, data: bytes, size: int) -> bytes:
-    # Decompress into our own buffer: cramjam pads its result with zeros to ``size``, but a piece may have several
-    # chunks.
+    # Decompress into a buffer of ours: cramjam's own result has ``size`` bytes, but one of several chunks is shorter.
     whole = bytearray(size)
     count: int = lz4.decompress_block_into(data, whole)
     return bytes(memoryview(whole)[:count])
@@ -393,8 +393,8 @@ _MAP: Final = 0x80
 
 @dataclass(frozen=True, slots=True)
 class SequenceFile(BuiltIn):
-    """Keys are offsets as ``LongWritable``. With ``messagepack``, keys are maps of offset (1), key (2) and timestamp
-    (3).
+    """Hadoop SequenceFiles. Keys are offsets (``LongWritable``), or with ``messagepack`` maps of offset, key and
+    timestamp.
 
     Values are ``BytesWritable``. A Parquet sidecar holds the other fields, and marks null values.
     """

@@ -32,8 +32,7 @@ class Text(BuiltIn):
         if not self.delimiter:
             return {}
         values = records.column("value")
-        # Search in value and delimiter together: the end of a value and the delimiter may contain an earlier delimiter,
-        # such as "|" before "||".
+        # Search in value and delimiter together: they may contain an earlier delimiter, as "a|" and "||" do.
         ended = pc.binary_join_element_wise(values, self.delimiter, b"")
         first = pc.find_substring(ended, self.delimiter)
         inside = pc.fill_null(pc.less(first, pc.binary_length(values)), False)

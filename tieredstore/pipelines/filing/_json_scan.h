@@ -1,8 +1,8 @@
-/* One whole number out of an object of JSON, whose text is checked to its end as json.loads checks it.
+/* Finds one whole number in a JSON object. Checks the text to its end, as json.loads does.
  *
- * Only what is plain is answered: for all else (damaged text, a name with an escape, one that is there twice, a number
- * that is not whole or does not fit 63 bits, deep nesting, Infinity and NaN) the caller asks the slow way, which
- * decides. So this may give up wherever it likes, but must never answer for a text that json.loads refuses. */
+ * Handles only the common case. In all other cases (damaged text, escaped or repeated names, a number that is not whole
+ * or does not fit 63 bits, deep nesting, Infinity, NaN) it fails, and the caller uses json.loads. It may fail for any
+ * text, but must never succeed for a text that json.loads rejects. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -12,9 +12,9 @@
 
 typedef struct {
     const unsigned char *at, *end;
-    const char *const *names;  /* those that lead to the number, outermost first */
+    const char *const *names;  /* that lead to the number, outermost first */
     const size_t *lengths;
-    int depth;                 /* how many they are */
+    int depth;                 /* the number of names */
     int found;
     int64_t number;
 } json_scan;
@@ -23,7 +23,7 @@ static inline void json_space(json_scan *s) {
     while (s->at < s->end && (*s->at == ' ' || *s->at == '\n' || *s->at == '\r' || *s->at == '\t')) s->at++;
 }
 
-/* Well-formed UTF-8 of more than one byte; how many they are, or 0. */
+/* Returns the number of bytes of a well-formed UTF-8 character beyond ASCII, or 0. */
 static inline int json_utf8(const unsigned char *p, const unsigned char *end) {
 #define TAIL(n) (p + (n) < end && (p[n] & 0xC0) == 0x80)
     unsigned char c = p[0];
@@ -42,15 +42,15 @@ static inline int json_hex(unsigned char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
 
-/* Bytes of eight that are quotes, backslashes, control characters or beyond ASCII have their highest bit set; one
- * behind the first such byte may be set for nothing. */
+/* Sets the highest bit of each of 8 bytes that is a quote, backslash, control character or not ASCII. After the first
+ * such byte, bits of other bytes may be set too. */
 static inline uint64_t json_special(uint64_t w) {
     const uint64_t ones = 0x0101010101010101ULL, high = 0x8080808080808080ULL;
     uint64_t quote = w ^ (ones * '"'), slash = w ^ (ones * '\\');
     return (w | (w - ones * 0x20) | (quote - ones) | (slash - ones)) & high;
 }
 
-/* Behind the closing quote of a string whose first character is next; whether it has escapes. 0 if it is none. */
+/* Moves from the first character of a string to after its closing quote, and notes escapes. Returns 0 if invalid. */
 static inline int json_string(json_scan *s, int *escapes) {
     const unsigned char *p = s->at, *end = s->end;
     *escapes = 0;
@@ -85,7 +85,7 @@ static inline int json_string(json_scan *s, int *escapes) {
 
 static inline int json_digit(json_scan *s) { return s->at < s->end && *s->at >= '0' && *s->at <= '9'; }
 
-/* A number; whether it is whole, not negative and short, and then which. */
+/* Reads a number. ``plain`` is set if it is whole, not negative and fits ``number``. Returns 0 if invalid. */
 static inline int json_number(json_scan *s, int *plain, int64_t *number) {
     const unsigned char *start;
     int negative = *s->at == '-';
@@ -122,7 +122,7 @@ static inline int json_word(json_scan *s, const char *word, ptrdiff_t length) {
 
 static int json_value(json_scan *s, int level, int deep);
 
-/* What follows the opening brace; ``level`` names have led here, -1 off the way. */
+/* Reads an object after its brace. ``level`` names of the path lead to it; -1 if it is not on the path. */
 static int json_object(json_scan *s, int level, int deep) {
     int seen = 0;
     json_space(s);
@@ -185,7 +185,7 @@ static int json_value(json_scan *s, int level, int deep) {
     }
 }
 
-/* Whether the number was found, in a text that is JSON to its end. */
+/* Returns 1 if the number was found and the text is valid JSON to its end. */
 static int json_whole_number(json_scan *s) {
     s->found = 0;
     json_space(s);

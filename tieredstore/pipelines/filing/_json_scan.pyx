@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Times since the epoch out of a column of JSON, without an object of Python for each value."""
+"""Times since the epoch in a column of JSON values, found without creating a Python object per value."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
@@ -26,10 +26,11 @@ def epoch_millis(
     int64_t[::1] times not None,
     uint8_t[::1] told not None,
 ):
-    """Fill ``times`` (ms) and the bits of ``told`` for the rows from ``first`` on of a binary column's buffers.
+    """Fill ``times`` (ms) from a binary column's buffers, for ``rows`` rows from ``first`` on. Set a bit in ``told``
+    for each time found.
 
-    The number lies under the names of ``path`` (bytes), and is in s, ms, us or ns by its size. ``told`` comes zeroed:
-    a row stays so where only the slow way tells what it is.
+    ``path`` are the names (bytes) that lead to the number, which is in s, ms, us or ns by its size. ``told`` must be
+    zeroed. If a bit stays 0, the caller must parse that value itself.
     """
     cdef json_scan scan
     cdef Py_ssize_t row, depth = len(path)
@@ -66,7 +67,7 @@ def epoch_millis(
 
 
 cdef inline int64_t _millis(int64_t number) noexcept nogil:
-    """As ``times.to_millis``."""
+    """Convert a number as ``times.to_millis`` does."""
     if number >= 1000000000000000000LL:
         return number // 1000000
     if number >= 1000000000000000LL:

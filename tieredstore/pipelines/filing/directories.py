@@ -45,8 +45,8 @@ class TimeDirectories:
         return _last_ms(self.zone)
 
     def second_of(self, timestamp_ms: int) -> int | None:
-        """Return a second in the same directory as a timestamp: the same second for all timestamps of a minute, where
-        zones allow.
+        """Return a second that is in the same directory as a timestamp. Where zones allow, all timestamps of a minute
+        get the same second.
 
         Return None before 1583 and from ``last_ms`` on: such timestamps have no directory.
         """
@@ -100,7 +100,7 @@ def _last_ms(zone: str) -> int:
 
 
 def _has_no_gap(times: Mapping[str, int]) -> bool:
-    """Return True if ``times`` has a year and all units from it down to the finest."""
+    """Return True if ``times`` has a year and every unit from the year down to its finest unit."""
     return bool(times) and all(unit in times for unit in _UNITS[: len(times)])
 
 
@@ -126,9 +126,9 @@ def _end_ms(times: Sequence[int], zone: ZoneInfo) -> int:
 def escape(part: str, prefix: str = "") -> str:
     """Return ``prefix`` and a text as one part of a path. As in Hive, special characters become ``%XX``.
 
-    A message then cannot choose a separator, ``.`` or ``..``. It cannot choose a name that begins with ``.`` or ``_``
-    either: Hadoop's readers, Spark and Hive skip everything below such a name. Raises ValueError for an empty text, or
-    one that is too long.
+    So a message can choose neither a separator nor ``.`` or ``..``. Nor can it choose a name that begins with ``.`` or
+    ``_``: Hadoop's readers, Spark and Hive skip everything below such a name. Raises ValueError for an empty or too
+    long text.
     """
     if not part:
         raise ValueError("it is empty")
@@ -143,8 +143,8 @@ def escape(part: str, prefix: str = "") -> str:
 
 
 def is_path(directory: str) -> bool:
-    """Return True if a text is a relative path of one or more directories. Only a user's own parser can give another
-    text.
+    """Return True if ``directory`` is a relative path of one or more directories. Only a user's own parser can return
+    anything else.
 
     No part may be empty, ``.`` or ``..``, or contain backslashes or control characters.
     """

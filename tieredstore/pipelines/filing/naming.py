@@ -59,11 +59,11 @@ class Naming:
         return self.places.root
 
     def offset_in_name(self, first_offset: int, window_start: int, *, is_first: bool) -> int:
-        """Return the offset for a file's name: its first record's, or, for a window's first file with ``by_window``,
-        the window's start.
+        """Return the offset for a file's name: its first record's, but with ``by_window`` the window's start if
+        ``is_first``.
 
-        Later files of the window use the offset of their first record, which no other file has. Redriven messages do
-        too, because a file of good messages may already have the name with the window's start.
+        Later files of the window use the offset of their first record, which no other file has. So do redriven
+        messages, because a file of the window may already be named by its start.
         """
         return window_start if self.by_window and is_first and not self.redriven else first_offset
 
@@ -107,7 +107,9 @@ _HASH_CHARACTERS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class ByDate:
-    """A second root for directories of the day ``since`` and later. ``how`` is the ``strftime`` format of days."""
+    """A second root for directories of the day ``since`` and later days. ``how`` is the ``strftime`` format of a
+    day.
+    """
 
     root: str
     since: date
@@ -120,7 +122,7 @@ class ByDate:
             if not part.startswith(self.prefix):
                 continue
             try:
-                # The day is in the time zone that named the directory.
+                # The directory names the day in the pipeline's time zone.
                 return datetime.strptime(unquote(part.removeprefix(self.prefix)), self.how).date() >= self.since  # noqa: DTZ007
             except ValueError:
                 continue
@@ -163,7 +165,7 @@ class Places:
         rest = self._without_hash(key)
         if self.hashed and rest == key:
             return None
-        # One root may contain the other. Prefer the root below which ``path`` puts this directory.
+        # One root may contain the other. Prefer the root under which ``path`` would put this directory.
         inners = [rest.removeprefix(root) for root in self.roots if rest.startswith(root)]
         inners.sort(key=lambda inner: not self._is_written(inner, key))
         return next(iter(inners), None)
@@ -187,7 +189,7 @@ class Places:
 
     @property
     def prefixes(self) -> list[str]:
-        """Prefixes to list for all data files, without overlap; with ``hashed``, only the empty prefix."""
+        """Prefixes that together list all data files, each once. With ``hashed`` this is only the empty prefix."""
         roots = [""] if self.hashed else sorted(self.roots)
         return roots[:1] + [root for root in roots[1:] if not root.startswith(roots[0])]
 

@@ -74,9 +74,9 @@ class ProtobufField:
         return ".".join(self.path)
 
     def for_topic(self, topic: str) -> ProtobufField:
-        """Return the field with the message type of a topic; raise ConfigError if the type lacks the field.
+        """Return the field with the message type of a topic. Raise ConfigError if the type lacks the field.
 
-        If the type lacks Secor's default field and the settings name no other, use the first uint64 field, as Secor
+        The settings may leave Secor's default name. If the type lacks that field, use its first uint64 field, as Secor
         does.
         """
         message = self.schemas.protobuf_of(topic)

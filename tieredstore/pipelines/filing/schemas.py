@@ -102,7 +102,7 @@ def read_schemas(
 ) -> Schemas:
     """Load the schemas that the properties name. Raise ConfigError for unreadable or invalid files.
 
-    ``idl`` is a Thrift file, in which the path of names ``time_path`` leads to the time.
+    ``idl`` is a Thrift file. ``time_path`` has the names of the fields that lead to the time.
     """
     of = {start: _by_topic(properties, start) for start in OF_TOPICS}
     for start, needed, setting in ((PROTOBUF, descriptor_set, "protobuf.descriptor.set"), (THRIFT, idl, "thrift.idl")):
@@ -149,9 +149,9 @@ def _registry(properties: Mapping[str, str]) -> SchemaLookup | None:
 
 
 def thrift_ids(idl: Path, name: str, path: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the field ids on the path of names ``path`` in the struct ``name`` of a Thrift IDL file.
+    """Return the ids of the fields ``path`` in the struct ``name`` of a Thrift IDL file.
 
-    Raises ConfigError for an invalid file or an unknown struct or field.
+    Raises ConfigError for an invalid file, or an unknown struct or field.
     """
     with Extra("reading an IDL of Thrift", "thrift"):
         thriftpy2: Any = importlib.import_module("thriftpy2")

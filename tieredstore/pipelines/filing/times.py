@@ -34,7 +34,7 @@ class BadMessageError(ValueError):
 
 
 class Millis(int):
-    """A time known to be in ms since the epoch. Other numbers are in a unit that their size tells."""
+    """A time known to be in ms since the epoch. The unit of any other number is guessed from its size."""
 
     __slots__ = ()
 
@@ -233,7 +233,7 @@ def millis_of(moment: datetime) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DateTime(_TimeInField):
-    """A date in a field, in a Java pattern and a time zone. A number is read as its digits."""
+    """A date in a field, by a Java date pattern and a time zone. A number is read as its digits."""
 
     expression: str
     """A regular expression made by :func:`~tieredstore.pipelines.filing.directories.date_expression`."""
@@ -264,8 +264,8 @@ class DateTime(_TimeInField):
 def _full_year(text: str) -> int:
     """Return the year that ``yy`` means: two digits mean 1950 to 2049; any other number is the year itself.
 
-    Java instead takes the years from 80 years back to 20 ahead of its clock. The same message would then get another
-    directory later.
+    Java takes two digits as a year from 80 years back to 20 ahead of its clock. The same message would then get another
+    directory in a later year.
     """
     year = int(text)
     if len(text.strip()) != 2:
@@ -305,8 +305,8 @@ def to_millis(number: int) -> int:
 def json_times(values: Any, path: Sequence[str]) -> Any:
     """Return the times at ``path`` in a column of JSON values, in ms since the epoch.
 
-    A time is null if the fast parser cannot decide. It decides only for texts that ``json.loads`` accepts and that have
-    each name of the path once.
+    A time is null if this fast parser cannot decide. It decides only if ``json.loads`` accepts the value and each name
+    of the path occurs once.
     """
     rows = len(values)
     ends, data = values.buffers()[1:] if rows and pa.types.is_binary(values.type) else (None, None)

@@ -1,1 +1,1 @@
-"""The commit log of a generation, and the state that its entries add up to."""
+"""The commit log of a pipeline, and the state of a pipeline that follows from the log."""

@@ -1,5 +1,5 @@
-"""The commit log of a pipeline: numbered objects in the output store, each created only if absent. No other state
-decides.
+"""The commit log of a pipeline: numbered objects in the output store, each created only if absent. They alone decide
+what is written.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _logger: Final = logging.getLogger(__name__)
 SNAPSHOT_EVERY: Final = 1000
 _MOST_BYTES: Final = 256 << 20
 _FEW: Final = 8
-"""``CommitLog.entries`` reads this many one by one; threads start only if there are more."""
+"""``CommitLog.entries`` reads the first entries one by one, this many; threads start only for more."""
 _SNAPSHOT_FORMAT: Final = 6
 
 
@@ -58,9 +58,9 @@ class Progress:
     records: int
     recent_bytes: int = 0
     recent_offsets: int = 0
-    """Decaying sums of bytes and offsets over the latest windows: each new window halves the earlier sum."""
+    """Bytes and offsets of the latest windows, as sums that decay: each new window halves the earlier sum."""
     leader_epoch: int = -1
-    """Leader epoch of the record before the next offset, or a later epoch; -1 if unknown."""
+    """Leader epoch of the record before the next offset (or a later epoch), -1 if unknown."""
 
     @property
     def position(self) -> Position:
@@ -110,9 +110,9 @@ class Life(enum.StrEnum):
 class LogState:
     """The state of a log after entry ``number``. A snapshot stores each field.
 
-    ``written`` is the last entry that publishes files or ``_SUCCESS``, or -1. ``is_published`` is True if the log
-    records that all of them are published. ``other`` is the generation before this one. In a sealed log it is the
-    generation that continues this one.
+    - ``written``: number of the last entry that publishes files or ``_SUCCESS`` marks, or -1
+    - ``is_published``: True if the log records that everything up to ``written`` is published
+    - ``other``: the generation before this one; in a sealed log, the generation that continues this one
     """
 
     number: int = -1
@@ -124,9 +124,9 @@ class LogState:
     directories: dict[str, Contents] = field(default_factory=dict[str, Contents])
     """Directories that hold data files, by path."""
     finalized: set[str] = field(default_factory=set[str])
-    """Paths that have got a ``_SUCCESS``; their files are in the path itself or below it."""
+    """Paths that were marked complete by a ``_SUCCESS``. Their files are in the path itself or below it."""
     linked: set[int] = field(default_factory=set[int])
-    """Generations that the entries name. A ``_SUCCESS`` counts their files and those of this generation."""
+    """Other generations that the entries name. The counts in a ``_SUCCESS`` include their files."""
     giving_to: int = -1
     """Generation that is now replacing files of this one, or -1."""
     withheld: set[str] = field(default_factory=set[str])
@@ -265,7 +265,7 @@ class _AnyVersion:
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """A LogState as JSON. Field names never change, so they differ from those of LogState."""
+    """The JSON of a snapshot. Its field names never change, so some differ from those of LogState."""
 
     number: Number
     written: Number
@@ -287,11 +287,11 @@ _SNAPSHOT_NAMES: Final[Mapping[str, str]] = {
     "finalized": "finalized", "linked": "linked", "replacing": "giving_to", "withheld": "withheld",
     "backfill": "backfill", "backfilled": "is_filled",
 }  # fmt: skip
-"""Fields of _Snapshot, each with the attribute of LogState. Positions and directories are converted row by row."""
+"""Fields of _Snapshot, each with the LogState field that has the same content."""
 
 
 class CommitLog:
-    """The commit log of one generation of a pipeline, below ``root`` in a store. Not thread-safe.
+    """The commit log of one generation of a pipeline, in ``store`` below ``root``. Not thread-safe.
 
     ``state`` covers the entries read so far. ``append`` writes the next entry, or raises FencedError if another writer
     already has.
@@ -311,7 +311,7 @@ class CommitLog:
 
     @property
     def staging_prefix(self) -> str:
-        """Prefix of unpublished files, in stores whose uploads cannot stay invisible until they are completed."""
+        """Prefix of files before publication, for stores that cannot hide a finished upload."""
         return f"{self.folder}staging/"
 
     def read(self) -> LogState:
@@ -357,10 +357,12 @@ class CommitLog:
         other: int = -1,
         directories: Sequence[str] = (),
     ) -> Entry:
-        """Commit an entry. Raise FencedError, and commit nothing, if another driver has written this number.
+        """Commit an entry. Raise FencedError, and commit nothing, if another driver has written an entry of this
+        number.
 
-        After StoreUnavailableError the outcome is unknown: read the log again to find out. If a lost create of this
-        writer succeeded after all, the log has that earlier entry under this number, and ``append`` returns it.
+        After StoreUnavailableError the entry may or may not be committed: read the log again to find out. An earlier
+        create of this writer may have succeeded although it seemed to fail. Then the log has that entry under this
+        number, and ``append`` returns it.
         """
         entry = Entry(
             self.state.number + 1, kind, self.writer, fingerprint,

@@ -18,7 +18,7 @@ EntryKind: TypeAlias = Literal[
     "begin", "batch", "rewrite", "published", "redrive", "finalize", "take-over", "seal", "drop",
     "backfill", "replacing", "replaced",
 ]  # fmt: skip
-"""Only :func:`effects` distinguishes kinds."""
+"""Only :func:`effects` may distinguish kinds."""
 
 Number: TypeAlias = Annotated[int, Field(ge=-1, le=MAX_INT64)]
 _Offset: TypeAlias = Annotated[int, Field(ge=0, le=MAX_INT64)]
@@ -37,7 +37,7 @@ class Window:
     start: int
     stop: int
     leader_epoch: int = -1
-    """Leader epoch of the record before ``stop``, or a later epoch; -1 if unknown."""
+    """Leader epoch of the record before ``stop`` (or a later epoch), -1 if unknown."""
 
     @property
     def where(self) -> tuple[str, int]:
@@ -46,11 +46,11 @@ class Window:
 
     @property
     def is_mark(self) -> bool:
-        """True for an empty window, which marks the offset where a partition begins."""
+        """True for an empty window, a mark: it records the offset at which a partition begins."""
         return self.start == self.stop
 
     def without_records(self) -> WrittenWindow:
-        """Return the window for an entry that writes none of its records: a mark, or the plan of a backfill."""
+        """Return the window as a WrittenWindow without files, for a mark or the plan of a backfill."""
         return WrittenWindow(
             self.topic, self.topic_id, self.partition, self.start, self.stop, 0, 0, 0, (),
             leader_epoch=self.leader_epoch,
@@ -61,8 +61,8 @@ class Window:
 class OutputFile:
     """One file of a window. ``kind``: ``data``, ``sidecar`` (metadata that the format cannot hold) or ``quarantine``.
 
-    The offsets and timestamps are the least and greatest of its records, both inclusive; timestamps are in ms since the
-    epoch, -1 without records.
+    ``first_offset`` to ``last_offset`` and ``min_timestamp`` to ``max_timestamp`` are ranges of its records, ends
+    included. Timestamps are in ms since the epoch, -1 without records.
     """
 
     __pydantic_config__: ClassVar = _EXACT
@@ -81,7 +81,9 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True)
 class WrittenWindow:
-    """A Window after writing: each record is in a data file, filtered out by a transformer, or quarantined as bad."""
+    """A window after writing. Each of its records is in a data file, dropped by a transformer, or quarantined as
+    bad.
+    """
 
     __pydantic_config__: ClassVar = _EXACT
 
@@ -97,7 +99,7 @@ class WrittenWindow:
     read_bytes: Number = -1
     """Bytes of the keys and values read; -1 if unknown."""
     leader_epoch: Number = -1
-    """Leader epoch of the record before ``stop``, or a later epoch; -1 if unknown."""
+    """Leader epoch of the record before ``stop`` (or a later epoch), -1 if unknown."""
 
     @property
     def where(self) -> tuple[str, int]:
@@ -143,11 +145,11 @@ class Entry:
     - ``redrive`` after a take-over: the generation that quarantined the messages
     """
     directories: tuple[str, ...] = ()
-    """Paths to work on, oldest first. Their meaning depends on ``kind``:
+    """Directories that the entry concerns, oldest first. How depends on ``kind``:
 
-    - ``finalize``: paths that get a ``_SUCCESS``
-    - ``replacing``: paths that have no ``_SUCCESS`` until a ``replaced`` entry names them
-    - other kinds: paths whose ``_SUCCESS`` is rewritten
+    - ``finalize``: directories that get a ``_SUCCESS``
+    - ``replacing``: directories without ``_SUCCESS`` until a ``replaced`` entry names them
+    - other kinds: directories whose ``_SUCCESS`` is rewritten
     """
     format: Literal[1] = 1
 
@@ -180,28 +182,26 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """The effects of an entry on the state of a log. Fields that do not apply are empty."""
+    """What an entry changes in the state of a log. Fields that do not apply are empty."""
 
     begins: Sequence[WrittenWindow] = ()
     """Empty windows that mark where partitions begin."""
     writes: Sequence[WrittenWindow] = ()
     """Written windows. Each partition continues at the ``stop`` of its window."""
     redrives: Sequence[WrittenWindow] = ()
-    """Windows of quarantined messages that were parsed again. Their new files count as files of this generation."""
+    """Windows whose quarantined messages were parsed again. Their new files join those of this generation."""
     jumps: Sequence[WrittenWindow] = ()
     """Planned windows of a backfill. Each partition continues at the ``start`` of its window."""
     gives: Sequence[WrittenWindow] = ()
-    """Windows now held by the generation ``other``. This generation's files of them are deleted."""
+    """Windows that the generation ``other`` has replaced. This generation's files of these windows are deleted."""
     publishes: bool = False
     """True if the driver must publish files or write ``_SUCCESS`` marks before it commits another entry."""
     settles: bool = False
     """True if the entry records that everything before it is published and the latest backfill is complete."""
     withholds: Sequence[str] | None = None
-    """Directories that lose their ``_SUCCESS`` while the generation ``other`` replaces files. None: no replacement
-    begins.
-    """
+    """Directories that lose their ``_SUCCESS`` while the generation ``other`` replaces files. None: nothing changes."""
     releases: Sequence[str] | None = None
-    """Directories that may have a ``_SUCCESS`` again. None: no replacement ends."""
+    """Directories that may have a ``_SUCCESS`` again. None: nothing changes."""
     neighbour: int = -1
     """The generation before this one, or the generation that continues it; -1: unchanged."""
     ends: Literal["", "seal", "drop"] = ""
@@ -209,7 +209,7 @@ class Effects:
 
     @property
     def adds(self) -> Sequence[WrittenWindow]:
-        """Windows whose data files join the output."""
+        """Windows whose data files are added to the output."""
         return self.writes or self.redrives
 
 

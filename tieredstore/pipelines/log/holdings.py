@@ -1,4 +1,4 @@
-"""Files and windows that generations hold: of one generation, and of all generations linked to it by log entries."""
+"""Files and windows of a generation, and of its family: all generations that log entries link to it."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Committed:
 
     @classmethod
     def of(cls, log: CommitLog, *, prepared: bool = True) -> Self:
-        """Read the log to its end and apply all its entries. A dropped generation has no files.
+        """Read the log to its end, and return the files of all its entries. A dropped generation has none.
 
-        ``prepared=False`` omits the unfinished uploads, which only publishing and committing need. An output of many
-        files then takes half the memory.
+        ``prepared=False`` leaves out data about uploads, which only publishing and committing need. This halves the
+        memory for an output of many files.
         """
         log.read()
         committed = cls()
@@ -95,8 +95,8 @@ class Holdings:
 
     @classmethod
     def of(cls, log: CommitLog, redriven: Iterable[Entry] = ()) -> Self:
-        """Apply all entries of the log, then ``redriven``: entries by which later generations filed its quarantined
-        messages.
+        """Return the windows after all entries of the log and then ``redriven``: entries by which later generations
+        filed messages that this generation had quarantined.
         """
         fold = _Fold()
         for entry in log.entries():
@@ -144,8 +144,8 @@ class _Fold:
                 self._filtered[window.where, start] += window.filtered
 
     def _starts(self, window: WrittenWindow) -> list[int]:
-        """Return the starts of all written windows that ``window`` overlaps: a redriven window may be a part of a
-        written one.
+        """Return the starts of all written windows that ``window`` overlaps: a redriven window may be only a part of
+        one.
         """
         windows = self._windows.get(window.where, [])
         first = bisect.bisect_right(windows, window.start, key=lambda one: one.stop)
@@ -192,7 +192,9 @@ class Family:
         return bool(self._others)
 
     def states(self) -> list[LogState]:
-        """Return the states of the own log and of all linked logs not dropped, as of the last refresh."""
+        """Return the states of this generation's log and of linked logs, without dropped generations, as of the last
+        refresh.
+        """
         return [
             self._log.state,
             *(log.state for log in self._read_others().values() if log.state.life is not Life.DROPPED),
@@ -205,7 +207,7 @@ class Family:
 
     @property
     def has_dropped(self) -> bool:
-        """True if one of the linked generations was dropped."""
+        """True if a linked generation was dropped."""
         return any(log.state.life is Life.DROPPED for log in self._read_others().values())
 
     @property
@@ -221,7 +223,7 @@ class Family:
         return set[str]().union(*(state.withheld for state in self.states()))
 
     def read_predecessors(self) -> dict[int, CommitLog]:
-        """Return the logs that the own log continues, oldest first, without dropped generations."""
+        """Return the logs of earlier generations that this one continues, oldest first, without dropped ones."""
         chain: dict[int, CommitLog] = {}
         number, known = self._log.generation, self._read_others()
         while before := [
@@ -234,8 +236,8 @@ class Family:
     def find_redriven(self) -> list[Entry]:
         """Return the entries by which later generations filed quarantined messages, in order.
 
-        The caller tells by the offsets which of the messages this generation had quarantined. Entries of dropped
-        generations come without windows, because their files are deleted.
+        Their offsets show which of the messages this generation had quarantined. Entries of dropped generations have no
+        windows, because the files are deleted.
         """
         entries: list[Entry] = []
         seen, log = {self._log.generation}, self._log
@@ -247,7 +249,7 @@ class Family:
         return entries
 
     def holder(self, window: Window, *, but: Collection[int] = ()) -> tuple[int, Window] | None:
-        """Return the first part of a window that a generation holds, and the number of that generation.
+        """Return the first offsets of a window that any generation still holds, and the number of that generation.
 
         Generations in ``but`` are skipped. Dropped generations hold nothing.
         """
@@ -267,7 +269,9 @@ class Family:
         return holder, replace(window, start=first, stop=behind)
 
     def count_contents(self, paths: Sequence[str], *, without: LogState | None = None) -> dict[str, tuple[int, int]]:
-        """Return the numbers of files and records in and below each directory, optionally without one generation."""
+        """Return the numbers of files and records in and below each directory. ``without`` leaves out one
+        generation.
+        """
         held: dict[str, tuple[int, int]] = dict.fromkeys(paths, (0, 0))
         for state in (state for state in self.states() if state is not without):
             for inner, one in state.directories.items():

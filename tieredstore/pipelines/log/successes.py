@@ -1,4 +1,4 @@
-"""``_SUCCESS`` objects: each marks a directory as complete and names the generations that say so."""
+"""``_SUCCESS`` objects: each marks a directory as complete, with the counts of the generations that wrote to it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _ATTEMPTS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One generation's counts for a complete directory. ``commit`` is the number of the entry that marked it
-    complete.
+    """What one generation states in a ``_SUCCESS``: the directory's files and records, and the entry that completed
+    it.
     """
 
     pipeline: str
@@ -49,7 +49,7 @@ class Success:
 
 
 def read_success(store: ObjectStore, path: str) -> Success | None:
-    """Return the ``_SUCCESS`` of a path, or None if there is none. If another tool wrote it, it has no statements."""
+    """Return the ``_SUCCESS`` of a path, or None if there is none. Without statements, another tool wrote it."""
     key = f"{path}/{SUCCESS}"
     try:
         info = store.head(key)
@@ -71,14 +71,14 @@ def change_success(
     is_ours: Callable[[Statement], bool],
     check: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Replace all statements that are ``is_ours`` by ``statement``, or delete them if it is None. Return True on a
+    """Replace the statements for which ``is_ours`` is true by ``statement``; None deletes them. Return True on a
     change.
 
     Statements of other generations stay. The object is deleted with its last statement.
 
     ``check`` runs between the read and the conditional write. If it finds no newer driver, the write cannot
-    overwrite a newer statement, however long this process sleeps in between. Stores have no conditional delete, so
-    this does not protect a process that sleeps inside the delete request.
+    overwrite a newer statement, however long this process sleeps in between. Stores have no conditional delete, so a
+    process that sleeps inside a delete request is not safe.
     """
     key = f"{path}/{SUCCESS}"
     for attempt in range(_ATTEMPTS):
@@ -90,8 +90,8 @@ def change_success(
         check()
         try:
             if not after:
-                # Stores have no conditional delete. That is safe here: no driver marks a directory complete before its
-                # planned deletes.
+                # Stores have no conditional delete. That is safe here: a driver completes its deletes before it marks a
+                # directory complete.
                 store.delete([key])
             elif before is None:
                 store.put(key, _content(after), if_absent=True)

@@ -37,7 +37,7 @@ class WindowWriter(Protocol):
 
 
 Listener = Callable[["Entry | None", "LogState"], None]
-"""Called with each entry after publication. Called with None after ``begin`` or ``resume`` has finished the last
+"""Called with each entry after its publication, and with None after ``begin`` or ``resume`` has published the last
 entry.
 """
 
@@ -45,8 +45,8 @@ entry.
 class Driver:
     """Commits the files that tasks have prepared, then publishes them. Not thread-safe.
 
-    Only the commit log decides. At most its last entry is not fully published. Whichever driver starts first publishes
-    that entry before it commits another.
+    Only the commit log decides what is written. At most its last entry is not fully published. The next driver to start
+    publishes that entry before it commits another.
 
     | state of the driver | meaning | what ends it, with the next state |
     |---|---|---|
@@ -59,7 +59,7 @@ class Driver:
     |---|---|---|
     | prepared | uploaded by a task, not visible | ``commit``: committed; FencedError, InvalidValueError: discarded |
     | committed | the log names its files | published; files that the store dropped are rewritten first |
-    | published | its files are visible | none here: ``upkeep`` replaces them |
+    | published | its files are visible | nothing here; a backfill may replace them |
     """
 
     def __init__(self, generation: Generation, writer: WindowWriter, after: Listener | None = None) -> None:
@@ -76,11 +76,11 @@ class Driver:
     def begin(self, topics: Sequence[str], starts: Sequence[Window] = ()) -> None:
         """Take over the pipeline: read the log, append a ``begin`` entry, and publish what is committed.
 
-        The entry records ``starts``, the first offsets of partitions without commits. Without this record, a later run
-        would start after a loss at the beginning and not notice it.
+        The entry records ``starts``, the first offsets of partitions without commits. Otherwise a later run could begin
+        after records that were lost meanwhile, without noticing the loss.
 
-        Raises ConfigError if the generation belongs to another pipeline, has ended, or has files but no log. Raises
-        ConfigError too if the output's key prefix would run into topic names.
+        Raises ConfigError if the generation belongs to another pipeline, has ended, or has files but no log, or if the
+        output's key prefix would run into topic names.
         """
         generation, state = self.generation, self.log.read()
         generation.refuse_ended()
@@ -96,7 +96,7 @@ class Driver:
         self._finish_last()
 
     def _append_begin(self, starts: Sequence[Window]) -> None:
-        """Append ``begin``. If another driver that is ending appends an entry first, retry after that entry."""
+        """Append ``begin``. If a driver that is ending appends an entry first, retry after that entry."""
         for attempt in range(_BEGINS + 1):
             known = self.log.state.positions
             new = [window for window, _ in mark_windows(starts) if window.where not in known]
@@ -125,7 +125,7 @@ class Driver:
         batch implies that the earlier ones are published.
         """
         state = self.log.state
-        # ``published`` would also end a backfill. Only a repeat of the backfill command knows its unwritten windows.
+        # ``published`` would also end a backfill, but its unwritten windows are known only to its own command.
         if self.is_complete and state.unpublished >= 0 and state.is_filled:
             self.log.append("published", self.generation.fingerprint)
 
@@ -155,7 +155,7 @@ class Driver:
         return entry
 
     def finalize(self, limits: Mapping[str, int]) -> list[Finished]:
-        """Write ``_SUCCESS`` to each directory whose period ends before its topic's time in ``limits``, oldest first.
+        """Write ``_SUCCESS`` to each directory whose period ended by its topic's time in ``limits``, oldest first.
 
         Does nothing while committed files are unpublished.
         """
@@ -265,7 +265,7 @@ class Driver:
                 f"the store dropped {min(missing)} before its publication; it was committed with other settings of "
                 "parser or files: run once more with those settings"
             )
-        # A ``redrive`` entry lists one file to delete per window, in the order of the windows.
+        # The files that a ``redrive`` entry deletes are in the order of its windows, one per window.
         asides = dict(zip(entry.windows, entry.removed, strict=False))
         windows: list[WrittenWindow] = []
         renewed: list[OutputFile] = []
@@ -288,7 +288,7 @@ class Driver:
             files = tuple(fresh[file.key] if file.key in missing else file for file in window.files)
             renewed += [file for file in files if file.key in missing]
             windows.append(replace(window, files=files))
-        # Even for equal bytes the log must name the new uploads: this process may die before it publishes them.
+        # Append an entry even if the bytes are equal: if this process dies now, the log must name the new uploads.
         again_entry = self.log.append(
             "rewrite", self.generation.fingerprint, windows, removed=entry.removed, directories=entry.directories
         )

@@ -51,8 +51,8 @@ def watermarks(
     delay_ms: int,
     starting: str,
 ) -> dict[str, int]:
-    """Return for each topic the time up to which its directories are complete: ``delay_ms`` before its slowest
-    partition's.
+    """Return for each topic the time up to which directories are complete: its slowest partition's time minus
+    ``delay_ms``.
     """
     times: dict[str, int] = {}
     for where in positions.keys() | snapshot.logs.keys():
@@ -95,9 +95,7 @@ class Finalizer:
         self._periods: dict[str, tuple[str, int] | None] = {}
 
     def due(self, limits: Mapping[str, int]) -> list[Finished]:
-        """Return the unfinalized directories whose period ends by their topic's time in ``limits``: the oldest
-        1,000.
-        """
+        """Return the 1,000 oldest unfinalized directories whose period ended by their topic's time in ``limits``."""
         over = self._over(limits)
         if over and self.family.refresh():
             # Another generation may have begun to replace files.
@@ -111,7 +109,7 @@ class Finalizer:
     def _over(self, limits: Mapping[str, int]) -> dict[str, tuple[int, str]]:
         excluded = self.family.finalized | self.family.withheld
         over: dict[str, tuple[int, str]] = {}
-        # While a backfill is incomplete, it may still add files to its directories.
+        # Skip generations with an incomplete backfill: they may get more files.
         for state in (state for state in self.family.states() if state.is_filled):
             for path, contents in state.directories.items():
                 limit = limits.get(contents.topic)
@@ -158,8 +156,8 @@ class Finalizer:
     def take_back(self, path: str) -> None:
         """Delete ``_SUCCESS`` from a directory. Raise FencedError if another driver is running.
 
-        Stores have no conditional delete. This process may sleep inside the delete request while another process writes
-        ``_SUCCESS`` anew. If the delete hits that new mark, this method writes the mark again.
+        Stores have no conditional delete: while this process sleeps inside the request, another may write ``_SUCCESS``
+        anew. If this process finds itself fenced afterwards, it restores that mark.
         """
         change_success(self._store, path, None, self.family.has_said, self._log.check_alone)
         try:
@@ -169,10 +167,10 @@ class Finalizer:
             raise
 
     def _unsay(self, paths: Sequence[str]) -> None:
-        """Delete each ``_SUCCESS`` that this process wrote too late: another process has dropped the generation or
-        begun to replace the files.
+        """Delete marks that this process wrote too late, after another process had dropped the generation or begun to
+        replace its files.
 
-        The only condition of a create is that no object exists, so the store could not refuse the late request.
+        The store could not refuse the late create: its only condition is that no object exists.
         """
         log, family = self._fresh()
         for path in paths:
@@ -182,7 +180,7 @@ class Finalizer:
                 change_success(self._store, path, None, family.has_said)
 
     def _fresh(self) -> tuple[CommitLog, Family]:
-        """Read the log with a second object. If the driver's own object read on, it would no longer notice that it
+        """Read the log with a second object: if the driver's own object read on, it would no longer notice that it
         is fenced.
         """
         log = self._log.of_generation(self._log.generation)

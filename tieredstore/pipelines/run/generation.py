@@ -28,7 +28,9 @@ _logger: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The stored owner of a generation. ``root`` is the log's root if it differs from the root with this object."""
+    """The object that records who owns a generation. ``root`` is set if the log is below another root than this
+    object.
+    """
 
     pipeline: str
     root: str | None = None
@@ -78,7 +80,7 @@ class Generation:
         it.
         """
         for root, key in zip(self.naming.places.roots, self.claim_keys, strict=True):
-            # A second root for files names the root that has the log.
+            # With a second root for files, its claim names the root that has the log.
             elsewhere = {} if root == self.naming.root else {"root": self.naming.root}
             try:
                 self.store.put(key, json.dumps({"pipeline": self.own.name, **elsewhere}).encode(), if_absent=True)

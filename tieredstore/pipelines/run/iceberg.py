@@ -1,5 +1,5 @@
-"""An Iceberg table of a pipeline's published files. Its properties record the included log entries, so none counts
-twice.
+"""An Iceberg table that lists a pipeline's published files. Table properties record how far the commit log is
+included, so that no file is added twice.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _AWAY: Final = frozenset(
         "CommitFailedException", "CommitStateUnknownException", "WaitingForLockException",
     }
 )  # fmt: skip
-"""Class names of errors or of their bases: the libraries that define these classes may not be installed."""
+"""Class names of transient errors or of their bases. Names, because the libraries may not be installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +88,24 @@ def place_of(output: Settings) -> TablePlace:
 
 
 class IcebergTable:
-    """Adds published files of commit logs to a table, and removes files that pipelines delete. Not thread-safe.
+    """Adds published files to a table, and removes files that pipelines delete. Not thread-safe.
 
-    For each log the table stores the number of the last entry that it includes. One Iceberg commit adds the files and
-    changes the number, and fails if another commit came between. A repeated commit finds the number and adds nothing.
+    For each commit log, the table stores the number of the last included entry. One Iceberg commit adds files and
+    updates the number; it fails if another commit came between. A repeated commit finds the number and adds nothing.
     """
 
     def __init__(self, catalog: str, name: str, properties: Mapping[str, str], place: TablePlace) -> None:
-        """``catalog`` is a name; pyiceberg's own configuration may have more properties of that catalog."""
+        """``catalog`` is a name, for which pyiceberg's own configuration may have more properties."""
         self._catalog, self._name, self._place = catalog, name, place
         self._properties = {**place.properties, **properties}
         self._entered: dict[str, int] = {}
 
     def check(self) -> None:
-        """Raise ConfigError or StoreUnavailableError if the table could not take files."""
+        """Raise ConfigError or StoreUnavailableError if files could not be added now."""
         self._do(self._load)
 
     def enter(self, log: CommitLog) -> None:
-        """Add published files that the table lacks, first those of the logs that ``log`` took over."""
+        """Add published files that the table lacks. Logs that ``log`` continues come first."""
         if log.folder not in self._entered:
             for before in _logs_before(log):
                 self._do(partial(self._enter, log=before))
@@ -119,9 +119,7 @@ class IcebergTable:
         self._do(lambda catalog: self._going(self._load(catalog), log, keys))
 
     def replace(self, old: CommitLog, new: CommitLog) -> None:
-        """In one snapshot remove the files that the generation of ``old`` gave up, and add all published files of
-        ``new``.
-        """
+        """In one snapshot, remove the files that ``old`` gave up and add all published files of ``new``."""
         gone = [entry for entry in old.entries() if effects(entry).gives]
         keys = {key for entry in gone for key in _keys(entry.windows)}
         number = max((entry.number for entry in gone), default=-1)
@@ -174,7 +172,7 @@ class IcebergTable:
         with table.transaction() as transaction:
             _widen(transaction, table, paths)
             transaction.set_properties({self._property(log): str(number)})
-            # A user may have added these files by hand.
+            # The first time, check for files that a user has added by hand.
             transaction.add_files(paths, _snapshot_properties(log, number), check_duplicate_files=is_first)
 
     def _overwrite(
@@ -236,7 +234,7 @@ class IcebergTable:
                 f"the table {self._name} is partitioned, but files of pipelines do not follow its partitions: name "
                 "another table"
             )
-        # Forbid retries inside pyiceberg, which would not check the entry number again. Changes only the copy in
+        # Forbid retries inside pyiceberg, which would not check the entry number again. This changes only the copy in
         # memory.
         properties = {**table.metadata.properties, "commit.retry.num-retries": "0"}
         table.metadata = table.metadata.model_copy(update={"properties": properties})
@@ -344,7 +342,7 @@ def _logs_before(log: CommitLog) -> list[CommitLog]:
 
 
 def _pending(log: CommitLog, number: int, last: int) -> list[tuple[int, list[str]]]:
-    """Return the files added after entry ``number`` and up to ``last``, by entry, without files removed later."""
+    """Return the files added after entry ``number`` up to entry ``last``, by entry. Leave out files removed later."""
     if number >= last:
         return []
     came: list[tuple[int, list[str]]] = []
@@ -377,8 +375,8 @@ def _keys(windows: Sequence[WrittenWindow]) -> list[str]:
 
 
 def _first_piece(pending: Sequence[tuple[int, list[str]]]) -> Sequence[tuple[int, list[str]]]:
-    """Return the first entry. In a backlog of more than ``_FILES_AT_ONCE`` entries, return as many entries as
-    together have at most that many files.
+    """Return the first entry. If more than ``_FILES_AT_ONCE`` entries are pending, return several with at most that
+    many files.
     """
     count, files = 1, len(pending[0][1])
     while count < len(pending) and len(pending) > _FILES_AT_ONCE and files + len(pending[count][1]) <= _FILES_AT_ONCE:

@@ -62,9 +62,7 @@ class Planner:
         return self._logs.current()
 
     def snapshot_reaching(self, ends: Mapping[TopicPartition, int]) -> LogSnapshot:
-        """Return a snapshot that reaches ``ends``. Another process may have written them after seeing more of the
-        logs.
-        """
+        """Return a snapshot whose logs reach the offsets ``ends``: another process may have written up to them."""
         snapshot = self.snapshot()
         if any(where in snapshot.logs and snapshot.logs[where].end < end for where, end in ends.items()):
             self._logs.last = None
@@ -74,14 +72,14 @@ class Planner:
     def due(
         self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress], *, is_last: bool
     ) -> list[Window]:
-        """Return a batch of windows to write now; with ``is_last``, of everything available.
+        """Return a batch of windows to write now. With ``is_last``, all available records are due.
 
-        Raises an error for unreadable data. If there are new partitions, returns only their marks (empty windows):
-        their starts must be committed before anything is read.
+        If there are new partitions, return only their marks (empty windows): their starts must be committed before
+        anything is read. Raises an error for unreadable data.
         """
         if marks := self._marks(snapshot, positions):
             for one in marks:
-                # Count the age of its records from now on.
+                # The age of the partition's records counts from now on.
                 self._waiting.age_s((one.topic, one.partition), one.start, self._clock())
             return marks
         at = {where: one.position for where, one in positions.items()}
@@ -94,8 +92,8 @@ class Planner:
         for window in windows:
             where = window.topic, window.partition
             reach[where] = reach.get(where, (window.start, 0))[0], window.stop
-        # A window checks that its partition's log reads on after the window before it. Without a new window, check
-        # here.
+        # Reading a window also checks that its log is readable after the window before. If there is no new window,
+        # check here.
         ends = {
             where: (log.end, log.end) for where, log in snapshot.logs.items()
             if where not in reach and where in positions and positions[where].next_offset >= log.end
@@ -105,8 +103,8 @@ class Planner:
         return windows
 
     def splits(self, source: SegmentSource, snapshot: LogSnapshot, window: Window) -> tuple[WindowSplit, ...]:
-        """Return the parts of a window to read in another process. Raise DataLossError if the window is no longer
-        readable.
+        """Return the splits of bucket and broker to read for a window. Raise DataLossError if the window is no
+        longer readable.
         """
         log_of(snapshot, window)
         if window.is_mark:
@@ -160,5 +158,5 @@ def log_of(snapshot: LogSnapshot, window: Window) -> PartitionLog:
 
 
 def look_s(limits: LimitSettings) -> float:
-    """Return the seconds between bucket listings. Listings cost requests, and records are not due before their age."""
+    """Return the seconds between bucket listings. Listings cost requests, and new records are not due at once."""
     return min(_LONGEST_LOOK_S, max(_SHORTEST_LOOK_S, limits.max_file_age_s / 10))

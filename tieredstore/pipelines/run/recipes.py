@@ -1,4 +1,4 @@
-"""From the settings of a pipeline: how it writes files, what it names them, and a fingerprint of both."""
+"""What follows from a pipeline's settings: how it writes files, their names, and a fingerprint of these settings."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _NOT_OF_FILES: Final = frozenset(
         "finalize", "finalizer_delay_s", "descriptor_set", "thrift_idl",
     }
 )  # fmt: skip
-"""Settings that change neither names nor bytes of a window's files. The contents of schema files count, by
-``schemas``, but not their paths.
+"""Settings that change neither names nor bytes of a window's files. Schema files count by their contents
+(``schemas``), not by their paths.
 """
 
 _DECISIVE: Final = ("filing", "naming", "limits")
@@ -41,10 +41,9 @@ _DECISIVE: Final = ("filing", "naming", "limits")
 
 
 def _check_names(pipeline: Pipeline) -> None:
-    """Raise ConfigError if directories and a column of the files have the same name: readers would silently see only
-    one.
+    """Raise ConfigError if files have a column with the name of a directory level: readers would silently see only one.
 
-    If the user set ``secor.offsets.prefix``, a clash with ``offset`` is only logged.
+    For a ``secor.offsets.prefix`` that the user has set, only log a warning.
     """
     own = pipeline.own
     if own.columns != "none":
@@ -92,7 +91,7 @@ def recipe_of(pipeline: Pipeline) -> Recipe:
     """Return everything that determines a window's files except its records."""
     _check_names(pipeline)
     own, naming, ends = pipeline.own, naming_of(pipeline), pipeline.own.limits
-    # As in Secor, deterministic uploads ignore the file size; other uploads ignore these two limits.
+    # As in Secor, only deterministic uploads use these two limits, and only other uploads use the file size.
     limits = InputLimits(ends.max_payload_bytes, ends.max_range_ms) if ends.is_deterministic else None
     file_bytes = MAX_INT64 if ends.is_deterministic else ends.max_file_bytes
     return Recipe(

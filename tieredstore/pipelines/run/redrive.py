@@ -38,8 +38,8 @@ class Aside:
 class Redriven:
     """The result of parsing one quarantine file again. ``window`` has the messages that are good now.
 
-    ``reasons`` are of messages that are still bad, by offset; those are in the file ``key``, or None if there are none.
-    ``entry`` is None if no message is good: then nothing was written.
+    ``reasons`` tell, by offset, why other messages are still bad. ``key`` is the file that has these messages now, or
+    None. ``entry`` is None if no message is good: then nothing was written.
     """
 
     window: WrittenWindow

@@ -252,7 +252,7 @@ class Runner:
         return self._planner.due(snapshot, self.driver.log.state.positions, is_last=is_last)
 
     def _write_batch(self, snapshot: LogSnapshot, windows: Sequence[Window]) -> Iterator[Entry]:
-        """Write windows up to the first unreadable offset, then raise its error."""
+        """Write windows up to the first unreadable offset, then raise the error of that offset."""
         if not windows:
             return
         if windows[0].is_mark:

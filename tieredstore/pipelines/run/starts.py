@@ -26,8 +26,8 @@ _MOST_DIGITS: Final = 19
 class Starts:
     """Finds the first offset of each partition. Connects anew for each query. Not thread-safe.
 
-    The group's offset counts only once per partition and generation. It is committed to the log before anything is
-    written; later changes of the group have no effect.
+    The group's offset counts once per partition and generation. It is committed before anything is written, so later
+    changes of the group have no effect.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -36,12 +36,12 @@ class Starts:
         self._is_waiting: set[TopicPartition] = set()
 
     def of(self, logs: Sequence[PartitionLog], *, is_new: bool) -> dict[TopicPartition, int]:
-        """Return the first offsets by partition. Leave out partitions whose group is beyond the readable records: they
+        """Return first offsets by partition. Leave out partitions whose group is beyond the readable records: they
         wait.
 
-        ``is_new`` means that the generation has no commits. Raises ConfigError if the group of a new generation has
-        no offset in any partition. Raises DataLossError if the group is before a log's first offset or beyond the
-        broker's log end.
+        With ``is_new``, the generation has no commits. Raises ConfigError if the group of a new generation has no
+        offset at all. Raises DataLossError if the group is before a log's first offset or beyond the broker's log
+        end.
         """
         if not self._groups.starting_group:
             return {log.where: self._by_rule(log) for log in logs}
@@ -78,9 +78,9 @@ class Starts:
         return log.earliest if self._starting == "earliest" else log.end
 
     def _check_beyond(self, logs: Sequence[PartitionLog], standing: Mapping[TopicPartition, int]) -> None:
-        """Raise DataLossError if the group is beyond the broker's log end, and log partitions that wait.
+        """Raise DataLossError if the group is beyond the broker's log end; else log that the partition waits.
 
-        A group that reads uncommitted or newer records may be beyond the readable ones.
+        A group may read records that this pipeline cannot read yet, for example uncommitted ones.
         """
         known = [log.where for log in logs if log.on_broker]
         ends: dict[TopicPartition, int] = {}

@@ -1,4 +1,4 @@
-"""Writing of one window: its records are filed, encoded and uploaded as prepared files, which are not yet visible."""
+"""Writing of one window: file its records, encode them, and upload the files, which are not yet visible (prepared)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Recipe:
     naming: Naming
     file_bytes: int
     file_records: int
-    """0: no limit."""
+    """Maximum number of records per file; 0: no limit."""
     staging_prefix: str
     local_path: str | None = None
     transforming: Transforming | None = None
@@ -53,7 +53,7 @@ class Recipe:
 
 
 Written: TypeAlias = tuple[WrittenWindow, dict[int, str]]
-"""A written window, and the reasons of its quarantined records by offset (perhaps not of all)."""
+"""A written window, and reasons of its quarantined records by offset; a task may report only the first reasons."""
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ class Batch:
     failure: TieredStoreError | None = None
 
     def check(self) -> None:
-        """Raise the error that stopped the other windows, if any."""
+        """Raise the error, if any."""
         if self.failure is not None:
             raise self.failure
 
@@ -92,7 +92,7 @@ def write_window(
     store: ObjectStore,
     reached: ReadUpTo | None = None,
 ) -> Written:
-    """Prepare the files of a window from its records in order. Return the window with reasons of quarantined records.
+    """Prepare the files of a window from its records, which come in order. Return the window and why records are bad.
 
     The same records give the same files regardless of batch boundaries. After an error, prepared files are discarded as
     far as the store allows, and ``reached`` has the offset up to which records were read.
@@ -114,7 +114,7 @@ def mark_windows(windows: Sequence[Window]) -> list[Written]:
 def write_at_once(
     windows: Sequence[Window], write: Callable[[Window, ReadUpTo], Written], store: ObjectStore, threads: int
 ) -> Batch:
-    """Write windows on threads, in each partition up to its first unreadable offset. Return them in order.
+    """Write windows on threads. In each partition, stop at the first unreadable offset. Return the windows in order.
 
     After any other error, discard the prepared files.
     """
@@ -289,7 +289,7 @@ class _WindowWriting:
         return file
 
     def _has_room(self, file: _OpenFile, records: int, size: int) -> bool:
-        """Return True if the file stays below its limits with so many more records and bytes. Usually it does."""
+        """Return True if the file stays below its limits with ``records`` and ``size`` bytes more. Usually it does."""
         recipe = self._recipe
         is_short = not recipe.file_records or file.records + records < recipe.file_records
         return is_short and file.bytes + size < recipe.file_bytes
@@ -302,8 +302,8 @@ class _WindowWriting:
         return naming.data_key(window.topic, directory, window.partition, offset)
 
     def _end_of_file(self, file: _OpenFile, running: Sequence[int], before: int, start: int) -> int:
-        """Return the number of rows up to and including the row with which the file reaches a limit. If no row does,
-        the number is greater than that of all rows.
+        """Return how many rows fit until the file reaches a limit, including the row that reaches it. More than all:
+        none does.
         """
         recipe = self._recipe
         stop = bisect_left(running, before + recipe.file_bytes - file.bytes, start) + 1
@@ -402,7 +402,9 @@ class _OpenFile:
 
 
 def _of_originals(batch: pa.RecordBatch, changed: pa.RecordBatch, faults: dict[int, str]) -> dict[int, str]:
-    """Return faults of rows that a transformer returned under the row numbers of its input."""
+    """Return the faults under row numbers of ``batch``, a transformer's input. They are given by row numbers of its
+    output.
+    """
     if not faults:
         return {}
     places = {offset: row for row, offset in enumerate(batch.column("offset").to_pylist())}
@@ -423,14 +425,14 @@ class InputLimits:
 
 
 class Reached:
-    """Amounts read since the files of a window last ended, to compare with InputLimits. Records must come in order."""
+    """Amounts read since the last files ended, to compare with InputLimits. Records must come in order."""
 
     def __init__(self, limits: InputLimits) -> None:
         self._limits = limits
         self._bytes, self._earliest_ms, self._latest_ms = 0, -1, -1
 
     def pieces(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, bool]]:
-        """Yield pieces of a batch, each with True if files must end after its last record."""
+        """Yield a batch in pieces, each with True if the open files must end after the piece."""
         sizes = pc.fill_null(pc.binary_length(batch.column("value")), 0).to_pylist()
         times = batch.column("timestamp").cast(pa.int64()).to_pylist()
         start = 0

@@ -49,7 +49,9 @@ class Policy:
 
 
 class Waiting:
-    """Records when each partition's unwritten records were first seen. Not thread-safe; ``now_s`` is monotonic."""
+    """Remembers when this process first saw each partition's unwritten records. Not thread-safe; ``now_s`` is
+    monotonic.
+    """
 
     def __init__(self) -> None:
         self._since_s: dict[TopicPartition, tuple[int, float]] = {}
@@ -69,7 +71,7 @@ class Waiting:
 def position_of(log: PartitionLog, progress: Progress | None, starting: str, answer: EpochEnd | None = None) -> int:
     """Return the next offset to write. ``answer`` is the broker's end offset of the leader epoch in ``progress``.
 
-    Without commits, return the first offset if ``starting`` is ``earliest``, else the end, so that nothing is due.
+    Without commits it is the first offset if ``starting`` is ``earliest``, else the end, so that nothing is due.
 
     Raises DataLossError if the next offset is beyond the log's end, or beyond the offset where a new leader truncated
     the log. Raises ConfigError if the topic was re-created.
@@ -112,7 +114,7 @@ def due_windows(
     answers: Mapping[TopicPartition, EpochEnd] = _NO_ANSWERS,
     stale: Collection[TopicPartition] = (),
 ) -> list[Window]:
-    """Return a batch of windows to write now; with ``is_last``, of everything available.
+    """Return a batch of windows to write now. With ``is_last``, all available records are due.
 
     - ``wall_s`` is the time of day, only for the minute mark. ``answers`` are as for :func:`position_of`.
     - Nothing is due in ``stale`` partitions until newer segments appear.
@@ -157,9 +159,7 @@ def lag_of(
     *,
     starting: str,
 ) -> tuple[int, float]:
-    """Return the number of unwritten offsets, and the longest time in seconds that this process has known any of
-    them.
-    """
+    """Return the number of unwritten offsets, and for how many seconds this process has known the oldest of them."""
     offsets, longest_s = 0, 0.0
     for where, log in snapshot.logs.items():
         start = position_of(log, positions.get(where), starting)
@@ -204,7 +204,7 @@ def _other_life(topic: str) -> ConfigError:
 
 
 class _Sized:
-    """A log, and an estimate of its bytes per offset."""
+    """A log, with an estimate of the bytes in a range of offsets."""
 
     def __init__(self, log: PartitionLog, progress: Progress | None) -> None:
         self.log, self._progress = log, progress

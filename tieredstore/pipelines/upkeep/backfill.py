@@ -40,9 +40,9 @@ class BackfillPlan:
 
 
 class Backfill:
-    """Writes a generation of chosen offsets that reads no new records. Not thread-safe; the caller closes ``source``.
+    """Writes chosen offsets as a generation that reads no new records. Not thread-safe; the caller closes ``source``.
 
-    The plan and the hash of its settings are committed before anything is written. After a kill, the next call with the
+    The plan and a hash of its settings are committed before anything is written. After a kill, the next call with the
     same settings completes the plan. With ``replaces``, the new files replace those of another generation, see
     :class:`Replacement`.
     """
@@ -187,8 +187,8 @@ class Backfill:
         return self._write(window, generation)
 
     def aside(self, window: Window, key: str, generation: Generation) -> Written:  # noqa: ARG002  a driver's writer
-        """Raise ConfigError: a backfill never redrives. Only the pipeline itself can complete another run's
-        ``redrive``.
+        """Raise ConfigError. Only the pipeline itself can complete another run's ``redrive``, and a backfill makes
+        none.
         """
         raise ConfigError(
             f"the redriven messages of {key} are not fully published: first complete that by tieredstore pipeline "
@@ -208,11 +208,11 @@ _ENTRY_WINDOWS: Final = 500
 
 
 class Replacement:
-    """Removes the replaced generation's files during a backfill. Each step can be repeated after a kill.
+    """The replaced generation's side of a backfill. Each step can be repeated after a kill.
 
-    ``announce`` logs the directories of the files to delete, then deletes the ``_SUCCESS`` of each. ``finish`` logs the
-    files, deletes them, and logs the end. Both write to the log of the replaced generation. Both fence a driver of that
-    generation; it may be restarted between them.
+    ``announce`` logs the directories of the files to delete, then deletes their ``_SUCCESS``. ``finish`` logs the
+    files, deletes them, and logs the end. Both write to the replaced generation's log, which fences its driver. That
+    driver may be restarted between the two.
     """
 
     def __init__(self, new: Driver, generation: int) -> None:
@@ -232,11 +232,11 @@ class Replacement:
             )
 
     def whole_windows(self, extents: Sequence[Window], selected: Selected) -> list[Window]:
-        """Return the part of the offsets that the generation holds, widened to whole windows: each is replaced as a
-        whole.
+        """Return the part of the offsets that the generation holds, widened to whole windows: only whole windows are
+        replaced.
 
-        Where the selection has no start or end, narrow to whole windows instead. Raises ConfigError if another
-        generation holds some of the offsets, or if the topic was re-created.
+        If the selection leaves start or end open, narrow that side to whole windows instead. Raises ConfigError if
+        another generation holds some of the offsets, or if the topic was re-created.
         """
         holdings = Holdings.of(self._log)
         for one in extents:
@@ -267,8 +267,8 @@ class Replacement:
         return whole
 
     def _refuse_held(self, window: Window) -> None:
-        """Raise ConfigError if a third generation holds some of the offsets, or if a later one filed their bad
-        messages.
+        """Raise ConfigError if a third generation holds some of the offsets, or if a later generation filed bad
+        messages of them.
         """
         for entry in self._family.find_redriven():
             for its in entry.windows:
@@ -296,14 +296,14 @@ class Replacement:
         log = self._log
         if log.state.giving_to != self._number:
             if self._count_announced() >= self._count_wanted(backfill):
-                # The replacement is complete; only _SUCCESS marks of the new generation may be missing.
+                # The replacement is complete, but the new generation may still have to write its own _SUCCESS marks.
                 return
             if self._table is not None:
                 going = [file.key for window in self._going(backfill) for file in window.data_files]
                 self._table.refuse_rewritten(log, going)
             self._take_over()
-            # Another backfill may have come first, so check again. If one comes after this check, ``append`` below is
-            # fenced.
+            # Another backfill may have replaced some windows meanwhile, so check again. If one comes later, ``append``
+            # is fenced.
             self._family.refresh()
             for window in backfill.windows:
                 self._refuse_held(window.window)
@@ -317,7 +317,7 @@ class Replacement:
     def withhold(self) -> None:
         """Delete ``_SUCCESS`` again from directories whose files are being replaced.
 
-        A request of a stopped process may still reach the store and write one.
+        A delayed request of a stopped process may have written one.
         """
         if self._log.read().giving_to != self._number:
             return
@@ -366,7 +366,7 @@ class Replacement:
             self._old.mark_published()
 
     def going(self, spans: Sequence[Window]) -> list[WrittenWindow]:
-        """Return the windows to replace in these offsets, with those of their files that still exist."""
+        """Return the windows to replace within ``spans``, with their still existing files."""
         holdings = Holdings.of(self._log)
         windows = (one for span in spans for one in holdings.between(span.where, span.start, span.stop))
         return [one.window for one in windows if one.is_held or one.window.files]
@@ -379,8 +379,8 @@ class Replacement:
         return sum(effects(entry).withholds is not None for entry in told)
 
     def _count_wanted(self, backfill: Entry) -> int:
-        """Return how many backfills of the new generation have replaced files of this one, up to the entry
-        ``backfill``.
+        """Return how many backfills of the new generation replace files of this one; ``backfill`` is the last that
+        counts.
         """
         return sum(
             bool(effects(entry).jumps) and entry.other == self._generation and entry.number <= backfill.number

@@ -55,7 +55,7 @@ class Against:
         """``pipeline`` and ``source`` must have only the side to compare, see ``one_sided``."""
         self._pipeline, self._store, self._source = pipeline, store, source
         own = pipeline.own
-        # With decoded, transformed or framed values, files differ from the source.
+        # Values that are decoded, transformed or passed through a frame differ from the source.
         self._has_contents = own.columns == "none" and not own.transformer and not own.frame
         self._has_keys = True
         self.compared = self.gone = 0
@@ -88,7 +88,7 @@ class Against:
         self._has_keys = False
         windows: list[tuple[WrittenWindow, list[str]]] = []
         for one in uploads_of(self._pipeline, self._store, sorted(find_topics(self._pipeline, self._store))):
-            # Only the contents of the newest files show where they end.
+            # Only the contents of a partition's newest files show where these end.
             stop = self._end(one) if one.stop is None else one.stop
             windows.append((Window(one.topic, "", one.partition, one.start, stop).without_records(), list(one.keys)))
         return windows

@@ -1,4 +1,4 @@
-"""Drop of a generation: log the end, then delete the files."""
+"""Dropping a generation: the commit log records its end, then its files are deleted."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = T
         discard_files(store, log.entry(state.written).files)
     if table is not None:
         table.take_out(log)
-    # First delete the marks: no reader may take a directory for complete while its files are deleted.
+    # Delete the marks first: no reader may take a directory for complete while its files are being deleted.
     yield from _drop_successes(generation, dry_run=dry_run)
     files = _files(pipeline, store, log)
     for start in range(0, len(files), _AT_ONCE):

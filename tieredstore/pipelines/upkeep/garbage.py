@@ -29,9 +29,9 @@ def collect_garbage(
     """Yield each prepared file of the generation with its outcome. Delete those that will not be published, except in a
     dry run.
 
-    In a local folder the names of hidden files do not show their generation, so hidden files of all generations are
-    included. Committed files are never deleted. Raises ConfigError for an age below an hour, or for a store without
-    a clock of its own.
+    In a local folder, the name of a hidden file does not show its generation, so hidden files of all generations are
+    included. Committed files are never deleted. Raises ConfigError for an age below an hour, or if the store cannot
+    tell its own time.
     """
     if min_age_ms < LEAST_AGE_MS:
         raise ConfigError("the minimum age must be at least an hour: younger files may belong to a running task")

@@ -38,7 +38,7 @@ _PIECE: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """Offsets ``first`` to ``last`` (inclusive), which the generation ``generation`` now holds."""
+    """Offsets ``first`` to ``last`` (inclusive), now held by the generation of number ``generation``."""
 
     generation: int
     first: int
@@ -103,7 +103,7 @@ def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnap
         if skipped is not None and skipped.fullmatch(topic):
             continue
         progress, log = positions.get((topic, number)), snapshot.logs.get((topic, number))
-        # If the group is beyond the readable records, show the end of the log.
+        # If the group is beyond the readable records, show the end of the log as the start.
         first = 0 if log is None else begins.get(log.where, log.end if begins_elsewhere(pipeline.own) else log.earliest)
         statuses.append(
             PartitionStatus(
@@ -121,8 +121,8 @@ def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnap
 
 
 def _find_replaced(generation: Generation) -> dict[TopicPartition, list[Replaced]]:
-    """Return replaced offsets by partition, with the generation that holds them now. If none does, because that one
-    was dropped, name the generation that replaced them.
+    """Return replaced offsets by partition, with the generation that holds them now. If none holds them any more,
+    name the generation that replaced them.
     """
     replaced: dict[TopicPartition, list[Replaced]] = {}
     for where, holdings in Holdings.of(generation.log).windows.items():
@@ -243,7 +243,7 @@ class Verification:
     def _faults_without_log(self) -> Iterator[OutputProblem]:
         """Yield problems of an output without a commit log.
 
-        Secor writes no log. If a claim shows that a pipeline wrote the files, the log itself is missing.
+        Secor writes no log. But if a claim object shows that a pipeline wrote the files, the log is missing.
         """
         topics = find_topics(self._pipeline, self._store)
         uploads = uploads_of(self._pipeline, self._store, topics)

@@ -70,10 +70,9 @@ def origins_of(
     snapshot: LogSnapshot | None = None,
     backups: Sequence[Backup] = (),
 ) -> Iterator[Origin]:
-    """Yield the origin of each file from the commit log, or else from the names of its partition's files, as Secor has
-    no log.
+    """Yield the origin of each file from the commit log. Without an entry, as for Secor's files, use file names.
 
-    Raises ObjectNotFoundError if neither has the key.
+    Raises ObjectNotFoundError for a key that is in neither.
     """
     committed = Committed.of(commit_log_of(pipeline, store))
     for key in keys:
@@ -113,7 +112,9 @@ def place_of(places: Places, key: str) -> tuple[str, int]:
 
 
 def _by_names(store: ObjectStore, places: Places, key: str) -> Origin:
-    """Return the offsets up to those of the next file name: Secor names all files of an upload by its first offset."""
+    """Return the offsets from this file's name up to the next one's: Secor names all files of an upload by its first
+    offset.
+    """
     topic, partition = place_of(places, key)
     names = {info.key: parse_name(info.key, or_beside=True) for info in places.list_files(store, [topic])}
     own = names.get(key)

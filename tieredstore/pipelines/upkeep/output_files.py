@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """Files of a partition that Secor uploaded together. Their names have the upload's first offset, ``start``.
+    """Files of a partition that Secor uploaded together. Their names contain the first offset of the upload, ``start``.
 
     ``stop`` is the ``start`` of the next upload, or None for the newest.
     """
@@ -80,7 +80,8 @@ def offsets_in(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[lis
 
 
 def find_faults(pipeline: Pipeline, store: ObjectStore, uploads: Iterable[Upload]) -> Iterator[tuple[str, str, str]]:
-    """Yield kind, key and description of problems: corrupt files, repeated offsets, and offsets outside their upload's.
+    """Yield kind, key and text of each problem: a corrupt file, a repeated offset, or an offset outside the upload's
+    range.
 
     File names cannot show whether records are missing.
     """

@@ -172,7 +172,7 @@ class KeptFiles(RecordSource):
             )
 
     def extents(self, selected: Selected) -> list[Window]:
-        """Return the selected offsets. A start or end given as a time is extended to whole files.
+        """Return the selected offsets. A start or end that is a time becomes the boundary of a file.
 
         Raises ConfigError if another generation has replaced files of these offsets.
         """
@@ -332,7 +332,7 @@ class KeptFiles(RecordSource):
             raise ObjectNotFoundError(f"{error}: run pipeline verify on {self._pipeline.own.name}") from error
 
     def _as_read(self, batch: Any, key: str) -> Any:
-        """Return records of a file with the columns that a log has."""
+        """Return records of a file with the same columns as records of a log."""
         if batch.column("offset").null_count:
             raise ConfigError(
                 f"{key} does not hold the offsets of its records: backfill from bucket or broker, or from files with "
@@ -345,7 +345,7 @@ class KeptFiles(RecordSource):
 
 
 def _once(batches: Iterable[Any]) -> Iterator[Any]:
-    """Drop rows that repeat an offset. The offsets are sorted."""
+    """Drop rows that repeat an offset. Rows must be sorted by offset."""
     last = _UNKNOWN
     for batch in batches:
         rows: list[int] = []

@@ -101,7 +101,9 @@ def plan_batches(options: TopicOptions) -> Sequence[PlannedBatch]:
 
 
 def list_batches(topics: Topics, options: TopicOptions) -> Sequence[PlannedBatch]:
-    """Return all objects of the topic by the time in their keys. They include orphans, which no queue entry names."""
+    """Return all objects of the topic, by the time in their keys. Orphans are included: objects that no queue entry
+    names.
+    """
     try:
         topic = topics.get(options.topic)
     except TopicNotFoundError:

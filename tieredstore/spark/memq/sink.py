@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 COLUMNS: Final = ("key", "value", "headers", "timestamp", "messageId")
 """The columns that a row may have; only ``value`` is required."""
 
-# Spark sets these properties for the tasks of a stream's micro-batch. The query id survives a restart.
+# Properties that Spark sets for tasks of a stream's micro-batch. The query id stays the same after a restart.
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 
@@ -63,7 +63,7 @@ class _TopicWriter:
                     _add(batches, batch)
                 return EpochMessage(query, epoch, task, batches.finish())
             except BaseException:
-                # No queue entry will name these batches: Spark retries the task, or the query fails.
+                # No queue entry will ever name these batches: Spark retries the task with new ones, or the query fails.
                 batches.discard()
                 raise
 

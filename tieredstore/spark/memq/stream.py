@@ -44,8 +44,9 @@ _Offset = Annotated[int, Strict(), Field(ge=0)]
 
 
 class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a topic trigger by trigger. A process beside the driver plans. If it finds no new batches, it looks
-    again after a second at the earliest. ``clock`` returns monotonic seconds.
+    """Reads a topic trigger by trigger. ``clock`` returns monotonic seconds.
+
+    Spark plans in a process beside the driver. If there are no new batches, planning looks again after a second.
     """
 
     def __init__(self, options: TopicOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -128,8 +129,8 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _open(self) -> BatchLog:
         topics = topics_of(self._options.store)
         topic = topics.get(self._options.topic)
-        # Read the topic each time, because read partitions may be added. This is cheap: a queue in the store is only a
-        # name.
+        # Read the topic each time, because read partitions may be added. A BatchLog is opened anew only if the topic
+        # changed.
         if self._log is None or self._log.topic != topic:
             self.stop()
             self._log = BatchLog(topics, topic)

@@ -41,7 +41,7 @@ class MemqTask(InputPartition):
 
 
 def plan_tasks(options: TopicOptions, batches: Sequence[PlannedBatch] | None = None) -> list[InputPartition]:
-    """Return the tasks for ``batches``; None: for the batches that the options of a batch query select."""
+    """Return the tasks that read ``batches``. None means the batches that the options of a batch query select."""
     topics = topics_of(options.store)
     selected = plan_batches(options) if batches is None else batches
     cut = tasks_of(
@@ -69,7 +69,7 @@ def read_task(task: InputPartition, options: TopicOptions) -> Iterator[pa.Record
     Memory holds a few objects of the task. With ``sortByKey`` it holds all rows of the task.
     """
     spare_modules()
-    # Without any task of ours, Spark runs one with a partition of its own.
+    # If there are no tasks, Spark still runs one, with a partition of its own class.
     if not isinstance(task, MemqTask):
         return iter(())
     reading = _Reading(options)

@@ -212,10 +212,11 @@ def start_pipelines(
     """Start a pipeline from each .properties file, as streaming queries of the session.
 
     The queries run until they are stopped. With ``once``, they end when everything present now is written. Each record
-    is in the output once, whatever is killed and however often this is called: the commit log in the output has the
-    progress. ``checkpoint`` is a folder for Spark's checkpoint, which may be lost or old. The default is a local folder
-    that is removed with the query. ``awaitTermination`` raises the error that ends a query. Running queries are among
-    the metrics of this process.
+    is in the output once, however often queries are killed and started: progress is in the commit log in the output.
+
+    ``checkpoint`` is a folder for Spark's checkpoint, which may be lost or old. The default is a local folder that is
+    removed with the query. ``awaitTermination`` raises the error that ends a query. The metrics of this process include
+    running queries.
 
     Raises ResourceNotFoundError, with ``once``, for named topics that do not exist.
     """
@@ -263,13 +264,17 @@ def _has_ended(query: StreamingQuery, within_s: float) -> bool:
 
 
 def _failure_of(query: StreamingQuery) -> BaseException | None:
-    """Return the error of a query that the driver did not notice: ours from the planning process, or Spark's."""
+    """Return the error of a query that failed outside the driver: ours if the planning process raised it, else
+    Spark's.
+    """
     error = query.exception()
     return None if error is None else error_within(error) or error
 
 
 def session(threads: int | None, conf: Mapping[str, str]) -> SparkSession:
-    """Make a session from Spark's settings. ``threads`` makes it a local session with so many threads."""
+    """Make a session from Spark's settings. With ``threads`` it is a local session that runs so many tasks at a
+    time.
+    """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("tieredstore pipeline")
     for name, value in {"spark.ui.showConsoleProgress": "false", **conf}.items():
@@ -290,8 +295,8 @@ def pipeline_service(
 ) -> Service:
     """Return a service that runs pipelines until it is stopped or one of them ends with an error.
 
-    Each pipeline takes over the generation ``take_over``. ``listen`` is the address of ``/metrics``, ``/healthz`` and
-    ``/readyz``. The service is ready while no pipeline waits.
+    Each pipeline takes over its own generation ``take_over``, if that is given. ``listen`` is the address of
+    ``/metrics``, ``/healthz`` and ``/readyz``. The service is ready while no pipeline waits for a store or broker.
     """
     health = Health({_STARTED: "pipelines are still starting"})
 

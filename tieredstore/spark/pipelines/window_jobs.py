@@ -1,8 +1,8 @@
 """Spark jobs that write windows, with one task per window.
 
-With ``frame``, records become Spark rows, a user's function changes the rows, and the result is written by windows. A
-Spark task reads whole windows. The frame must be narrow, so that one task gets all rows of a window, in order. A
-violation raises an error before anything is committed.
+The setting ``frame`` names a user's function from DataFrame to DataFrame. Records then become Spark rows, the function
+changes them, and its result is written by windows. One task reads a whole window and must get all its rows back in
+order, so the function may only use narrow transformations. A violation raises an error before anything is committed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class WindowJobs:
-    """Prepares windows in Spark tasks, through the frame if the settings name one."""
+    """Prepares windows in Spark tasks. If the settings name a ``frame`` function, records pass through it."""
 
     def __init__(self, spark: SparkSession, file: str, own: PipelineSettings, store: ObjectStore) -> None:
         """``file`` is the settings file, which tasks read too."""
@@ -58,19 +58,19 @@ class WindowJobs:
 
     @property
     def is_framed(self) -> bool:
-        """True if the settings name a frame."""
+        """True if the settings name a ``frame`` function."""
         return self._frame is not None
 
     def write_one(self, window: Window, splits: tuple[WindowSplit, ...]) -> Written:
-        """Write one window from its splits, through the frame."""
+        """Write one window, whose records are in ``splits``."""
         batch = self.write([WindowTask(window, splits)])
         batch.check()
         (written,) = batch.written
         return written
 
     def write(self, tasks: Sequence[WindowTask]) -> Batch:
-        """Write the windows of tasks, in each partition up to its first unreadable offset. A frame writes all of
-        them or none.
+        """Write the windows of tasks. In each partition, stop at the first unreadable offset. With a frame, write
+        all or none.
         """
         if self._frame is not None:
             framed = FrameJob(self._file, self._fingerprint, tuple(tasks))
@@ -92,7 +92,7 @@ class WindowJobs:
             raise
 
     def _numbers(self, tasks: Sequence[WindowTask]) -> DataFrame:
-        """Return a DataFrame with the number of each task, each in a Spark task of its own."""
+        """Return a DataFrame with one row per task, its number. Each row is in a Spark task of its own."""
         return self._spark.range(0, len(tasks), 1, len(tasks))
 
     def _run(self, tasks: Sequence[WindowTask]) -> list[Written | Failed]:
@@ -100,8 +100,8 @@ class WindowJobs:
         return self._outcomes(self._numbers(tasks).mapInArrow(job.run, SCHEMA))
 
     def _outcomes(self, job: DataFrame) -> list[Written | Failed]:
-        """Run a job; return the results of its tasks. If tasks failed, raise a permanent error before a retryable
-        one.
+        """Run a job; return the results of its tasks. If several fail, raise a permanent error rather than a
+        retryable one.
         """
         try:
             reports: list[Report] = [unpack(row[REPORT]) for row in job.collect()]
@@ -142,7 +142,7 @@ _MICROSECONDS: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class FrameJob:
-    """The windows of a batch, before and after the frame. Picklable."""
+    """The windows of a batch, on their way into and out of the user's ``frame`` function. Picklable."""
 
     file: str
     fingerprint: str
@@ -151,8 +151,9 @@ class FrameJob:
     def rows(
         self, numbers: DataFrame, frame: Callable[[DataFrame], object]
     ) -> tuple[DataFrame, Callable[[], list[int]]]:
-        """Return a DataFrame of task reports, made from a DataFrame of task numbers. Also return a function for the
-        number of records of each window before the frame; call it after the job.
+        """Return a DataFrame of reports, one per window, from a DataFrame of task numbers.
+
+        Also return a function that, after the job, returns the number of records of each window before the frame.
         """
         observed = Observation()
         records = numbers.mapInArrow(self.read, RECORDS).observe(observed, *map(_count_of, self.tasks))
@@ -199,7 +200,7 @@ class FrameJob:
         return Report((written, dict(sorted(reasons.items())[:SHOWN_REASONS])))
 
     def _pieces(self, batches: _Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield rows with the number of their window, in the given order."""
+        """Yield rows with the number of their window, in the order in which they come."""
         known = _Windows([task.window for task in self.tasks])
         for batch in batches:
             if not batch.num_rows:
@@ -264,7 +265,7 @@ def _ascending(window: Window, first: pa.RecordBatch, rest: Iterator[pa.RecordBa
 def of_all(
     windows: Sequence[Window], written: Sequence[Written], read: Sequence[int], store: ObjectStore
 ) -> list[Written]:
-    """Return the results of all windows. Count as filtered the records that the frame dropped.
+    """Return the results of all windows. Records that the frame dropped count as filtered.
 
     ``read`` has the number of records of each window before the frame. Raises InvalidValueError, and discards the
     prepared files, if rows of a window came from several tasks or in several runs.

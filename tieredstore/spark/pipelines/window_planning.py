@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _SIZES_HOLD_S: Final = 60.0
-"""Seconds for which sizes of earlier windows are not read again from the commit log."""
+"""Seconds until sizes of earlier windows are read again from the commit log."""
 
 
 class Planning:
@@ -52,7 +52,7 @@ class Planning:
         """The end of the last planned batch, and its tasks."""
 
     def fix(self) -> None:
-        """Limit all later plans to what is present now.
+        """Let all later plans end at what is present now.
 
         The progress is read before the snapshot, because another process may write more in between.
         """
@@ -94,7 +94,9 @@ class Planning:
         return windows
 
     def _positions_at(self, start: Json) -> dict[TopicPartition, Progress]:
-        """Return the progress at ``start``. Spark asks for the next batch only after the previous one is written."""
+        """Return the progress at the Spark offset ``start``. Spark gets there only after all windows before it are
+        written.
+        """
         if self._positions is None:
             self._positions = dict(self._read_log())
         elif self._last is not None and self._last[0] == start:
@@ -109,7 +111,7 @@ class Planning:
         return self._positions
 
     def _learn_sizes(self, positions: dict[TopicPartition, Progress], tasks: Sequence[WindowTask]) -> None:
-        """Read the sizes of earlier windows from the commit log, to cut a backlog into windows by size."""
+        """If a backlog must be cut into windows by size, read the sizes of earlier windows from the commit log."""
         counts = Counter((task.window.topic, task.window.partition) for task in tasks)
         behind = [where for where, count in counts.items() if count > 1]
         is_old = self._clock() - self._read_s >= _SIZES_HOLD_S
@@ -163,7 +165,7 @@ def whole_plan(
 
 
 def give_plan(tasks: Sequence[WindowTask]) -> GivenPlan:
-    """Pack a complete plan for the data source of windows."""
+    """Return the complete plan of a run in the form that the data source of windows takes."""
     return GivenPlan(_offset([task.window for task in tasks]), tuple(pack(task) for task in tasks))
 
 

@@ -54,7 +54,7 @@ _OUTPUT: Final = "output"
 
 
 class _Away:
-    """Keeps which of source and output failed at the last check, while nothing had to be written."""
+    """Remembers which sides, source or output, failed at the last check while there was nothing to write."""
 
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
@@ -81,8 +81,8 @@ class _Away:
 class WindowSink:
     """The function that Spark's ``foreachBatch`` calls with one batch after the other, on Spark's threads.
 
-    Whether a batch is new or done is decided by the commit log, not by Spark: it shows which windows are written. While
-    a store is unavailable, this waits.
+    The commit log, not Spark, decides which windows of a batch are already written. While a store is unavailable, this
+    waits.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class WindowSink:
         *,
         tell: Callable[[str], None] | None = None,
     ) -> None:
-        """``tell`` gets sentences about what the start waits for."""
+        """``tell`` is called with a sentence whenever the start has to wait for something."""
         self._spark, self._runner, self._jobs, self._outage, self._tell = spark, runner, jobs, outage, tell
         self._lock = threading.Lock()
         """Held while a batch is written, because the driver is not thread-safe."""
@@ -125,7 +125,7 @@ class WindowSink:
     def begin(self) -> None:
         """Take over from an earlier driver, and publish what it committed.
 
-        Until output and source have answered, a stop need not wait for anything.
+        Until output and source have answered, the process may be stopped at once.
         """
         with self._lock:
             with nothing_under_way():
@@ -139,8 +139,8 @@ class WindowSink:
     def check_topics(self, *, ends: bool) -> None:
         """Check at the start that all named topics exist.
 
-        Otherwise a run that ``ends`` raises ResourceNotFoundError: it would succeed without writing them. A run that
-        continues logs a warning, because the topics may be created later.
+        If one does not, a run that ``ends`` raises ResourceNotFoundError: it would seem to succeed. A run that
+        continues logs a warning, because the topic may be created later.
         """
         try:
             self._patiently(lambda: self._runner.check_topics(self._runner.look()))
@@ -218,7 +218,7 @@ class WindowSink:
     def measure(self) -> None:
         """Update the count of unwritten records from time to time, except while a batch is running.
 
-        This also shows when the planner, a process of its own, waits for the source.
+        The source may be unavailable for the planner, which is another process. The driver notices that here.
         """
         if self._lock.acquire(blocking=False):
             try:
@@ -294,11 +294,13 @@ class WindowSink:
 
 _CLOSING_S: Final = 10.0
 _CANCELLING_S: Final = 0.2
-"""Wait between two attempts. Spark forgets the cancellation of a group that has no job yet."""
+"""Pause between two cancellations: Spark forgets the cancellation of a group that has no job yet."""
 
 
 class AheadBatch:
-    """Windows that a thread of its own writes, in Spark jobs of ``group``. Call either ``take`` or ``close``."""
+    """Windows that a thread writes ahead, in Spark jobs of ``group``. The caller must call either ``take`` or
+    ``close``.
+    """
 
     def __init__(
         self,
@@ -320,7 +322,7 @@ class AheadBatch:
     def take(self, tasks: Sequence[WindowTask]) -> Batch | None:
         """Return the result if it is for exactly these windows; otherwise discard it and return None.
 
-        Waits for the job, and raises its error. If the query is stopped, Spark ends the job.
+        Waits for the job, and raises its error. Stopping the query ends the job.
         """
         if [task.window for task in tasks] != [task.window for task in self._tasks]:
             self.close()

@@ -1,8 +1,8 @@
 """The stream of a pipeline's due windows. Each row is a task: a window and where to read its records.
 
-A process beside the driver plans. For a run that ends, the driver plans itself, since Spark needs a second or more to
-start that process. A batch's end in the checkpoint lists its windows, so that a repeated batch has the same ones. Only
-the commit log has the pipeline's progress, whatever Spark's checkpoint says.
+Spark plans in a process beside the driver, which takes a second or more to start. So for a run that ends, the driver
+plans. The end of a batch in Spark's checkpoint lists the batch's windows, so that a repeated batch has the same ones.
+Only the commit log has the pipeline's progress, whatever the checkpoint says.
 
 Spark imports this module in each process that it starts for a stream. Processes that do not plan need no other module
 of pipelines.
@@ -67,8 +67,8 @@ class _Tasks(InputPartition):
 class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans windows trigger by trigger. ``clock`` returns monotonic seconds.
 
-    While the settings allow it, an unavailable store or broker is no error of the query: then no window is due.
-    ``plan`` has everything to write, if the driver has planned it: then the reader looks up nothing.
+    As long as ``outage.seconds`` allows, an unavailable store or broker is no error: then no window is due. ``plan`` is
+    set if the driver has planned everything: then the reader looks up nothing.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._plan().next(start)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Limit this run to what is present now."""
+        """Let this run end at what is present now."""
         if self._given is None:
             with one_sentence():
                 self._plan().fix()
@@ -128,7 +128,7 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _plan(self) -> Planning:
         if self._planning is None:
-            # Import here: many processes never plan, and this imports stores, Arrow's functions and the Kafka client.
+            # Import here, since this imports stores, Arrow and the Kafka client, and many processes never plan.
             from tieredstore.spark.pipelines.window_planning import planning_of  # noqa: PLC0415
 
             self._planning = planning_of(self._file, self._open, self._clock)
@@ -143,7 +143,9 @@ _MOST_CHARACTERS: Final = 340 << 10
 
 @dataclass(frozen=True, slots=True)
 class GivenPlan:
-    """The only batch of a run that the driver has planned: its end as a Spark offset, and its packed tasks, if any."""
+    """All windows of a run, as one batch that the driver has planned: its end as a Spark offset, and its packed
+    tasks.
+    """
 
     end: Json
     tasks: tuple[bytes, ...]

@@ -50,7 +50,7 @@ _Batches: TypeAlias = Iterable[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True)
 class WindowTask:
-    """A window, and the splits of bucket and broker with its records. Picklable."""
+    """A window, and the splits of bucket and broker that have its records. Picklable."""
 
     window: Window
     splits: tuple[WindowSplit, ...]
@@ -119,7 +119,7 @@ def error_named(name: str, sentence: str) -> TieredStoreError:
 
 
 def error_within(error: BaseException) -> TieredStoreError | None:
-    """Return our error that a worker raised and Spark's error quotes, or None."""
+    """Return the error of ours that Spark's error quotes from a worker, or None."""
     ours = _OURS.search(str(error))
     return error_named(ours[1], ours[2]) if ours else None
 

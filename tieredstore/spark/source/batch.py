@@ -80,11 +80,11 @@ class BatchReader(DataSourceReader):
 
 
 class PushdownBatchReader(BatchReader):
-    """A batch reader that does not fetch what Spark's filters exclude; Spark still checks every row.
+    """A batch reader that skips data which Spark's filters exclude. Spark still checks every row.
 
-    This is a class of its own, because Spark refuses readers with ``pushFilters`` if its configuration does not allow
-    pushdown. It is an option, because Spark caches the tasks of a DataFrame's last filters, and uses these tasks for
-    other queries of the same DataFrame too.
+    It is a class of its own, because Spark rejects readers with ``pushFilters`` if its configuration forbids pushdown.
+    Users must enable it by an option, because Spark caches the tasks for a DataFrame's last filters and reuses them for
+    other queries of the same DataFrame.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
@@ -103,7 +103,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Bounds of the rows that Spark's filters let through. They may include more rows, since Spark checks each row
+    """Bounds that include all rows that Spark's filters let through. They may include more, since Spark checks each row
     again.
 
     - ``topics`` and ``partitions``: allowed values, None for any. A topic must start with all ``beginnings``.
@@ -206,7 +206,7 @@ def _from(column: str, value: object, *, beyond: bool) -> Bounds:
         case "offset", int():
             return Bounds(first_offset=value + beyond)
         case "timestamp", datetime():
-            # Record timestamps are whole milliseconds: take the first one at (or after) this microsecond.
+            # Record timestamps are whole milliseconds, but filters have microseconds: round up.
             return Bounds(since_ms=-(-(_microseconds(value) + beyond) // 1000))
         case _:
             return Bounds()

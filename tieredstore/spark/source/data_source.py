@@ -82,7 +82,7 @@ class TieredStoreDataSource(DataSource):
 
 
 def is_pushing_down() -> bool:
-    """Return True in the worker process that pushes filters down; Spark starts it only if its configuration allows
+    """Return True in the worker process that pushes filters down. Spark starts it only if its configuration allows
     pushdown.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)

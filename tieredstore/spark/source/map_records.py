@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 _MIB: Final = 1024 * 1024
 _TASK_BYTES: Final = 64 * _MIB, 256 * _MIB
-"""Default bytes of a log per task, at least and at most. A task costs Spark some 10 ms of processor time, and its
-records do not reach the JVM, so it may be larger than a task of the source.
+"""Default bytes of a log per task, minimum and maximum. A task costs Spark some 10 ms of processor time. Records do
+not reach the JVM, so tasks may be larger than those of the source.
 """
 
 _TASKS_A_CORE: Final = 2
@@ -42,24 +42,24 @@ def map_records(
 ) -> DataFrame:
     """Apply ``function`` to the records of each task; return its results as a DataFrame of ``schema``.
 
-    The function runs in the Python process that fetches and decodes the records. It is called once per task, with an
-    iterator of Arrow batches, and yields Arrow batches. Only these reach the JVM. It travels to the tasks like Spark's
-    user functions (cloudpickle). A retried task passes the same records.
+    The function runs in the Python process that fetches and decodes the records. It is called once per task with an
+    iterator of Arrow batches, and yields Arrow batches. Only its results reach the JVM. Spark pickles the function like
+    its own user functions. A retried task passes the same records.
 
     ``options`` are those of the source, as text, boolean or number; None leaves one out. The option ``columns`` selects
     the columns of the input. Losses, isolation and the order of bucket and broker are as in the source. Nothing is
-    planned before a Spark action. Tasks are planned as in the source, but may read up to 256 MiB if that leaves two for
-    each core; the option ``maxSplitBytes`` overrides this.
+    planned before a Spark action. Tasks may read up to 256 MiB, more than in the source, if each core still gets two;
+    the option ``maxSplitBytes`` overrides this.
 
     ``schema`` is Spark's, Arrow's or a DDL text (``"n long, total double"``). Raises ConfigError for invalid options.
-    If the function yields other columns than the schema's, its task fails with a sentence that names them.
+    If the function yields other columns than the schema's, its task fails with an error that names them.
     """
     _check_arguments(spark, function)
     mapped = MappedRows(function, schema_of(schema))
     texts = {name: _option_text(value) for name, value in options.items() if value is not None}
     with one_sentence():
         _check_options(parse_options(texts, streaming=False))
-    # Use a unique name, because Spark rebuilds plans by the name of their source.
+    # The name must be unique, because Spark rebuilds plans by the name of their source.
     source = source_class(mapped, f"{TieredStoreDataSource.name()}_map_{next(_numbers)}", _cores(spark))
     spark.dataSource.register(source)
     return spark.read.format(source.name()).options(**texts).load()
@@ -91,7 +91,7 @@ def source_class(mapped: MappedRows, name: str, cores: int | None) -> type[Tiere
 class MappedReader(BatchReader):
     """Plans like the source, and yields the function's results for each task's records.
 
-    With ``cores``, tasks are larger than the source's if each core still gets two.
+    With ``cores``, tasks are larger than the source's, as long as each core gets two tasks.
     """
 
     def __init__(self, options: SourceOptions, mapped: MappedRows, cores: int | None = None) -> None:
@@ -113,7 +113,7 @@ class MappedReader(BatchReader):
 
 def _check_options(options: SourceOptions) -> SourceOptions:
     if options.filter_pushdown:
-        # Spark's filters would be on the function's columns, not on those of the records.
+        # Spark would filter by the function's columns, not by those of the records.
         raise ConfigError(
             "the option filterPushdown has no meaning for map_records: filter in the function, or by offsets"
         )

@@ -156,7 +156,7 @@ _MAX_BYTES: Final = Option[int | None](
 )  # fmt: skip
 
 _SELECTIONS: Final[tuple[Option[object], ...]] = (_SUBSCRIBE, _PATTERN, _ASSIGN)
-"""A query must have exactly one of these."""
+"""A query must have exactly one of these options."""
 
 _TRIGGERS: Final[tuple[Option[object], ...]] = (_MAX_OFFSETS, _MIN_OFFSETS, _MAX_DELAY, _MAX_BYTES)
 
@@ -338,7 +338,7 @@ def _kafka(options: Mapping[str, str]) -> tuple[tuple[str, str], ...] | None:
     for name, way_out in REFUSED_OF_KAFKA.items():
         if name in given:
             raise ConfigError(f"the option {name} is not supported: {way_out}")
-    given.pop(_ISOLATION_OF_KAFKA.name, None)  # already read: LogQuery passes the level to the client
+    given.pop(_ISOLATION_OF_KAFKA.name, None)  # ``_isolation`` has read it already
     if given and not given.get(BOOTSTRAP_SERVERS, "").strip():
         others = [name for name in given if name != BOOTSTRAP_SERVERS]
         which = f"{BOOTSTRAP_SERVERS} is missing, but {others[0]} is set" if others else f"{BOOTSTRAP_SERVERS} is empty"
@@ -354,9 +354,9 @@ def store_properties(
 ) -> dict[str, str]:
     """Return the store's settings among the options, without their prefix.
 
-    Raises ConfigError for an option that is neither in ``own`` nor a setting. To suggest a name, the error also looks
-    at ``also``; ``not_ours`` has reasons for some names. Spark passes names in lower case. Ids of key pairs get their
-    case back from ``encryption.key.pairs``.
+    Raises ConfigError for an option that is neither in ``own`` nor a setting. The error suggests names from ``own`` and
+    ``also``, or has a reason from ``not_ours``. Spark passes names in lower case, so ids of key pairs get their case
+    back from ``encryption.key.pairs``.
     """
     given = {name.lower(): text for name, text in options.items()}
     known = {name.lower() for name in own}

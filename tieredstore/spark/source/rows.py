@@ -39,10 +39,10 @@ OutOfRange: TypeAlias = Literal["fail", "null"]
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """The columns of a source, and the decoder's names for those that it decodes.
+    """The columns of a source, and the decoder's names for them.
 
-    Columns ``of_batch`` have the same value in all rows of a batch, which the caller gives. The decoder reads
-    ``counted`` for the number of rows if no other of its columns is requested.
+    Columns in ``of_batch`` have one value per batch, which the caller gives; the decoder does not know them. If a query
+    requests only such columns, the decoder reads ``counted`` to know the number of rows.
     """
 
     types: Mapping[str, DataType]
@@ -50,7 +50,9 @@ class RowLayout:
     counted: str
     decoder_names: Mapping[str, str] = field(default_factory=dict[str, str])
     out_of_range_way: str = ""
-    """Way out in the error for a timestamp that Spark cannot hold, if the source has an option for it."""
+    """Text about an option that accepts timestamps beyond Spark's, for the error about one; empty without such an
+    option.
+    """
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -128,7 +130,7 @@ class RowShape:
     def convert(self, records: pa.RecordBatch, *of_batch: str | int | None) -> pa.RecordBatch:
         """Return rows made of ``records``, which have at least ``decoder_columns``. Keys and values are not copied.
 
-        ``of_batch`` has the values of the layout's columns ``of_batch``, in order.
+        ``of_batch`` has a value for each column in the layout's ``of_batch``, in order.
         """
         constants = dict(zip(self._layout.of_batch, of_batch, strict=True))
         arrays = [

@@ -1,6 +1,6 @@
-"""Where Spark queries get the store's settings (a file, options, or both), and the open stores of a process.
+"""Where Spark queries get a store's settings: a file, options, or both. Also the open stores of a process.
 
-The name of the file is sent to the tasks, but never its contents: each process reads the file itself.
+Spark sends the name of the file to the tasks, but never its contents: each process reads the file itself.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class StoreSource:
     def load(self) -> Settings:
         """Load the settings in this process; raise ConfigError for missing or invalid settings.
 
-        The file and paths in ``properties`` are absolute, or relative to the working directory, or among the files that
-        Spark ships (tried in this order). Paths inside the file are relative to its folder.
+        Relative names, of the file and of paths in ``properties``, are looked up in the working directory, then among
+        the files that Spark ships. Paths inside the file are relative to its folder.
         """
         given = {
             name: _locate(name, text) for name, text in own_properties(dict(self.properties), "options").texts.items()

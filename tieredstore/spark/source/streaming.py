@@ -1,17 +1,16 @@
-"""The stream reader: it finds the logs' ends at each trigger, chooses what to read, and handles data loss.
+"""The stream reader: finds the logs' ends at each trigger, chooses what to read, and handles data loss.
 
 Separate from ``data_source``, its only importer, because Spark imports ``data_source`` whenever it searches for data
 sources.
 
-A stream's offset in a checkpoint is JSON. Topic ids show that a topic was re-created. Leader epochs of the last records
-show that a new leader has truncated a log::
+A stream's offset in a checkpoint is JSON. Its topic ids reveal a re-created topic. Its leader epochs, of the last
+records read, reveal that a new leader has truncated a log::
 
     {"version": 2, "offsets": {"orders": {"0": 17, "1": 4}}, "topicIds": {"orders": "VGVzdFRvcGljSWRlbnRpZg"},
      "epochs": {"orders": {"0": 5}}}
 
-Version 1 has no epochs. The end of the first batch has ``initialOffsets`` too, in the same form: Spark stores only the
-ends of batches, and asks again for the start of the first one to repeat it. By then ``latest`` or a time may mean
-another offset.
+Version 1 has no epochs. The end of the first batch also has ``initialOffsets``, in the same form. To repeat that batch,
+Spark asks for its start again, and by then ``latest`` or a time may mean another offset.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ _Numbers: TypeAlias = dict[str, dict[_Partition, Annotated[int, Strict(), Field(
 
 
 _ABSENT: Final[_Numbers] = {}
-"""An absent field. Pydantic does not validate defaults."""
+"""Default of an absent field. It may be a plain dict, because pydantic does not validate defaults."""
 
 
 @with_config(ConfigDict(extra="forbid"))
@@ -122,10 +121,10 @@ _NO_ANSWERS: Final[Answers] = {}
 
 @dataclass(frozen=True, slots=True)
 class StreamOffsets:
-    """The next offset to read of each partition, and the ids of their topics.
+    """The next offset to read of each partition, and the ids of the topics.
 
-    ``initial`` is the start of the stream until its second batch, then None. ``epochs`` are known leader epochs of the
-    records before the offsets.
+    ``initial`` is the start of the stream; it is None after the second batch. ``epochs`` are the known leader epochs of
+    the records before the offsets.
     """
 
     offsets: Mapping[TopicPartition, int]
@@ -178,14 +177,14 @@ class StreamOffsets:
     def with_ends(self, ends: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogBounds]) -> StreamOffsets:
         """Advance to ``ends`` in ``logs``.
 
-        Partitions without an end keep their offset, even if they no longer exist: if one comes back, it continues
-        there. Offsets of a re-created topic's predecessor are dropped.
+        Partitions without an end keep their offset, even if they no longer exist: one that comes back continues there.
+        Offsets of a topic that was re-created are dropped.
         """
         moved = StreamOffsets.at(ends, logs)
         derived, now = _derived_ids(logs), moved.topic_ids
         stay = {where: at for where, at in self.offsets.items() if self._has_id(where[0], now, derived)}
         kept = {topic: self.topic_ids[topic] for topic, _ in stay}
-        # Only a real topic id reveals a re-created topic later, so a derived id never replaces it.
+        # Never replace a real topic id by a derived one: only a real id reveals a re-created topic later.
         ids = {**kept, **{topic: own for topic, own in now.items() if topic not in kept or own != derived.get(topic)}}
         # The end of the first batch keeps the stream's start; later ends do not need it. If nothing was read in a
         # partition, keep its epoch too, so that equal offsets give equal texts.
@@ -209,9 +208,9 @@ class StreamOffsets:
     ) -> dict[TopicPartition, int]:
         """Return the next offset of each log, between its earliest offset and its end.
 
-        New partitions, and those of a re-created topic, begin at their earliest offset. ``on_loss`` gets unreadable
-        offsets, and offsets that were read before a new leader removed them. Known partitions in ``stale`` are left
-        out.
+        New partitions, and those of a re-created topic, begin at their earliest offset. ``on_loss`` is called for
+        unreadable offsets, and for offsets that a new leader removed after they were read. Partitions in ``stale`` are
+        left out unless they are new.
         """
         self._tell_of_gone(logs, on_loss)
         self._tell_of_other_ids(logs, on_loss)
@@ -228,9 +227,9 @@ class StreamOffsets:
         on_loss: OnLoss,
         answers: Answers = _NO_ANSWERS,
     ) -> Windows:
-        """Return the offsets to read from here to ``end``. ``on_loss`` gets offsets that no longer exist.
+        """Return the offsets to read from here to ``end``. ``on_loss`` is called for offsets that no longer exist.
 
-        ``logs`` may be newer than those in which ``end`` was found, if Spark repeats a batch after a restart.
+        If Spark repeats a batch after a restart, ``logs`` may be newer than those in which ``end`` was found.
         """
         if self.is_at(end):
             return {}
@@ -328,7 +327,7 @@ def _by_partition(offsets: _Numbers) -> dict[TopicPartition, int]:
 _logger: Final = logging.getLogger(__name__)
 
 _FRESH_S: Final = 1.0
-"""Minimum age before a new listing. Without a trigger interval, Spark asks a hundred times a second, and listings
+"""Minimum seconds between listings. Without a trigger interval, Spark asks a hundred times a second, and listings
 cost money.
 """
 
@@ -429,11 +428,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if reached.is_at(read) else reached.to_json()
 
     def _look_for_absent(self, snapshot: LogSnapshot, read: StreamOffsets, *, ends: bool) -> None:
-        """On the first call, check that the named topics exist or are in the checkpoint: a name may be misspelled.
+        """On the first call, check that the named topics exist: a name may be misspelled. Topics in the checkpoint are
+        left out.
 
-        A run that ends raises the error, because it would succeed without reading them. A continuous stream logs a
-        warning and waits, because topics may be created later. A topic in the checkpoint that no longer exists is a
-        data loss.
+        A run that ends raises ResourceNotFoundError: it would seem to succeed. A continuous stream logs a warning
+        and waits, because topics may be created later. If a topic of the checkpoint no longer exists, that is a data
+        loss.
         """
         if self._has_looked:
             return

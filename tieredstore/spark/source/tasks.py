@@ -41,9 +41,10 @@ def plan_tasks(
     *,
     since_ms: int | None = None,
 ) -> list[InputPartition]:
-    """Return tasks that read each offset of the windows once. ``maxSplitBytes`` and related options limit their size.
+    """Return tasks that together read each offset of the windows once. ``maxSplitBytes`` and other options limit their
+    size.
 
-    Raises DataLossError, if ``failOnDataLoss`` says so, for offsets that no longer exist.
+    Raises DataLossError for offsets that no longer exist, if ``failOnDataLoss`` is true.
     """
     limits = SplitLimits(options.max_split_bytes, options.max_records_per_partition, options.min_partitions, since_ms)
     splits = plan_windows(source, snapshot, windows, query_of(options), limits)
@@ -57,13 +58,13 @@ def read_task(task: InputPartition, options: SourceOptions) -> Iterator[pa.Recor
     deleted after planning, raise DataLossError, or log it if ``failOnDataLoss`` is false.
     """
     spare_modules()
-    # Without any task of ours, Spark runs one with a partition of its own.
+    # If there are no tasks, Spark still runs one, with a partition of its own class.
     return _rows(task.split, options) if isinstance(task, SplitTask) else iter(())
 
 
 def _rows(split: WindowSplit, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     shape = RowShape(options.columns)
-    # The store is opened only for a split of the bucket, or if the broker has deleted the records of its split.
+    # Open the store only for a split of the bucket, or if the broker has deleted the split's records.
     open_source = partial(manager_of, options.store)
     with TopicReader(open_source, query_of(options), ReadSettings(columns=shape.decoder_columns)) as reader:
         for records in reader.read_split(split):

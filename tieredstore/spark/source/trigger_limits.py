@@ -50,7 +50,7 @@ class TriggerLimits:
         return ReadMaxRows(MAX_OFFSET)
 
     def under(self, limit: ReadLimit) -> TriggerLimits:
-        """Return the limits of a trigger for which Spark passes ``limit``. If it is that of ``as_read_limit``, return
+        """Return the limits of a trigger for which Spark passes ``limit``. For the limit of ``as_read_limit``, return
         this object.
 
         Raises ConfigError for a kind of limit that has no meaning for logs.
@@ -72,9 +72,9 @@ class TriggerLimits:
     def admit(self, windows: Windows, bytes_between: BytesBetween) -> dict[TopicPartition, int]:
         """Return the end of each window for this trigger.
 
-        Each window gets a part of the limit in proportion to its size, and at least one offset. A small partition then
-        never waits for a large one, and the stream always progresses. The trigger exceeds the limit only if a
-        partition's part is less than one offset.
+        Each window gets a share of the limit in proportion to its size, but at least one offset. So a small partition
+        never waits for a large one, and the stream always progresses. A trigger exceeds the limit only if a share is
+        less than one offset.
         """
         ends = {where: stop for where, (_, stop) in windows.items()}
         if self.max_offsets is not None:
@@ -82,7 +82,7 @@ class TriggerLimits:
             for where, share in shares(waiting, self.max_offsets).items():
                 ends[where] = windows[where][0] + share
         if self.max_bytes is not None:
-            # Apply both limits: the bytes within the ends by offsets.
+            # Both limits apply: look for the byte limit within the offsets chosen above.
             ends = _within_bytes(
                 {where: (windows[where][0], ends[where]) for where in ends}, self.max_bytes, bytes_between
             )
@@ -103,7 +103,7 @@ def shares(waiting: Mapping[TopicPartition, int], limit: int) -> dict[TopicParti
     if sum(waiting.values()) <= limit:
         return dict(waiting)
     rest = dict(waiting)
-    # Giving 1 to small partitions leaves less for the others, so more of them may fall below 1.
+    # Giving 1 offset to small partitions leaves less for the others, so the share of more partitions may fall below 1.
     while small := _below_one(rest, limit):
         limit -= len(small)
         for where in small:
@@ -112,7 +112,7 @@ def shares(waiting: Mapping[TopicPartition, int], limit: int) -> dict[TopicParti
 
 
 def _below_one(waiting: Mapping[TopicPartition, int], limit: int) -> list[TopicPartition]:
-    """Return the partitions whose part of the limit is less than one offset."""
+    """Return the partitions whose share of the limit is less than one offset."""
     total = sum(waiting.values())
     return [where for where, size in waiting.items() if size * limit < total]
 
@@ -140,7 +140,7 @@ class TriggerDelay:
     def has_to_wait(self, limits: TriggerLimits, waiting: int) -> bool:
         """Return True if ``waiting`` offsets are too few yet. Otherwise start the delay anew.
 
-        If nothing is waiting, the delay goes on: records that come after it are read at once.
+        Without any offsets the delay goes on, so that records that come after it are read at once.
         """
         if not waiting:
             return False

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _arrow_udf: Final[Callable[..., Callable[[Column | str], Column]]] = getattr(functions, "arrow_udf")  # noqa: B009  Spark tells no types of it
 
 RECORD_COLUMNS: Final = tuple(name for name in COLUMNS if name not in ("topic", "partition"))
-"""The columns that a record batch itself provides, except headers."""
+"""The columns that record batches contain, except headers."""
 
 _Batches: TypeAlias = Iterator[pa.RecordBatch]
 
@@ -64,13 +64,14 @@ def decode_segments(
     With ``function`` and ``schema``, return the function's results instead, as in ``map_records``: it runs in the task
     that decodes, and only its rows reach the JVM.
 
-    ``df`` has one of these columns:
+    ``df`` has one of these:
 
-    - a binary column ``content``, logs, as from ``spark.read.format("binaryFile")``. Topic and partition come from a
-      column ``path`` that ends as a broker's does (``<topic>-<partition>/<base offset>.log``), and are null without it.
+    - a binary column ``content`` with whole logs, as from ``spark.read.format("binaryFile")``. Topic and partition
+      come from a column ``path`` that ends as a broker's does (``<topic>-<partition>/<base offset>.log``); without it
+      they are null.
     - a text column ``segment`` with paths of segment objects in the store of ``source``
-    - ``topic``, ``topic_id``, ``partition``, ``base_offset`` and ``segment_id`` of ``tieredstore ls -p all --json``;
-      they name segments of the store of ``source``
+    - columns ``topic``, ``topic_id``, ``partition``, ``base_offset`` and ``segment_id``, which name segments in the
+      store of ``source`` as ``tieredstore ls -p all --json`` does
 
     ``isolation`` is ``read_committed`` by default for segments of a store. A log alone does not show which of its
     transactions were aborted, so ``content`` can only be read with ``read_uncommitted``.
@@ -314,7 +315,7 @@ def _check_beginning(name: LogName, content: memoryview) -> None:
     if name.base_offset is None or len(content) < _BASE_OFFSET_SIZE:
         return
     first = int.from_bytes(content[:_BASE_OFFSET_SIZE], "big", signed=True)
-    # It may begin later: compaction removes a log's first records and keeps its name.
+    # The log may begin later: compaction removes a log's first records and keeps its name.
     if first < name.base_offset:
         raise BatchCorruptError(
             f"its first record batch begins at offset {first}, but its name says {name.base_offset}"
@@ -325,7 +326,7 @@ PATH: Final = "segment"
 """The column with the path of a segment's objects."""
 
 PARTS: Final = ("topic", "topic_id", "partition", "base_offset", "segment_id")
-"""The columns that name a segment without its path, as in ``tieredstore ls -p all --json``."""
+"""The columns that together name a segment, as in ``tieredstore ls -p all --json``."""
 
 _PATH_PARTS: Final = 3
 _LINEAGES: Final = 16
@@ -346,7 +347,7 @@ def segment_keys(batches: Iterable[pa.RecordBatch], by_path: bool, prefix: str =
 def key_of_path(path: str | None, prefix: str = "") -> ObjectKey:
     """Parse a path ``<topic>-<topicId>/<partition>/<start offset>-<segmentId>``, with or without a suffix.
 
-    It may be a whole key with the store's key prefix and folders before this path.
+    The path may be a whole object key, which begins with the store's key prefix.
     """
     parts = (path or "").split("/")
     if len(parts) > _PATH_PARTS:

@@ -1,10 +1,10 @@
-"""Python processes of Spark, in which it finds data sources, plans and runs tasks, one piece of work after the other.
+"""Python processes of Spark. In them Spark finds data sources, plans and runs tasks, one piece of work after the other.
 
 The JVM starts them, also for planning beside the driver. It runs ``PYSPARK_PYTHON`` as it was when the session began,
-or else the first ``python3`` on the path. That is another Python than the driver's if its environment is not activated.
+or else the first ``python3`` on the path. If the driver's environment is not activated, that is another Python.
 
-Spark shows an exception of these processes with a long traceback. For our errors, whose text is enough, this module
-hides the traceback. It also adds the logger's name to warnings, because nothing configures logging in these processes.
+Spark shows exceptions of these processes with a long traceback. This module hides the traceback of our errors, whose
+text is enough. Nothing configures logging in these processes, so it also adds the logger's name to warnings.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def spare_modules() -> None:
     """Exclude imported modules from garbage collection. Call this at the beginning of each piece of Spark's work.
 
     PySpark collects garbage after each piece. With the modules of PySpark, pandas and Arrow that takes 70 ms, half as
-    long as reading 64 MiB of a log. When the second piece begins, everything is imported: this then excludes all
-    existing objects. In other processes it does nothing.
+    long as reading 64 MiB of a log. At the second call everything is imported, so that call excludes all existing
+    objects. Does nothing in other processes.
     """
     if is_worker() and next(_turns) == 2:
         gc.freeze()
@@ -72,8 +72,8 @@ def check_worker_python(spark: SparkSession) -> None:
     path = shutil.which(command)
     if path is None:
         raise ConfigError(f"Spark's workers need {command!r}, which does not exist: {_WAY_OUT}")
-    # Compare folders. `python` and `python3` of one environment are the same; links of two environments to one file are
-    # not.
+    # Compare folders, not files: `python` and `python3` of one environment are the same, but links in two environments
+    # to one file are not.
     if Path(path).absolute().parent == Path(sys.executable).absolute().parent:
         return
     try:
@@ -102,8 +102,8 @@ _Item = TypeVar("_Item")
 def one_sentence() -> Generator[None, None, None]:
     """Let Spark show an error of ours from this block as its class and sentence, without a traceback.
 
-    In a worker this sets an environment variable, which is safe because the error ends the worker. In a driver, workers
-    of the next session would inherit the variable. This also adds logger names to warnings of the worker.
+    In a worker this sets an environment variable; that is safe, because the error ends the worker. It is not set in a
+    driver, from which workers of the next session would inherit it. Also adds logger names to warnings of the worker.
     """
     _name_loggers()
     try:
