@@ -1,4 +1,4 @@
-"""Growing bucket, and consumers of it without a broker."""
+"""A bucket that grows during a test, and consumers that read it without a broker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ORDERS: Final = ("orders", 0)
 OTHERS: Final = ("orders", 1)
 PLACE: Final = TopicPartition(*ORDERS)
 DEADLINE_S: Final = 60.0
-"""Time limit of waits; nothing takes as long."""
+"""Time limit of waits. No wait takes nearly as long."""
 
 
 def at(offset: int, partition: int = 0) -> TopicPartition:
@@ -29,7 +29,7 @@ def at(offset: int, partition: int = 0) -> TopicPartition:
 
 @contextmanager
 def reader_of(bucket: Bucket, *assigned: TopicPartition, makers: Any = None, **own: Any) -> Generator[Consumer]:
-    """Yield a consumer of the bucket alone with this assignment; ``own`` are properties, with ``_`` for ``.``."""
+    """Yield a consumer of the bucket alone, with this assignment. ``own`` are its properties, with ``_`` for ``.``."""
     named = {
         (f"tiered.storage.{name}" if name == "loss_cb" else name.replace("_", ".")): value
         for name, value in own.items()
@@ -57,7 +57,7 @@ def until(consumer: Consumer, is_enough: Callable[[list[Any]], bool], *, count: 
 
 
 def read(consumer: Consumer, count: int) -> list[Any]:
-    """Return this many messages, asserting that none is an error and each has the value of its place."""
+    """Return this many messages. Assert that none is an error, and that each value matches the message's offset."""
     messages = until(consumer, lambda given: len(given) >= count)
     for message in messages:
         assert message.error() is None
@@ -81,7 +81,7 @@ def raised(consumer: Consumer, kind: type[BaseException]) -> BaseException:
 
 
 class Fetches:
-    """Hook before each fetch of a segment, by any consumer."""
+    """Hook that runs before each fetch of a segment, by any consumer."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.before: Callable[[TopicIdPartition], object] = lambda _: None

@@ -1,4 +1,4 @@
-"""The bucket read by these tests' consumers."""
+"""The bucket that the consumers of these tests read."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_where_it_starts(bucket: Bucket, start: int, first: int) -> None:
 
 
 def test_it_waits_where_a_watermark_says_that_a_later_leader_goes_on(bucket: Bucket) -> None:
-    """Later segments of the bucket are a deposed leader's."""
+    """The bucket's later segments are of a deposed leader."""
     epochs = ((0, 0), (3, 20))
     bucket.write(60, epochs=epochs)
     where = TopicIdPartition(FIRST_ID, "orders", 0)

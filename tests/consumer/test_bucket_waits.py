@@ -26,7 +26,7 @@ def test_all_paused_waits_and_does_not_spin(bucket: Bucket) -> None:
     with reader_of(bucket, PLACE) as consumer:
         consumer.pause([PLACE])
         consumer.poll(0.5)
-        # Of this thread: others of the process may belong to earlier tests.
+        # CPU time of this thread only: other threads may belong to earlier tests.
         used, begun = time.thread_time(), time.monotonic()
         assert consumer.poll(1.0) is None
         assert time.monotonic() - begun >= 0.9
@@ -61,12 +61,12 @@ def test_what_waits_is_bounded(bucket: Bucket) -> None:
 
 
 def all_are_read(consumer: Consumer) -> bool:
-    """Return True if each partition has a stream, which only polling starts."""
+    """Return True if each partition has a stream. Only polling starts streams."""
     return all(isinstance(one.phase, InBucket) for one in parts_of(consumer).core.partitions.values())
 
 
 def waits_to_be_taken(consumer: Consumer, limit: int) -> bool:
-    """Return True if streams are blocked until something is taken: all rest, or the queue is full."""
+    """Return True if no stream can read before something is taken: all rest, or the queue is full."""
     core = parts_of(consumer).core
     phases = [partition.phase for partition in core.partitions.values()]
     rest = [isinstance(phase, InBucket) and phase.stream.turn is Turn.RESTING for phase in phases]
@@ -74,7 +74,7 @@ def waits_to_be_taken(consumer: Consumer, limit: int) -> bool:
 
 
 def test_streams_share_what_is_read_ahead(bucket: Bucket) -> None:
-    """Each of the four partitions alone could have its whole segment in flight."""
+    """Each of the four partitions alone could have its whole segment read ahead."""
     draw, ahead, piece = random.Random(3), 512 * 1024, 64 * 1024
     for partition in range(4):
         batches = [build_batch([Record(draw.randbytes(1000))] * 10, start) for start in range(0, 400, 10)]
@@ -85,7 +85,7 @@ def test_streams_share_what_is_read_ahead(bucket: Bucket) -> None:
         given = len(until(consumer, lambda given: bool(given) and all_are_read(consumer), count=1))
         manager = parts_of(consumer).manager
         assert wait_until(lambda: manager.fetch_stats.bytes_fetched >= ahead and waits_to_be_taken(consumer, piece))
-        # Each thread may have one piece queued and one given out; each stream holds its current chunk. Returned records
+        # Each thread may have one piece queued and one returned. Each stream holds its current chunk. Returned records
         # free the same amount.
         most = ahead + 5 * 2 * piece + 4 * 2 * 16384 + given * 2048
         assert ahead <= manager.fetch_stats.bytes_fetched <= most

@@ -1,4 +1,4 @@
-"""Calls that assign, pause, seek and commit: accepted and refused like in confluent-kafka."""
+"""Calls that assign, pause, seek and commit. They are accepted and refused as by confluent-kafka."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def code_of(call: Callable[[], object]) -> int:
 @EAGER
 @MODES
 def test_unsubscribed_and_subscribed_again(bucket: Bucket, mode: str, *, is_eager: bool) -> None:
-    """Once from the bucket and once from the broker: all partitions continue at their committed offsets."""
+    """Partitions are read from the bucket, then from the broker: all continue at their committed offsets."""
     for partition in range(2):
         bucket.write(20, partition=partition)
     broker = ScriptedBroker({where: ScriptedLog(20, 40) for where in BOTH}, is_eager=is_eager)
@@ -50,7 +50,7 @@ def test_unsubscribed_and_subscribed_again(bucket: Bucket, mode: str, *, is_eage
         given = read(consumer, 80)
         for end in (60, 80):
             consumer.unsubscribe()
-            assert consumer.assignment() == places(*BOTH)  # until the call that reports it
+            assert consumer.assignment() == places(*BOTH)  # until the call that reports the revocation
             assert until(consumer, lambda _: not consumer.assignment()) == []
             assert member.fetching == {}
             consumer.subscribe(["orders"])
@@ -90,7 +90,7 @@ def test_what_was_assigned_by_hand_stays_when_a_group_is_left(bucket: Bucket) ->
 
 
 def test_a_client_that_refuses_one_partition_takes_the_others(bucket: Bucket) -> None:
-    """The refusal is raised, and the call retried; other results of the look-up are kept."""
+    """The call raises the refusal, and a retry follows. Other results of the look-up are kept."""
     broker = ScriptedBroker({where: ScriptedLog(0, 20) for where in BOTH})
     with broker.consumer(bucket, *BOTH) as (consumer, member):
         member.fetching[ORDERS] = 0
@@ -102,7 +102,7 @@ def test_a_client_that_refuses_one_partition_takes_the_others(bucket: Bucket) ->
 
 
 def test_a_callback_for_losses_that_raises_ends_no_partition(bucket: Bucket) -> None:
-    """The call raises it; the partition continues when the callback returns."""
+    """The call raises the callback's error. The partition continues once the callback succeeds."""
     bucket.write(10)
     lost: list[Any] = []
 
@@ -129,9 +129,7 @@ def test_a_callback_for_losses_that_raises_ends_no_partition(bucket: Bucket) -> 
 @EAGER
 @MODES
 def test_a_pause_outlives_the_assignment(bucket: Bucket, mode: str, *, is_eager: bool) -> None:
-    """A pause made while reading the broker holds for the bucket too, and a resume ends it on both sides of the
-    seam.
-    """
+    """A pause made while reading the broker also holds for the bucket. A resume ends it on both sides of the seam."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 40), OTHERS: ScriptedLog(0, 10)}, is_eager=is_eager)
     with broker.consumer(bucket, *BOTH, mode=mode) as (consumer, member):
@@ -149,7 +147,7 @@ def test_a_pause_outlives_the_assignment(bucket: Bucket, mode: str, *, is_eager:
 
 @EAGER
 def test_paused_or_resumed_between_two_assignments(bucket: Bucket, *, is_eager: bool) -> None:
-    """By hand, like in librdkafka: only partitions assigned at some time."""
+    """Assignments by hand. As in librdkafka, only partitions that were ever assigned can be paused."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 40), OTHERS: ScriptedLog(0, 10)}, is_eager=is_eager)
     with broker.consumer(bucket, ORDERS) as (consumer, member):
@@ -191,7 +189,7 @@ def test_a_place_by_the_end_is_looked_up_while_paused(
 
 @MODES
 def test_a_count_from_the_end(bucket: Bucket, mode: str) -> None:
-    """Counts from the broker's end on either side; starts at the beginning if there are fewer records."""
+    """The count starts at the broker's end, in the bucket too. With fewer records, reading starts at the beginning."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 40)})
     with broker.consumer(bucket, ORDERS, mode=mode) as (consumer, member):
@@ -204,7 +202,7 @@ def test_a_count_from_the_end(bucket: Bucket, mode: str) -> None:
 
 
 def test_the_end_is_the_last_stable_offset(bucket: Bucket) -> None:
-    """Same as the broker for ``read_committed``, regardless of the reset."""
+    """For ``read_committed`` the end is the broker's last stable offset, whatever the reset."""
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 40, stable=30)})
     with broker.consumer(bucket, ORDERS) as (consumer, member):
         member.rebalances.clear()
@@ -214,7 +212,7 @@ def test_the_end_is_the_last_stable_offset(bucket: Bucket) -> None:
 
 
 def test_seeks(bucket: Bucket) -> None:
-    """Without an offset, seek to the reset position; the committed offset is not a valid seek target."""
+    """A seek without an offset goes to the reset position. The committed offset is not a valid seek target."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 40)}, committed={ORDERS: 35})
     with broker.consumer(bucket, ORDERS) as (consumer, _):
@@ -250,7 +248,7 @@ def test_commits_of_partitions_with_and_without_a_position(bucket: Bucket) -> No
 
 
 def test_a_commit_right_after_a_seek_is_of_where_it_stands(bucket: Bucket) -> None:
-    """Also before the place was looked up, and if the partition is revoked then."""
+    """The commit is right even before the look-up, and if the partition is revoked then."""
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
     with broker.consumer(bucket, ORDERS) as (consumer, _):
         read(consumer, 20)
@@ -321,7 +319,7 @@ def test_arguments_of_store_offsets_and_commit(bucket: Bucket) -> None:
             with pytest.raises(kind):
                 consumer.store_offsets(**refused)
         assert code_of(lambda: consumer.store_offsets(offsets=[TopicPartition(*OTHERS, 3)])) == KafkaError._STATE
-        # Accept those that are assigned; an invalid offset is ignored.
+        # Accept assigned partitions, and ignore an invalid offset.
         consumer.store_offsets(offsets=[TopicPartition(*ORDERS, 3), TopicPartition(*OTHERS, 3)])
         assert consumer.commit(asynchronous=False) == [TopicPartition(*ORDERS, 3)]
         consumer.store_offsets(offsets=places(ORDERS))

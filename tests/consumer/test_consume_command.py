@@ -29,7 +29,7 @@ COUNT = 300
 
 @pytest.fixture
 def stored(tmp_path: Path) -> Iterator[Path]:
-    """Yield settings of a bucket with two partitions of 40 records each, whose beginnings retention has deleted."""
+    """Yield settings of a bucket with two partitions of 40 records each. Retention has deleted the first ones."""
     bucket = Bucket(tmp_path)
     first = [bucket.write(10, partition=partition) for partition in range(2)]
     for partition in range(2):
@@ -86,7 +86,7 @@ def test_what_cannot_be(stored: Path, options: tuple[str, ...], code: int, sente
 
 @pytest.mark.slow
 def test_a_group_goes_on_where_it_was_written_to(kafka: KafkaServer, tmp_path: Path) -> None:
-    """Bucket and broker in one run; unwritten records are returned again."""
+    """One run reads bucket and broker. Records that were not written are returned again."""
     tiered = TieredTopic(kafka, tmp_path)
     tiered.produce([Produced(b"%d" % at, b"v" * 100) for at in range(COUNT)])
     seam = tiered.tier(but_last=0)
@@ -117,7 +117,7 @@ def test_a_broker_that_is_not_there_is_one_sentence(stored: Path, monkeypatch: p
 
 
 class Group:
-    """Consumer of a topic without a coordinator: records the commits."""
+    """Consumer of a topic without a coordinator. It records the commits."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stored: list[int] = []
@@ -171,7 +171,7 @@ def test_a_transaction_without_outcome_is_told_of(
 
 
 def test_what_was_not_written_is_not_committed(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Offsets are stored when the next records are requested, which does not happen after a failed write."""
+    """Offsets are stored when the next records are requested. After a failed write, none are requested."""
     group = Group(monkeypatch)
 
     def fail(batches: Iterator[Any]) -> None:

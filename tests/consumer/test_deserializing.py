@@ -1,4 +1,4 @@
-"""``DeserializingConsumer``: the library's, with records from the bucket."""
+"""``DeserializingConsumer`` of confluent-kafka, with records from the bucket."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_keys_and_values_are_deserialized(bucket: Bucket) -> None:
         polled(consumer)
     assert error.value.kafka_message is not None
     assert error.value.kafka_message.offset() == 2
-    # As in the library, the next call continues with the following message.
+    # As in confluent-kafka, the next call continues with the following message.
     assert polled(consumer).value() == 43
     with pytest.raises(NotImplementedError):
         consumer.consume(1)

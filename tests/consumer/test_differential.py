@@ -1,6 +1,7 @@
-"""Differential test: bucket and broker as one log, from each offset, against other clients' reads of the whole log.
+"""Differential test: bucket and broker as one log, read from each offset, against other clients' reads of the whole
+log.
 
-The other clients: confluent-kafka, aiokafka, and for one topic of each kind Java's console consumer.
+The other clients are confluent-kafka and aiokafka, and Java's console consumer for one topic of each kind.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ _library: Any = confluent_kafka
 
 
 class WholeLog:
-    """Topic of about 300 records of all kinds, partly copied, and other clients' reads of it before it is truncated.
+    """Topic of about 300 records of all kinds, partly copied. Other clients read it before it is truncated.
 
-    Codecs, nulls, headers, transactions of both outcomes, one of them open where the bucket ends.
+    It has codecs, nulls, headers, and transactions of both outcomes. One transaction is open where the bucket ends.
     """
 
     def __init__(self, server: KafkaServer, folder: Path, config: Mapping[str, str] = SMALL_SEGMENTS) -> None:
@@ -89,7 +90,7 @@ class WholeLog:
         return rows
 
     def check(self, mode: str, isolation: Isolation, starts: Sequence[int]) -> None:
-        """Read from each of these offsets to the end; of the bucket, if the broker is not read."""
+        """Read from each of these offsets to the end. If the broker is not read, read to the bucket's end."""
         own = {"tiered.storage.mode": mode, "isolation.level": isolation}
         with Consumer(properties(self.tiered) | own) as consumer:
             end = self._stored_end(consumer) if mode == "remote_only" else self.end
@@ -142,7 +143,7 @@ class CompactedLog(WholeLog):
         while True:
             try:
                 return self.tiered.tier()
-            except InvalidSegmentError:  # the cleaner has not finished it
+            except InvalidSegmentError:  # the cleaner has not finished the segment
                 assert time.monotonic() < end
 
 
@@ -167,7 +168,7 @@ def test_some_offsets_are_as_others_read_them(log: WholeLog) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_all_offsets_are_as_others_read_them(log: WholeLog) -> None:
-    """Test each mode, isolation and seam; and with a missing segment that the broker has."""
+    """Test each mode, isolation and seam. Test also with a missing segment that the broker has."""
     modes = ("kafka_preferred", "remote_preferred", "remote_only")
     for place in log.places_of_the_seam():
         if place:

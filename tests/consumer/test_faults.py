@@ -1,4 +1,4 @@
-"""Faults beneath a consumer (store, broker, keys, truncated logs): nothing is skipped, and all are reported."""
+"""Faults beneath a consumer: store, broker, keys, truncated logs. Nothing is skipped, and every fault is reported."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _all_of(consumer: Any, count: int) -> list[Any]:
 
 @pytest.mark.parametrize("policy", ["fail", "report"])
 def test_a_log_that_was_cut_below_what_was_read(bucket: Bucket, policy: str) -> None:
-    """An unclean election, which librdkafka detects by the leader epoch that the consumer passed to it."""
+    """librdkafka detects an unclean election by the leader epoch that the consumer has passed to it."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 50)})
     with broker.consumer(bucket, ORDERS, on_data_loss=policy) as (consumer, member):
@@ -122,8 +122,8 @@ def test_a_log_that_was_cut_below_what_was_read(bucket: Bucket, policy: str) -> 
 def test_a_log_that_was_cut_below_the_bucket_and_has_grown_beyond(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, policy: str, *, is_eager: bool
 ) -> None:
-    """At the switch to the broker, only a seek passes the leader epoch of the bucket's last record to it, and the
-    client must have started the partition before.
+    """At the switch to the broker, only a seek passes on the leader epoch of the bucket's last record. The client
+    must have started the partition before.
     """
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 50, cut_at=12)})
@@ -143,7 +143,7 @@ def test_a_log_that_was_cut_below_the_bucket_and_has_grown_beyond(
             assert offsets_of(read(consumer, 20)) == list(range(20))
             assert "seek to another offset" in str(raised(consumer, DataLossError))
         else:
-            # From the cut on: the replacement records are returned too.
+            # The replacement records are returned too, from the cut on.
             assert offsets_of(read(consumer, 58)) == [*range(20), *range(12, 50)]
             assert "the requested offset is not available" in caplog.text
 
@@ -169,12 +169,12 @@ def test_a_broker_whose_log_ends_before_what_was_read(bucket: Bucket, policy: st
 
 @pytest.mark.parametrize("policy", ["fail", "report"])
 def test_a_bucket_whose_log_is_another_one_than_was_read(bucket: Bucket, policy: str) -> None:
-    """The record before the position was of epoch 0; a later upload shows that epoch 1 began below it."""
+    """The record before the position has epoch 0. A later upload shows that epoch 1 began before that record."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 30)})
     options = {"on_data_loss": policy, "mode": "remote_preferred"}
     with broker.consumer(bucket, ORDERS, **options) as (consumer, _):
-        read(consumer, 30)  # ten of them from the broker
+        read(consumer, 30)  # the broker returns ten of them
         for _ in range(2):
             bucket.write(10, epochs=((0, 0), (1, 20)))
         broker.logs[ORDERS] = ScriptedLog(40, 40)
@@ -202,7 +202,7 @@ def _phase(consumer: Any) -> str | None:
 
 
 def test_each_call_serves_the_client_while_the_store_hangs(bucket: Bucket, fetches: Fetches) -> None:
-    """A client that is not served leaves the group: a slow store must not cause that."""
+    """If the client is not served, it leaves the group. A slow store must not cause that."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 20), OTHERS: ScriptedLog(0, 5)})
     goes_on = fetches.hold()

@@ -36,7 +36,9 @@ def write_encrypted(bucket: Bucket, keys: Mapping[str, str], count: int) -> None
 
 
 def test_a_key_that_is_not_at_hand(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each call reports it until a seek; with losses reported, it is counted and the following records are read."""
+    """Each call reports the missing key until a seek. If losses are reported, the loss is counted and the following
+    records are read.
+    """
     monkeypatch.chdir(tmp_path)
     bucket.write(20)
     ours, theirs = _key_pair("key1"), _key_pair("key2")
@@ -66,7 +68,7 @@ CALLS: Final[dict[str, Callable[[Consumer], Any]]] = {
 def test_another_key_under_the_same_name(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Each call names it until a seek; the consumer closes normally, and a wrong key is not reported as damage."""
+    """Each call names the key until a seek. The consumer closes normally, and a wrong key is not reported as damage."""
     monkeypatch.chdir(tmp_path)
     call = CALLS[name]
     bucket.write(20)

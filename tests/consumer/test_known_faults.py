@@ -1,8 +1,8 @@
-"""Faults of another consumer of bucket and broker (Pinterest's), which ours must not have.
+"""Faults of Pinterest's consumer of bucket and broker, which ours must not have.
 
-Tested elsewhere: the stall at a hole, all paused, ending one segment early (``test_bucket_alone``), returned markers,
-commit before delivery, patterns (``test_live``), membership lost through a slow store (``test_faults``). Here: an index
-of two entries, and positions cleared by a cooperative rebalance.
+Here: an index of two entries, and positions cleared by a cooperative rebalance. Other tests have the rest: the stall at
+a hole, all partitions paused, ending one segment early (``test_bucket_alone``), returned markers, commit before
+delivery, patterns (``test_live``), membership lost through a slow store (``test_faults``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PADDING: Final = (("padding", b"." * 4000),)
 
 @pytest.mark.parametrize("batches", [1, 2, 3, 4])
 def test_each_start_in_a_segment_whose_index_is_short(bucket: Bucket, batches: int) -> None:
-    """With none, one, two or three entries: the index has one about every 4 KiB."""
+    """The index has one entry about every 4 KiB: none, one, two or three."""
     where = TopicIdPartition(FIRST_ID, *ORDERS)
     built = [
         build_batch([Record(value_of(*ORDERS, at), None, headers=_PADDING) for at in (start, start + 1)], start)
@@ -41,7 +41,7 @@ def test_each_start_in_a_segment_whose_index_is_short(bucket: Bucket, batches: i
 
 @pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
 def test_what_a_cooperative_rebalance_leaves_goes_on_undisturbed(bucket: Bucket, mode: str) -> None:
-    """The kept partition keeps its position and its read; the other begins at its committed offset."""
+    """The kept partition keeps its position and its read. The other one begins at its committed offset."""
     for partition in range(2):
         bucket.write(400, partition=partition)
     broker = ScriptedBroker({where: ScriptedLog(400, 410) for where in (ORDERS, OTHERS)})
@@ -61,7 +61,7 @@ def test_what_a_cooperative_rebalance_leaves_goes_on_undisturbed(bucket: Bucket,
 
 @pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
 def test_the_beginning_is_none_that_an_old_listing_tells(bucket: Bucket, mode: str) -> None:
-    """A segment is found even if copied after the listing and deleted on the broker before it is asked."""
+    """A segment is found even if it was copied after the listing, and the broker deleted it before it was asked."""
     bucket.write(20, partition=1)
     broker = ScriptedBroker({OTHERS: ScriptedLog(20, 25)})
     with broker.consumer(bucket, OTHERS, mode=mode, refresh_ms=600_000) as (consumer, member):
@@ -90,7 +90,7 @@ def test_segments_that_retention_takes_while_they_are_looked_at(bucket: Bucket, 
 
 
 def test_a_segment_that_each_listing_names_and_nobody_can_fetch(bucket: Bucket, fetches: Fetches) -> None:
-    """It is reported after a while, and listed at increasing intervals."""
+    """The error is reported after a while. The topic is listed at increasing intervals."""
     segment = bucket.write(20)
     fetches.fail(SegmentNotFoundError(f"{segment} is not in the store"))
     with reader_of(bucket, TopicPartition(*ORDERS, 0), tiered_storage_timeout_ms=100) as consumer:
@@ -103,7 +103,7 @@ def test_a_segment_that_each_listing_names_and_nobody_can_fetch(bucket: Bucket, 
 
 @pytest.mark.parametrize("is_eager", [False, True])
 def test_holes_of_compaction_at_a_segments_end(bucket: Bucket, *, is_eager: bool) -> None:
-    """librdkafka reports an oversized record after ten starts in a hole, and continues: so do we."""
+    """After ten starts in a hole, librdkafka reports an oversized record and continues. So does our consumer."""
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 40, hole=range(15, 20))})
     with broker.consumer(bucket, ORDERS) as (consumer, member):
         parts_of(consumer).core.live.is_eager = is_eager
@@ -122,7 +122,9 @@ def test_holes_of_compaction_at_a_segments_end(bucket: Bucket, *, is_eager: bool
 def test_a_client_that_gives_nothing_though_the_broker_has_more(
     bucket: Bucket, caplog: pytest.LogCaptureFixture, *, is_eager: bool
 ) -> None:
-    """As after a broker outage: it is reassigned and continues, whether or not it delivered anything before."""
+    """As after a broker outage, the partition is reassigned and continues, whether or not it returned anything
+    before.
+    """
     caplog.set_level("INFO")
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20), OTHERS: ScriptedLog(0, 20)})
     with broker.consumer(bucket, ORDERS, OTHERS, makers={"silent_s": 0.05}, timeout_ms=100) as (consumer, member):

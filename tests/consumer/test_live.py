@@ -57,7 +57,7 @@ def tiered(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
 
 
 def write(topic: TieredTopic, records: list[Produced], *, partition: int = 0, codec: str = "none") -> None:
-    """Write in batches that fit a segment, with one producer: each takes half a second to end."""
+    """Write in batches that fit a segment. Use one producer, because each takes half a second to end."""
     producer = producer_of(topic.server, **{"compression.type": codec})
     for at in range(0, len(records), 50):
         send(producer, topic.topic, records[at : at + 50], partition=partition)
@@ -116,7 +116,7 @@ def test_a_member_reads_all_of_both_once(tiered: TieredTopic, mode: str, protoco
 
 
 def test_what_was_committed_is_where_the_next_one_goes_on(tiered: TieredTopic) -> None:
-    """Also if only the bucket has it, where the plain client would skip records."""
+    """The offset may be in the bucket only, where the plain client would skip records."""
     with Consumer(properties(tiered)) as consumer:
         consumer.subscribe([tiered.topic])
         gathered([consumer], lambda given: len(given) >= 1)
@@ -150,9 +150,9 @@ def test_automatic_commits_have_nothing_that_no_call_has_given(tiered: TieredTop
 
 
 def test_a_transaction_commits_offsets_of_records_that_come_from_the_bucket(tiered: TieredTopic) -> None:
-    """Read, process, write: the group metadata is the member's, for records from either source."""
+    """For records of both sources, the group metadata of a read-process-write loop is the member's."""
     own = {"enable.auto.commit": False, "tiered.storage.mode": "remote_only"}
-    # A transaction is fenced if the group does not know this member.
+    # The group fences a transaction if it does not know the member.
     producer = producer_of(tiered.server, **{"transactional.id": f"processor-of-{tiered.topic}"})
     producer.init_transactions(DEADLINE_S)
     with Consumer(properties(tiered) | own) as consumer:
@@ -191,7 +191,7 @@ def test_stored_offsets_by_hand(tiered: TieredTopic) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_members_come_and_go_and_nothing_is_lost(tiered: TieredTopic, protocol: str) -> None:
-    """The second member continues at the first one's commits; revoked partitions deliver nothing afterwards."""
+    """The second member continues at the first member's commits. A revoked partition returns nothing afterwards."""
     own = {"tiered.storage.mode": "remote_preferred", "session.timeout.ms": 6000, **PROTOCOLS[protocol]}
     if protocol == "kip848":
         del own["session.timeout.ms"]
@@ -224,7 +224,7 @@ def row_of(message: Any) -> dict[str, Any]:
 
 
 def test_paused_in_the_bucket_and_mixed_calls(tiered: TieredTopic) -> None:
-    """Records queued at a pause are dropped and read again; columns and messages alternate."""
+    """Records queued at a pause are dropped and read again. Calls for columns and for messages alternate."""
     with Consumer(properties(tiered, enable_partition_eof=True)) as consumer:
         consumer.assign([TopicPartition(tiered.topic, 0, 100)])
         offsets = [message.offset() for message in gathered([consumer], bool)]
@@ -293,7 +293,9 @@ def test_callbacks_may_say_where_to_start(tiered: TieredTopic) -> None:
 def test_a_record_that_is_ready_waits_ten_milliseconds_for_the_other_source(
     tiered: TieredTopic, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """While a store hangs, the client is served without waiting, after each wait of ten milliseconds at most."""
+    """While a store hangs, each wait takes ten milliseconds at most, and the client is served after it without
+    waiting.
+    """
     answers, steps = threading.Event(), list[tuple[str, float]]()
     fetch, consume = RemoteStorageManager.fetch_log_segment, MemberClient.consume
 

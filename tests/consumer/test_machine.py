@@ -43,7 +43,7 @@ Where = tuple[str, int]
 
 
 class Machine(RuleBasedStateMachine):
-    """One member, two partitions; the model has the received and the expected offsets of each."""
+    """One member with two partitions. The model has the received and the expected offsets of each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Machine(RuleBasedStateMachine):
         """Position of each assigned partition; None if the consumer chose the start and has returned nothing yet."""
         self.paused: set[Where] = set()
         self.reached: defaultdict[Where, int] = defaultdict(int)
-        """Highest offset of each that was returned or sought."""
+        """The highest offset of each partition that was returned or sought."""
         self.given: set[Where] = set()
         self.beginnings: defaultdict[Where, set[int]] = defaultdict(lambda: {0})
         """All starts that the combined log has had: a reset leads to one of them."""
@@ -111,7 +111,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(where=PARTITIONS, count=st.integers(1, 25), is_careful=st.sampled_from([True, True, True, False]))
     def retain(self, where: Where, count: int, is_careful: bool) -> None:
-        """Delete on the broker, sometimes records that are not copied yet."""
+        """Delete records on the broker, sometimes records that are not copied yet."""
         log = self.broker.logs[where]
         log.start = min(log.start + count, max(log.start, self._stored_end(where)) if is_careful else log.end)
         self.beginnings[where].add(self._beginning(where))
@@ -146,7 +146,7 @@ class Machine(RuleBasedStateMachine):
         for one in wheres:
             position = before[one]
             if not are_lost and one in self.given and position is not None and self.broker.committed[one] != position:
-                # A reset or a loss may have moved it since.
+                # A reset or a loss may have moved the position since.
                 assert self._may_follow(one, position, self.broker.committed[one])
         self._assigned(*wheres)
 

@@ -40,7 +40,7 @@ PROTOCOLS: Final[dict[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Noted:
-    """Line of a member's output."""
+    """One line of a member's output."""
 
     kind: str
     partition: int
@@ -78,7 +78,7 @@ class Members:
         self._outputs[self.running[-1].pid] = output
 
     def kill(self, source: random.Random) -> None:
-        """Kill one of them at a random moment."""
+        """Kill one member at a random moment."""
         process = self.running.pop(source.randrange(len(self.running)))
         process.kill()
         process.wait()
@@ -93,7 +93,7 @@ class Members:
         assert process.wait(DEADLINE_S) == 0
 
     def write(self, count: int) -> None:
-        """Write to each partition; copy closed segments, and delete most of them on the broker."""
+        """Write to each partition. Copy closed segments, and delete most of them on the broker."""
         start, self.written = self.written, self.written + count
         for partition in range(PARTITIONS):
             values = [value_of(self._tiered.topic, partition, at) for at in range(start, self.written)]
@@ -129,7 +129,7 @@ class Members:
             time.sleep(0.1)
 
     def check(self) -> None:
-        """Assert that nothing is lost; within an assignment each offset comes once, in order, and after the
+        """Assert that nothing is lost. Within an assignment, each offset comes once, in order, and after the
         committed ones.
         """
         assert self.given() == {partition: set(range(self.written)) for partition in range(PARTITIONS)}

@@ -1,4 +1,6 @@
-"""Messages of the bucket equal the library's, method by method; and the consumer has all of the library's methods."""
+"""Messages of the bucket equal confluent-kafka's, method by method. The consumer has all methods of
+confluent-kafka's.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,7 @@ class _Owner:
 
 
 def test_the_collector_looks_at_messages_only_once_they_may_refer_to_something() -> None:
-    """A call returns thousands of them, and each collection would visit all. Cycles are still found."""
+    """A call returns thousands of messages, which each collection would visit. Cycles are still found."""
     rows = BatchMessages("orders", 0, batch_of([Produced(b"k", b"v"), Produced(None, b"v", headers=(("h", b"x"),))]))
     plain, with_headers = rows.take(0, 2)
     assert not gc.is_tracked(plain)

@@ -1,4 +1,4 @@
-"""Ends, times and events for a member; the broker is a script in this process."""
+"""Ends of logs, offsets of times, and events for a member. A script in this process plays the broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tieredstore.testing.segments import Record, build_batch
 
 
 def write_timed(bucket: Bucket, offsets: range) -> None:
-    """Write a segment whose records' times are their offsets."""
+    """Write a segment whose records have their offsets as timestamps."""
     records = [Record(value_of(*ORDERS, offset), timestamp_ms=offset) for offset in offsets]
     bucket.copy(TopicIdPartition(FIRST_ID, *ORDERS), [build_batch(records, offsets.start)], offsets)
 
@@ -35,7 +35,7 @@ def test_ends_and_times_are_those_of_bucket_and_broker_together(bucket: Bucket) 
         moments = (0, 15, 29, 30, 49, 50, OFFSET_BEGINNING, OFFSET_END)
         assert times(consumer, *moments) == [10, 15, 29, 30, 49, -1, 10, -1]
         read(consumer, 40)
-        # The broker's values at the last look.
+        # The broker's values at the last look-up.
         assert consumer.get_watermark_offsets(PLACE, cached=True) == (10, 50)
         member.is_silent = True
         assert consumer.get_watermark_offsets(PLACE, 0.01) is None
@@ -98,7 +98,7 @@ def offsets_in(given: list[PartitionBatch], partition: int) -> list[int]:
 
 
 def test_live_records_in_columns_wait_for_their_turn(bucket: Bucket) -> None:
-    """Two partitions alternate with a few rows per call; records queued at a pause come after the resume."""
+    """Two partitions alternate, with a few rows per call. Records queued at a pause come after the resume."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 60), OTHERS: ScriptedLog(0, 40)})
     with broker.consumer(bucket, ORDERS, OTHERS) as (consumer, _):
@@ -137,7 +137,7 @@ def test_a_call_that_fails_gives_what_it_had_taken_to_the_next_one(
         tick, calls = parts_of(consumer).core.tick, iter(range(100))
 
         def interrupted() -> None:
-            """Raise a signal between the client's return and the call's, every other time."""
+            """Every other time, raise a signal after the client's return and before the call's."""
             if next(calls, 1) % 2 == 0:
                 raise KeyboardInterrupt
             tick()

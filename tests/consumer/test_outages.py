@@ -133,7 +133,9 @@ def pair() -> Iterator[KafkaCluster]:
 
 
 def test_an_unclean_election_while_a_member_is_at_the_seam(pair: KafkaCluster, tmp_path: Path) -> None:
-    """The bucket is read completely, and the broker's truncated log has grown beyond: only its epochs show that."""
+    """The bucket is read completely. The broker's truncated log has grown beyond the bucket's end, so only its
+    epochs show the cut.
+    """
     log = Log(pair, tmp_path)
     log.write("kept", 100)
     pair.brokers[2].kill()
@@ -166,7 +168,7 @@ def test_an_unclean_election_while_a_member_is_at_the_seam(pair: KafkaCluster, t
         error, messages = until_raised(consumers["fail"])
         assert isinstance(error, DataLossError)
         assert not messages
-        # From the cut on, not the seam: the replacements of the lost records are returned.
+        # The replacements of the lost records are returned from the cut on, not only from the seam on.
         following = gathered(consumers["report"], seam)
         assert offsets_of(following) == list(range(100, 100 + seam))
         assert all(message.value().startswith(b"new") for message in following)
@@ -179,7 +181,7 @@ def single() -> Iterator[KafkaCluster]:
 
 
 def copied_and_cut(cluster: KafkaCluster, folder: Path, count: int) -> tuple[Log, int]:
-    """Return a log of which the broker has only the end, and its start there."""
+    """Return a log whose end only the broker has, and where that end starts."""
     log = Log(cluster, folder)
     log.write("written", count)
     start = log.copy(cluster.brokers[1]) - 20

@@ -1,4 +1,4 @@
-"""Source of the next record at an offset: each mode, with any extents of bucket and broker."""
+"""The source of the next record at an offset, in each mode, with any extents of bucket and broker."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ALL = 10**9
     [
         (TENS, ALL, K, 0, (0, 50), OnBroker()),
         (TENS, ALL, K, 50, (0, 50), OnBroker()),
-        (TENS, ALL, K, 5, (15, 50), InBucket(20)),  # up to the end of the segment after which the broker has the log
+        (TENS, ALL, K, 5, (15, 50), InBucket(20)),  # up to the end of the first segment that reaches the broker's log
         (TENS, ALL, K, 5, (10, 50), InBucket(10)),
         (TENS, ALL, K, 5, (11, 50), InBucket(20)),
         (TENS, ALL, K, 5, (30, 50), InBucket(30)),
@@ -105,7 +105,7 @@ def test_where_a_partition_goes_on(
 
 
 def test_sides_change_at_the_end_of_a_segment_at_the_earliest() -> None:
-    """As retention advances the broker's start, a read ends at a segment's end."""
+    """While retention advances the broker's start, a read ends at a segment's end."""
     ends = {stop for _, stop in TENS}
     for position in range(30):
         for live_start in range(position + 1, 40):

@@ -1,4 +1,4 @@
-"""Promises of the consumer page about sides, starts, columns, bounds and closing, each with a script."""
+"""Promises of the consumer page about sides, starts, columns, bounds and closing. Each has a scripted test."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_who_lags_by_a_whole_segment_goes_back_to_the_bucket(bucket: Bucket) -> 
 
 @pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
 def test_sides_change_once_a_segment_at_most(bucket: Bucket, mode: str) -> None:
-    """Regardless of retention, even if it deletes a little after each record."""
+    """Sides do not change more often, even if retention deletes a little after each record."""
     for _ in range(4):
         bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(10, 90)})
@@ -115,7 +115,7 @@ def test_eager_assignments_are_one_a_second_at_most() -> None:
 
 
 def test_all_partitions_together_keep_to_the_bound(bucket: Bucket) -> None:
-    """Queued decoded records of all partitions are bounded, plus a batch per thread."""
+    """A bound limits the queued decoded records of all partitions, plus a batch per thread."""
     partitions, most = 15, 0
     for number in range(partitions):
         bucket.write(200, partition=number)
@@ -133,7 +133,7 @@ def test_all_partitions_together_keep_to_the_bound(bucket: Bucket) -> None:
 
 
 def test_what_is_held_of_the_client_is_bounded_too(bucket: Bucket) -> None:
-    """Columns are returned per partition: the queue of the others' records is bounded too."""
+    """Columns are returned per partition. The queue of the other partitions' records is bounded too."""
     wheres = [("orders", number) for number in range(30)]
     broker = ScriptedBroker({where: ScriptedLog(0, 20) for where in wheres})
     with broker.consumer(bucket, *wheres, makers={"held_bytes": 64 * 100}) as (consumer, _):
@@ -147,7 +147,7 @@ def test_what_is_held_of_the_client_is_bounded_too(bucket: Bucket) -> None:
 
 
 def test_a_store_that_hangs_does_not_keep_a_consumer_open(bucket: Bucket, fetches: Fetches) -> None:
-    """Its threads are abandoned after a while, and do not block the process's exit."""
+    """The store's threads are abandoned after a while, and do not block the process's exit."""
     bucket.write(20)
     goes_on, hangs = threading.Event(), threading.Event()
 

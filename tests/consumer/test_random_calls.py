@@ -1,7 +1,7 @@
 """Random sequences of all calls on confluent-kafka's consumer and ours: the same records, results and errors.
 
-Two topics with the same records, read by one consumer each: one is complete on the broker, the other partly in the
-bucket only. Intended differences are left out here; docs/how-to/consumer.md lists those visible to users.
+Two topics have the same records, and each consumer reads one of them. One topic is complete on the broker, the other is
+partly in the bucket only. Intended differences are left out here; docs/how-to/consumer.md lists those that users see.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ TAIL_BASE: Final = -2000  # librdkafka's RD_KAFKA_OFFSET_TAIL_BASE
 _library: Any = confluent_kafka
 
 Spot = tuple[str, int]
-"""A partition, with a different topic name for each consumer."""
+"""A partition; its topic has another name for each consumer."""
 SPOTS: Final[tuple[Spot, ...]] = (("tiered", 0), ("tiered", 1), ("live", 0))
 
 
 class Twins:
-    """The records, twice: ``names`` are the topics of each consumer."""
+    """The same records in two topics. ``names`` has the topic of each consumer."""
 
     def __init__(self, server: KafkaServer, folder: Path) -> None:
         self.server = server
@@ -83,7 +83,7 @@ class Side:
         """Statistics of the plain client."""
         self._is_settled = True
         self.nexts: dict[Spot, int] = {}
-        """Next expected offset."""
+        """The next expected offset."""
         self.given: set[Spot] = set()
         """Partitions that returned a record since they were assigned or sought."""
         self.heard: list[tuple[str, Spot]] = []
@@ -94,7 +94,7 @@ class Side:
         self.outcomes: list[object] = []
 
     def wait_for_the_coordinator(self) -> None:
-        """Wait: the plain client passes a temporary refusal on to its caller."""
+        """Wait for the coordinator: the plain client passes a temporary refusal on to its caller."""
         end = time.monotonic() + DEADLINE_S
         while not isinstance(self.outcome(lambda: self.consumer.committed([self.place(SPOTS[0])], 5)), list):
             assert time.monotonic() < end
@@ -126,16 +126,16 @@ class Side:
 
     @property
     def is_located(self) -> bool:
-        """True if it reports a position for each partition."""
+        """True if the consumer reports a position for each partition."""
         return all(place.offset >= 0 for place in self.consumer.position([self.place(spot) for spot in self.nexts]))
 
     def settle(self, source: random.Random) -> None:
         """Read until the plain client fetches exactly the assigned partitions.
 
-        It may not be called before: if something changes during its request to the broker, librdkafka 2.16 drops the
-        answer and repeats the request half a second later, wherever the partition is then. It then returns to an
-        earlier assignment's or seek's place; or, if the partition is unassigned, takes a seek and fetches for the next
-        assignment.
+        Other calls must wait for that. If something changes during a request of librdkafka 2.16 to the broker, the
+        client drops the answer. It repeats the request half a second later, wherever the partition is then. It then
+        returns to the place of an earlier assignment or seek. If the partition is unassigned, it uses a seek and
+        fetches for the next assignment.
         """
         end = time.monotonic() + DEADLINE_S
         self._told.clear()
@@ -203,7 +203,7 @@ class Side:
             outcome: Any = self.outcome(lambda: consumer.commit(asynchronous=False))
             self.outcomes.append(outcome)
             if isinstance(outcome, list):
-                # At once: the next assignment, perhaps in this very call, starts there.
+                # Update at once: the next assignment starts there, perhaps in this very call.
                 self._committed.update({(name, number): offset for name, number, offset in outcome if offset >= 0})
         for spot in spots:
             self.end(spot)
@@ -211,7 +211,7 @@ class Side:
     is_eager = False
 
     def read(self, count: int, wait: float, source: random.Random) -> None:
-        """Make one call that returns records; assert that each is its partition's next."""
+        """Make one call that returns records. Assert that each record is the next of its partition."""
         if self.name == "ours" and source.random() < 0.3:
             batch = self.consumer.poll_arrow(wait, count, ["offset", "value"])
             if batch is not None:
@@ -237,13 +237,13 @@ class Side:
 
 
 class Calls:
-    """Random sequence of calls for both consumers, and the model of comparable results."""
+    """A random sequence of calls for both consumers, and the model of comparable results."""
 
     def __init__(self, protocol: str, twins: Twins, source: random.Random, mode: str) -> None:
         self.protocol, self.twins, self.source = protocol, twins, source
         self.committed: dict[Spot, int] = {}
         self.paused: dict[Spot, bool] = {}
-        """Includes every partition ever assigned."""
+        """The flag of every partition ever assigned."""
         self.mode = mode
         self.done: list[object] = []
         """The last steps, shown with an error."""
@@ -276,9 +276,9 @@ class Calls:
     # ---- comparisons
 
     def same(self, call: Callable[[Side], object], *what: object) -> object:
-        """Call both, assert equal outcomes, and return the outcome."""
+        """Call both consumers, assert equal outcomes, and return the outcome."""
         self.done.append(what)
-        # Call ours at once, in any state.
+        # Call our consumer at once, in any state.
         ours = self._settled(self.ours, partial(call, self.ours))
         self.plain.settle(self.source)
         plain = self._settled(self.plain, partial(call, self.plain))
@@ -302,7 +302,7 @@ class Calls:
                 assert time.monotonic() < end, (side.name, side.nexts, self.paused, self.committed)
 
     def drain(self) -> None:
-        """Read everything from both, and assert that nothing follows."""
+        """Read everything from both consumers, and assert that nothing follows."""
         self.done.append("drain")
         self.serve(lambda side: all(side.nexts[spot] == self.twins.ends[spot] for spot in self._running(side)))
         for side in self.sides:
@@ -317,7 +317,9 @@ class Calls:
 
     @property
     def is_comparable(self) -> bool:
-        """True if both have returned the offsets to commit: after a seek they differ until a record was returned."""
+        """True if both consumers have returned the offsets to commit. After a seek they differ until a record was
+        returned.
+        """
         plain, ours = self.sides
         return ours.nexts == plain.nexts and ours.given == plain.given == set(ours.nexts)
 
@@ -343,7 +345,7 @@ class Calls:
         self.twins.produce(self.source.choice(SPOTS), self.source.randrange(1, 6))
 
     def pause(self) -> None:
-        # The plain client may also pause others, if it happens to know the topic.
+        # The plain client may also pause other partitions, if it happens to know the topic.
         known = sorted(self.paused)
         if not known:
             return
@@ -389,7 +391,7 @@ class Calls:
     def commit(self) -> None:
         self.plain.settle(self.source)
         if self.is_comparable:
-            # Commit no lower offset: that difference is in the table.
+            # Never commit a lower offset: docs/how-to/consumer.md lists that difference.
             if any(self.committed.get(spot, 0) > self.plain.nexts[spot] for spot in self.assigned):
                 return
             outcome = self.same(lambda side: side.consumer.commit(asynchronous=False), "commit")
@@ -397,7 +399,7 @@ class Calls:
                 self.committed |= self.plain.nexts
 
     def commit_offsets(self) -> None:
-        # For others, the committed offset may still be requested from the group.
+        # For other partitions, the consumer may still wait for the group's committed offset.
         known = sorted(self.plain.given & self.ours.given)
         if known:
             spot = self.source.choice(known)
@@ -508,7 +510,7 @@ class Calls:
         self.same(lambda side: side.subscribe(names), "subscribe", names, starts_at)
         self.subscribed = names
         wanted = {spot for spot in SPOTS if spot[0] in names}
-        # Eager groups always reassign everything; others assign only new partitions.
+        # Eager groups always reassign everything. Other groups assign only new partitions.
         known = set() if self.protocol == "eager" else wanted & before
         self.serve(
             lambda side: (
@@ -530,7 +532,7 @@ class Calls:
         self._compare_callbacks()
 
     def _prepare_revocation(self) -> bool:
-        """Return True if the callback should commit: if that gives the same result on both sides."""
+        """Return True if the callback should commit: only if that gives the same result on both sides."""
         if not self.assigned or self.source.random() < 0.5:
             return False
         self.drain()
@@ -572,7 +574,7 @@ def twins(kafka: KafkaServer, tmp_path: Path) -> Iterator[Twins]:
 
 
 def compare(protocol: str, twins: Twins, seed: str, steps: int) -> None:
-    """Make this many calls, in sequences of 150 at most."""
+    """Make this many calls, in sequences of at most 150."""
     source, compared = random.Random(f"{protocol} {seed}"), 0
     while compared < steps:
         calls = Calls(protocol, twins, source, source.choice(["kafka_preferred", "remote_preferred"]))

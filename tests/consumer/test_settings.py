@@ -110,7 +110,7 @@ def test_the_names_of_pinterests_readme_are_taken() -> None:
     assert settings.store.s3 is not None
     assert (settings.store.s3.bucket_name, settings.store.endpoint.cluster) == ("logs", "test-cluster")
     assert settings.client.keys() == {"bootstrap.servers", "group.id", "auto.offset.reset"}
-    # Our own properties for the segments' location take precedence.
+    # Our own properties for the location of segments take precedence.
     ours = parse_settings(theirs | bucket | {"tiered.storage.settings": STORE})
     assert ours.store is not None
     assert ours.store.s3 is None

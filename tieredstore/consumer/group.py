@@ -314,7 +314,7 @@ class Commits:
                 self._confirmed[place.topic, place.partition] = place.offset
 
     def commit_when_due(self) -> None:
-        """Commit if ``auto.commit.interval.ms`` has passed. Called at the beginning of each call."""
+        """Commit if ``auto.commit.interval.ms`` has passed. Each poll or consume begins with this."""
         if self._auto_s is not None and time.monotonic() >= self._due_at:
             self._due_at = time.monotonic() + self._auto_s
             self.commit_auto()

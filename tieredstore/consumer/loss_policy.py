@@ -100,7 +100,7 @@ class LossPolicy:
         self._measures.resets += 1
         target = "" if position is None else f" to offset {position}"
         _logger.warning(
-            "offset %d of %s is neither in the bucket nor on the broker: auto.offset.reset resets it%s",
+            "offset %d of %s is neither in the bucket nor on the broker: auto.offset.reset moves the position%s",
             offset, partition, target,
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A broker by its packets: MemQ's own byte for byte; refusals; storing, copying and their timing."""
+"""A broker and its packets: MemQ's own packets byte for byte, refusals, and storing and copying with their timing."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ fresh = partial(orders_on, batch_ms="20")
 
 
 class HeldStore(DelegatingObjectStore):
-    """Puts of batches wait for permission."""
+    """Holds puts of batches until the test permits them."""
 
     def __init__(self) -> None:
         super().__init__(MemoryObjectStore())
@@ -87,11 +87,11 @@ def test_memqs_own_packets_are_answered_byte_for_byte_in_its_own_form() -> None:
         assert metadata[19:27] == b"\0\6orders"
         assert metadata[27:42] == b"\0\1\0\0\0\x09127.0.0.1"[:15]
         assert struct.pack(">h", address.port) in metadata
-        # Its write carries noise instead of a Message: refused in its version and by its id.
+        # MemQ's write carries noise instead of a Message. The refusal has the request's version and id.
         client.socket.sendall(written)
         refused = client.raw_answer()
         assert refused[4:17] == b"\0\5" + (42).to_bytes(8, "big") + b"\0" + struct.pack(">h", 400)
-        # The same request around a Message gets MemQ's broker's answer byte for byte.
+        # With a Message in the same request, the answer is that of MemQ's broker, byte for byte.
         data = message_of([b"v"])
         packet = written[: written.index(b"a payload") - 4] + len(data).to_bytes(4, "big") + data
         packet = packet[:24] + crc32(data).to_bytes(4, "big") + packet[28:]
@@ -157,7 +157,7 @@ def test_what_is_refused_is_answered_once_and_not_stored(
         answer = client.ask(refused, 1)
         assert (answer.code, answer.payload, answer.request_id) == (code, None, 1)
         assert why in answer.error
-        assert client.ask(write_of(message_of([b"good"])), 2).request_id == 2  # without a second answer to the first
+        assert client.ask(write_of(message_of([b"good"])), 2).request_id == 2  # the first request has no second answer
         assert running.broker.room.taken == 0
     assert read_values(topics, 1) == [b"good"]
 
@@ -178,7 +178,7 @@ def test_a_message_without_records_is_acknowledged_and_not_stored_and_none_hides
 
 
 def test_the_numbers_of_messages_without_records_are_told_with_the_next_batch_and_are_no_loss() -> None:
-    """MemQ's own producer numbers them too. A batch that lists them fails first."""
+    """MemQ's own producer also numbers such Messages. The first batch that lists them fails."""
     store = HeldStore()
     topics = orders_on(store, batch_ms="1")
     store.may.set()
@@ -330,7 +330,7 @@ def test_reads_give_an_object_its_index_or_a_range_and_of_the_topic_alone() -> N
         assert client.ask(ReadRequest("orders", text, False, 20, 30)).payload == ReadAnswer(body[20:50])
         for request, why in (
             (ReadRequest("orders", secret.raw.decode()), "is of topic"),
-            (ReadRequest("orders", text.replace("default/topics", "other/topics")), "which is no key under"),
+            (ReadRequest("orders", text.replace("default/topics", "other/topics")), "which is not a key under"),
             (ReadRequest("orders", "{}"), "notification"),
             (ReadRequest("orders", text, False, 0, len(body) + 1), "bytes 0 to"),
             (ReadRequest("orders", text, False, -2, 1), "bytes -2"),

@@ -1,5 +1,6 @@
-"""Connections of a broker: frames in pieces of any size, thousands of damaged packets, their room and their end; good
-clients are served throughout."""
+"""Connections of a broker: frames in pieces of any size, thousands of damaged packets, and the connections' room and
+end. Good clients are served throughout.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +95,7 @@ def test_more_connections_than_may_be_are_closed() -> None:
 
 @pytest.mark.parametrize("buffer", ["268435456", "5242880"])
 def test_what_many_connections_send_in_pieces_stays_apart(buffer: str) -> None:
-    """They read into one buffer, with pieces of different connections alternating."""
+    """All connections read into one buffer, and their pieces alternate."""
     topics = fresh()
     dice = random.Random(7)
     values = {
@@ -112,7 +113,7 @@ def test_what_many_connections_send_in_pieces_stays_apart(buffer: str) -> None:
             size = dice.choice([1, 14, 4_000, 65_536, 262_144, 400_000])
             pieces.append((client, sent[:size]))
             sent = sent[size:]
-    # The second size is below the settings' minimum: all wait for room.
+    # The second buffer size is below the settings' minimum, so all connections wait for room.
     with running_broker(listening_anywhere(topics, buffer_bytes=int(buffer))) as running:
         clients = [PacketClient(running.place) for _ in range(4)]
         answers: list[list[int]] = [[] for _ in clients]
@@ -216,7 +217,7 @@ def test_who_waits_is_served_in_order_and_a_large_one_is_not_passed_by() -> None
     room, served = Room(10), list[str]()
     assert room.take(8, lambda: None) is None
     assert room.take(5, lambda: served.append("large")) is not None
-    assert room.take(1, lambda: served.append("small")) is not None  # there is room, but others were first
+    assert room.take(1, lambda: served.append("small")) is not None  # there is room, but earlier waiters go first
     room.give_back(2)
     assert served == []
     room.give_back(1)

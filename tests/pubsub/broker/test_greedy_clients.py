@@ -1,4 +1,6 @@
-"""Clients that want more than their share of a broker: memory, answers, threads, time. Others are still served."""
+"""Clients that want more than their share of a broker: memory, answers, threads, time. Other clients are still
+served.
+"""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
@@ -64,7 +66,9 @@ def test_an_authorizer_that_fails_lets_nobody_and_keeps_no_room(caplog: pytest.L
 
 
 def test_answers_that_nobody_reads_are_not_made() -> None:
-    """A request of 15 bytes for all topics: one read of 256 KiB holds 17,000 of them, and each answer has 25 KB."""
+    """The request has 15 bytes and asks for all topics. One read of 256 KiB holds 17,000 requests, and each answer
+    has 25 KB.
+    """
     topics = fresh()
     for number in range(200):
         topics.create(f"topic-with-a-long-name-{number:04}-{'x' * 60}")
@@ -95,7 +99,7 @@ def _send_quietly(client: PacketClient, data: bytes) -> None:
 
 
 class Slow(DelegatingObjectStore):
-    """Lookups of topics wait for permission."""
+    """Holds lookups of topics until the test permits them."""
 
     def __init__(self) -> None:
         super().__init__(MemoryObjectStore())
@@ -174,8 +178,7 @@ FLOOD = b"".join(request_bytes(Request(5, number, MetadataRequest(()))) for numb
 
 
 def test_small_requests_of_many_clients_do_not_keep_the_loop_from_others() -> None:
-    """Both of clients that have gone and of clients that read; measured in turns of the loop, whatever their
-    duration."""
+    """Some clients have gone, others read their answers. The test counts turns of the loop, whatever their duration."""
     topics = fresh()
     turns = 0
     with running_broker(topics) as running:
@@ -211,7 +214,7 @@ def test_small_requests_of_many_clients_do_not_keep_the_loop_from_others() -> No
 
 
 def flood(client: PacketClient) -> None:
-    """Send, then disconnect."""
+    """Send the flood, then disconnect."""
     with contextlib.suppress(OSError):
         client.socket.settimeout(1.0)
         client.socket.sendall(FLOOD)
@@ -287,7 +290,7 @@ class Wire:
 
 
 class Taker:
-    """A handler for whole requests of connections."""
+    """A handler that records whole requests of connections."""
 
     def __init__(self, room: Room) -> None:
         self.room = room
@@ -307,8 +310,9 @@ class Taker:
 
 
 def test_slow_senders_hold_the_room_for_a_minute_and_not_one_after_the_other() -> None:
-    """Each sends only the beginning of a large Message; the buffer has room for three. Clients that have sent
-    everything and wait for room are served afterwards, however long that took."""
+    """Each slow client sends only the beginning of a large Message, and the buffer has room for three. Clients that
+    have sent everything and wait for room are served afterwards, however long that took.
+    """
     loop, room = SteppedLoop(), Room(16 * MIB)
     handler = Taker(room)
     large = request_bytes(Request(5, 1, write_of(message_of([bytes(4 * MIB - 200)]))))

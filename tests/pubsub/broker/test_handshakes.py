@@ -1,4 +1,4 @@
-"""TLS clients of a broker that are silent, or stop within the handshake; good ones are still served."""
+"""TLS clients of a broker that are silent, or stop within the handshake. Good clients are still served."""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
@@ -102,16 +102,16 @@ def test_silent_clients_get_no_tls_and_a_good_one_is_served_beside_1500_of_them(
         with TlsClient(running.place) as good:
             assert good.ask(write_of(message_of([b"v"]))).code is Code.OK
             assert running.ask(tls_objects) == 1
-            left = WAITING_AN_ADDRESS - 1  # the good one took a place too
+            left = WAITING_AN_ADDRESS - 1  # the good client took a place too
             assert running.ask(lambda: (of(running).waiting, of(running).in_progress)) == (left, 0)
             assert running.broker.room.taken == TLS_COST
-            # Only the oldest were disconnected.
+            # Only the oldest clients were disconnected.
             assert all(release(client) for client in silent[:-left])
             assert running.broker.counts.refused_connections == 1500 - left
         for client in silent:
             client.close()
         running.until(lambda: of(running).waiting == 0 and running.broker.connections == 0)
-        # At once, without waiting for a garbage collection.
+        # The objects are gone at once, without a garbage collection.
         running.until(lambda: tls_objects() == 0)
         assert running.broker.room.taken == 0
 

@@ -45,7 +45,7 @@ class Served:
 
     @property
     def is_ready(self) -> bool:
-        """True if it has its topic and no failing condition."""
+        """True if the broker has its topic and no failing condition."""
         assignment = self.broker._assignment  # pyright: ignore[reportPrivateUsage]
         return assignment.serves("orders") and not self.health.reasons()
 
@@ -93,8 +93,9 @@ def test_it_serves_until_it_is_stopped_and_is_ready_once_it_knows_its_topics(coo
 
 
 class AsMemqs:
-    """A client like MemQ's Java producer: it keeps its connection, asks for metadata after a 302, at most twice per
-    request, and gives a request up if it cannot connect or its connection ends."""
+    """A client like MemQ's Java producer. It keeps its connection, and asks for metadata after a 302, at most twice
+    per request. It gives a request up if it cannot connect or its connection ends.
+    """
 
     def __init__(self, place: str) -> None:
         self.bootstrap = place
@@ -133,7 +134,7 @@ class AsMemqs:
 
 @dataclass
 class Two:
-    """Two brokers of one cluster, the first of which has the topic."""
+    """Two brokers of one cluster. The first has the topic."""
 
     first: Service
     second: Service
@@ -189,7 +190,7 @@ def stop_one_of_two(topics: Topics) -> None:
             busy.send(number)
             number += 1
         assert not two.brokers[0].serves_any()
-        idle.send(number)  # it is redirected too, not just disconnected
+        idle.send(number)  # the idle client is redirected too, not just disconnected
         busy.send(number + 1)
         assert (busy.failed, idle.failed, busy.redirects, idle.redirects) == (0, 0, 1, 1)
         assert two.brokers[1].counts.stored_messages + two.brokers[1].counts.message_bytes > 0

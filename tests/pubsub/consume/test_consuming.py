@@ -40,7 +40,9 @@ SECOND = 1500
 
 
 def three_messages() -> tuple[Topics, str]:
-    """Return a topic with one object of three one-record Messages, which begin with 0, 1 and 2; and its key."""
+    """Return a topic with one object, and the object's key. The object has three Messages of one record, which begin
+    with 0, 1 and 2.
+    """
     topics = fresh_topics(message_bytes="1024", compression="none")
     publish(topics, [b"%d" % number + bytes(900) for number in range(3)])
     (key,) = batch_keys(topics)
@@ -92,7 +94,7 @@ def test_a_consumer_that_was_closed_does_not_say_that_there_is_nothing_more() ->
             assert next(records).value == b"a"
         consumer.close()
         for ask in (consumer.poll, lambda records=records: next(records), lambda: next(consumer.records())):
-            with pytest.raises(AlreadyClosedError, match="this consumer of orders was closed; open another one"):
+            with pytest.raises(AlreadyClosedError, match="this consumer of orders was closed; open another consumer"):
                 ask()
 
 
@@ -149,7 +151,7 @@ def test_damage_stays_where_it_is_or_is_left_out() -> None:
     flip(topics, key, SECOND)
     with pytest.raises(MessageCorruptError, match="CRC-32 differs"):
         values_of(BatchConsumer(topics, "orders"))
-    # Like MemQ's, notifications have no checksum of the object.
+    # Like MemQ's, these notifications have no checksum of the object.
     queue = topics.queue(topics.get("orders"))
     (told_by_memq,) = notified(topics)
     plain = Notification("orders", told_by_memq.object_size, told_by_memq.message_count, key=key)
@@ -195,7 +197,7 @@ def test_a_damaged_message_of_ours_is_left_out_and_the_rest_of_its_object_is_rea
     assert [value[:1] for value in values_of(skipping, at_least=2)] == [b"0", b"2"]
     assert len(skipping.skipped) == 1
     assert skipping.counts.damaged_messages == 1
-    # Whole again, except for the first Message's producer, which its own checksum does not cover.
+    # The object is whole again, except for the first Message's producer, which the Message's checksum does not cover.
     flip(topics, key, SECOND, 8 + 3 * 12 + 10)
     skipping.seek(0, 0)
     assert len(values_of(skipping, at_least=3)) == 3
@@ -239,7 +241,7 @@ def test_objects_that_are_read_at_once_do_not_get_into_each_other() -> None:
 
 @pytest.mark.usefixtures("inline_threads")
 def test_what_is_ahead_is_given_before_a_loss_behind_it_is_told() -> None:
-    """Retention has freed the entry that a look-ahead asks for; objects already under way are still read."""
+    """Retention has freed the entry that a read-ahead asks for. Objects that are being fetched are still read."""
     topics = fresh_topics()
     for number in range(6):
         publish(topics, [b"%d" % number])
@@ -247,7 +249,7 @@ def test_what_is_ahead_is_given_before_a_loss_behind_it_is_told() -> None:
     (reader,) = slow._partitions.values()
     slow._shared.fetches.at_once = 1
     for _ in range(3):
-        reader.look()  # the second asks for more while the first object is under way, the third takes it
+        reader.look()  # the second call asks for more during the fetch of the first object, the third takes the object
     topics.queue(topics.get("orders")).free(0, 5 * 256)
     reader.look()
     assert values_of(slow, at_least=3, patience=10) == [b"0", b"1", b"5"]
@@ -268,7 +270,7 @@ def test_a_backlog_is_asked_for_ahead_more_and_more_at_a_time_and_its_end_once()
         store.operations.clear()
         asked: list[int] = []
         for _ in range(6):
-            reader.look()  # an entry; with its object to read, nothing waits for the queue
+            reader.look()  # finds an entry: while its object is fetched, nothing waits for the queue
             if reader.lookout.looking is not None:
                 reader.lookout.looking.exception(LONG_S)
             asked.append(sum("/queues/" in operation.keys[0] for operation in store.operations))

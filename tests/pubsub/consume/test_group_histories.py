@@ -1,5 +1,6 @@
-"""Groups on one simulated clock: members join, die, pause and resume while batches arrive; everything is committed
-once, in order, by the owner."""
+"""Groups on one simulated clock: members join, die, pause and resume while batches arrive. The owner commits
+everything once, in order.
+"""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Member:
 
 
 class History:
-    """Random steps; after each, the committed records are a prefix of the published ones."""
+    """A history of random steps. After each step, the committed records are a prefix of the published ones."""
 
     def __init__(self, seed: int) -> None:
         self.source = random.Random(seed)
@@ -101,7 +102,7 @@ class History:
                     member.given.setdefault(row["partition"], []).append(place)
 
     def forget(self, member: Member) -> None:
-        """Drop the uncommitted work of partitions that it lost: those records repeat elsewhere."""
+        """Drop the uncommitted work of partitions that the member has lost: another member repeats those records."""
         for partition in member.given.keys() - member.consumer._partitions.keys():
             del member.given[partition]
 
@@ -157,7 +158,7 @@ class History:
             self.members.append(member)
 
     def kill(self) -> None:
-        """Stop it without notice to anyone."""
+        """Stop a member without notice to anyone."""
         if len(self.members) > 1 and (member := self.any_member()):
             self.members.remove(member)
             member.group._stopped.set()

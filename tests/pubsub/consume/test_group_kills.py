@@ -1,5 +1,6 @@
-"""Members of a group, each a process, are killed, stopped, woken and added while records arrive, with either queue:
-each acknowledged record is read, and commits never go back."""
+"""Members of a group, each a process, are killed, stopped, woken and added while records arrive, with either queue.
+Each acknowledged record is read, and commits never go back.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ MOST_MEMBERS = 4
 
 
 def be_a_member(topics: Topics, log: Path) -> None:
-    """In a child: read and commit forever; each value is logged before it is committed."""
-    # Faster than in production, since a test has many deaths to see.
+    """In a child process, read and commit forever. Log each value before committing it."""
+    # Intervals are shorter than in production, since the test needs many deaths.
     patch.object(consuming, "StoreGroup", partial(StoreGroup, beat_s=0.3, patience_s=2.0)).start()
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     with consuming.BatchConsumer(topics, "orders", group="g") as consumer:
@@ -118,7 +119,7 @@ class Members:
 
 @contextmanager
 def records(topics: Topics) -> Generator[set[bytes]]:
-    """Send a record every few milliseconds; yield the acknowledged ones."""
+    """Send a record every few milliseconds; yield the acknowledged records."""
     acked: set[bytes] = set()
     is_over = threading.Event()
 

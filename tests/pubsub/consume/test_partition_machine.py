@@ -1,4 +1,4 @@
-"""A consumer's partition takes random transitions of its table, compared with a model of its records."""
+"""A consumer's partition makes random transitions of its table. A model of its records checks each."""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Loops over records that are left, and members that die or lose partitions, at each record: no record is lost, and a
-member that lost a partition returns none of it; new partitions are read from the commit."""
+"""Loops over records that stop, and members that die or lose partitions, at each record. No record is lost, and a
+member that lost a partition returns none of its records. New partitions are read from the commit.
+"""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
@@ -43,7 +44,7 @@ def by_hand(monkeypatch: pytest.MonkeyPatch, inline_threads: None) -> None:
 
 
 def published(partitions: int = 1) -> tuple[Topics, dict[int, list[Place]]]:
-    """Publish batches of three Messages of two records, in turn in each partition; return the places of the records."""
+    """Publish batches of three Messages of two records, in turn in each partition. Return the places of the records."""
     topics = fresh_topics(partitions, message_bytes="1024", compression="none", batch_messages="3")
     places: dict[int, list[Place]] = {partition: [] for partition in range(partitions)}
     with BatchProducer(topics, "orders") as producer:
@@ -62,13 +63,13 @@ def place_of(record: ConsumedRecord) -> Place:
 
 
 def consumer_of(topics: Topics, group: str | None = None, clock: SimulatedClock | None = None) -> BatchConsumer:
-    """Return a consumer on a clock of its own, unless one is given, so that nothing waits."""
+    """Return a consumer on a simulated clock, so that nothing waits."""
     time = clock or SimulatedClock()
     return BatchConsumer(topics, "orders", group=group, monotonic=lambda: time.now, sleep=time.sleep)
 
 
 def rest_of(consumer: BatchConsumer) -> list[Place]:
-    """Return its records until none arrive for a second."""
+    """Return the consumer's records until none arrive for a second."""
     return [place_of(record) for record in consumer.records(WAIT_S)]
 
 
@@ -157,7 +158,7 @@ def test_a_seek_within_a_loop_goes_there_with_the_next_record() -> None:
 
 @pytest.mark.parametrize("kind", ["killed before", "killed behind"])
 def test_a_member_that_is_killed_at_each_record_loses_none(kind: str) -> None:
-    """Each record is committed after it was handled; the next member gets the others."""
+    """A record is committed after it was handled. The next member gets the other records."""
     topics, places = published()
     clock = SimulatedClock()
     handled: list[Place] = []
@@ -206,7 +207,7 @@ def test_what_is_lost_at_each_record_is_given_no_more_and_the_rest_is_committed(
         assert all(partition == 1 for partition, *_ in after), count
         assert sorted(place for place in given if place[0] == 1) == places[1]
         assert [place for place in before if place[0] == 0] == places[0][: sum(place[0] == 0 for place in before)]
-        # FencedError at most once: afterwards it knows which partitions it lost.
+        # FencedError is raised at most once: afterwards the member knows which partitions it has lost.
         assert fenced == (1 if heard == "by its commit" else fenced)
         assert fenced <= 1
         consumer.commit()
@@ -220,7 +221,7 @@ def test_what_was_lost_and_taken_again_between_two_records_is_read_from_the_grou
         member.take(0, None)
         records = consumer.records(WAIT_S)
         given = [place_of(next(records)) for _ in range(count)]
-        member.take(0, Position(*places[0][0][1:]))  # another term, without a moment in between
+        member.take(0, Position(*places[0][0][1:]))  # a new term begins without a moment in between
         assert place_of(next(records)) == places[0][0]
         assert given == places[0][:count]
         consumer.close()
@@ -239,7 +240,7 @@ def share(clock: SimulatedClock, members: list[BatchConsumer]) -> None:
 
 @pytest.mark.parametrize("count", range(1, 2 * RECORDS))
 def test_a_rebalance_at_each_record_gives_each_record_to_its_owner_of_then(count: int) -> None:
-    """Another member joins at one record; both commit in order and only their own partitions."""
+    """Another member joins at one record. Both members commit in order, and only their own partitions."""
     topics, places = published(2)
     clock = SimulatedClock()
     members = [consumer_of(topics, "g", clock) for _ in range(2)]
@@ -311,7 +312,7 @@ def test_a_member_of_a_group_in_kafka_has_nothing_when_it_was_fenced(code: int) 
 
 @pytest.mark.parametrize("is_counted", [True, False])
 def test_a_member_is_asked_for_its_claims_when_they_have_changed(*, is_counted: bool) -> None:
-    """Before each record only if the queue does not count changes."""
+    """Claims are requested before each record only if the queue does not count changes."""
     topics, places = published(2)
     consumer, _ = with_member(topics)
     asked: list[int] = []
@@ -332,7 +333,7 @@ def test_a_member_is_asked_for_its_claims_when_they_have_changed(*, is_counted: 
     for record in itertools.islice(consumer.records(WAIT_S), RECORDS):
         assert place_of(record) in places[record.partition]
     assert len(asked) == (1 if is_counted else RECORDS)
-    member.take(1, None)  # in a new term both are read from the start, without a commit
+    member.take(1, None)  # in a new term both partitions are read from the start, without a commit
     assert sorted(rest_of(consumer)) == sorted(places[0] + places[1])
     consumer.close()
 
@@ -353,7 +354,7 @@ LONG_S = 120.0
 
 
 class Told(GroupMember):
-    """A member with claims set by a test, which notices a loss only by its commit."""
+    """A member whose claims the test sets. It notices a loss only by its commit."""
 
     def __init__(self) -> None:
         self.has: dict[int, Position | None] = {}
@@ -384,7 +385,7 @@ class Told(GroupMember):
 
 
 def publish_in_turn(topics: Topics, values: list[bytes]) -> None:
-    """Publish each value in a batch of its own; one producer's batches alternate between partitions."""
+    """Publish each value in its own batch. One producer's batches alternate between partitions."""
     with BatchProducer(topics, "orders") as producer:
         for value in values:
             producer.send(value)

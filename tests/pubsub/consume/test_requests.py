@@ -22,7 +22,9 @@ MOST_A_GIB = 72
 
 
 def requests_of(store: FaultyStore) -> Counter[str]:
-    """Count by operation, objects and queues separately. A hedged put, as on a busy machine, counts once."""
+    """Count requests by operation, for objects and queues separately. A hedged put, as on a busy machine, counts
+    once.
+    """
     kinds: Counter[str] = Counter()
     seen: set[str] = set()
     for operation in store.operations:
@@ -37,7 +39,7 @@ def requests_of(store: FaultyStore) -> Counter[str]:
 
 
 class Clock:
-    """Time passes only in sleep."""
+    """A clock whose time passes only in ``sleep``."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -134,7 +136,7 @@ def test_a_message_is_read_by_two_requests_for_as_many_bytes() -> None:
         store.reset()
         assert consumer.read_at(0, 0, 3).num_rows == 1
         assert [key for key in store.keys_of("get") if "!" not in key] == batch_keys(topics_on(inner)) * 2
-        assert store.bytes_down < 2500  # an entry, an index, one Message of five
+        assert store.bytes_down < 2500  # an entry, an index, and one of five Messages
 
 
 def test_no_more_is_fetched_ahead_than_there_is_room_for() -> None:

@@ -37,7 +37,9 @@ def message(value: bytes, request_id: int, *, address: bytes = LOCALHOST, epoch_
 
 
 def notify_as_memq(topics: Topics, *messages: bytes, damage: int | None = None) -> str:
-    """Write a batch and its notification like MemQ's broker; ``damage``: a byte from its end to flip."""
+    """Write a batch and its notification like MemQ's broker. ``damage`` is a byte to flip, counted from the object's
+    end.
+    """
     key = str(BatchKey(topics.get("orders").path, 0, next(_server_ids), 1, 0, "h"))
     body = bytearray(build_batch(messages))
     if damage is not None:
@@ -68,7 +70,7 @@ def test_a_batch_that_is_notified_twice_is_read_once_wherever_one_begins() -> No
     assert values_of(later, at_least=1) == [b"b"]
     assert later.doubles == 1
     later.seek(0, 0)
-    assert values_of(later, at_least=2) == [b"a", b"b"]  # records read again on purpose repeat
+    assert values_of(later, at_least=2) == [b"a", b"b"]  # records come again if the consumer seeks back
 
 
 def test_a_message_that_memqs_client_sent_again_is_one_among_others_of_its_batches() -> None:

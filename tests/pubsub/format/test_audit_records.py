@@ -90,7 +90,10 @@ def test_planted_faults_are_all_that_is_found() -> None:
         del read[lost]
     read[5] = audit_record(5, by_producer=False, ids=b"87654321"), NOW_MS - 4800
     read[6] = audit_record(6, by_producer=False, count=2), NOW_MS - 4800
-    read[7] = audit_record(7, by_producer=False, count=5), NOW_MS - 4800  # one record three times: the hash is the same
+    read[7] = (
+        audit_record(7, by_producer=False, count=5),
+        NOW_MS - 4800,
+    )  # the same record three times has the same hash
     read[8] = audit_record(8, by_producer=False), NOW_MS - 1
     del sent[9]
     sent[40] = audit_record(40, by_producer=True), NOW_MS - 10
@@ -153,7 +156,7 @@ def test_what_was_sent_and_read_is_told_of_by_both_sides(kafka: KafkaServer) -> 
         for number in range(50):
             producer.send(b"%04d" % number + bytes(100), message_id=None if number % 2 else b"id %05d" % number)
         producer.send(b"v", message_id=b"abc")  # another length begins a new Message
-    # Two members, the first of which stops within a Message; and a consumer without a group.
+    # Two members, of which the first stops within a Message, and a consumer without a group.
     with BatchConsumer(topics, "orders", group="g") as first:
         for number, record in enumerate(first.records(LONG_S)):
             if number == 20:

@@ -1,4 +1,6 @@
-"""Objects written by MemQ's own client and broker (2.0.0): equal records, and equal bytes if not compressed."""
+"""Objects written by MemQ's own client and broker (2.0.0). Records are equal, and so are the bytes without
+compression.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def decoded(text: str | None) -> bytes | None:
 
 
 def given(vector: str) -> list[Row]:
-    """Return the producer's records, as they must read back."""
+    """Return the producer's records, which must be read back unchanged."""
     return [
         {
             "key": decoded(record["key"]) or None,

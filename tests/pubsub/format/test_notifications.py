@@ -87,8 +87,8 @@ def test_what_is_no_batch_is_refused(change: dict[str, Any], sentence: str) -> N
             "numBatchMessages is 1000000",
         ),
         ({"objectSize": 18 + 38, "totalSize": 44 + 18 + 38}, "objectSize is impossible for a batch of 3 Messages"),
-        ({"producers": [{"address": "7f", "epoch": 1, "requests": [0]}]}, "requests is no list"),
-        ({"producers": [{"address": "7f", "epoch": 1, "requests": [2, 1]}]}, "requests is no list"),
+        ({"producers": [{"address": "7f", "epoch": 1, "requests": [0]}]}, "requests is not a list"),
+        ({"producers": [{"address": "7f", "epoch": 1, "requests": [2, 1]}]}, "requests is not a list"),
         ({"producers": [{"address": "no hex", "epoch": 1, "requests": [0, 0]}]}, "address is 'no hex'"),
     ],
 )  # fmt: skip

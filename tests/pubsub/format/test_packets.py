@@ -1,4 +1,6 @@
-"""Packets as MemQ's classes serialize them, round trips of this project's in each version, and damaged ones."""
+"""Packets as MemQ's classes serialize them, round trips of this project's packets in each version, and damaged
+packets.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Records that MemQ's writer would silently spoil are refused; the example of the format's page matches byte for
-byte."""
+"""Records that MemQ's writer would silently spoil are refused. The example of the format's page matches byte for
+byte.
+"""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_a_topic_stays_for_five_minutes_and_then_moves_only_where_it_is_clearly_
     assert assign(topics, two, first, STICKY_MS - 1) == first  # a new broker moves nothing
     later = assign(topics, two, first, STICKY_MS)
     assert sorted(name for holders in later.values() for name in holders) == ["b0", "b0", "b1", "b1"]
-    assert assign(topics, two, later, 10 * STICKY_MS) == later  # no oscillation
+    assert assign(topics, two, later, 10 * STICKY_MS) == later  # the topic does not move back and forth
 
 
 def test_brokers_that_are_started_one_after_the_other_share_the_topics_at_once() -> None:

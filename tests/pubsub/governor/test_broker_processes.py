@@ -43,7 +43,7 @@ FAULTS: Final[tuple[tuple[How, Which], ...]] = (
 
 
 class Load:
-    """A producer per topic, each of which sends a record every few milliseconds until the end."""
+    """Producers, one for each topic. Each sends a record every few milliseconds until the end."""
 
     def __init__(self, properties: dict[str, str], brokers: Sequence[BrokerProcess], pause_s: float) -> None:
         own = {"pubsub.bootstrap": ",".join(broker.place for broker in brokers), "pubsub.linger.ms": "5"}
@@ -64,7 +64,7 @@ class Load:
             thread.join(2 * LONG_S)
 
     def delivered_so_far(self) -> Callable[[], bool]:
-        """Return a function that tells if everything sent until now was acknowledged or has failed."""
+        """Return a function that returns True once everything sent until now was acknowledged or has failed."""
         futures = [future for sent in self.sent.values() for future in list(sent)]
         return lambda: all(future.done() for future in futures)
 
@@ -100,7 +100,7 @@ def afflict(broker: BrokerProcess, how: str) -> None:
 def play(
     brokers: Sequence[BrokerProcess], load: Load, rounds: Sequence[Round], governor: Callable[[], str]
 ) -> list[float]:
-    """Run rounds of faults; return the time of each until all topics were elsewhere.
+    """Run rounds of faults. Return, for each, the time until other brokers had all topics.
 
     Clients must recover too before the next fault.
     """
@@ -130,7 +130,9 @@ def choose_broker(brokers: Sequence[BrokerProcess], which: Which, governor: Call
 
 
 def holders_of(brokers: Sequence[BrokerProcess], topic: str) -> set[str]:
-    """Return the holders of the topic by the word of all running brokers; nobody if they disagree or one has failed."""
+    """Return the brokers of the topic, as all running brokers report them. If they disagree or one has failed,
+    return none.
+    """
     well = [broker for broker in brokers if broker.is_well]
     first, *others = (broker.writers(topic) for broker in well)
     is_settled = first and all(each == first for each in others) and first <= {broker.place for broker in well}
@@ -170,7 +172,7 @@ def under_load(
             took_s = play(brokers, load, rounds, governor)
         logs = "".join(broker.log for broker in brokers)
     doubles = check(properties, load)
-    # No governor wrote after a later one: its knowledge was outdated by then.
+    # No governor writes after a later one has written: its etag is outdated by then.
     generations = generations_written(server, bucket)
     assert generations == sorted(generations)
     assert "Traceback" not in logs
@@ -194,4 +196,4 @@ def test_brokers_and_governors_under_fault_after_fault(
     rounds: list[Round] = [(fault,) for fault in random.Random(seed).sample(FAULTS, len(FAULTS))]
     hosts = None if zookeeper is None else zookeeper.chroot()
     took_s = under_load(minio, tmp_path, rounds, zookeeper=hosts, pause_s=0.02)
-    assert median(took_s) <= 15, took_s  # a busy machine makes each of them longer
+    assert median(took_s) <= 15, took_s  # a busy machine makes each time longer

@@ -1,4 +1,6 @@
-"""Three brokers that govern themselves, killed, stopped and cut off under load: no loss, no duplicates."""
+"""Three brokers that elect a governor among themselves. They are killed, stopped and cut off under load, without
+loss or duplicates.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 
 class Link(DelegatingObjectStore):
-    """One broker's connection to the store, which may be cut, and pauses with its process."""
+    """One broker's connection to the store. It may be cut, and it pauses with the broker."""
 
     def __init__(self, store: ObjectStore, generations: list[int]) -> None:
         super().__init__(store)
@@ -66,7 +68,7 @@ class Link(DelegatingObjectStore):
 
 
 class Coordinator:
-    """How brokers coordinate, and how silent or dead ones appear."""
+    """The means by which brokers coordinate, and the signs of silent and dead brokers."""
 
     generations: list[int]
     """Generations of governors that wrote assignments into the store, in order."""
@@ -83,10 +85,10 @@ class Coordinator:
         return StoreGovernor(topics.folder, seat, loads, FreeCapacity(), patience_s=1.0)
 
     def is_silent(self, governor: Governor) -> None:
-        """Do nothing: its beat stops by itself."""
+        """Do nothing: the broker's beat stops by itself."""
 
     def died(self, governor: Governor) -> None:
-        """Do nothing: its beat stops by itself."""
+        """Do nothing: the broker's beat stops by itself."""
 
 
 class ZooKeeper(Coordinator):
@@ -137,22 +139,22 @@ class Member:
         while not self.stopped.wait(0.1):
             assert self.link.may.wait(LONG_S)
             with contextlib.suppress(TieredStoreError):
-                self.link.check()  # a cut also separates it from ZooKeeper
+                self.link.check()  # a cut also separates the broker from ZooKeeper
                 self.governor.tick()
 
     def stop(self) -> None:
-        """Pause it like SIGSTOP: its loop, uploads and ticks pause, and its connections stay open."""
+        """Pause the broker like SIGSTOP: its loop, uploads and ticks pause, and its connections stay open."""
         self.link.may.clear()
         self.running.loop.call_soon_threadsafe(self.link.may.wait, LONG_S)
         self.coordinator.is_silent(self.governor)
 
     def cut_off(self) -> None:
-        """Cut it off from the store and other brokers, but not from clients."""
+        """Cut the broker off from the store and other brokers, but not from clients."""
         self.link.is_cut = True
         self.coordinator.is_silent(self.governor)
 
     def goes_on(self) -> None:
-        """Wake it and mend its links."""
+        """Wake the broker and restore its connections."""
         self.link.is_cut = False
         self.link.may.set()
 
@@ -161,7 +163,7 @@ class Member:
         return not self.stopped.is_set() and self.link.may.is_set() and not self.link.is_cut
 
     def kill(self) -> None:
-        """End it like kill -9."""
+        """End the broker like kill -9."""
         self.goes_on()
         if not self.stopped.is_set():
             self.stopped.set()
@@ -179,7 +181,7 @@ def three(topics: Topics, coordinator: Coordinator) -> Generator[list[Member]]:
     finally:
         for member in members:
             member.kill()
-        gc.collect()  # here rather than in the next test
+        gc.collect()  # collect here rather than in the next test
 
 
 def orders() -> Topics:
@@ -193,7 +195,7 @@ def producer_to(members: list[Member], topics: Topics, *, request_timeout_ms: in
 
 
 def holder(members: list[Member]) -> Member:
-    """Return the broker with the topic, waiting for one."""
+    """Wait for a broker that has the topic, and return it."""
     for _ in range(1200):
         for member in members:
             if member.is_well and member.governor.serves("orders"):
@@ -238,7 +240,7 @@ def governing(members: list[Member]) -> Member:
 
 
 def play(coordinator: Coordinator, faults: Sequence[tuple[str, bool]]) -> None:
-    """Records continue while brokers that hold the topic or govern are stopped or cut off and return."""
+    """Send records while brokers that hold the topic or govern are stopped or cut off, and return."""
     topics = orders()
     sent: dict[Future[RecordPlace], bytes] = {}
     with three(topics, coordinator) as members:
@@ -263,7 +265,7 @@ def play(coordinator: Coordinator, faults: Sequence[tuple[str, bool]]) -> None:
         assert {future.result(0) for future in sent} == {UNREPORTED}
     with BatchConsumer(topics, "orders", delivery="effectively-once") as consumer:
         assert sorted(values_of(consumer, at_least=len(sent))) == sorted(sent.values())
-    # No governor wrote after a later one: its knowledge was outdated by then.
+    # No governor writes after a later one has written: its etag is outdated by then.
     assert coordinator.generations == sorted(coordinator.generations)
 
 

@@ -1,4 +1,4 @@
-"""Brokers that govern themselves through a store, on one simulated clock, each acting on its own."""
+"""Brokers that elect a governor through a store, on one simulated clock. Each acts on its own."""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
@@ -28,7 +28,7 @@ TOPICS = [TopicLoad(f"topic-{number}", 16 << 20) for number in range(5)]
 
 
 class Link(DelegatingObjectStore):
-    """One broker's connection to the store, which may be cut; and its writes, in order."""
+    """One broker's connection to the store, which may be cut. Records its writes in order."""
 
     def __init__(self, store: MemoryObjectStore, log: list[tuple[str, str]], name: str) -> None:
         super().__init__(store)
@@ -59,7 +59,7 @@ class Link(DelegatingObjectStore):
 
 @dataclass
 class Cluster:
-    """Some brokers, for all of which the same time passes."""
+    """Some brokers on one clock."""
 
     store: MemoryObjectStore = field(default_factory=MemoryObjectStore)
     now_s: float = 0.0
@@ -100,7 +100,7 @@ class Cluster:
         return [name for name in self.governors if name not in self.stopped and not self.links[name].is_cut]
 
     def check(self) -> None:
-        """Check that running brokers agree, and that every topic is at one of them."""
+        """Check that running brokers agree, and that every topic has one of them."""
         well = self.well()
         for topic in TOPICS:
             serving = [name for name in well if self.governors[name].serves(topic.topic)]
@@ -150,7 +150,7 @@ def test_the_topics_of_a_lost_broker_are_elsewhere_in_15_s(how: str, *, governs:
 
 
 class Timeline:
-    """Brokers on one clock, whose requests take time; their ticks follow in the order of that clock."""
+    """Brokers on one clock, whose requests take time. They tick in the order of that clock."""
 
     def __init__(self, count: int, request_s: float, seed: int) -> None:
         self.source, self.now_s, self.request_s = random.Random(seed), 0.0, request_s
@@ -172,7 +172,7 @@ class Timeline:
         return False
 
     def turn(self) -> str:
-        """Return the broker whose turn it was."""
+        """Let the next broker tick, and return it."""
         begin_s, name = heapq.heappop(self.turns)
         if name in self.governors:
             self.now_s = begin_s
@@ -181,7 +181,7 @@ class Timeline:
         return name
 
     def seconds_without(self, lost: str) -> float:
-        """Return how long topics stay at a broker killed at the worst moment, just after its beat."""
+        """Return how long topics stay at a broker that is killed at the worst moment, just after its beat."""
         while self.turn() != lost:
             pass
         killed_s = self.now_s
@@ -191,7 +191,7 @@ class Timeline:
         return self.now_s - killed_s
 
     def holders(self, topic: str) -> set[str]:
-        """Return the topic's holders by any broker's word."""
+        """Return all brokers that any broker reports as the topic's."""
         return {broker_name(each) for governor in self.governors.values() for each in governor.writers(topic)}
 
 
@@ -216,7 +216,7 @@ def test_a_governor_that_slept_writes_no_more_assignments() -> None:
     (new,) = cluster.governing()
     assert cluster.governors[new].generation == (generation or 0) + 1
     cluster.writes.clear()
-    # It wakes in the middle, with its old knowledge and its lease.
+    # The old governor wakes in the middle, with its old knowledge and its lease.
     sleeper = cluster.governors[old]
     with pytest.raises((FencedError, PreconditionFailedError)):
         sleeper._govern([sleeper._seat()])
@@ -282,7 +282,7 @@ def play(seed: int, steps: int) -> None:
                 pass
         cluster.pass_s(source.choice((0, TICK_S, 5, 20)), source)
         generations = [cluster.governors[each].generation for each in cluster.governing()]
-        assert len(set(generations)) == len(generations)  # never two with one generation
+        assert len(set(generations)) == len(generations)  # no two governors have the same generation
     cluster.stopped.clear()
     for link in cluster.links.values():
         link.is_cut = link.loses_answers = False
@@ -308,7 +308,7 @@ def test_whatever_happens_to_brokers_for_long(seed: int) -> None:
 
 
 def test_an_object_that_is_no_broker_keeps_nobody_from_governing(caplog: pytest.LogCaptureFixture) -> None:
-    """Neither a foreign object, nor a damaged one of a broker."""
+    """The object is foreign, or a damaged one of a broker."""
     cluster, names = started(3)
     beginning = OwnFolder(cluster.store, "", "default").key("governor", "brokers", "")
     cluster.store.put(f"{beginning}stranger", b"{}")

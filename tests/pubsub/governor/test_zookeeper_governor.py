@@ -1,4 +1,4 @@
-"""Brokers that govern themselves through a real ZooKeeper with MemQ's nodes, together with brokers of MemQ."""
+"""Brokers that elect a governor through a real ZooKeeper with MemQ's nodes, together with brokers of MemQ."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MEMQ_TOPIC: Final = {
 
 
 class Member:
-    """One broker's part."""
+    """One broker with its governor."""
 
     def __init__(self, hosts: str, number: int, topics: Sequence[KnownTopic], port: int = 9092) -> None:
         self.ip = f"10.0.0.{number}"
@@ -144,7 +144,7 @@ def test_a_deposed_governor_writes_nothing_whenever_it_wakes(zookeeper: ZooKeepe
         tick([new], 2)
         assert (generation(new) or 0) > (generation(old) or 0)
         before = client.get("/brokers/10.0.0.1")
-        # It resumes in the middle of a tick, with its old knowledge: each of its writes is refused.
+        # The old governor resumes in the middle of a tick, with its old knowledge. Each of its writes is refused.
         old.topics = own_topics(9)
         with pytest.raises(FencedError):
             old.governor._govern(sleeping, candidate)  # pyright: ignore[reportPrivateUsage]
@@ -160,7 +160,7 @@ def test_a_deposed_governor_writes_nothing_whenever_it_wakes(zookeeper: ZooKeepe
 
 
 def try_tick(member: Member) -> bool:
-    """Return True if it could tick, which needs a session."""
+    """Tick; return False if the member has no session."""
     try:
         member.governor.tick()
     except BrokerUnavailableError:
@@ -172,7 +172,7 @@ def test_curators_contenders_and_ours_take_turns(zookeeper: ZooKeeperServer) -> 
     hosts, topics = zookeeper.chroot(), own_topics(1)
     with zookeeper_client(hosts) as client:
         client.ensure_path("/governor")
-        # Its whole name sorts after this project's; Curator compares the text after the last "lock-".
+        # The node's whole name sorts after this project's, but Curator compares the text after the last "lock-".
         first = client.create("/governor/_c_ffffffff-0000-lock-", b"", ephemeral=True, sequence=True)
         with members(hosts, 1, topics) as (member,):
             tick([member])
@@ -266,7 +266,7 @@ def test_a_broker_that_comes_back_has_its_node_and_one_at_the_address_of_another
         with pytest.raises(ConfigError, match=r"another broker has the node /brokers/10\.0\.0\.0, with port 9092"):
             other.governor.tick()
         other.session.close()
-        # The same address and port: the same broker, restarted before its old session has ended.
+        # The address and port are the same: this is the same broker, restarted before its old session has ended.
         again = Member(hosts, 0, topics)
         again.governor.tick()
         assert client.get(f"/brokers/{member.ip}")[1].ephemeralOwner == again.session.id

@@ -1,4 +1,4 @@
-"""Messages written in place for storing: the same objects as by copying, without copies."""
+"""Messages written in place for storing. The objects are the same as with copies."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_memory_is_full_by_bytes_and_by_messages() -> None:
     memory.add(bytes(100))
     assert memory.left == 0
     alone = BatchMemory(SlabPool(), 1000, 10, least=5000)
-    assert alone.left == 5000  # a Message larger than a batch gets its own
+    assert alone.left == 5000  # a Message larger than a batch gets memory of its own size
     alone.add(bytes(950))
     assert alone.left == 0
     assert room_for(1000, 16 << 20, 1 << 20) == 34
@@ -113,7 +113,7 @@ def test_records_of_all_sizes_come_back_from_batches_within_their_limits(
         assert len(stored) <= batch_bytes or len(index) == 1
         assert all(len(message) <= 52 + message_bytes for _, message in index.messages(stored))
     if (message_bytes, batch_messages) == (1024, 1000):
-        # Batches are as full as Messages allow.
+        # Batches are as full as the sizes of Messages allow.
         assert len(objects) <= sum(len(value) + 21 for value in values) // (batch_bytes - 2 * message_bytes) + 1
 
 
@@ -125,7 +125,7 @@ def test_what_is_stored_as_it_is_is_neither_copied_together_nor_read_twice() -> 
             producer.send(value)
     objects = [topics.store.get(key) for key in batch_keys(topics)]
     stored = sum(map(len, objects))
-    assert stored <= sum(read) <= stored + 1000  # each byte once
+    assert stored <= sum(read) <= stored + 1000  # each byte is read once
     notifications = [entry.raw for entry in read_all(topics.queue(topics.get("orders")), 0)]
     assert len(notifications) == len(objects) == 3
     assert all(b'"crc32":%d' % zlib.crc32(each) in b"".join(notifications).replace(b" ", b"") for each in objects)
@@ -133,7 +133,7 @@ def test_what_is_stored_as_it_is_is_neither_copied_together_nor_read_twice() -> 
 
 
 class WatchedPool:
-    """Notes the places of slabs."""
+    """A pool that notes the addresses of its slabs."""
 
     def __init__(self) -> None:
         self.pool = SlabPool()
@@ -159,7 +159,7 @@ def test_memory_is_used_again_once_nobody_sends_from_it() -> None:
 
 
 class WaitingStore(DelegatingObjectStore):
-    """Delays puts of batches until enough batches are under way."""
+    """Delays puts of batches until enough puts are running."""
 
     def __init__(self, wanted: int) -> None:
         super().__init__(MemoryObjectStore())
@@ -170,7 +170,7 @@ class WaitingStore(DelegatingObjectStore):
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         if "!tieredstore" not in key:
-            self.under_way.add(key)  # a hedge is the same batch
+            self.under_way.add(key)  # a hedged put is of the same batch
             if len(self.under_way) >= self.wanted:
                 self.are_there.set()
             self.gave_up |= not self.are_there.wait(30.0)
@@ -183,7 +183,7 @@ def test_a_buffer_of_the_usual_size_holds_as_many_whole_batches_as_are_sent_at_o
     settings = topics.batches
     value = bytes(10_000)
     with BatchProducer(topics, "orders") as producer:
-        # As much as the buffer holds: the fourth batch starts while none has finished.
+        # Send as much as the buffer holds: the fourth batch starts while none has finished.
         for _ in range(4 * settings.batch_bytes // 10_021):
             producer.send(value)
         assert producer.counts.blocked_sends == 0

@@ -1,4 +1,4 @@
-"""A producer with brokers: delivery, choice of brokers, and Messages when brokers go, move or refuse."""
+"""A producer with brokers: delivery, choice of brokers, and Messages when brokers fail, lose the topic or refuse."""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
@@ -75,7 +75,7 @@ def test_a_record_lingers_and_no_longer() -> None:
 
 
 class Shared(Assignment):
-    """An assignment for the broker at ``port``, by which ``brokers`` have every topic."""
+    """The assignment of the broker at ``port``. By it, ``brokers`` have every topic."""
 
     def __init__(self, brokers: list[BrokerAddress], port: int) -> None:
         self.brokers = brokers
@@ -93,7 +93,7 @@ class Shared(Assignment):
 
 @contextmanager
 def several(topics: Topics, *racks: str) -> Generator[tuple[list[RunningBroker], list[BrokerAddress]]]:
-    """Yield brokers that know of each other, and the list of those with the topic: all of them at first."""
+    """Yield brokers that know each other, and the list of brokers with the topic, at first all of them."""
     assigned, running = list[BrokerAddress](), list[RunningBroker]()
     try:
         for rack in racks:
@@ -153,13 +153,13 @@ def test_brokers_that_are_lost_under_load_lose_nothing_that_was_acknowledged() -
                 if number in {100, 200}:
                     brokers[number // 100].kill()
             producer.flush()
-    gc.collect()  # here rather than in the next test
+    gc.collect()  # collect here rather than in the next test
     assert {future.result(0) for future in sent} == {UNREPORTED}
     assert set(read_values(topics, 300)) == set(sent.values())
 
 
 class FakeBroker:
-    """Gives scripted answers, for behaviour of MemQ's broker that this project's lacks."""
+    """Gives scripted answers, for behaviour that MemQ's broker has and this project's lacks."""
 
     def __init__(self, behave: Callable[[FakeBroker, Request, int], bytes | None]) -> None:
         self.requests: list[bytes] = []
@@ -237,7 +237,7 @@ def test_what_was_not_answered_is_sent_again_byte_for_byte() -> None:
 
 def test_a_broker_that_is_cut_off_and_says_that_it_has_the_topic_is_left() -> None:
     topics = fresh()
-    # Cut off from the others and from the store: it answers metadata requests, but no writes.
+    # This broker is cut off from the others and from the store. It answers metadata requests, but no writes.
     with fake(lambda _, __, ___: b"") as cut_off:
         other = RunningBroker(Broker(listening_anywhere(topics)))
         settings = client_of(topics, cut_off.place, other.place, request_timeout_ms=500)
@@ -369,7 +369,7 @@ PLACES: list[Place] = [(f"10.0.0.{number}", 9092) for number in range(4)]
 
 
 class Cluster:
-    """Brokers, one of which is cut off from the others: it claims the topic forever, and accepts no writes."""
+    """Brokers, one of which is cut off from the others. That one claims the topic forever, and accepts no writes."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -398,7 +398,7 @@ class Cluster:
 
 
 class _Link(BrokerLink):
-    """Answers with the broker of the topic, as its own broker sees it."""
+    """A connection to a broker, which answers with the broker that has the topic as far as it knows."""
 
     def __init__(self, place: Place, cluster: Cluster) -> None:
         self.place = place

@@ -55,7 +55,7 @@ IDS = [None, b"1", b"22", b"33", None, b"333", b"1", b"1", None, b"22"]
 
 
 def check_ids(records: list[ConsumedRecord]) -> None:
-    """Check that all are there, in order, and that no Message has ids of two lengths."""
+    """Check that all records are there, in order, and that no Message has ids of two lengths."""
     assert [record.message_id for record in records] == IDS
     sizes: dict[tuple[int, int], set[int]] = {}
     for record in records:
@@ -171,7 +171,7 @@ def _store_with_orders() -> MemoryObjectStore:
 
 
 def _killed_run(store: FaultyStore) -> list[bytes]:
-    """Return the acknowledged ones of three consecutive batches, until the process died."""
+    """Publish three batches, one after the other, until the process dies. Return the acknowledged values."""
     acked: list[bytes] = []
     try:
         producer = BatchProducer(topics_on(store), "orders")
@@ -229,7 +229,7 @@ def test_a_put_that_hangs_is_overtaken_and_makes_no_second_object() -> None:
 
 
 def refusing_store(word: str, away: threading.Event) -> ScriptedStore:
-    """Return a store that refuses puts of keys with a word in them while ``away`` is set, as it is at first."""
+    """Return a store that refuses puts of keys with a word in them while ``away`` is set. It is set at first."""
     away.set()
 
     def refuse(_: Operation) -> None:
@@ -239,7 +239,7 @@ def refusing_store(word: str, away: threading.Event) -> ScriptedStore:
     return ScriptedStore(MemoryObjectStore()).on("put", f"*{word}*", refuse)
 
 
-# A write under way at its timeout may still succeed.
+# A write that runs at its timeout may still succeed.
 @pytest.mark.parametrize(("word", "orphans"), [("/topics/orders/", {0, 1}), ("/queues/", {1})])
 def test_what_is_not_stored_or_not_notified_in_time_has_failed(word: str, orphans: set[int]) -> None:
     away = threading.Event()

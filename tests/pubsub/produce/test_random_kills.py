@@ -1,4 +1,4 @@
-"""The kernel kills producers' processes at any moment, one after the other on one topic, with either queue."""
+"""The kernel kills producers' processes at any moment, one after the other, on one topic, with either queue."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tieredstore.pubsub.upkeep.garbage import GarbageCollection
 
 LONG_S = 120.0
 DAY_MS = 86_400_000
-ID_SIZE = 10  # digits of a value's numbers: the producer, and its record
+ID_SIZE = 10  # digits of each number in a value: the producer's and the record's
 
 
 def produce_for_ever(topics: Topics, run: int, acks: int) -> None:
-    """In the child: several records are under way at once; the pipe gets each acknowledged value."""
+    """In the child process, send several records at once. Write each acknowledged value to the pipe."""
     producer = BatchProducer(topics, "orders")
     for number in range(1_000_000):
         value = b"%04d/%05d" % (run, number)
@@ -34,7 +34,7 @@ def produce_for_ever(topics: Topics, run: int, acks: int) -> None:
 
 
 def kill_after(topics: Topics, run: int, seconds: float) -> set[bytes]:
-    """Return the acknowledged values of a producer killed this long after its first acknowledgement."""
+    """Kill a producer this long after its first acknowledgement. Return its acknowledged values."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -43,7 +43,7 @@ def kill_after(topics: Topics, run: int, seconds: float) -> set[bytes]:
         finally:
             os._exit(0)
     os.close(writing)
-    if run % 4:  # one in four is killed while it begins
+    if run % 4:  # one in four producers is killed while it begins
         assert select.select([reading], [], [], LONG_S)[0], "the producer is told of nothing"
     time.sleep(seconds)
     os.kill(child, signal.SIGKILL)
@@ -64,7 +64,7 @@ def kill_and_read(topics: Topics, kills: int, most_s: float = 0.2) -> None:
     read = read_values(topics, len(acked))
     assert len(read) == len(set(read))
     assert acked <= set(read)
-    # Objects without notification are those that gc names.
+    # ``gc`` names exactly the objects without a notification.
     told = {notification.key for notification in notified(topics)}
     stored = set(batch_keys(topics))
     assert told <= stored

@@ -1,4 +1,4 @@
-"""Epochs of a query, each notified once across kills and repetitions; orphans are deleted, or named by gc."""
+"""Epochs of a query. Each is notified once across kills and repetitions. Orphans are deleted, or named by ``gc``."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_a_driver_that_slept_deletes_nothing_that_was_notified_in_its_name() -> 
 @pytest.mark.parametrize("epoch", range(5))
 @pytest.mark.parametrize("tasks", [0, 1, TASKS, TASKS + 1])
 def test_an_older_checkpoint_that_was_put_back_is_told(epoch: int, tasks: int) -> None:
-    """Its next epoch was notified long ago with other records, so its present records would be lost."""
+    """The checkpoint's next epoch was notified long ago with other records, so the present records would be lost."""
     topics = orders_on(MemoryObjectStore(), 2)
     for number in range(5):
         run_epoch(topics, number)
@@ -220,7 +220,7 @@ def test_an_older_checkpoint_that_was_put_back_is_told(epoch: int, tasks: int) -
 
 
 def test_two_drivers_of_one_query_at_once(tmp_path: Path) -> None:
-    """One was considered dead. The first to record the epoch owns it; both may notify of it."""
+    """One driver was considered dead. The first to record the epoch owns it; both may append its notifications."""
     topics = topics_in(tmp_path)
     topics.create("orders", 2)
     gate = threading.Barrier(4)
@@ -268,7 +268,7 @@ def test_what_retention_has_freed_meanwhile_is_not_guessed() -> None:
     topics = orders_on(inner)
     stored = batches_of(topics, 0)
     with pytest.raises(Killed):
-        # Killed after all notifications, before they are recorded.
+        # The driver was killed after appending all notifications, before it recorded that.
         commits_of(topics_on(_DyingAtSecondRecord(inner))).commit(0, stored)
     queue = topics.queue(topics.get("orders"))
     queue.free(0, queue.end(0))
@@ -307,7 +307,7 @@ def test_a_task_that_fails_takes_back_what_it_stored() -> None:
 
 @pytest.mark.parametrize("is_exact", [True, False])
 def test_appending_once(is_exact: bool) -> None:
-    """Once by the mark, and once with a queue that does not store marks."""
+    """Test with the mark, and with a queue that does not store marks."""
     queue = topics_on()
     once = (StoreQueue if is_exact else NotificationQueue).append_once
     store_queue = queue.queue(queue.create("orders"))
@@ -323,7 +323,7 @@ def test_appending_once(is_exact: bool) -> None:
 
 
 def test_a_put_under_way_is_met_where_it_lands() -> None:
-    """Sixteen callers that append the same at once put it once, with another writer."""
+    """Sixteen callers append the same entry at once, while another writer appends too. The entry is put once."""
     topics = orders_on(MemoryObjectStore())
     queue = topics.queue(topics.get("orders"))
     gate, offsets = threading.Barrier(16), set[int]()

@@ -26,7 +26,7 @@ PARTITIONS = 4
 
 
 class Members:
-    """Members of one group on a clock that a test moves; their own threads send no beats."""
+    """Members of one group on a clock that a test moves. Their own threads send no beats."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
@@ -41,7 +41,7 @@ class Members:
         return StoreGroup(folder, "readers", "orders", lambda: PARTITIONS, monotonic=lambda: self.clock.now)
 
     def pass_time(self, seconds: float, *living: StoreGroup) -> None:
-        """Let the living beat and tick every five seconds."""
+        """Let time pass. The living members beat and tick every five seconds."""
         for _ in range(round(seconds / 5)):
             self.clock.sleep(5.0)
             for member in living:
@@ -93,7 +93,7 @@ def test_a_dead_members_partitions_are_taken_and_its_late_commit_is_fenced(membe
     members.clock.sleep(1)
     heir.tick()
     members.pass_time(10, heir)
-    assert len(heir.claims()) < PARTITIONS  # it may only be slow
+    assert len(heir.claims()) < PARTITIONS  # the other member may only be slow
     members.pass_time(15, heir)
     assert owned_by(heir) == [[0, 1, 2, 3]]
     with pytest.raises(FencedError, match="another member of group readers"):
@@ -159,7 +159,7 @@ def test_members_that_nobody_heard_of_for_long_are_members_again() -> None:
     first.tick()
     members.pass_time(20, first, second)
     is_away = True
-    members.clock.sleep(400)  # longer than the object of a silent member exists
+    members.clock.sleep(400)  # after that time a silent member's object is deleted
     is_away = False
     members.clock.sleep(5)
     first.tick()

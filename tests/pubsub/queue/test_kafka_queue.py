@@ -58,7 +58,7 @@ def topics_with_kafka(kafka: KafkaServer, partitions: int = 1, **more: str) -> T
 
 
 class SilentProducer:
-    """A producer whose broker gets the record, but whose answer is lost, ``times`` times."""
+    """A producer that loses the broker's answer ``times`` times. The broker has the record."""
 
     def __init__(self, inner: LiveProducer, times: int, *, sends: bool) -> None:
         self.inner = inner
@@ -209,7 +209,7 @@ def test_a_topic_grows(kafka: KafkaServer) -> None:
 
 
 def test_a_controller_that_died_is_not_waited_for_by_who_makes_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both requests go to the controller: the topic exists, and it has fewer partitions."""
+    """Both requests go to the controller: one for a topic that exists, one for a topic with fewer partitions."""
     monkeypatch.setattr("tieredstore.pubsub.queue.kafka_topics.LiveAdmin", DeadController)
     with TopicAdmin({"bootstrap.servers": "127.0.0.1:1"}, "orders", 60) as topic:
         topic.provide(2)

@@ -39,7 +39,7 @@ _names = itertools.count()
 
 
 class Reaper:
-    """Ends this process at one of its operations: before it, during it, or after it."""
+    """Kills this process at one of its operations: before, during or after it."""
 
     def __init__(self, at: int, moment: Moment) -> None:
         self.at, self.moment = at, moment
@@ -93,7 +93,7 @@ class ReapedTopics(Topics):
 
 
 def produce_until_killed(topics: Topics, folder: Path, reaper: Reaper, acks: int) -> None:
-    """In the child: batches one after the other; each acknowledged value goes into the pipe."""
+    """In the child process, send batches one after the other. Write each acknowledged value to the pipe."""
     ReapedQueue.reaper = reaper
     producer = BatchProducer(ReapedTopics(ReapedStore(folder, reaper), topics.settings), "orders")
     for number in range(BATCHES):
@@ -123,8 +123,8 @@ def kill_and_read(kafka: KafkaServer, folder: Path, at: int, moment: Moment) -> 
         read = values_of(consumer, at_least=len(acked), timeout_s=1.5)
     assert len(read) == len(set(read))
     assert acked <= set(read) <= {b"%d" % number for number in range(BATCHES)}
-    # Objects without notification are those that gc names. With an empty queue it deletes nothing: a recreated queue is
-    # empty too, and the old one may have had their notifications.
+    # ``gc`` names exactly the objects without a notification. With an empty queue it deletes nothing: the queue may be
+    # a recreated one, and the objects may have had notifications in the old one.
     with topics.queue(topics.get("orders")) as queue:
         notified = {parse_notification(entry.raw, "q").key for entry in read_all(queue, 0)}
     stored = {info.key for info in topics.store.list() if "!tieredstore" not in info.key}

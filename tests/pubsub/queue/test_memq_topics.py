@@ -1,4 +1,4 @@
-"""MemQ's topic JSON: places, limits and queue; refusals, and its use by every reader and writer through a setting."""
+"""MemQ's topic JSON: places, limits, queue and refusals. Every reader and writer uses it through a setting."""
 
 from __future__ import annotations
 

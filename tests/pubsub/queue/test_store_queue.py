@@ -118,7 +118,7 @@ def test_a_minute_without_the_queue_delays_and_doubles_nothing() -> None:
 def test_a_number_that_retention_has_freed_is_no_ack() -> None:
     topics = orders_on(MemoryObjectStore())
     slow, others = queue_on(topics), queue_on(topics)
-    slow.append(0, [b"first"], soon())  # from now on it believes that 1 is free
+    slow.append(0, [b"first"], soon())  # from now on the slow writer believes that number 1 is free
     for number in range(5):
         others.append(0, [b"%d" % number], soon())
     others.free(0, 4 * 256)
@@ -132,7 +132,7 @@ def test_freeing_ends_what_an_earlier_run_left() -> None:
     queue = queue_on(orders_on(store))
     for number in range(4):
         queue.append(0, [b"%d" % number], soon())
-    store.put(f"{QUEUE}start", b'{"number":3}\n')  # killed before it deleted anything
+    store.put(f"{QUEUE}start", b'{"number":3}\n')  # as left by a run that was killed before it deleted anything
     queue.free(0, 3 * 256)
     assert [info.key for info in store.list(QUEUE)] == [f"{QUEUE}{3:020}", f"{QUEUE}start"]
     with pytest.raises(InvalidRangeError, match="ends before offset"):
@@ -166,7 +166,7 @@ def test_requests_of_writers_and_readers() -> None:
     store.reset()
     for _ in range(60):
         assert cursor.read() == []
-    assert len(store.keys_of("get")) == 60  # one per look, including those for the start
+    assert len(store.keys_of("get")) == 60  # one per read, including reads of the start
     assert store.keys_of("list") == []
 
 
@@ -189,7 +189,7 @@ def test_a_queue_of_an_installed_package(monkeypatch: pytest.MonkeyPatch) -> Non
     topics = orders_on(queue="mine")
     assert isinstance(topics.queue(topics.get("orders")), OwnQueue)
     for kind, why in (
-        ("none", "no subclass of NotificationQueue"),
+        ("none", "not a subclass of NotificationQueue"),
         ("gone", "cannot load the queue"),
         ("else", "expected store, kafka"),
     ):

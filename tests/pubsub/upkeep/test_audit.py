@@ -87,7 +87,7 @@ def plant_faults(topics: Topics, clock: Clock) -> None:
         (8).to_bytes(8, "big"), (9).to_bytes(8, "big")
     ))  # fmt: skip
     store_messages(topics, "orders", sent(C, 8), 0)
-    # Late: more than a minute after a later one of its producer.
+    # Late: stored more than a minute after a later request of its producer.
     store_messages(topics, "orders", [*sent(A, 11, 13), *sent(B, 11), *sent(C, 11)], 1)
     clock.now_ms += 59_000
     store_messages(topics, "orders", sent(A, 12), 0)  # in time
@@ -176,7 +176,7 @@ def test_bodies_are_looked_at_where_that_is_asked_for() -> None:
     (finding,) = audited(topics, bodies=True)[0]
     assert (finding.fault, finding.offset) == (AuditFault.ALTERED, offset)
     assert "Message 1, byte" in finding.why
-    # Whole Messages, but not the written ones.
+    # These Messages are whole, but not the ones written.
     other = message_of([b"a value"], 0), message_of([b"ANOTHER"], 1)
     head = body[: len(body) - sum(map(len, other))]
     topics.store.put(key, head + b"".join(other))

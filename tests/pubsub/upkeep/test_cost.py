@@ -1,4 +1,4 @@
-"""Costs of a topic: facts from its queue, amounts that can be checked by hand, four fifths below Kafka."""
+"""Costs of a topic: facts from its queue, amounts that can be checked by hand, and a cost of a fifth of Kafka's."""
 
 from __future__ import annotations
 

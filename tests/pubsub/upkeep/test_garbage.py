@@ -1,5 +1,6 @@
-"""Maintenance of a topic: retention, orphans, adoption, queues that forget; a run that dies anywhere; histories on a
-clock that tests move."""
+"""Maintenance of a topic: retention, orphans, adoption, queues that drop notifications, a run that dies anywhere,
+and histories on clocks that tests move.
+"""
 
 from __future__ import annotations
 
@@ -120,14 +121,14 @@ def test_what_is_too_old_is_freed_first_and_deleted_later(clock: Clock) -> None:
 
 @pytest.mark.parametrize("ahead_ms", [60_000, 2 * HOUR_MS, DAY_MS, 30 * DAY_MS, -30 * DAY_MS])
 def test_a_machine_whose_clock_is_ahead_deletes_nothing_young(clock: Clock, store_clock: Clock, ahead_ms: int) -> None:
-    """Nor does a machine whose clock is behind keep more: the store's clock decides."""
+    """A machine whose clock is behind keeps no more either: the store's clock decides."""
 
     def pass_ms(ms: int) -> None:
         clock.pass_ms(ms)
         store_clock.pass_ms(ms)
 
     def collect_at(ms: int) -> dict[str, list[str]]:
-        """Collect on a machine whose clock is this far ahead; writers' clocks are not."""
+        """Collect on a machine whose clock is this far ahead. Writers' clocks are right."""
         pass_ms(ms)
         clock.pass_ms(ahead_ms)
         outcomes = collect(topics)
@@ -236,7 +237,9 @@ def test_a_run_that_fails_anywhere_is_made_again(clock: Clock, moment: str) -> N
 
 
 class History:
-    """Writers, orphans, retention and collections, some of which fail; the invariants are checked after each step."""
+    """A history of writers, orphans, retention and collections, some of which fail. Each step ends with a check of
+    the invariants.
+    """
 
     def __init__(self, seed: int, clock: Clock) -> None:
         self.source = random.Random(seed)
@@ -342,7 +345,7 @@ MINUTE_MS = 60_000
 
 
 class Forgetful(StoreQueue):
-    """A third party's queue, which forgets."""
+    """A third party's queue, which drops notifications by itself."""
 
     days: ClassVar[int | None] = None
 
@@ -351,7 +354,7 @@ class Forgetful(StoreQueue):
 
 
 class Topic:
-    """``orders``, at a time that the test moves."""
+    """Topic ``orders``, on a clock that the test moves."""
 
     def __init__(self, partitions: int = 1, **properties: str) -> None:
         self.store = MemoryObjectStore()
@@ -362,7 +365,7 @@ class Topic:
         self.requests = 0
 
     def batch(self, partition: int | None = 0) -> str:
-        """Write a batch and return its key; notify of it if there is a partition."""
+        """Write a batch and return its key. Append its notification if there is a partition."""
         self.requests += 1
         sealed = sealed_message(ProducerRequest(b"\1\2\3\4", 1, self.requests), b"v", timestamp_ms=5)
         notification = self.writer.store([sealed], Deadline.after(60))

@@ -57,7 +57,7 @@ class Stop(enum.Enum):
     NO_ROOM = "no room"
     NOT_READ = "answers are not read"
     BEHIND = "answers wait behind a large one"
-    BUSY = "enough is asked of the store"
+    BUSY = "enough requests wait for the store"
     OTHERS = "others have their turn"
     ENDING = "ending"
 
@@ -312,7 +312,7 @@ class Connection(asyncio.BufferedProtocol):
         elif Stop.NO_ROOM in self._stops:
             return
         elif now_s > max(self._began_s + LEAST_PACE_S, granted_s + LEAST_PACE_AFTER_S):
-            self._refuse(f"a request did not come whole within {LEAST_PACE_S:g} s")
+            self._refuse(f"a request did not arrive completely within {LEAST_PACE_S:g} s")
 
     def stop_reading(self) -> None:
         """Read no more requests."""

@@ -78,7 +78,7 @@ def _join(consumer: BatchConsumer) -> None:
     waited_s = 0.0
     while consumer.group is not None and not consumer.assignment() and waited_s < _GROUP_WAIT_S:
         if not waited_s:
-            complain(f"group {consumer.group}: waiting for a partition, since other members have all")
+            complain(f"group {consumer.group}: waiting for a partition: other members own all of them")
         time.sleep(1.0)
         waited_s += 1.0
 

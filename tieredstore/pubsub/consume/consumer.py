@@ -280,7 +280,7 @@ class BatchConsumer(Closing):
         end_s = self._monotonic() + timeout_s
         while True:
             if self._is_closed:
-                raise AlreadyClosedError(f"this consumer of {self.topic} was closed; open another one to read on")
+                raise AlreadyClosedError(f"this consumer of {self.topic} was closed; open another consumer to continue")
             self._follow_group()
             states = list(self._partitions.values())
             for state in states:

@@ -40,7 +40,7 @@ def _check_batch_id(text: str) -> str:
 
 def _check_runs(numbers: tuple[int, ...]) -> tuple[int, ...]:
     if len(numbers) % 2 or any(first > last for first, last in zip(numbers[::2], numbers[1::2], strict=True)):
-        raise ValueError("is no list of first and last ids")
+        raise ValueError("is not a list of first and last ids")
     return numbers
 
 

@@ -254,7 +254,7 @@ class KafkaQueue(NotificationQueue):
         """Free entries by Kafka's deletion of records."""
         self._check(partition)
         if offset > self.end(partition):
-            raise InvalidRangeError(f"{self._where(partition)} does not reach up to offset {offset}")
+            raise InvalidRangeError(f"{self._where(partition)} ends before offset {offset}")
         if offset > self.start(partition):
             self._admin.delete_records(partition, offset)
 

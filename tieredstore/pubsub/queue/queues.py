@@ -284,7 +284,7 @@ def _queue_class(kind: str) -> type[NotificationQueue]:
     except ModuleNotFoundError as error:
         raise ConfigError(f"cannot load the queue {kind}: {error}") from error
     if not (isinstance(queue_class, type) and issubclass(queue_class, NotificationQueue)):
-        raise ConfigError(f"{path} is no subclass of NotificationQueue")
+        raise ConfigError(f"{path} is not a subclass of NotificationQueue")
     if not callable(getattr(queue_class, "open", None)):
         raise ConfigError(f"{path} has no class method open(site)")
     return queue_class

@@ -130,7 +130,8 @@ class Topics:
         if self._configured is not None and self._configured.name == name:
             raise ConfigError(
                 f"topic {name} is defined by MemQ's configuration file and cannot be created or changed here: use it "
-                "unchanged, create its notification topic with Kafka's tools, or drop the file to use a topic of ours"
+                "unchanged, create its notification topic with Kafka's tools, or leave the file out to use a topic of "
+                "this project"
             )
 
     def has(self, name: str) -> bool:
@@ -221,7 +222,7 @@ class Topics:
         parsed: BatchKey | None = parse_batch_key(notification.key, topic.path)
         if parsed is None or parsed.is_hashed != topic.is_hashed:
             raise NotificationCorruptError(
-                f"{where}: the notification points to {notification.key!r:.120}, which is no key under {topic.path}"
+                f"{where}: the notification points to {notification.key!r:.120}, which is not a key under {topic.path}"
             )
         return notification.key
 

@@ -64,8 +64,8 @@ class GarbageCollection:
         settings = self.topics.batches
         if self.min_age_ms < _DELIVERIES * settings.delivery_timeout_ms:
             raise ConfigError(
-                f"a least age of {self.min_age_ms} ms is too short, since orphans may still be notified: use at least "
-                f"{_DELIVERIES * settings.delivery_timeout_ms} ms, {_DELIVERIES} times pubsub.delivery.timeout.ms"
+                f"a minimum age of {self.min_age_ms} ms is too short, since orphans may still be notified: use at "
+                f"least {_DELIVERIES * settings.delivery_timeout_ms} ms, {_DELIVERIES} times pubsub.delivery.timeout.ms"
             )
 
     def run(self) -> Iterator[Step[Found]]:
