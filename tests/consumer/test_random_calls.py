@@ -317,9 +317,7 @@ class Calls:
 
     @property
     def is_comparable(self) -> bool:
-        """True if both consumers have returned the offsets to commit. After a seek they differ until a record was
-        returned.
-        """
+        """True if both have returned the offsets to commit. After a seek they differ until a record was returned."""
         plain, ours = self.sides
         return ours.nexts == plain.nexts and ours.given == plain.given == set(ours.nexts)
 
