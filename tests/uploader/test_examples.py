@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
-import re
-import tomllib
 from typing import Any
 
 from tests.support.cli.cli_process import tieredstore
@@ -35,17 +32,6 @@ def test_the_unit_starts_what_there_is_and_leaves_it_time_and_files() -> None:
     assert int(unit["LimitNOFILE"]) >= settings.hold_max_files + 1024
     assert (unit["Restart"], unit["ExecReload"].rpartition("/")[2]) == ("always", "kill -HUP $MAINPID")
     program, *words = unit["ExecStart"].split()
-    assert program.endswith("/tieredstore")
-    started(words)
-
-
-def test_the_container_installs_extras_that_there_are_and_starts_the_uploader() -> None:
-    text = (EXAMPLES / "Containerfile").read_text()
-    (extras,) = re.findall(r"/src\[([\w,]+)\]", text)
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    assert set(extras.split(",")) <= set(project["optional-dependencies"])
-    (entry,) = re.findall(r"^ENTRYPOINT (.*)$", text, re.MULTILINE)
-    program, *words = json.loads(entry)
     assert program.endswith("/tieredstore")
     started(words)
 

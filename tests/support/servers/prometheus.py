@@ -36,6 +36,10 @@ class Prometheus:
         """Return the health of each scrape target, by its job."""
         return {each["labels"]["job"]: each["health"] for each in self._get("targets")["activeTargets"]}
 
+    def rules(self) -> int:
+        """Return the number of alert rules that it has loaded."""
+        return sum(len(group["rules"]) for group in self._get("rules")["groups"])
+
     def _get(self, what: str, **parameters: str) -> Any:
         url = f"{self.url}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"
         with urllib.request.urlopen(url, timeout=60) as answer:
