@@ -289,7 +289,7 @@ class StoreAdmin:
 
         A failed request gives a sentence too. Empty if deleted objects are gone.
         """
-        return ["whether the store keeps what is deleted is unknown: it does not tell"]
+        return ["the store cannot say if it keeps deleted objects"]
 
     def rules_on(self, prefix: str) -> Sequence[str] | None:  # noqa: ARG002
         """Return one sentence for each rule of the bucket that deletes or archives objects under ``prefix``.
@@ -300,7 +300,7 @@ class StoreAdmin:
 
     def lifecycle(self) -> BucketLifecycle | str:
         """Return the bucket's lifecycle rules, to read and extend; or a sentence why this store has none."""
-        return "the store does not tell its lifecycle rules"
+        return "the store cannot list its lifecycle rules"
 
     def caller(self) -> str:
         """Return the identity that requests use, without any secret; empty if unknown."""
@@ -326,7 +326,7 @@ def store_time_ms(store: ObjectStore) -> int:
     """Return the store's own time, which measures the age of its objects; raise ConfigError if it has no clock."""
     now_ms = admin_of(store).now_ms()
     if now_ms is None:
-        raise ConfigError(f"{store.identity} does not tell its time, so nobody knows how old anything in it is")
+        raise ConfigError(f"{store.identity} has no clock, so the age of its objects is unknown")
     return now_ms
 
 
@@ -334,7 +334,7 @@ def find_abandoned_writes(store: ObjectStore, prefix: str = "") -> Iterator[Aban
     """Return the abandoned writes under ``prefix``; warn and return none if the store cannot list them."""
     writes = admin_of(store).abandoned_writes(prefix)
     if writes is None:
-        _logger.warning("%s does not tell what killed writers left: unfinished writes were not checked", store.identity)
+        _logger.warning("%s cannot list what killed writers left: unfinished writes were not checked", store.identity)
         return iter(())
     return writes
 

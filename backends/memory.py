@@ -160,7 +160,7 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
         with self._space.lock:
             current = self._space.objects.get(key)
             if current is None or current.info(key).etag != etag:
-                raise PreconditionFailedError(f"the object {key!r} is not the one with etag {etag!r} any more")
+                raise PreconditionFailedError(f"the object {key!r} no longer has the etag {etag!r}")
             return f"v{self._space.write(key, data).version}"
 
     def now_ms(self) -> int:

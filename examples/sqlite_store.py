@@ -144,7 +144,7 @@ class SqliteObjectStore(ObjectStore):
         raw = checked_key(key)
         with self._transaction() as rows, byte_view(body) as view:
             if not _found(rows, raw) or self._info(rows, key).etag != etag:
-                raise PreconditionFailedError(f"the object {key!r} is gone, or it is not the one of etag {etag}")
+                raise PreconditionFailedError(f"the object {key!r} is gone, or no longer has the etag {etag}")
             return _write(rows, raw, view)
 
     def _info(self, rows: sqlite3.Connection, key: str) -> ObjectInfo:

@@ -47,7 +47,7 @@ def describe_credentials(credentials: Credentials) -> str:
         case SasToken():
             return "the shared access signature of the settings"
         case _:
-            return "Azure's default credentials; azure.identity logs which of them has a token"
+            return "Azure's default credentials (azure.identity logs which of them gives a token)"
 
 
 def sdk_credential(

@@ -62,7 +62,7 @@ class AzureOptions(CloudOptions):
         self.check_name("the container's name", self.container)
         self.check_at_least_one("part_size", "concurrency", "upload_parallelism")
         if (self.account_url is None) != isinstance(self.credentials, ConnectionString):
-            raise ConfigError("either a connection string or the account's URL says where the container is: give one")
+            raise ConfigError("give either a connection string or the account's URL")
         self.check_url("account", self.account_url)
 
     @classmethod

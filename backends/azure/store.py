@@ -20,7 +20,7 @@ from tieredstore.backends.azure.client import AzureClient, container_url, descri
 from tieredstore.backends.azure.errors import answer_error, translate_errors
 from tieredstore.backends.azure.options import AzureOptions
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo
-from tieredstore.backends.cloud.answers import breaks_off, shown_body, stated, stated_ms, stated_size
+from tieredstore.backends.cloud.answers import breaks_off, parse_ms, require_size, require_text, show_body
 from tieredstore.backends.cloud.errors import MalformedAnswerError
 from tieredstore.backends.cloud.parts import Part, PartCutter, send_parts
 from tieredstore.backends.cloud.store import Answer, HoldingStore
@@ -107,8 +107,8 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
     def lifecycle(self) -> str:
         """Return a sentence: the API for blobs cannot read lifecycle rules."""
         return (
-            f"the lifecycle rules of {self.identity} are its account's, which only Azure's management plane tells and "
-            "changes (az storage account management-policy); blocks that no blob has the service drops after a week"
+            f"lifecycle rules of {self.identity} belong to its storage account: read and change them with `az storage "
+            "account management-policy`; the service drops blocks without a blob after a week"
         )
 
     def _caller(self, _client: AzureClient, /) -> str:
@@ -139,7 +139,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
             return failures
 
         def attempt(client: AzureClient) -> None:
-            failures[:] = deletion_failures(client, keys, self.named)
+            failures[:] = deletion_failures(client, keys, self.name_object)
             passing = next((failure for failure in failures if failure.retryable), None)
             if passing is not None:
                 # A retry repeats the whole batch; deleting a deleted key again does no harm.
@@ -161,7 +161,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         listing = partial(page, prefix=prefix, size=self.options.page_size, with_uncommitted=True)
         for blob in self.pages(self.identity, listing):
             if not blob.size:
-                write = self.call("list", self.named(blob.name or ""), partial(abandoned_at, blob=blob))
+                write = self.call("list", self.name_object(blob.name or ""), partial(read_abandoned, blob=blob))
                 if write is not None:
                     yield write
 
@@ -183,7 +183,7 @@ def download(blob: BlobClient, what: str, start: int, stop: int | None, take: Ca
         headers = cast("Mapping[str, str]", answer.headers)
         try:
             # A page of some web server, instead of the blob, has no etag.
-            stated("the etag", headers.get("ETag"))
+            require_text("the etag", headers.get("ETag"))
             size = answered_size(what, start, stop, headers)
             taken.append(take(HttpAnswer(size, answer.internal_response.raw, what, partial(_check_md5, what, headers))))
         except BaseException:
@@ -251,7 +251,7 @@ def kept_sentences(client: AzureClient) -> list[str]:
         kept.append(f"the container has {what}: blobs under it cannot be deleted before it ends")
     policy = untyped._get_blob_service_client().get_service_properties()["delete_retention_policy"]
     if policy is not None and policy.enabled:
-        kept.append(f"the account has soft delete: what is deleted stays, and costs, for {policy.days} days")
+        kept.append(f"the account has soft delete: deleted blobs stay, and are billed, for {policy.days} days")
     return kept
 
 
@@ -275,7 +275,7 @@ def page(
     pages = listing.by_page(continuation_token=token)
     blobs: Sequence[BlobProperties] = list(next(pages))
     for blob in blobs:
-        stated("the name", blob.name)
+        require_text("the name", blob.name)
     following: str | None = pages.continuation_token
     return blobs, following
 
@@ -310,18 +310,18 @@ def _check_document(response: PipelineResponse[Any, Any]) -> None:
         return
     if _ROOT.match(body[:4096]) is None or (b"</EnumerationResults>" in body and _MARKER.search(body) is None):
         raise MalformedAnswerError(
-            f"the store answered to a listing with status {answer.status_code} and {shown_body(body)}, which is no "
-            "page of one"
+            f"the store answered to a listing with status {answer.status_code} and {show_body(body)}, which is not a "
+            "page of a listing"
         )
 
 
 def object_info(blob: BlobProperties, key: str) -> ObjectInfo:
     """Convert a listing's entry, or the answer to a HEAD."""
-    modified_ms = stated_ms(cast("object", blob.last_modified))
-    return ObjectInfo(key, stated_size(blob.size), plain_etag(blob.etag or "") or None, modified_ms)
+    modified_ms = parse_ms(cast("object", blob.last_modified))
+    return ObjectInfo(key, require_size(blob.size), plain_etag(blob.etag or "") or None, modified_ms)
 
 
-def abandoned_at(client: AzureClient, blob: BlobProperties) -> AbandonedWrite | None:
+def read_abandoned(client: AzureClient, blob: BlobProperties) -> AbandonedWrite | None:
     """Return the uncommitted blocks of a name; None if there are none, or if a blob has the name."""
     name = blob.name or ""
     untyped: Any = client.blob(name)
@@ -393,12 +393,12 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
         """Commit the list of blocks."""
         self._commit([BlobBlock(name) for name in prepared.parts], prepared.size, is_publication=True)
 
-    def stored(self, client: AzureClient) -> Stored:
+    def look_up(self, client: AzureClient) -> Stored:
         """Read the object's facts by a HEAD."""
         properties = client.blob(self.key).get_blob_properties()
         mark = cast("Mapping[str, str]", properties.metadata or {}).get(WRITE_MARK)
         digest = base64.b64encode(bytes(properties.content_settings.content_md5 or b"")).decode()
-        return Stored(plain_etag(properties.etag or ""), stated_size(properties.size), digest, mark)
+        return Stored(plain_etag(properties.etag or ""), require_size(properties.size), digest, mark)
 
     def take_back(self, client: AzureClient, stored: Stored) -> None:
         """Delete the object if it still has the etag of ``stored``."""
@@ -418,7 +418,7 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
                 metadata={WRITE_MARK: self.mark},
                 **_condition(self.condition),
             )
-            return Stored(plain_etag(stated("the etag", answer["etag"])))
+            return Stored(plain_etag(require_text("the etag", answer["etag"])))
 
         def is_content(_: AzureClient, stored: Stored) -> bool:
             return stored.digest == md5_text(whole)
@@ -444,7 +444,7 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
             answer = client.blob(self.key).commit_block_list(
                 blocks, metadata={WRITE_MARK: self.mark}, **_condition(self.condition)
             )
-            return Stored(plain_etag(stated("the etag", answer["etag"])))
+            return Stored(plain_etag(require_text("the etag", answer["etag"])))
 
         def is_content(client: AzureClient, _: Stored) -> bool:
             # Block names contain the write's mark, so equal names prove that the blob is of this write.

@@ -26,7 +26,7 @@ def properties_of(parts: SplitResult, of_file: Properties) -> dict[str, str]:
         return {**place, "storage.azure.connection.string": variables["connection.string"]}
     if not variables["account"]:
         raise ConfigError(
-            f"nothing says the account of az://{parts.netloc}: set storage.azure.account.name in a settings file, "
+            f"no storage account is given for az://{parts.netloc}: set storage.azure.account.name in a settings file, "
             "AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT"
         )
     texts = {

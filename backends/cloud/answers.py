@@ -37,10 +37,10 @@ def understood(what: str) -> Generator[None]:
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         # The SDK's message may contain the whole answer.
         text = excerpt(f"{type(error).__name__}: {error}", _SHOWN)
-        raise MalformedAnswerError(f"{what}: the store's answer is not what its protocol says ({text})") from error
+        raise MalformedAnswerError(f"{what}: the store's answer breaks its protocol ({text})") from error
 
 
-def shown_body(body: bytes) -> str:
+def show_body(body: bytes) -> str:
     """Shorten an answer's body for a message."""
     return quoted(body, _SHOWN) if body else "an empty body"
 
@@ -54,21 +54,21 @@ def breaks_off(body: bytes) -> bool:
     return _BROKEN_OFF.fullmatch(body) is not None
 
 
-def stated(name: str, value: object) -> str:
+def require_text(name: str, value: object) -> str:
     """Return the field ``name`` of an answer; raise ValueError, for ``understood``, if it is missing."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name} is {value!r:.80}, and no text")
     return value
 
 
-def stated_size(value: object) -> int:
+def require_size(value: object) -> int:
     """Return a number of bytes from an answer; raise ValueError, for ``understood``, if it is missing."""
     if not isinstance(value, int) or not 0 <= value <= MAX_INT64:
         raise ValueError(f"the size is {value!r:.80}, and no number of bytes")
     return value
 
 
-def stated_ms(value: object) -> int | None:
+def parse_ms(value: object) -> int | None:
     """Return an answer's time in ms since the epoch, or None; raise ValueError, for ``understood``, if invalid."""
     if value is None:
         return None
@@ -77,11 +77,11 @@ def stated_ms(value: object) -> int | None:
     return round(value.timestamp() * 1000)
 
 
-def stated_date(value: object) -> datetime | None:
+def parse_date(value: object) -> datetime | None:
     """Parse a ``Date`` header, or return None; raise ValueError, for ``understood``, if invalid."""
     if value is None:
         return None
-    date = parsedate_to_datetime(stated("the Date", value))
+    date = parsedate_to_datetime(require_text("the Date", value))
     if date.tzinfo is None:
         raise ValueError(f"the Date is {value!r:.80}, without a time zone")
     return date

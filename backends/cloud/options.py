@@ -67,13 +67,13 @@ class CloudOptions:
         if not name:
             raise ConfigError(f"{what} is empty")
         if _NO_NAME.search(name):
-            raise ConfigError(f"{what} is {redacted(name)!r:.80}, which is no name: give it without a URL around it")
+            raise ConfigError(f"{what} is {redacted(name)!r:.80}, which is not a name: give the name without a URL")
 
     @staticmethod
     def check_url(what: str, url: str | None) -> None:
         """Raise ConfigError for a URL that may contain credentials."""
         if url is not None and any(mark in url for mark in "@?#"):
-            raise ConfigError(f"the {what}'s URL must not hold credentials; set them by themselves")
+            raise ConfigError(f"the {what}'s URL must not contain credentials; set them separately")
 
     def check_at_least_one(self, *names: str) -> None:
         """Raise ConfigError if one of these numbers is below 1; the message names all of them."""

@@ -11,7 +11,7 @@ from itertools import count, islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
 
 from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore, Prepared, StoreAdmin
-from tieredstore.backends.cloud.answers import in_order, stated, stated_date, understood
+from tieredstore.backends.cloud.answers import in_order, parse_date, require_text, understood
 from tieredstore.backends.cloud.errors import MalformedAnswerError, MaybeNoBucketError, no_bucket
 from tieredstore.backends.cloud.options import CloudOptions
 from tieredstore.backends.cloud.parts import cut
@@ -203,7 +203,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         """Write as ``put`` does, if the etag matches."""
         self._check_key(key)
         if not self._is_etag(etag):
-            raise PreconditionFailedError(f"{self.named(key)}: {excerpt(etag)!r} is not the etag of any object")
+            raise PreconditionFailedError(f"{self.name_object(key)}: {excerpt(etag)!r} is not the etag of any object")
         with byte_view(body) as view:
             part_size = max(1, len(view)) if self.replaces_whole else self.options.part_size
             with cut(view, part_size) as cutter:
@@ -215,10 +215,8 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     def _upload_of(self, kind: type[UploadKind], key: str, condition: Condition) -> UploadKind:
         self._have_client("write")
         stall = Stall(self.options.stall_timeout_s, self._retries.monotonic)
-        exists, deadline = partial(self._exists, key), self._retries.deadline
-        return kind(
-            self.options, key, self.named(key), condition, self.call, self._translate_errors, exists, deadline, stall
-        )
+        what, exists, deadline = self.name_object(key), partial(self._exists, key), self._retries.deadline
+        return kind(self.options, key, what, condition, self.call, self._translate_errors, exists, deadline, stall)
 
     def _exists(self, key: str) -> bool:
         try:
@@ -243,7 +241,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             return None
 
     def _get(self, key: str, start: int, stop: int | None, most: int | None = None) -> bytes:
-        what = self.named(key)
+        what = self.name_object(key)
 
         def take(answer: Answer) -> bytes:
             check_small(answer.size, most)
@@ -268,7 +266,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             check_whole(key, answer.size, len(view))
             answer.fill(view)
 
-        what = self.named(key)
+        what = self.name_object(key)
         with byte_view(buffer) as view:
             self.call("get", what, lambda client: self._read(client, key, start, stop, take, what))
 
@@ -311,16 +309,16 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
 
         def ask(client: Client) -> ObjectInfo:
             info = self._head(client, key)
-            stated("the etag", info.etag)
+            require_text("the etag", info.etag)
             return info
 
-        return self.call("head", self.named(key), ask)
+        return self.call("head", self.name_object(key), ask)
 
     # Administrative questions
 
     def now_ms(self) -> int | None:
         """Return the service's ``Date`` header: whole seconds, like its modification times."""
-        date = self.call("list", self.identity, lambda client: stated_date(self._date(client)))
+        date = self.call("list", self.identity, lambda client: parse_date(self._date(client)))
         return None if date is None else round(date.timestamp() * 1000)
 
     def kept_after_delete(self) -> Sequence[str]:
@@ -330,7 +328,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         except StoreUnavailableError:
             raise
         except (StoreError, ObjectNotFoundError) as error:
-            return [f"whether the bucket keeps what is deleted could not be asked: {error}"]
+            return [f"the bucket could not be asked if it keeps deleted objects: {error}"]
 
     def rules_on(self, prefix: str) -> Sequence[str] | None:
         """Ask the bucket by one request. None also on a refusal: a reader or writer may lack the permission."""
@@ -347,7 +345,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
 
     # Helpers of the verbs
 
-    def named(self, key: str) -> str:
+    def name_object(self, key: str) -> str:
         """Return the object's name for errors."""
         return f"{key!r} of {self.identity}"
 
@@ -392,7 +390,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         Importing an SDK takes time, and opening its client may request a token.
         """
 
-        def opened(attempt: Attempt) -> None:
+        def open_client(attempt: Attempt) -> None:
             with within(attempt.deadline):
                 try:
                     self._clients.get()
@@ -403,7 +401,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
                     raise StoreUnavailableError(f"{error}; the look-up {attempt.deadline.reason}") from error
 
         if not self._clients.is_open:
-            self._retries.call(operation, opened)
+            self._retries.call(operation, open_client)
 
     def _absence(self, error: MaybeNoBucketError, deadline: Deadline) -> TieredStoreError:
         """Find out if the object is absent or its bucket. An absent bucket is a StoreError, because no other key would
@@ -447,7 +445,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             if not token:
                 return
             if token == landmark:
-                raise StoreError(f"{what}: the store's listing goes in a circle: it gave a continuation token again")
+                raise StoreError(f"{what}: the store's listing does not end: it repeated a continuation token")
             # Keep the token of page 1, 2, 4, 8 and so on: comparing with it finds a cycle of any length.
             if number.bit_count() == 1:
                 landmark = token

@@ -13,11 +13,11 @@ from typing import ClassVar, Final, Generic, Protocol, TypeVar
 from tieredstore.backends.cloud.answers import understood
 from tieredstore.backends.cloud.errors import MalformedAnswerError, PartsGoneError
 from tieredstore.backends.cloud.parts import Part, PartCutter
+from tieredstore.backends.contract.staging import conflict_error, gone_error
 from tieredstore.backends.values import Prepared
 from tieredstore.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
-    PreparedGoneError,
     StoreError,
     StoreUnavailableError,
 )
@@ -61,7 +61,7 @@ class Condition:
         """Describe the object after the condition has failed."""
         if self.is_absent:
             return "exists already"
-        return f"is gone, or it is not the one of etag {self.etag}"
+        return f"is gone, or no longer has the etag {self.etag}"
 
 
 ANY: Final = Condition()
@@ -110,7 +110,7 @@ class Upload(ABC, Generic[Client, Options]):
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     is_shared: bool = False
 
-    parts_gone: ClassVar[str] = "the upload is gone before it was completed"
+    parts_gone: ClassVar[str] = "the upload disappeared before it was completed"
     """Message if the service no longer holds the parts."""
 
     looks_first: ClassVar[bool] = True
@@ -135,7 +135,7 @@ class Upload(ABC, Generic[Client, Options]):
         """Write the object part by part; return its etag. On failure, remove everything removable."""
 
     @abstractmethod
-    def stored(self, client: Client) -> Stored:
+    def look_up(self, client: Client) -> Stored:
         """Return the object under the key, by one request without a body."""
 
     @abstractmethod
@@ -196,30 +196,20 @@ class Upload(ABC, Generic[Client, Options]):
                 stored = look(client, by_content=is_lost)
                 if stored is None:
                     if is_publication and isinstance(refusal, PartsGoneError):
-                        raise self._publication_error() from refusal
+                        raise (conflict_error if self.exists() else gone_error)(self.what) from refusal
                     raise
-                _logger.info("%s: was written by a request that came before (%s)", self.what, refusal)
+                _logger.info("%s: an earlier request has written it (%s)", self.what, refusal)
             except MalformedAnswerError as answer:
                 stored = look(client, by_content=True)
                 if stored is None:
-                    raise StoreError(f"{answer}; the object that was written does not stand") from answer
-                _logger.info("%s: stands, though the answer did not say so (%s)", self.what, answer)
+                    raise StoreError(f"{answer}; the object was not written") from answer
+                _logger.info("%s: was written, although the answer did not say so (%s)", self.what, answer)
             except StoreUnavailableError:
                 is_lost = True
                 raise
             return stored
 
         return self.step(once, deadline=deadline)
-
-    def _publication_error(self) -> PreconditionFailedError | PreparedGoneError:
-        if self.exists():
-            return PreconditionFailedError(
-                f"{self.what} exists already, and is another object than the one to be published"
-            )
-        return PreparedGoneError(
-            f"{self.what} cannot be published: what was prepared for it was discarded, or the store has dropped it "
-            "since; prepare it again"
-        )
 
     def _find_ours(
         self,
@@ -232,7 +222,7 @@ class Upload(ABC, Generic[Client, Options]):
         """Return the object if this write made it, by its mark; if it has no mark, by ``is_content``, if given."""
         try:
             with understood(self.what), self.translated(self.what):
-                stored = self.stored(client)
+                stored = self.look_up(client)
         except ObjectNotFoundError:
             return None
         is_marked = stored.mark == self.mark
@@ -241,7 +231,7 @@ class Upload(ABC, Generic[Client, Options]):
             with understood(self.what), self.translated(self.what):
                 self.take_back(client, stored)
             raise StoreUnavailableError(
-                f"{self.what}: {stored.size} bytes stood there of a write of {size}: damaged on their way to the server"
+                f"{self.what}: the store has {stored.size} bytes of a write of {size}: they were damaged in transit"
             )
         ours = is_marked or (stored.mark is None and is_content is not None and is_content(client, stored))
         return replace(stored, is_earlier=True) if ours and stored.size == size and stored.etag else None

@@ -19,7 +19,7 @@ def check_small(size: int, most: int | None) -> None:
 def check_whole(key: str, size: int, wanted: int) -> None:
     """Raise RangeNotSatisfiableError unless ``size``, the object's, is ``wanted``."""
     if size != wanted:
-        raise RangeNotSatisfiableError(f"all {wanted} bytes of {key!r} were asked for, and the object has {size}")
+        raise RangeNotSatisfiableError(f"all {wanted} bytes of {key!r} were requested, but the object has {size}")
 
 
 def is_empty_request(start: int, stop: int | None) -> bool:
@@ -40,5 +40,5 @@ def resolved_range(key: str, size: int, start: int, stop: int | None) -> ByteRan
         return ByteRange(start, size)
     if stop is None or stop > size:
         asked = f"{start}:{'' if stop is None else stop}"
-        raise RangeNotSatisfiableError(f"bytes {asked} of {key!r} were asked for, but the object has {size} bytes")
+        raise RangeNotSatisfiableError(f"bytes {asked} of {key!r} were requested, but the object has {size} bytes")
     return ByteRange(start, stop)

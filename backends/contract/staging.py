@@ -71,6 +71,7 @@ def prepare(store: Verbs, key: str, body: Body, prefix: str) -> Prepared:
 
 def publish(store: Verbs, prepared: Prepared, copy: Callable[[Prepared], None] | None = None) -> None:
     """Copy the staged object to its key, by ``copy`` if given, then delete the staged one."""
+    what = f"{prepared.key!r} of {store.identity}"
     try:
         if copy is None:
             _copy(store, prepared)
@@ -78,10 +79,10 @@ def publish(store: Verbs, prepared: Prepared, copy: Callable[[Prepared], None] |
             copy(prepared)
     except PreconditionFailedError as refusal:
         if not holds(store, prepared):
-            raise conflict_error(store, prepared) from refusal
+            raise conflict_error(what) from refusal
     except (ObjectNotFoundError, RangeNotSatisfiableError) as error:
         if not holds(store, prepared):
-            raise gone_error(store, prepared) from error
+            raise gone_error(what) from error
     store.delete([prepared.place])
 
 
@@ -106,18 +107,15 @@ def holds(store: Verbs, prepared: Prepared) -> bool:
     return sha256.hexdigest() == prepared.sha256
 
 
-def conflict_error(store: Verbs, prepared: Prepared) -> PreconditionFailedError:
-    """Return the error for a key that has another object."""
-    return PreconditionFailedError(
-        f"{prepared.key!r} of {store.identity} exists already, and is another object than the one to be published"
-    )
+def conflict_error(what: str) -> PreconditionFailedError:
+    """Return the error for a key that has another object; ``what`` names the object to be published."""
+    return PreconditionFailedError(f"{what} exists already, and is another object than the one to be published")
 
 
-def gone_error(store: Verbs, prepared: Prepared) -> PreparedGoneError:
+def gone_error(what: str) -> PreparedGoneError:
     """Return the error for prepared bytes that no longer exist."""
     return PreparedGoneError(
-        f"{prepared.key!r} of {store.identity} cannot be published: what was prepared for it was discarded, or the "
-        "store has dropped it since; prepare it again"
+        f"{what} cannot be published: the bytes prepared for it were discarded or have expired; prepare it again"
     )
 
 
@@ -130,7 +128,9 @@ def _copy(store: Verbs, prepared: Prepared) -> None:
             yield piece
         # Compare before the body ends: a put whose body raises writes nothing.
         if digest.sha256 != prepared.sha256:
-            raise StoreError(f"what was prepared for {prepared.key!r} of {store.identity} is damaged; prepare it again")
+            raise StoreError(
+                f"the bytes prepared for {prepared.key!r} of {store.identity} are damaged; prepare it again"
+            )
 
     store.put(prepared.key, body(), if_absent=True)
 
@@ -143,7 +143,7 @@ def _pieces(store: Verbs, key: str, size: int) -> Generator[bytes]:
 def check_mark(mark: str) -> str:
     """Return ``mark``; raise ValueError if it is not 32 hexadecimal digits, which every store can use."""
     if not _MARK.fullmatch(mark):
-        raise ValueError(f"{mark!r:.60} names no write: 32 hexadecimal digits do")
+        raise ValueError(f"{mark!r:.60} is not the mark of a write: it must have 32 hexadecimal digits")
     return mark
 
 

@@ -14,7 +14,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 """``urlsplit`` silently removes some control characters from a URL, and blanks before it."""
 
 
-def shown_url(url: str) -> str:
+def show_url(url: str) -> str:
     """Return ``url`` for a message, without its query and without credentials (everything up to the last ``@``)."""
     scheme, colon, rest = re.split(r"[?#]", url, maxsplit=1)[0].partition(":")
     _, at, after = rest.rpartition("@")
@@ -26,9 +26,9 @@ def split_url(url: str, schemes: tuple[str, ...]) -> SplitResult:
     parts = _parts(url)
     if parts is None:
         # Not chained to the original error, whose message may quote the URL.
-        raise ConfigError("this is not the URL of a store: its parts cannot be told apart")
+        raise ConfigError("this is not the URL of a store: it cannot be split into its parts")
     if parts.scheme == "memory":
-        raise ConfigError("a store in memory ends with the process that made it: name one that lasts")
+        raise ConfigError("a store in memory ends with its process: name a store that lasts")
     if parts.scheme not in schemes:
         known = ", ".join(f"{scheme}://" for scheme in schemes)
         raise ConfigError(f"the URL of a store starts with one of {known}; a folder with /, ./ or ../")
@@ -38,7 +38,7 @@ def split_url(url: str, schemes: tuple[str, ...]) -> SplitResult:
             "set credentials and an unusual key.prefix in the settings file"
         )
     if _CONTROL.search(url) or url != url.strip():
-        raise ConfigError(f"{shown_url(url)} holds a control character, or blanks around it")
+        raise ConfigError(f"{show_url(url)} contains a control character, or blanks around it")
     return parts
 
 
@@ -53,7 +53,7 @@ def bucket_of(parts: SplitResult) -> str:
     """Return the bucket or container of a cloud's URL."""
     if not parts.netloc or ":" in parts.netloc:
         raise ConfigError(
-            f"{shown_url(parts.geturl())} names no bucket: write {parts.scheme}://name or {parts.scheme}://name/prefix"
+            f"{show_url(parts.geturl())} names no bucket: write {parts.scheme}://name or {parts.scheme}://name/prefix"
         )
     return check_exact(parts.netloc)
 

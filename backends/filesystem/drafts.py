@@ -44,7 +44,7 @@ class Draft:
         with ExitStack() as opened:
             self.folder: Folder = opened.enter_context(Folder(root, path.folders, create=create_folders))
             # The folder's lock hides the file from ``abandoned_drafts`` until the file itself is locked.
-            with self.folder.locked():
+            with self.folder.lock():
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
                 self._descriptor = os.open(self._name, flags, 0o666, dir_fd=self.folder.descriptor)
                 opened.callback(os.close, self._descriptor)
@@ -159,13 +159,13 @@ def abandoned_drafts(folder: Folder) -> dict[bytes, os.stat_result]:
     if not names:
         return {}
     # Writers create and lock a draft while they hold the folder's lock, so each draft seen here has been locked.
-    with folder.locked():
+    with folder.lock():
         return {name: status for name in names if (status := _if_abandoned(folder, name)) is not None}
 
 
 def remove_abandoned(folder: Folder, name: bytes) -> bool:
     """Remove a draft; return False if its writer is alive or the draft is absent. An OSError passes through."""
-    with folder.locked():
+    with folder.lock():
         if _if_abandoned(folder, name) is None:
             return False
         with suppress(FileNotFoundError):
@@ -197,7 +197,7 @@ def publish_prepared(root: str, prepared: Prepared) -> bool:
         suppress(FileNotFoundError, FileExistsError),
         Folder(root, path.folders) as folder,
     ):
-        with folder.locked():
+        with folder.lock():
             is_there = publish_kept(folder, os.fsencode(draft), path.name, prepared.size)
         if is_there:
             folder.sync()

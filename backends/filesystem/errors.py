@@ -57,9 +57,9 @@ _EXPLAINED: Final = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
     errno.EIO: "the disk reports an input/output error",
-    errno.ELOOP: "a symbolic link or a special file stands on its path; only plain files and folders are used",
-    errno.ENOTDIR: "an object stands where its path needs a folder",
-    errno.EISDIR: "a folder of other objects stands in its place",
+    errno.ELOOP: "its path contains a symbolic link or a special file; only plain files and folders are supported",
+    errno.ENOTDIR: "its path needs a folder where an object is",
+    errno.EISDIR: "a folder of other objects has its name",
 }
 
 

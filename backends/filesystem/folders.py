@@ -97,7 +97,7 @@ class Folder:
             os.close(self._descriptors.pop())
 
     @contextmanager
-    def locked(self) -> Generator[None]:
+    def lock(self) -> Generator[None]:
         """Hold the folder's lock, exclusively among all processes.
 
         The lock is on the open descriptor, so it ends with the process and leaves no file behind. Raise OSError

@@ -105,7 +105,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
                     draft.write(part)
             with self._writing(key):
                 draft.sync()
-                with draft.folder.locked():
+                with draft.folder.lock():
                     self._require_free(draft.folder, key, if_absent=if_absent)
                     draft.publish(if_absent=if_absent)
                 draft.folder.sync()
@@ -207,7 +207,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         with draft, byte_view(body) as view, self._writing(key):
             draft.write(view)
             draft.sync()
-            with draft.folder.locked():
+            with draft.folder.lock():
                 self._require_etag(key, etag)
                 draft.publish()
             draft.folder.sync()
@@ -229,12 +229,13 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         """Link the draft to its key. If the key has an object, read it to compare its digest."""
         if publish_prepared(self._root, prepared):
             return
+        what = f"{prepared.key!r} of {self.identity}"
         try:
             standing = self.head(prepared.key)
         except ObjectNotFoundError as error:
-            raise staging.gone_error(self, prepared) from error
+            raise staging.gone_error(what) from error
         if (standing.size, standing.etag) != (prepared.size, prepared.sha256):
-            raise staging.conflict_error(self, prepared)
+            raise staging.conflict_error(what)
         self.discard(prepared)
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
@@ -314,7 +315,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             with self._writing(key), suppress(FileNotFoundError):
                 # A concurrent delete may remove the empty folder just before the draft is created in it: retry.
                 return Draft(self._root, path, create_folders=True)
-        raise StoreUnavailableError(f"cannot change {key!r} in {self._root}: its folder is removed again and again")
+        raise StoreUnavailableError(f"cannot change {key!r} in {self._root}: its folder is removed repeatedly")
 
     def _require_free(self, folder: Folder, key: str, *, if_absent: bool) -> None:
         if folder.has_file(KeyPath.of(key).name) and if_absent:
@@ -364,11 +365,11 @@ def _delete_in(root: str, folders: tuple[bytes, ...], names: Mapping[str, bytes]
     """Delete files of one folder while holding its lock once, then sync once after releasing it."""
     try:
         with OsErrors(root, next(iter(names))), Folder(root, folders) as folder:
-            with folder.locked():
+            with folder.lock():
                 failures = [error for key, name in names.items() if (error := _unlink(root, folder, key, name))]
             if len(failures) < len(names):
                 os.fsync(folder.descriptor)
-            with folder.locked():
+            with folder.lock():
                 folder.prune()
             return failures
     except ObjectNotFoundError:
@@ -411,7 +412,7 @@ def _read_into(descriptor: int, key: str, start: int, view: memoryview) -> None:
     while done < len(view):
         count = os.preadv(descriptor, [view[done:]], start + done)
         if count == 0:
-            raise RangeNotSatisfiableError(f"{key!r} ended at byte {start + done} while it was read: it is shorter now")
+            raise RangeNotSatisfiableError(f"{key!r} ended at byte {start + done} while it was read: it was truncated")
         done += count
 
 
@@ -543,6 +544,6 @@ def _name_of(entry: os.DirEntry[str], path: str) -> str | None:
     if entry.is_file(follow_symlinks=False):
         return name
     if entry.is_symlink():
-        _logger.warning("%s%s is a symbolic link: it is not followed, so what it leads to is not listed", path, name)
+        _logger.warning("%s%s is a symbolic link, which is not followed: its target is not listed", path, name)
         return None
     return name + "/" if entry.is_dir(follow_symlinks=False) else None

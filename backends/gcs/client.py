@@ -22,7 +22,7 @@ from google.auth.credentials import AnonymousCredentials, Credentials
 from google.auth.transport.requests import AuthorizedSession, Request
 
 from tieredstore.backends.base import ObjectInfo
-from tieredstore.backends.cloud.answers import stated, stated_ms, stated_size
+from tieredstore.backends.cloud.answers import parse_ms, require_size, require_text
 from tieredstore.backends.cloud.watched_file import WatchedFile
 from tieredstore.backends.gcs.errors import raise_first, raise_for, translate_errors
 from tieredstore.backends.gcs.options import Anonymous, CredentialsFile, CredentialsJson, GcsOptions
@@ -92,7 +92,7 @@ def parse_credentials(raw: bytes) -> Credentials:
     make = _KINDS.get(kind) if isinstance(kind, str) else None
     if make is None:
         known = ", ".join(_KINDS)
-        raise ConfigError(f"the Google credentials have no type that is known here ({known}), nor an access_token")
+        raise ConfigError(f"the Google credentials have neither a known type ({known}) nor an access_token")
     try:
         credentials = make(info)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -288,7 +288,7 @@ class GcsClient:
             return theirs._replace(scheme=ours.scheme, netloc=ours.netloc).geturl()
         host = theirs.hostname or ""
         if theirs.scheme != "https" or not (host == ours.hostname or host.endswith(_GOOGLES)):
-            raise ValueError(f"the upload's place is {redacted(url)!r:.200}, and not of Google's")
+            raise ValueError(f"the upload's place is {redacted(url)!r:.200}, which is not Google's")
         return url
 
     def page(
@@ -310,7 +310,7 @@ class GcsClient:
         if raw["kind"] != _LISTING or not isinstance(raw.get("items", []), list):
             raise ValueError(f"a listing has the kind {_LISTING} and a list of items; this has {str(raw)[:200]!r}")
         following = raw.get("nextPageToken")
-        return [info_of(blob) for blob in answer], following and stated("the next page's token", following)
+        return [info_of(blob) for blob in answer], following and require_text("the next page's token", following)
 
     def listing_date(self) -> str | None:
         """Return the ``Date`` of a listing of one object."""
@@ -326,7 +326,7 @@ class GcsClient:
             raise_for(response)
             properties: object = response.json()
         if not isinstance(properties, dict):
-            raise ValueError("the bucket's properties are no object of JSON")  # noqa: TRY004  an answer's fault
+            raise ValueError("the bucket's properties are not a JSON object")  # noqa: TRY004  an answer's fault
         return cast("dict[str, Any]", properties)
 
     def set_lifecycle(self, lifecycle: Mapping[str, Any], if_metageneration_match: str) -> None:
@@ -349,8 +349,8 @@ class GcsClient:
 
 def info_of(blob: Blob) -> ObjectInfo:
     """Convert the SDK's object; the etag is the generation."""
-    size, generation = stated_size(blob.size), stated_size(blob.generation)
-    return ObjectInfo(stated("the name", blob.name), size, str(generation), stated_ms(blob.updated))
+    size, generation = require_size(blob.size), require_size(blob.generation)
+    return ObjectInfo(require_text("the name", blob.name), size, str(generation), parse_ms(blob.updated))
 
 
 def open_client(options: GcsOptions) -> GcsClient:

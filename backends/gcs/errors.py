@@ -12,7 +12,7 @@ import urllib3.exceptions
 from google.api_core import exceptions as api
 from google.auth import exceptions as auth
 
-from tieredstore.backends.cloud.answers import shown_body
+from tieredstore.backends.cloud.answers import show_body
 from tieredstore.backends.cloud.errors import BY_STATUS, MalformedAnswerError, MaybeNoBucketError, no_bucket
 from tieredstore.backends.http.session import connection_failure
 from tieredstore.errors import (
@@ -111,9 +111,9 @@ def _unreadable(what: str, error: requests.JSONDecodeError) -> StoreError:
     """Return the error for invalid JSON: retryable if the body is truncated."""
     text = cast("str", cast("Any", error).doc)
     if text.lstrip().startswith("{"):
-        return StoreUnavailableError(f"{what}: no (whole) answer: {str(error)[:100]}")
+        return StoreUnavailableError(f"{what}: no complete answer: {str(error)[:100]}")
     return MalformedAnswerError(
-        f"{what}: the store answered with {shown_body(text.encode())}, which is no JSON of an object"
+        f"{what}: the store answered with {show_body(text.encode())}, which is not a JSON object"
     )
 
 

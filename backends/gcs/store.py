@@ -28,7 +28,7 @@ from tieredstore.backends.base import (
     ObjectInfo,
     Prepared,
 )
-from tieredstore.backends.cloud.answers import shown_body, stated, stated_size, understood
+from tieredstore.backends.cloud.answers import require_size, require_text, show_body, understood
 from tieredstore.backends.cloud.errors import MalformedAnswerError, PartsGoneError
 from tieredstore.backends.cloud.parts import Part, PartCutter, send_parts
 from tieredstore.backends.cloud.store import Answer, CloudStore, concerns, delete_singly
@@ -115,7 +115,7 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
                 raise self._damage_error()
             return stored
 
-        return self.finished(send, len(data), crc)
+        return self.finish_checked(send, len(data), crc)
 
     def write_parts(self, cutter: PartCutter, first: Part) -> str:
         """Write chunk by chunk; fill the next chunk while one is sent.
@@ -133,14 +133,14 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
             raise StoreError(f"{self.what}: the server did not finish the upload at its last chunk")
         return etag
 
-    def stored(self, client: GcsClient) -> Stored:
+    def look_up(self, client: GcsClient) -> Stored:
         """Read the object's metadata by one request."""
         blob = client.blob(self.key)
         blob.reload(retry=None)
         mark = (blob.metadata or {}).get(WRITE_MARK)
-        return Stored(str(stated_size(blob.generation)), stated_size(blob.size), blob.crc32c, mark)
+        return Stored(str(require_size(blob.generation)), require_size(blob.size), blob.crc32c, mark)
 
-    def finished(
+    def finish_checked(
         self, send: Callable[[GcsClient], Stored], size: int, crc: int, deadline: Deadline | None = None
     ) -> str:
         """Return the etag of the object that ``send`` makes; ``size`` and ``crc`` cover the whole write."""
@@ -185,7 +185,8 @@ class _Session:
         # One deadline for the whole chunk: the server may accept it in pieces, with a request for each.
         deadline = self._upload.call_deadline()
         if part.is_last:
-            return self._upload.finished(lambda client: self._end(client, part.data, stop), stop, self._crc, deadline)
+            end = partial(self._end, data=part.data, stop=stop)
+            return self._upload.finish_checked(end, stop, self._crc, deadline)
         while self._persisted < stop:
             self._upload.step(lambda client: self._continue(client, part.data, stop), deadline=deadline)
         return None
@@ -254,7 +255,7 @@ class _Session:
             sent = f"{self._persisted} to {stop}"
             raise StoreError(f"{self._what}: bytes {sent} were sent, but the server holds {held!r:.80}")
         if persisted == self._persisted:
-            raise StoreUnavailableError(f"{self._what}: the server took nothing of a chunk")
+            raise StoreUnavailableError(f"{self._what}: the server accepted no byte of a chunk")
         self._persisted = persisted
 
 
@@ -265,7 +266,7 @@ def describe_stored(what: str, response: requests.Response) -> Stored:
             answer: Any = response.json()
         except ValueError:
             raise MalformedAnswerError(
-                f"{what}: the store answered with {shown_body(response.content)}, which does not describe an object"
+                f"{what}: the store answered with {show_body(response.content)}, which does not describe an object"
             ) from None
         return Stored(str(int(answer["generation"])), int(answer["size"]), str(answer["crc32c"]))
 
@@ -281,10 +282,10 @@ def copy_staged(client: GcsClient, what: str, prepared: Prepared) -> None:
             if answer["done"] is True:
                 if int(answer["resource"]["size"]) != prepared.size:
                     raise MalformedAnswerError(
-                        f"{what}: the store says that a copy has another size than what was copied"
+                        f"{what}: the store reports another size for the copy than for its source"
                     )
                 return
-            token = stated("the token of the rest", answer["rewriteToken"])
+            token = require_text("the token of the rest", answer["rewriteToken"])
 
 
 def delete_object(client: GcsClient, what: str, key: str, generation: int | None = None) -> None:
@@ -296,7 +297,7 @@ def delete_object(client: GcsClient, what: str, key: str, generation: int | None
     ):
         raise MalformedAnswerError(
             f"{what}: the store answered to a deletion with status {response.status_code} and "
-            f"{shown_body(response.content)}, though such an answer has no body"
+            f"{show_body(response.content)}, though such an answer has no body"
         )
 
 
@@ -378,9 +379,9 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
 
     def _copy(self, prepared: Prepared) -> None:
         # Some servers ignore the condition of a copy and would overwrite an existing object: look first.
+        what = self.name_object(prepared.key)
         if self._exists(prepared.key):
-            raise staging.conflict_error(self, prepared)
-        what = self.named(prepared.key)
+            raise staging.conflict_error(what)
         self.call("write", what, lambda client: copy_staged(client, what, prepared))
 
     def _read(
@@ -390,7 +391,7 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         with client.session.get(client.download_url(key), headers=headers, stream=True) as response:
             raise_for(response)
             # A page of some web server, instead of the object, has no generation.
-            stated_size(int(response.headers["X-Goog-Generation"]))
+            require_size(int(response.headers["X-Goog-Generation"]))
             size = answered_size(what, start, stop, response.headers)
             return take(HttpAnswer(size, response.raw, what, partial(_check_crc, response, what)))
 
@@ -433,7 +434,7 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         return partial(delete_singly, delete=self._delete, parallelism=parallelism, stall=stall)
 
     def _delete(self, key: str, deadline: Deadline) -> None:
-        what = self.named(key)
+        what = self.name_object(key)
         self.call("delete", what, lambda client: delete_object(client, what, key), deadline=deadline)
 
 
@@ -477,8 +478,8 @@ class GcsLifecycle(BucketLifecycle):
 
     has_condition: ClassVar = True
     note: ClassVar = (
-        "uploads of ours and of the plugin's are resumable sessions, which Google ends after a week by itself: the "
-        "rule is for uploads by its XML API"
+        "our uploads and the plugin's are resumable sessions, which Google ends after a week; the rule is for uploads "
+        "by its XML API"
     )
 
     def __init__(self, identity: str, run: Callable[[Callable[[GcsClient], Any]], Any]) -> None:
@@ -536,12 +537,12 @@ def kept_sentences(properties: Mapping[str, Any]) -> list[str]:
     kept: list[str] = []
     if properties.get("versioning", {}).get("enabled"):
         kept.append(
-            "the bucket has Object Versioning: what is deleted stays as noncurrent versions, and costs, until a "
-            "lifecycle rule or somebody removes these"
+            "the bucket has Object Versioning: deleted objects stay as noncurrent versions, and are billed, until a "
+            "lifecycle rule or a person removes them"
         )
     soft_s = int(properties.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0))
     if soft_s:
-        kept.append(f"the bucket has soft delete: what is deleted stays, and costs, for {soft_s / _DAY_S:g} days")
+        kept.append(f"the bucket has soft delete: deleted objects stay, and are billed, for {soft_s / _DAY_S:g} days")
     held_s = int(properties.get("retentionPolicy", {}).get("retentionPeriod", 0))
     if held_s:
         kept.append(

@@ -41,4 +41,4 @@ def note_sent(position: int) -> None:
     """Record that the body's first ``position`` bytes were sent, so that the upload does not count as stalled."""
     deadline = _deadline.get()
     if deadline is not None and deadline.part is not None:
-        deadline.part.reached(position)
+        deadline.part.report(position)

@@ -27,14 +27,14 @@ def answered_size(what: str, start: int, stop: int | None, headers: Mapping[str,
     """
     first, end, total = _answered_range(what, headers)
     if first != start:
-        raise StoreError(f"{what}: bytes from {start} were asked for, but the store sent bytes from {first}")
+        raise StoreError(f"{what}: bytes from {start} were requested, but the store sent bytes from {first}")
     if end < _least_end(start, stop):
         asked = f"{start}:{'' if stop is None else stop}"
-        raise RangeNotSatisfiableError(f"{what}: bytes {asked} were asked for, but the object has {end} bytes")
+        raise RangeNotSatisfiableError(f"{what}: bytes {asked} were requested, but the object has {end} bytes")
     if stop is None and end != total:
-        raise StoreError(f"{what}: bytes {start}: were asked for, but the store sent {first}:{end} of {total} bytes")
+        raise StoreError(f"{what}: bytes {start}: were requested, but the store sent {first}:{end} of {total} bytes")
     if stop is not None and end > stop:
-        raise StoreError(f"{what}: bytes {start}:{stop} were asked for, but the store sent bytes {first}:{end}")
+        raise StoreError(f"{what}: bytes {start}:{stop} were requested, but the store sent bytes {first}:{end}")
     return end - start
 
 
@@ -59,7 +59,7 @@ def _answered_range(what: str, headers: Mapping[str, str]) -> tuple[int, int, in
     content_range = _header(headers, "Content-Range")
     length = _header(headers, "Content-Length") or ""
     if _LENGTH.fullmatch(length) is None:
-        raise StoreError(f"{what}: the store did not say how long its answer is")
+        raise StoreError(f"{what}: the store's answer has no length")
     if content_range is None:
         return 0, int(length), int(length)
     match = _CONTENT_RANGE.fullmatch(content_range)

@@ -21,7 +21,7 @@ import javaproperties
 from botocore.config import Config
 from botocore.credentials import CredentialProvider, CredentialResolver, Credentials, ReadOnlyCredentials
 
-from tieredstore.backends.cloud.answers import breaks_off, shown_body
+from tieredstore.backends.cloud.answers import breaks_off, show_body
 from tieredstore.backends.cloud.errors import MalformedAnswerError
 from tieredstore.backends.cloud.watched_file import WatchedFile
 from tieredstore.backends.http.proxies import SocksProxy
@@ -248,6 +248,6 @@ def check_document(operation_model: Any, response_dict: Any, **_: object) -> Non
     ):
         return
     raise MalformedAnswerError(
-        f"{name}: the store answered with status {status} and {shown_body(body)}, "
+        f"{name}: the store answered with status {status} and {show_body(body)}, "
         + (f"which is no {expected}" if expected else "though such an answer has no body")
     )

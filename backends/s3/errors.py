@@ -151,4 +151,4 @@ def _not_answered(what: str, error: Exception) -> TieredStoreError:
         return MalformedAnswerError(f"{what}: {error.kwargs['error']}")
     if isinstance(error, aws.SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
         return StoreError(f"{what}: the server's certificate is not trusted: {redacted(error)}")
-    return StoreUnavailableError(f"{what}: no (whole) answer: {redacted(error)}")
+    return StoreUnavailableError(f"{what}: no complete answer: {redacted(error)}")

@@ -58,7 +58,7 @@ def _effects(rule: Mapping[str, Any]) -> Iterator[str]:
         yield f"deletes objects on {str(expiration['Date'])[:10]}"
     for transition in rule.get("Transitions", []):
         if transition.get("StorageClass") in _ARCHIVES:
-            yield f"moves objects to {transition['StorageClass']}, from where they cannot be read"
+            yield f"archives objects in {transition['StorageClass']}, where they cannot be read"
 
 
 _READ: Final = "before-parse.s3.GetBucketLifecycleConfiguration"
@@ -232,8 +232,8 @@ def _show_action(action: ET.Element) -> str:
 
 
 _VERSIONS: Final = (
-    "the bucket's versioning is {}: what is deleted stays as older versions, and costs, until a lifecycle rule "
-    "(NoncurrentVersionExpiration) or somebody removes these"
+    "the bucket's versioning is {}: deleted objects stay as older versions, and are billed, until a lifecycle rule "
+    "(NoncurrentVersionExpiration) or a person removes them"
 )
 _LOCK: Final = "the bucket has Object Lock{}: versions under retention or legal hold cannot be removed before it ends"
 

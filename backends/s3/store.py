@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self, TypeVar
 
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo, Prepared
-from tieredstore.backends.cloud.answers import stated, stated_size
+from tieredstore.backends.cloud.answers import require_size, require_text
 from tieredstore.backends.cloud.store import Answer, HoldingStore, delete_singly
 from tieredstore.backends.cloud.upload import Call
 from tieredstore.backends.contract.keys import checked_key
@@ -80,7 +80,7 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
         body = response["Body"]
         try:
             # A page of some web server, instead of the object, has no etag.
-            stated("the etag", response["ETag"])
+            require_text("the etag", response["ETag"])
             size = answered_size(what, start, stop, response["ResponseMetadata"]["HTTPHeaders"])
             return take(S3Answer(size, body, what))
         finally:
@@ -141,7 +141,7 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
         """Abort the upload. If its writer is alive, the write fails."""
         upload_id = write.place if isinstance(write, Prepared) else write.id
         target = {"Bucket": self.options.bucket, "Key": write.key, "UploadId": upload_id}
-        return self.call("abort", self.named(write.key), lambda client: abort_upload(client, target))
+        return self.call("abort", self.name_object(write.key), lambda client: abort_upload(client, target))
 
 
 _LISTS_BY_FOLDER: Final = ("seaweedfs",)
@@ -233,7 +233,7 @@ class Listing:
             listed = _Page.of(answer)
             following = None
             if answer["IsTruncated"]:
-                following = stated("the next page's token", answer["NextContinuationToken"])
+                following = require_text("the next page's token", answer["NextContinuationToken"])
             # A page without keys is no progress, so do not yield it.
             return [listed] if listed.objects or listed.folders else [], following
 
@@ -261,7 +261,7 @@ class _Page:
         server: str = answer["ResponseMetadata"].get("HTTPHeaders", {}).get("server", "")
         return cls(
             [object_info(entry["Key"], entry["Size"], entry) for entry in answer.get("Contents", ())],
-            [stated("a folder", entry["Prefix"]) for entry in answer.get("CommonPrefixes", ())],
+            [require_text("a folder", entry["Prefix"]) for entry in answer.get("CommonPrefixes", ())],
             server.lower().startswith(_LISTS_BY_FOLDER),
         )
 
@@ -271,7 +271,7 @@ def object_info(key: str, size: int, metadata: Any) -> ObjectInfo:
     modified = metadata.get("LastModified")
     # Round down to seconds: a HEAD has no more, and a listing must agree with it.
     modified_ms = None if modified is None else int(modified.timestamp()) * 1000
-    return ObjectInfo(stated("the key", key), stated_size(size), metadata.get("ETag"), modified_ms)
+    return ObjectInfo(require_text("the key", key), require_size(size), metadata.get("ETag"), modified_ms)
 
 
 def abandoned_page(
@@ -286,7 +286,8 @@ def abandoned_page(
     ]
     if not answer.get("IsTruncated"):
         return writes, None
-    return writes, (stated("the next page's marker", answer["NextKeyMarker"]), answer.get("NextUploadIdMarker", ""))
+    marker = require_text("the next page's marker", answer["NextKeyMarker"])
+    return writes, (marker, answer.get("NextUploadIdMarker", ""))
 
 
 # XML 1.0 cannot contain some of these, even escaped, and a parser may change others. Send such keys in URLs.
@@ -351,4 +352,4 @@ def check_key(key: str) -> None:
     """
     checked_key(key)
     if "\0" in key or any(part in {".", ".."} for part in key.split("/")):
-        raise InvalidKeyError(f"the key {key!r} has a component . or .., or a NUL: S3 cannot be asked for it reliably")
+        raise InvalidKeyError(f"the key {key!r} has a component . or .., or a NUL: S3 cannot address it reliably")

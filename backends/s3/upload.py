@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import crc32c
 
-from tieredstore.backends.cloud.answers import stated, stated_size
+from tieredstore.backends.cloud.answers import require_size, require_text
 from tieredstore.backends.cloud.errors import MalformedAnswerError, PartsGoneError
 from tieredstore.backends.cloud.parts import Part, PartCutter, send_parts
 from tieredstore.backends.cloud.upload import WRITE_MARK, Condition, HeldUpload, Stored
@@ -79,7 +79,7 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
 
         def send(client: S3Client) -> Stored:
             answer = client.put_object(**self._target(), **extra, Body=sendable(data, self.what))
-            etag = stated("the etag", answer["ETag"])
+            etag = require_text("the etag", answer["ETag"])
             checksum: str | None = answer.get("ChecksumCRC32C")
             # Our checksum or the bytes' MD5 proves that the server has the bytes. Other etags, as of encrypted objects,
             # prove nothing.
@@ -113,10 +113,10 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
         parts = [_part_entry(number, text) for number, text in enumerate(prepared.parts, start=1)]
         self._complete(prepared.place, parts, prepared.size, is_publication=True)
 
-    def stored(self, client: S3Client) -> Stored:
+    def look_up(self, client: S3Client) -> Stored:
         """Read the object's facts by a HEAD."""
         metadata = client.head_object(**self._target())
-        size = stated_size(metadata["ContentLength"])
+        size = require_size(metadata["ContentLength"])
         return Stored(metadata["ETag"], size, mark=metadata["Metadata"].get(WRITE_MARK))
 
     def take_back(self, client: S3Client, stored: Stored) -> None:
@@ -135,7 +135,7 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
 
         def begin(client: S3Client) -> None:
             answer = client.create_multipart_upload(**self._target(), **self._about_object(), **checksum)
-            begun.append(stated("the upload's id", answer["UploadId"]))
+            begun.append(require_text("the upload's id", answer["UploadId"]))
 
         try:
             self.step(begin)
@@ -154,7 +154,7 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
         def send(client: S3Client) -> str:
             body = sendable(part.data, what)
             answer = client.upload_part(**self._target(), **checksum, UploadId=upload_id, PartNumber=number, Body=body)
-            return stated("the etag", answer["ETag"])
+            return require_text("the etag", answer["ETag"])
 
         return {"PartNumber": number, "ETag": self.step(send, what), **checksum}, len(part.data)
 
@@ -168,7 +168,7 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
             answer = client.complete_multipart_upload(
                 **self._target(), **_headers(self.condition), UploadId=upload_id, MultipartUpload=listed
             )
-            etag = stated("the etag", answer["ETag"])
+            etag = require_text("the etag", answer["ETag"])
             if not content.is_in(size, etag):
                 raise MalformedAnswerError(f"{self.what}: the store answered with an etag of {etag!r:.80}")
             return Stored(etag)

@@ -24,7 +24,7 @@ def _of_environment(parts: SplitResult, of_file: Properties) -> dict[str, str]:
     region = of_file.get("storage.s3.region") or os.environ.get("AWS_REGION") or _region_of_profile(parts.scheme)
     if region is None:
         raise ConfigError(
-            f"nothing says the region of s3://{parts.netloc}: set storage.s3.region in a settings file, "
+            f"no region is given for s3://{parts.netloc}: set storage.s3.region in a settings file, "
             "AWS_REGION, or the region of the AWS profile"
         )
     endpoint = of_file.get("storage.s3.endpoint.url")

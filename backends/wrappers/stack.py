@@ -51,7 +51,7 @@ class TokenBucket:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if bytes_per_s < 1:
-            raise ConfigError(f"a rate limit of {bytes_per_s} bytes per second lets nothing pass; 1 is the least")
+            raise ConfigError(f"a rate limit of {bytes_per_s} bytes per second lets nothing pass; the minimum is 1")
         self.bytes_per_s = bytes_per_s
         self._monotonic = monotonic
         self._sleep = sleep

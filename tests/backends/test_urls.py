@@ -225,7 +225,7 @@ def test_what_names_no_store_is_refused(url: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_store_in_memory_is_refused_with_the_reason() -> None:
-    assert "ends with the process" in refusal("memory://x")
+    assert "ends with its process" in refusal("memory://x")
 
 
 @given(

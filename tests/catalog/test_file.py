@@ -64,7 +64,7 @@ def row_of(segment: MadeSegment, etag: str | None = "e1") -> SegmentRow:
 
 
 def encoded(*segments: MadeSegment, origin: Origin = ORIGIN) -> bytes:
-    return StoredRows().merged([row_of(segment) for segment in segments], set(), origin)
+    return StoredRows().merge([row_of(segment) for segment in segments], set(), origin)
 
 
 @pytest.mark.parametrize("count", [0, 1, 10_000])
@@ -196,7 +196,7 @@ def test_rows_come_back_as_they_were(count: int, data: st.DataObject) -> None:
         )
         for segment in run_of(count, EVENTS)
     ]
-    stored = decode_rows(StoredRows().merged(reversed(rows), set(), ORIGIN), ORIGIN)
+    stored = decode_rows(StoredRows().merge(reversed(rows), set(), ORIGIN), ORIGIN)
     assert stored is not None
     assert len(stored) == count
     wanted = sorted(data.draw(st.sets(st.integers(0, count + 3))))
@@ -329,4 +329,4 @@ def test_a_store_that_refuses_the_file_does_not_cost_the_catalog(caplog: pytest.
     with manager_of(store) as manager:
         catalog = load_catalog(manager, file=CatalogFile.beside(store, ""))
     assert catalog.partitions("events") == (0,)
-    assert "could not be brought up to date: this is read-only" in caplog.text
+    assert "could not be updated: this is read-only" in caplog.text

@@ -95,9 +95,7 @@ def test_a_segment_counts_only_if_its_three_objects_are_there(
     assert [(problem.kind, problem.start_offset) for problem in catalog.problems] == [
         (ProblemKind.INCOMPLETE, 10 * i) for i in (1, 2, 3)
     ]
-    assert [problem.detail for problem in catalog.problems_of(EVENTS)] == [
-        f"it has no .{suffix.value}" for suffix in Suffix
-    ]
+    assert [problem.detail for problem in catalog.problems] == [f"it has no .{suffix.value}" for suffix in Suffix]
     assert "of events-0" in str(catalog.problems[0])
 
 
@@ -191,7 +189,7 @@ def test_one_partitions_damaged_index_leaves_the_others_readable(
     store.put(ruler.key(Suffix.INDEXES), b"0\n1\n9 9\n"[: len(ruler.index)].ljust(len(ruler.index), b"\n"))
     catalog = load_catalog(manager)
     assert extents(catalog, partition=1) == [(0, 10)]
-    with pytest.raises(CorruptDataError, match=r"which segments make up events-0 .* cannot be told"):
+    with pytest.raises(CorruptDataError, match=r"the segments of the log of events-0 .* cannot be determined"):
         catalog.lineage("events", 0)
     assert catalog.partitions("events") == (0, 1)
     store.put(ruler.key(Suffix.INDEXES), b"")

@@ -78,7 +78,7 @@ def test_a_large_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "segment.log"
     with path.open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(ConfigError, match="no settings file"):
+    with pytest.raises(ConfigError, match="not a settings file"):
         load_settings(path)
 
 

@@ -73,7 +73,7 @@ message = Message(topic="t", partition=0, offset=1, value=b"v", headers=[("h", b
 records = MessageColumns(COLUMNS).build([message])
 columns = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 rows = RowShape(columns).convert(records, "t", 0)
-catalog_file.StoredRows(()).merged([], {"gone"}, catalog_file.Origin("store", "prefix"))
+catalog_file.StoredRows(()).merge([], {"gone"}, catalog_file.Origin("store", "prefix"))
 print(rows.num_rows, "pandas" in sys.modules)
 """)
     assert printed == "1 False\n"

@@ -137,7 +137,7 @@ def test_a_class_that_is_none_is_refused(folder: Path, name: str) -> None:
     ("names", "sentence"),
     [
         ({"endpoint.rules": "pii"}, "endpoint.rules.pii.topics is missing"),
-        ({"endpoint.rules": "pii", "endpoint.rules.pii.topics": "("}, "no regular expression"),
+        ({"endpoint.rules": "pii", "endpoint.rules.pii.topics": "("}, "not a regular expression"),
         ({"endpoint.rules": "pii", "endpoint.rules.pii.topics": "a"}, "endpoint.rules.pii.url is missing"),
         ({"endpoint.rules.pii.topics": "a"}, "endpoint.rules does not list"),
         ({"endpoint.rules": "a b"}, "endpoint.rules is"),
@@ -145,7 +145,7 @@ def test_a_class_that_is_none_is_refused(folder: Path, name: str) -> None:
         ({"endpoint.prefix.entropy.bits": "17"}, "0..16"),
         ({"endpoint.layout": "pinterest"}, "endpoint.cluster is missing"),
         ({"uploader.layout": "pinterest"}, "endpoint.cluster is missing"),
-        ({"uploader.layout": "pinterest", "endpoint.layout": "plugin", "endpoint.cluster": "c"}, "another one"),
+        ({"uploader.layout": "pinterest", "endpoint.layout": "plugin", "endpoint.cluster": "c"}, "differs from endpoint.layout"),
         ({"endpoint.layuot": "plugin"}, "the nearest is endpoint.layout"),
     ],
 )

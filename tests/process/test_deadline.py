@@ -76,12 +76,12 @@ def test_what_is_sent_again_is_no_progress() -> None:
     with stall.under_way() as deadline:
         assert deadline.part is not None
         for position, left_s in ((100, 10), (0, 4), (100, -2), (101, 10)):
-            deadline.part.reached(position)
+            deadline.part.report(position)
             assert deadline.remaining_s() == left_s
             clock.now += 6
     with stall.under_way() as deadline:
         assert deadline.part is not None
-        deadline.part.reached(1)
+        deadline.part.report(1)
         assert deadline.remaining_s() == 10
 
 

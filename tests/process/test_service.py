@@ -347,5 +347,5 @@ def test_a_port_that_is_taken_is_one_sentence_and_2() -> None:
         with running(f"sys.exit(Service('tester', {{'loop': loop}}, listen=('127.0.0.1', {port})).run())") as run:
             assert run.code() == 2
             (line,) = run.lines
-            assert line.startswith(f"tester: start: nothing can listen on 127.0.0.1:{port} for /metrics and /readyz: ")
+            assert line.startswith(f"tester: start: cannot listen on 127.0.0.1:{port} for /metrics and /readyz: ")
             assert line.endswith("Address already in use; choose another address or port")

@@ -103,4 +103,4 @@ def test_what_a_keyboard_interrupt_cannot_wait_for_is_named(copy: Copy, caplog: 
         calls.run_writing("a segment", copy.write)
     copy.may_end.set()
     (message,) = caplog.messages
-    assert message.startswith("a segment: the copy was interrupted, and what it wrote is not taken back yet; ")
+    assert message.startswith("a segment: the copy was interrupted before its rollback ended; ")

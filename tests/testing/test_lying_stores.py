@@ -17,7 +17,7 @@ from tests.support.faulty_server.ways import QUICK_WAYS, WAYS
 from tests.support.stores.faulty_stores import SERVICES, store_on
 from tests.support.stores.store_verbs import KEYS, SMALL, Verb, remember_etag, verbs_of
 from tieredstore.backends.base import ObjectStore, admin_of
-from tieredstore.backends.cloud.answers import stated_date
+from tieredstore.backends.cloud.answers import parse_date
 from tieredstore.errors import TieredStoreError
 
 pytestmark = pytest.mark.slow
@@ -92,9 +92,9 @@ def test_the_time_is_that_of_a_listing_s_answer(place: Place, way: Way) -> None:
 @pytest.mark.parametrize("date", ["", "yesterday", "Sun, 22 Nov 2026 07:48:01", 7, "Sun, 99 Nov 2026 07:48:01 GMT"])
 def test_a_date_that_is_none_is_no_time(date: object) -> None:
     with pytest.raises(ValueError, match=r"(?i)date|day|text|zone"):
-        stated_date(date)
-    assert stated_date(None) is None
-    assert stated_date("Sun, 22 Nov 2026 07:48:01 GMT") == datetime(2026, 11, 22, 7, 48, 1, tzinfo=UTC)
+        parse_date(date)
+    assert parse_date(None) is None
+    assert parse_date("Sun, 22 Nov 2026 07:48:01 GMT") == datetime(2026, 11, 22, 7, 48, 1, tzinfo=UTC)
 
 
 def test_no_two_ways_have_one_name() -> None:

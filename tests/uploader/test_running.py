@@ -331,9 +331,9 @@ def test_what_does_not_go_together_is_refused(
     [
         ({"leadership": "auto"}, "there is no broker to ask"),
         ({"leadership": "no.such.Class"}, "or an importable class"),
-        ({"leadership": "pathlib.Path"}, "no subclass of Leadership"),
+        ({"leadership": "pathlib.Path"}, "not a subclass of Leadership"),
         ({"log_dirs": "absent"}, "does not exist or is not a directory"),
-        ({"topics_include": "("}, "no regular expression"),
+        ({"topics_include": "("}, "not a regular expression"),
         ({"concurrent_uploads": "0"}, "uploader.concurrent.uploads is '0'"),
     ],
 )

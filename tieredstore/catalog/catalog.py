@@ -144,17 +144,6 @@ class Catalog:
         logs = (held.lineage for _, held in sorted(self.segments.items()))
         return tuple(gap for log in logs if isinstance(log, Lineage) for gap in log.gaps)
 
-    def unreadable_partitions(self, topic: str, topic_id: Uuid | None = None) -> tuple[int, ...]:
-        """Return the partitions, sorted, whose segments are all unreadable."""
-        life = self.incarnation(topic, topic_id)
-        held = {problem.segment_id.topic_id_partition for problem in self.problems if problem.is_loss}
-        wanted = (where for where in held if (where.topic, where.topic_id) == (topic, life.topic_id))
-        return tuple(sorted({where.partition for where in wanted} - set(life.partitions)))
-
-    def problems_of(self, where: TopicIdPartition) -> tuple[Problem, ...]:
-        """Return the segments of a partition that do not count, with reasons."""
-        return tuple(problem for problem in self.problems if problem.segment_id.topic_id_partition == where)
-
     def _expect_readable(self, is_wanted: Callable[[TopicIdPartition], bool]) -> None:
         for problem in self.problems:
             if problem.is_loss and is_wanted(problem.segment_id.topic_id_partition):

@@ -73,7 +73,7 @@ class CatalogFile:
         """
         fresh = list(rows)
         for _ in range(_ATTEMPTS):
-            body = loaded.rows.merged(fresh, gone, origin)
+            body = loaded.rows.merge(fresh, gone, origin)
             try:
                 if loaded.etag is None:
                     self.store.put(self.key, body, if_absent=True)
@@ -173,7 +173,7 @@ class StoredRows:
         """Return a cursor, which finds rows in ascending order of paths."""
         return RowCursor(self._batches)
 
-    def merged(self, rows: Iterable[SegmentRow], gone: set[str], origin: Origin) -> bytes:
+    def merge(self, rows: Iterable[SegmentRow], gone: set[str], origin: Origin) -> bytes:
         """Return a new catalog file: these rows without ``gone``, updated by ``rows``."""
         pa, pc = _arrow(), importlib.import_module("pyarrow.compute")
         columns = _columns(rows)

@@ -50,7 +50,7 @@ class Superseded:
     stop: int
 
     def __str__(self) -> str:
-        return f"offsets {self.start} to {self.stop - 1} of {self.segment} are of a leader epoch that was left behind"
+        return f"offsets {self.start} to {self.stop - 1} of {self.segment} are of a superseded leader epoch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +153,6 @@ class Lineage:
         begun = self._upto(segment.end_offset + 1)
         return begun > 0 and self.spans[begun - 1].start == segment.end_offset + 1
 
-    def spans_since(self, timestamp_ms: int) -> Iterator[Span]:
-        """Yield the spans whose segments' greatest timestamps allow a record of ``timestamp_ms`` or later."""
-        return (span for span in self.spans if not 0 <= span.segment.max_timestamp_ms < timestamp_ms)
-
     def _upto(self, offset: int) -> int:
         """Return the number of spans that begin at ``offset`` or before."""
         return bisect_right(self.spans, offset, key=lambda span: span.start)
@@ -171,7 +167,7 @@ def check_segment(segment: RemoteLogSegmentMetadata) -> None:
         raise CorruptDataError(f"{segment} is said to end at offset {segment.end_offset}, before it begins")
     # The offset after the end must fit Java's long too.
     if segment.end_offset == MAX_OFFSET:
-        raise CorruptDataError(f"{segment} is said to end at offset {segment.end_offset}, behind which none can come")
+        raise CorruptDataError(f"{segment} is said to end at offset {segment.end_offset}, and no offset could follow")
     if (fault := _fault_of_epochs(segment)) is not None:
         raise CorruptDataError(f"{segment} {fault}")
 
@@ -281,7 +277,7 @@ def trace_lineage(
     kept = {segment: _keep(segment, reigns) for segment in segments}
     # The ruler lies wholly in its own epochs; an index that contradicts this cannot be its own.
     if kept.get(ruler) != [(ruler.start_offset, ruler.end_offset + 1)]:
-        raise IndexesCorruptError(f"the leader-epoch index of {ruler} does not hold the epochs that its metadata names")
+        raise IndexesCorruptError(f"the leader-epoch index of {ruler} lacks the epochs in its metadata")
     spans = tuple(_cover(kept))
     used = {span.segment for span in spans}
     return Lineage(

@@ -230,7 +230,7 @@ class SectionBytes:
         reached = self._walk_rest(decoder)
         behind = self._base_offset_behind()
         if (reached < low and is_whole) or reached > high or (behind is not None and not reached <= behind <= high):
-            following = "" if behind is None else f", and the one behind it begins at offset {behind}"
+            following = "" if behind is None else f", and the one after it begins at offset {behind}"
             raise IndexesCorruptError(
                 f"the offset index of {self._segment} leads to byte {self._stop} for offsets {low} to {high}, "
                 f"and the record batches before it end at offset {reached - 1}{following}"
@@ -265,13 +265,11 @@ class SectionBytes:
     def _check_zeros(self, reached: int) -> None:
         """Raise BatchCorruptError unless the zeros end a preallocated log, after all offsets of the segment."""
         if not self._ends_log:
-            raise BatchCorruptError(
-                f"{self._segment}: the log ends in zeros before byte {self._stop}, and goes on there"
-            )
+            raise BatchCorruptError(f"{self._segment}: the log has zeros before byte {self._stop}, where it continues")
         # Zeros before the claimed end are probably a lost disk page: a broker trims a log before closing it.
         if reached <= self._segment.end_offset:
             raise BatchCorruptError(
-                f"{self._segment}: the log ends in zeros behind offset {reached - 1}, and it has to reach offset "
+                f"{self._segment}: the log ends in zeros after offset {reached - 1}, but must reach offset "
                 f"{self._segment.end_offset}"
             )
 

@@ -156,7 +156,7 @@ class _Reader:
             raise CorruptDataError(f"a record of the metadata topic has the state {value}, which Kafka does not know")
         return kind(value)
 
-    def tagged(self) -> dict[int, bytes]:
+    def tagged_fields(self) -> dict[int, bytes]:
         """Return the tagged fields; raise CorruptDataError if their tags do not ascend."""
         fields: dict[int, bytes] = {}
         for _ in range(self.uvarint()):  # a count that is too large fails at the end of the bytes
@@ -197,7 +197,7 @@ def _segment(reader: _Reader) -> SegmentRecord:
         broker_id=broker_id,
         event_timestamp_ms=event_timestamp,
         segment_leader_epochs=tuple(sorted(epochs)),
-        txn_idx_empty=_txn_index_empty(reader.tagged()),
+        txn_idx_empty=_txn_index_empty(reader.tagged_fields()),
         custom_metadata=custom,
     )
     check_segment(metadata)
@@ -212,7 +212,7 @@ def _update(reader: _Reader) -> SegmentUpdate:
         reader.nullable_bytes(),
         reader.state(SegmentState),
     )
-    reader.tagged()
+    reader.tagged_fields()
     return update
 
 
@@ -223,7 +223,7 @@ def _partition_delete(reader: _Reader) -> PartitionDelete:
         reader.integer(8, at_least=-1),
         reader.state(PartitionDeleteState),
     )
-    reader.tagged()
+    reader.tagged_fields()
     return delete
 
 
@@ -232,20 +232,20 @@ _PARSERS: Final[dict[int, Callable[[_Reader], MetadataRecord]]] = {0: _segment, 
 
 def _segment_id(reader: _Reader) -> RemoteLogSegmentId:
     segment_id = RemoteLogSegmentId(_topic_id_partition(reader), reader.uuid())
-    reader.tagged()
+    reader.tagged_fields()
     return segment_id
 
 
 def _topic_id_partition(reader: _Reader) -> TopicIdPartition:
     topic, topic_id = reader.text(), reader.uuid()
     where = TopicIdPartition(topic_id, topic, reader.integer(4))
-    reader.tagged()
+    reader.tagged_fields()
     return where
 
 
 def _epoch(reader: _Reader) -> tuple[int, int]:
     entry = reader.integer(4), reader.integer(8)
-    reader.tagged()
+    reader.tagged_fields()
     return entry
 
 
@@ -284,7 +284,7 @@ class SegmentStates:
             # From now on the partition must not be read; its topic id never returns.
             self._segments.pop(record.partition, None)
 
-    def finished(self) -> Iterator[RemoteLogSegmentMetadata]:
+    def readable_segments(self) -> Iterator[RemoteLogSegmentMetadata]:
         """Yield the readable segments."""
         return (
             record.metadata

@@ -88,7 +88,7 @@ def catalog_of_metadata_topic(
         if value is not None:
             states.apply(value)
     with ThreadPool(readers, "tieredstore-catalog") as pool:
-        traced = trace_partitions(source, states.finished(), KnownProofs(), pool, at_once=_AHEAD * readers)
+        traced = trace_partitions(source, states.readable_segments(), KnownProofs(), pool, at_once=_AHEAD * readers)
     return catalog_of(traced, states.problems())
 
 
@@ -203,4 +203,4 @@ def _save(file: CatalogFile, loaded: LoadedRows, origin: Origin, survey: _Survey
     try:
         file.save(loaded, origin, survey.rows.values(), gone)
     except StoreError as error:
-        _logger.warning("the catalog file could not be brought up to date: %s", error)
+        _logger.warning("the catalog file could not be updated: %s", error)

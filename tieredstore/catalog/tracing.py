@@ -172,7 +172,7 @@ class _Tracing:
             asked.add(segment.remote_log_segment_id)
             earlier = own
             # The segment's metadata have its own epochs; its index also has earlier ones.
-            with self._untold(own[-1], segment):
+            with self._ignore_unreadable(own[-1], segment):
                 earlier = join_epochs(self._index(segment), own)
             history = join_epochs(earlier, history)
 
@@ -185,7 +185,7 @@ class _Tracing:
                 break
             asked.add(older.remote_log_segment_id)
             tries += 1
-            with self._untold(history[0], older):
+            with self._ignore_unreadable(history[0], older):
                 reaching = join_epochs(self._index(older), history)
                 if reaching[0][0] < history[0][0]:
                     tries = 0
@@ -194,12 +194,12 @@ class _Tracing:
 
     @staticmethod
     @contextlib.contextmanager
-    def _untold(entry: tuple[int, int], segment: RemoteLogSegmentMetadata) -> Generator[None]:
+    def _ignore_unreadable(entry: tuple[int, int], segment: RemoteLogSegmentMetadata) -> Generator[None]:
         """Log and ignore an unreadable index, because another segment's may have the same epochs."""
         try:
             yield
         except (CorruptDataError, UnknownKeyError, WrongKeyError, IndexNotRecordedError, SegmentNotFoundError) as error:
-            _logger.warning("which leaders came before %s cannot be told by %s: %s", entry, segment, error)
+            _logger.warning("the leader epochs before %s cannot be read from %s: %s", entry, segment, error)
 
     def _index(self, segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
         # An index never changes under its id, so the catalog file may keep it.
@@ -231,7 +231,7 @@ class _Tracing:
 
 def _explain(ruler: RemoteLogSegmentMetadata, error: TieredStoreError) -> TieredStoreError:
     """Return an error of the same class that adds the consequence for the partition."""
-    return type(error)(f"which segments make up {ruler.topic_id_partition} cannot be told: {error}")
+    return type(error)(f"the segments of the log of {ruler.topic_id_partition} cannot be determined: {error}")
 
 
 def find_overlapping(segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[RemoteLogSegmentMetadata]:
@@ -255,7 +255,7 @@ def prove_segment(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> R
     """
     last = last_batch(source, segment)
     if last is None or last.last_offset < segment.start_offset:
-        raise SegmentCorruptError(f"{segment} is said to end at offset {segment.end_offset}, and has no batch")
+        raise SegmentCorruptError(f"{segment} claims to end at offset {segment.end_offset}, but has no batch")
     ended = dataclasses.replace(segment, end_offset=last.last_offset)
     return dataclasses.replace(ended, segment_leader_epochs=_own_epochs(source, ended, last))
 

@@ -194,9 +194,9 @@ class Watermark:
             raise CorruptDataError(f"the watermark of {where} cannot be read: {reason:.200}") from error
         if document.topic_id not in {str(where.topic_id), str(made_id)} and where.topic_id != made_id:
             raise ConfigError(
-                f"topic {where.topic!r} was created again: its id on this broker is {where.topic_id}, and what is "
-                f"stored is of {document.topic_id}, under names that do not tell them apart. Nothing is shipped. Set "
-                "another key.prefix for the new topic, or remove the old one's objects, its watermark included"
+                f"topic {where.topic!r} was created again: its id on this broker is {where.topic_id}, but the stored "
+                f"objects are of {document.topic_id}, under the same names. Nothing is uploaded. Set another "
+                "key.prefix for the new topic, or remove the old topic's objects and its watermark"
             )
         return cls(
             where,

@@ -83,7 +83,7 @@ class EndpointRule(SettingsGroup):
     @model_validator(mode="after")
     def _leads_elsewhere(self) -> EndpointRule:
         if not self.topics:
-            raise broken_rule(f"{RULES}.{self.name}.topics", "is empty, so that the rule is of no topic")
+            raise broken_rule(f"{RULES}.{self.name}.topics", "is empty, so the rule matches no topic")
         if self.url is None and self.prefix is None:
             raise broken_rule(f"{RULES}.{self.name}.url", "is missing; a rule needs it, a prefix, or both")
         return self
@@ -141,7 +141,7 @@ class EndpointSettings(SettingsGroup):
     @model_validator(mode="after")
     def _fits_together(self) -> EndpointSettings:
         if self.layout and self.uploader_layout and self.layout != self.uploader_layout:
-            raise broken_rule(UPLOADER_LAYOUT, f"is another one than {LAYOUT}")
+            raise broken_rule(UPLOADER_LAYOUT, f"differs from {LAYOUT}")
         if self.rule_names and self.provider_class:
             raise broken_rule(RULES, "and endpoint.provider.class exclude each other")
         if self.cluster is None and self.entropy_bits:
@@ -159,7 +159,7 @@ def read_endpoint(reader: SettingsReader) -> EndpointSettings | None:
     for name in reader.values:
         rule = rule_of(name)
         if rule is not None and rule[0] not in settings.rule_names:
-            reader.note(name, f"is of a rule that {RULES} does not list")
+            reader.note(name, f"belongs to a rule that {RULES} does not list")
     rules = [_rule(reader, name) for name in settings.rule_names]
     if settings.is_default and not rules:
         return settings

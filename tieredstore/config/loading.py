@@ -78,11 +78,6 @@ def settings_from(properties: GivenProperties, *, base_dir: Path | None = None, 
     return settings
 
 
-def load_uploader_settings(path: Path | str) -> UploaderSettings:
-    """Return the settings ``uploader.*`` of a file, with or without the prefix of the store's settings."""
-    return uploader_settings_from(read_properties(path), base_dir=Path(path).absolute().parent, source=str(path))
-
-
 def uploader_settings_from(
     properties: GivenProperties, *, base_dir: Path | None = None, source: str = "settings"
 ) -> UploaderSettings:

@@ -20,5 +20,5 @@ def named_class(setting: str, name: str, base: type, otherwise: str) -> Any:
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{setting} is {name!r:.120}, {otherwise}: {error}") from error
     if not isinstance(own_class, type) or not issubclass(own_class, base):
-        raise ConfigError(f"{setting} is {name!r:.120}, which is no subclass of {base.__name__}")
+        raise ConfigError(f"{setting} is {name!r:.120}, which is not a subclass of {base.__name__}")
     return own_class

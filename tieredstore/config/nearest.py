@@ -64,10 +64,10 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
     similar = next(iter(difflib.get_close_matches(lowered, known, n=1)), None)
     if similar is not None and difflib.SequenceMatcher(None, similar, lowered).ratio() >= _A_SLIP:
         return similar
-    return _meant(lowered, known) or similar
+    return _find_by_words(lowered, known) or similar
 
 
-def _meant(name: str, known: Sequence[str]) -> str | None:
+def _find_by_words(name: str, known: Sequence[str]) -> str | None:
     """Return the known name that shares most words with ``name``; a word counts more the fewer names have it."""
     if len(name) > _MAX_COMPARED:
         return None
@@ -75,7 +75,7 @@ def _meant(name: str, known: Sequence[str]) -> str | None:
     words_of = {each: _words(each) for each in known}
     uses = Counter(word for each in words_of.values() for word in each)
     weights = {word: math.log(1 + len(words_of) / (1 + uses[word])) for word in (*uses, *words)}
-    nearness = {each: _shared(words, theirs, weights) for each, theirs in words_of.items()}
+    nearness = {each: _shared_weight(words, theirs, weights) for each, theirs in words_of.items()}
     nearest = max(known, key=lambda each: nearness[each], default=None)
     return nearest if nearest is not None and nearness[nearest] >= _MEANT else None
 
@@ -85,7 +85,7 @@ def _words(name: str) -> frozenset[str]:
     return frozenset(_MEANING.get(word, word) for word in words)
 
 
-def _shared(words: AbstractSet[str], others: AbstractSet[str], weights: Mapping[str, float]) -> float:
+def _shared_weight(words: AbstractSet[str], others: AbstractSet[str], weights: Mapping[str, float]) -> float:
     """Return the weight of the common words, as a share of the weight of all words (0 to 1)."""
     of_either = sum(weights[word] for word in words | others)
     return sum(weights[word] for word in words & others) / of_either if of_either else 0

@@ -69,14 +69,14 @@ def _prefix(text: str) -> str:
 def _milliseconds(text: str) -> str:
     seconds = text.strip()
     if not re.fullmatch(r"[0-9]{1,12}", seconds, re.ASCII):
-        raise ConfigError(f"a retention of {excerpt(text)!r} seconds is none: give a whole number, or leave it out")
+        raise ConfigError(f"a retention of {excerpt(text)!r} seconds is invalid: give a whole number, or leave it out")
     return f"{seconds}000"
 
 
 def _leadership(text: str) -> str:
     if text.strip().rpartition(".")[2] != _ZOOKEEPER:
         raise ConfigError(
-            f"{_UPLOADER}leadership.watcher.class is no class that can be used here: leave it out, and set "
+            f"{_UPLOADER}leadership.watcher.class is not a class that can be used here: leave it out, and set "
             "uploader.leadership"
         )
     return "zookeeper"
@@ -123,8 +123,8 @@ TABLE: Final = (
     _idle("offset.reset.policy", "likewise; `Consumer` takes it as `auto.offset.reset`"),
     _idle(
         _PROVIDER,
-        "a class of Java says where segments lie: write that beside it, as `storage.s3.bucket.name=BUCKET`, "
-        "`key.prefix=PREFIX/` and `endpoint.cluster=CLUSTER`, with `endpoint.rules` for topics that lie elsewhere "
+        "a Java class names the place of segments: set the place beside it, as `storage.s3.bucket.name=BUCKET`, "
+        "`key.prefix=PREFIX/` and `endpoint.cluster=CLUSTER`, with `endpoint.rules` for topics at other places "
         "(or `endpoint.provider.class=module.Class` of Python); without that it is refused",
     ),
 )

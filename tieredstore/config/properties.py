@@ -74,10 +74,10 @@ def join_lines(text: str) -> str:
 
 def texts_of(given: GivenProperties, source: str) -> dict[str, str]:
     """Return the properties as texts of a file; raise ConfigError, without the value, for one that no file can hold."""
-    return {_checked_name(name, source): _text_of(name, value, source) for name, value in given.items()}
+    return {_check_name(name, source): _text_of(name, value, source) for name, value in given.items()}
 
 
-def _checked_name(name: object, source: str) -> str:
+def _check_name(name: object, source: str) -> str:
     # Callers without a type checker may pass anything, and text may contain half of a surrogate pair.
     if not isinstance(name, str):
         raise ConfigError(f"{source}: a property's name must be a str, not {type(name).__name__}")
@@ -128,7 +128,7 @@ def _read(path: Path) -> bytes:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError(f"{path}: the settings file cannot be read: {reason}") from error
     if len(raw) > _MAX_FILE_BYTES:
-        raise ConfigError(f"{path} is over {_MAX_FILE_BYTES} bytes and therefore no settings file")
+        raise ConfigError(f"{path} is over {_MAX_FILE_BYTES} bytes, so it is not a settings file")
     return raw
 
 
@@ -163,7 +163,7 @@ def own_properties(mapping: Mapping[str, str], source: str) -> OwnProperties:
     declared = mapping.get(PREFIX_PROPERTY)
     prefix = DEFAULT_PREFIX if declared is None else plain(declared)
     if not prefix:
-        raise ConfigError(f"{source}: {PREFIX_PROPERTY} is empty, the broker's default is {DEFAULT_PREFIX}")
+        raise ConfigError(f"{source}: {PREFIX_PROPERTY} is empty; the broker's default is {DEFAULT_PREFIX}")
     # If the prefix is in use, the other names are the broker's own, of which its file has hundreds.
     ours = {k.removeprefix(prefix): v for k, v in mapping.items() if k.startswith(prefix) and k != PREFIX_PROPERTY}
     if ours:

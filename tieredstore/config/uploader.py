@@ -27,7 +27,7 @@ def _pattern(text: str) -> None:
     try:
         re.compile(text)
     except re.error as error:
-        raise ValueError(f"{text!r:.80} is no regular expression: {error}") from None
+        raise ValueError(f"{text!r:.80} is not a regular expression: {error}") from None
 
 
 def parse_topic_ms(text: str) -> tuple[str, int]:

@@ -56,9 +56,9 @@ def compiled(pattern: AnyStr) -> re.Pattern[AnyStr]:
             warnings.simplefilter("error", FutureWarning)
             return re.compile(pattern)
     except FutureWarning:
-        raise ValueError("has a class of characters within another, which Python does not know: write it out") from None
+        raise ValueError("nests character classes, which Python does not support: write them out") from None
     except re.error as error:
-        raise ValueError(f"is no regular expression: {error}") from None
+        raise ValueError(f"is not a regular expression: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

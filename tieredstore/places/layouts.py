@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from tieredstore.config import Settings
 
 
-def laid_out_places(store: ObjectStore, settings: Settings) -> ObjectStore:
+def lay_out_places(store: ObjectStore, settings: Settings) -> ObjectStore:
     """Wrap ``store`` in the settings' layout, and add their other places; closing the result closes all."""
-    own = Place(Endpoint(), _laid_out(store, settings.key_prefix, settings), settings.key_prefix)
+    own = Place(Endpoint(), _lay_out(store, settings.key_prefix, settings), settings.key_prefix)
     provider = provider_of(settings)
     places = [own]
     with contextlib.ExitStack() as opened:
@@ -39,7 +39,7 @@ def laid_out_places(store: ObjectStore, settings: Settings) -> ObjectStore:
 def _open_place(endpoint: Endpoint, store: ObjectStore, settings: Settings) -> Place:
     if endpoint.url is None and not endpoint.storage:
         prefix = settings.key_prefix if endpoint.prefix is None else endpoint.prefix
-        return Place(endpoint, _laid_out(store, prefix, settings), prefix, is_own_store=True)
+        return Place(endpoint, _lay_out(store, prefix, settings), prefix, is_own_store=True)
     texts = {name: text.get_secret_value() for name, text in settings.endpoint.texts} | dict(endpoint.storage)
     base_dir, source = settings.endpoint.base_dir, "endpoint.rules"
     if endpoint.url is None:
@@ -47,10 +47,10 @@ def _open_place(endpoint: Endpoint, store: ObjectStore, settings: Settings) -> P
     else:
         own = settings_with(endpoint.url, texts, base_dir=base_dir, source=source)
     prefix = own.key_prefix if endpoint.prefix is None else endpoint.prefix
-    return Place(endpoint, _laid_out(open_wrapped(own), prefix, settings), prefix)
+    return Place(endpoint, _lay_out(open_wrapped(own), prefix, settings), prefix)
 
 
-def _laid_out(store: ObjectStore, prefix: str, settings: Settings) -> ObjectStore:
+def _lay_out(store: ObjectStore, prefix: str, settings: Settings) -> ObjectStore:
     endpoint = settings.endpoint
     layout = Layout(endpoint.entropy_bits, endpoint.cluster, endpoint.is_raw)
     if layout.is_raw:

@@ -26,6 +26,6 @@ def place_store(store: ObjectStore, settings: Settings) -> ObjectStore:
     if settings.endpoint.is_default:
         return store
     # Most buckets have the plugin's layout, and do not need this import.
-    from tieredstore.places.layouts import laid_out_places  # noqa: PLC0415
+    from tieredstore.places.layouts import lay_out_places  # noqa: PLC0415
 
-    return laid_out_places(store, settings)
+    return lay_out_places(store, settings)

@@ -187,7 +187,7 @@ class MetadataKeeper:
                 continue
             added = {entry.base_offset for entry in wanted} - {entry.base_offset for entry in entries or ()}
             return added, etag is not None
-        raise StoreUnavailableError(f"{key!r} was changed by other writers {_TRIES} times during this change")
+        raise StoreUnavailableError(f"{key!r} was changed {_TRIES} times by other writers meanwhile; try again")
 
     def _read(self, key: str) -> tuple[tuple[NamedSegment, ...] | None, str | None]:
         """Return the entries, None if absent or damaged, and the object's etag, None if absent."""
@@ -198,6 +198,6 @@ class MetadataKeeper:
         except ObjectNotFoundError:
             return None, None
         if entries is None:
-            _logger.error("%s is damaged; it is made again of the segments that are stored", key)
+            _logger.error("%s is damaged; it is rebuilt from the stored segments", key)
             return None, etag
         return tuple(sorted(entries)), etag

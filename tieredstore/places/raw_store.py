@@ -149,7 +149,7 @@ class RawStore(LaidOutStore):
         for info in segment.objects(self.prefix, self._keys.cluster):
             if info.key.endswith(suffix):
                 return replace(info, key=key)
-        raise ObjectNotFoundError(f"{key!r}: of its files there are only {', '.join(segment.files) or 'none'}")
+        raise ObjectNotFoundError(f"{key!r}: of its files only these exist: {', '.join(segment.files) or 'none'}")
 
     def replace(self, key: str, body: Buffer, etag: str) -> str:
         """Replace a file; raise StoreError for a manifest or ``.indexes``, which this layout does not store."""

@@ -61,10 +61,10 @@ class Layout:
             version, layout, bits = document["version"], document["layout"], document["entropy_bits"]
             cluster = document["cluster"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CorruptDataError(f"{key} is damaged: it does not say how the keys here are made") from error
+            raise CorruptDataError(f"{key} is damaged: it does not describe the layout of keys") from error
         is_known = type(bits) is int and 0 <= bits <= 128 and (cluster is None or isinstance(cluster, str))
         if version != _VERSION or layout not in (PLUGIN, PINTEREST) or not is_known:
-            raise CorruptDataError(f"{key} says what this reader does not know: {excerpt(document)}")
+            raise CorruptDataError(f"{key} has a layout that this version does not know: {excerpt(document)}")
         return cls(bits, cluster, layout == PINTEREST)
 
 
@@ -89,7 +89,7 @@ def check_layout(store: ObjectStore, prefix: str, layout: Layout) -> bool:
         return False
     if recorded != layout:
         raise ConfigError(
-            f"what lies under {prefix!r} of {store.identity} was written with {recorded}; the settings say {layout}"
+            f"the objects under {prefix!r} of {store.identity} were written with {recorded}; the settings say {layout}"
         )
     return True
 
@@ -104,8 +104,8 @@ def record_layout(store: ObjectStore, prefix: str, layout: Layout) -> None:
     for info in store.list(prefix):
         if parse_key(prefix, info.key) is not None:
             raise ConfigError(
-                f"there are segments under {prefix!r} of {store.identity} whose keys are the plugin's own, and with "
-                f"{layout} nobody would find them: choose another key.prefix"
+                f"segments under {prefix!r} of {store.identity} have the plugin's own keys, and readers with {layout} "
+                "would not find them: choose another key.prefix"
             )
     try:
         store.put(layout_key(prefix), layout.to_bytes(), if_absent=True)
@@ -113,7 +113,7 @@ def record_layout(store: ObjectStore, prefix: str, layout: Layout) -> None:
         check_layout(store, prefix, layout)
 
 
-def laid_out(store: ObjectStore) -> ObjectStore:
+def _unwrap(store: ObjectStore) -> ObjectStore:
     """Remove the wrappers that do not affect the layout from ``store``."""
     while isinstance(inner := getattr(store, "inner", None), ObjectStore) and not hasattr(store, "layout"):
         store = inner
@@ -125,7 +125,7 @@ def other_layout(store: ObjectStore, prefix: str) -> Layout | None:
 
     It takes one request, or two if a layout is recorded.
     """
-    if hasattr(laid_out(store), "layout"):
+    if hasattr(_unwrap(store), "layout"):
         return None  # a store with a layout checks it before its first request
     try:
         # Most stores have no such object; and a HEAD has no body that a faulty store could corrupt.
@@ -144,8 +144,8 @@ def refuse_other_layout(store: ObjectStore, prefix: str) -> None:
     other = other_layout(store, prefix)
     if other is not None:
         raise ConfigError(
-            f"what lies under {prefix!r} of {store.identity} was written with {other}, which the settings do "
-            "not say: add these settings, or choose another key.prefix"
+            f"the objects under {prefix!r} of {store.identity} were written with {other}, which the settings lack: add "
+            "these settings, or choose another key.prefix"
         )
 
 
@@ -155,4 +155,4 @@ def layout_hint(store: ObjectStore, prefix: str) -> list[str]:
         other = other_layout(store, prefix)
     except TieredStoreError:
         return []
-    return [] if other is None else [f"what lies here was written with {other}, which the settings do not say"]
+    return [] if other is None else [f"the objects here were written with {other}, which the settings lack"]

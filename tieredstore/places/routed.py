@@ -186,7 +186,7 @@ class RoutedStore(DelegatingStore):
     def lifecycle(self) -> BucketLifecycle | str:
         """Return a sentence: each place has its own rules."""
         return (
-            f"endpoint.rules name {len(self.places)} places, each with lifecycle rules of its own: name one by --store"
+            f"endpoint.rules name {len(self.places)} places, each with its own lifecycle rules: choose one by --store"
         )
 
     def caller(self) -> str:
@@ -220,9 +220,7 @@ class RoutedStore(DelegatingStore):
         endpoint = self._provider.endpoint(topic)
         place = self._by_endpoint.get(endpoint)
         if place is None:
-            raise ConfigError(
-                f"the endpoint of topic {topic!r} is none of those that its provider lists: {endpoint.url}"
-            )
+            raise ConfigError(f"the endpoint of topic {topic!r} is not one that its provider lists: {endpoint.url}")
         return place
 
     def _within(self, place: Place, key: str) -> str:
@@ -252,6 +250,6 @@ class RoutedStore(DelegatingStore):
         if topic is not None and topic not in self._told:
             self._told.add(topic)
             _logger.warning(
-                "%s holds segments of topic %s, which lies elsewhere by the endpoint rules: they are not read",
+                "%s has segments of topic %s, which the endpoint rules place elsewhere: they are not read",
                 place.store.identity, topic,
             )  # fmt: skip

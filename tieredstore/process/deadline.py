@@ -112,7 +112,7 @@ class PartUnderWay:
     stall: Stall
     furthest: int = 0
 
-    def reached(self, position: int) -> None:
+    def report(self, position: int) -> None:
         """Report the bytes sent so far: progress, unless an earlier attempt has sent as many."""
         if position > self.furthest:
             self.furthest = position

@@ -66,8 +66,7 @@ class Endpoint:
         except OSError as error:
             reason = error.strerror or error
             raise ConfigError(
-                f"nothing can listen on {host}:{port} for /metrics and /readyz: {reason}; choose another address or "
-                "port"
+                f"cannot listen on {host}:{port} for /metrics and /readyz: {reason}; choose another address or port"
             ) from error
         self.host = host
         self.port: int = self._server.socket.getsockname()[1]

@@ -74,7 +74,7 @@ class Lifetime:
         finally:
             self._discard(token)
 
-    def begun(self, promise: _Promise[Any]) -> None:
+    def register(self, promise: _Promise[Any]) -> None:
         """Register ``promise``, so that it fails when the lifetime ends."""
         self._promises.add(promise)
         promise.add_done_callback(self._promises.discard)
@@ -135,7 +135,7 @@ class _Bound(Executor):
         """Submit work; raise AlreadyClosedError after the lifetime's end or the executor's shutdown."""
         self._life.check()
         promise: _Promise[_Result] = _Promise()
-        self._life.begun(promise)
+        self._life.register(promise)
         try:
             task = self._executor.submit(self._life.do, promise, lambda: fn(*args, **kwargs))
         except RuntimeError as error:  # raised by an executor after its shutdown

@@ -108,7 +108,7 @@ class _Crew:
             if self._is_dismissed:
                 raise RuntimeError("the threads were shut down")
             self._waiting.put(task)
-            if self._load.taken() <= len(self._threads) or len(self._threads) >= self._size:
+            if self._load.add() <= len(self._threads) or len(self._threads) >= self._size:
                 return
             name = f"{self._name}_{len(self._threads)}"
             # A daemon, because a thread that waits for a store must not keep the process from ending.
@@ -129,7 +129,7 @@ class _Crew:
             while True:
                 task = self._waiting.get_nowait()
                 if task is not None:
-                    self._load.done()
+                    self._load.remove()
                     if task[0].cancel():
                         task[0].set_running_or_notify_cancel()
         self._waiting.put(None)
@@ -156,13 +156,13 @@ class _Load:
         self._lock = threading.RLock()
         self._tasks = 0
 
-    def taken(self) -> int:
+    def add(self) -> int:
         """Count one more task; return the new number."""
         with self._lock:
             self._tasks += 1
             return self._tasks
 
-    def done(self) -> None:
+    def remove(self) -> None:
         """Count one task less."""
         with self._lock:
             self._tasks -= 1
@@ -172,7 +172,7 @@ def _work(waiting: queue.SimpleQueue[_Task | None], load: _Load) -> None:
     while (task := waiting.get()) is not None:
         _run(*task)
         del task  # an idle thread must not keep memory
-        load.done()
+        load.remove()
     waiting.put(None)  # so that the next thread ends too
 
 

@@ -66,11 +66,11 @@ def _remove_abandoned(target: Path) -> None:
     pattern = re.compile(re.escape(_prefix(target)) + "[0-9a-f]{16}" + re.escape(_ENDING))
     with contextlib.suppress(OSError):  # the folder may be writable but not listable
         for path in target.parent.iterdir():
-            if pattern.fullmatch(path.name) and _removed_if_abandoned(path):
+            if pattern.fullmatch(path.name) and _remove_if_abandoned(path):
                 _logger.warning("removed %s, which a command that was killed had left", path)
 
 
-def _removed_if_abandoned(draft: Path) -> bool:
+def _remove_if_abandoned(draft: Path) -> bool:
     flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with contextlib.suppress(OSError), os.fdopen(os.open(draft, flags), "wb", buffering=0) as file:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -112,8 +112,8 @@ class ManagerCalls:
             # A cancelled call never begins, so there is nothing to roll back.
             if not ended.cancel() and not is_done(ended, wait_s):
                 _logger.warning(
-                    "%s: the copy was interrupted, and what it wrote is not taken back yet; what may stay of it "
-                    "delete_log_segment_data removes, and a lifecycle rule of the bucket the parts of an upload",
+                    "%s: the copy was interrupted before its rollback ended; delete_log_segment_data removes objects "
+                    "that remain, and a lifecycle rule of the bucket removes parts of an upload",
                     what,
                 )
             raise

@@ -26,16 +26,6 @@ class FetchStats:
     chunk_load_failures: int = 0
     wait_seconds: float = 0.0
 
-    @property
-    def fetched_per_asked(self) -> float:
-        """Stored bytes fetched per byte returned; below 1 if compression or a cache saves transfer."""
-        return self.bytes_fetched / self.bytes_asked if self.bytes_asked else 0.0
-
-    @property
-    def requests_per_gib(self) -> float:
-        """Ranged GETs per GiB returned."""
-        return self.requests / (self.bytes_asked / 2**30) if self.bytes_asked else 0.0
-
 
 class FetchCounters:
     """Adds up ``FetchStats``. Safe from several threads."""

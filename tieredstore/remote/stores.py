@@ -140,7 +140,7 @@ def target_settings(target: StoreLike, source: NamedStore | None) -> Settings:
     if text is None or _is_settings_file(text):
         return settings_of(target)
     if source is None:
-        raise ConfigError("the source was opened by settings that were read: give the target's settings too")
+        raise ConfigError("the source was opened with loaded settings: give the target's settings too")
     return source.at(text).load()
 
 

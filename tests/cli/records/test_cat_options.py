@@ -195,7 +195,7 @@ def test_grep_shows_records_whose_key_or_value_match(pattern: str) -> None:
         ("--group g -o x.csv", "leave -o FILE out"),
         ("-p 1-0", "it must be as 3, as 0,2 or as 4-7"),
         ("--follow --to 3", "--follow has no end"),
-        ("--grep (", "--grep '(' is no regular expression"),
+        ("--grep (", "--grep '(' is not a regular expression"),
         *((f"-n={wrong}", "") for wrong in ("0", "-1", "x", "1.5", "")),
     ],
 )

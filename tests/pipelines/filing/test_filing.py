@@ -286,7 +286,7 @@ def test_a_parser_of_ones_own_chooses_no_path_and_its_faults_are_bad_messages() 
         3: "its parser failed with UnicodeDecodeError",
         4: "its parser failed with ZeroDivisionError",
     }
-    with pytest.raises(ConfigError, match="is no subclass of Parser"):
+    with pytest.raises(ConfigError, match="is not a subclass of Parser"):
         parser(**{"secor.message.parser.class": "json:JSONDecoder"})
 
 

@@ -125,7 +125,7 @@ def too_large(size: int, chunk_size: int, mode: str, says: str) -> Refused:
             Refused(rf"seg\.{name} is missing", change=lack(name))
             for name in ("index", "timeindex", "snapshot", "txnindex", "log")
         ),
-        *(Refused("no reader is known to accept", 0, mode=mode, log=b"") for mode in ("enc", "zstd+enc")),
+        *(Refused("no known reader accepts", 0, mode=mode, log=b"") for mode in ("enc", "zstd+enc")),
         # The plugin could not read these to the end.
         too_large(MAX_INT32, 4 << 20, "none", r"512 chunks of 4194304 bytes pass 2\^31-1"),
         too_large(MAX_INT32 - (4 << 20) + 2, 4 << 20, "zstd+enc", r"512 chunks of 4194304 bytes pass 2\^31-1"),

@@ -201,7 +201,7 @@ def test_a_caller_that_gives_up_does_not_cancel_the_load(tmp_path: Path) -> None
         manager.copy_log_segment_data(metadata, write_segment(tmp_path, LOG[:50]))
         stream = manager.fetch_log_segment(metadata, 0)
         for _ in range(3):
-            with pytest.raises(StoreUnavailableError, match=r"did not come within 0\.05 s .*loading continues"):
+            with pytest.raises(StoreUnavailableError, match=r"was not loaded within 0\.05 s .*loading continues"):
                 stream.read()
         opened.set()
 

@@ -216,8 +216,6 @@ def test_statistics_say_what_reading_cost(tmp_path: Path) -> None:
     assert (stats.requests, stats.manifest_requests, stats.index_requests) == (4, 1, 0)
     assert stats.bytes_asked == len(LOG)
     assert stats.bytes_fetched == len(LOG) + 16 * 28
-    assert stats.fetched_per_asked == stats.bytes_fetched / len(LOG)
-    assert stats.requests_per_gib == 4 / (len(LOG) / 2**30)
     assert (stats.chunk_misses, stats.chunk_loads, stats.chunk_hits) == (16, 16, 0)
     assert stats.wait_seconds > 0
 

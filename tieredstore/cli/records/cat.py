@@ -159,7 +159,7 @@ def matching(pattern: str, types: ColumnTypes) -> Any:
     try:
         compute.match_substring_regex(pa.array([b""], pa.binary()), pattern)
     except (pa.ArrowInvalid, UnicodeEncodeError) as error:
-        raise ConfigError(f"--grep {excerpt(pattern)!r} is no regular expression: {error}") from error
+        raise ConfigError(f"--grep {excerpt(pattern)!r} is not a regular expression: {error}") from error
     key, value = (compute.match_substring_regex(_text_of(name, types), pattern) for name in ("key", "value"))
     return key | value
 

@@ -262,7 +262,7 @@ def _of_rules(store: ObjectStore, prefix: str) -> Iterator[Check]:
         yield Check(
             "rules",
             Verdict.SKIPPED,
-            "the store does not tell its lifecycle rules: see that none deletes segments",
+            "the store cannot list its lifecycle rules: check that none deletes segments",
         )
     elif rules:
         for rule in rules:

@@ -118,7 +118,7 @@ class _IndexCheck:
             try:
                 contents[kind] = cipher.open(unit) if unit else b""
             except CorruptDataError as error:
-                detail = f"the {kind.value} index does not decrypt: {error}"
+                detail = f"the {kind.value} index cannot be decrypted: {error}"
                 self._report(FindingKind.INDEXES_DAMAGED, detail, entry)
         return contents
 

@@ -41,7 +41,7 @@ class AttemptAge:
         if self._clock() - self._began_s > self._most_s:
             raise StoreUnavailableError(
                 f"the copy of {self._metadata} has taken longer than {self._most_s:g} s (upload.max.age.ms), so it is "
-                "not committed: a clean-up may take what it wrote; copy it again"
+                "not committed: a clean-up may delete its objects; copy it again"
             )
 
 
@@ -74,9 +74,7 @@ class Attempt:
         except RangeNotSatisfiableError:
             whole = False
         if not whole:
-            raise StoreError(
-                f"{shown} does not have the {size} bytes that were written; {self._metadata} is not committed"
-            )
+            raise StoreError(f"{shown} has not the expected {size} bytes; {self._metadata} is not committed")
 
     def put(self, suffix: Suffix, body: Body) -> None:
         """Write one object; raise SegmentAlreadyExistsError if its key is taken."""

@@ -133,11 +133,11 @@ class RawSegmentWriter:
             except PreconditionFailedError:
                 continue
             return
-        raise StoreUnavailableError(f"{key!r} was moved by other writers {_TRIES} times during this move")
+        raise StoreUnavailableError(f"{key!r} was moved {_TRIES} times by other writers meanwhile; try again")
 
     @staticmethod
     def _conflict(metadata: RemoteLogSegmentMetadata, ending: str) -> SegmentConflictError:
-        return SegmentConflictError(f"{metadata}: another .{ending} has its name, and is left unchanged")
+        return SegmentConflictError(f"{metadata}: another .{ending} with its name exists, and was left unchanged")
 
 
 def _offset_of(standing: bytes | None) -> int:
@@ -178,9 +178,7 @@ def _pieces(
         check()
         piece = file.read(min(_PIECE, left))
         if not piece:
-            raise InvalidSegmentError(
-                f"{metadata}: the log ends {left} bytes before its end: it shrank while it was copied"
-            )
+            raise InvalidSegmentError(f"{metadata}: the log ends {left} bytes early: it shrank while it was copied")
         yield piece
         left -= len(piece)
         if on_progress is not None:

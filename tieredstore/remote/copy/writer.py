@@ -190,7 +190,7 @@ class SegmentWriter:
             return
         if size == 0:
             raise InvalidSegmentError(
-                f"{metadata}: the log is empty, and no reader is known to accept an empty log that is encrypted; "
+                f"{metadata}: the log is empty, and no known reader accepts an empty encrypted log; "
                 "leave it out, or copy it with encryption.enabled=false"
             )
         if self._options.compression_level is None:

@@ -114,9 +114,7 @@ class BlobCache:
 
 def _blob_buffer(size: int) -> memoryview:
     if size > MAX_BLOB_SIZE:
-        raise CorruptDataError(
-            f"a cached value says that it has {size} bytes: more than {MAX_BLOB_SIZE} are never kept"
-        )
+        raise CorruptDataError(f"a cached value claims {size} bytes; at most {MAX_BLOB_SIZE} are kept")
     return memoryview(bytearray(size))
 
 

@@ -83,15 +83,15 @@ def read_value(file: io.FileIO, key: bytes, buffer_for: Callable[[int], memoryvi
         raise CorruptDataError("a cached value ends within its header")
     magic, own_key, length = _BOUND.unpack_from(header)
     if magic != _MAGIC or own_key != key:
-        raise CorruptDataError("a file of the cache does not hold the value of its name")
+        raise CorruptDataError("a cache file has another value than its name says")
     if os.fstat(file.fileno()).st_size != HEADER_SIZE + length:
-        raise CorruptDataError(f"a cached value does not have the {length} bytes that its header tells")
+        raise CorruptDataError(f"a cached value does not have the {length} bytes that its header states")
     buffer = buffer_for(length)
     if buffer is None:
         return None
     count, checksum = read_checked(file.fileno(), HEADER_SIZE, buffer, crc32c(header[: _BOUND.size]))
     if count != length or checksum.to_bytes(4, "big") != header[_BOUND.size :]:
-        raise CorruptDataError("a cached value does not have its checksum")
+        raise CorruptDataError("a cached value does not match its checksum")
     return buffer
 
 

@@ -78,7 +78,7 @@ class Destination:
         return self._range.start <= log_range.start and log_range.stop <= self._range.stop
 
     @contextmanager
-    def lent(self, log_range: ByteRange) -> Generator[memoryview]:
+    def lend(self, log_range: ByteRange) -> Generator[memoryview]:
         """Yield the part of the buffer for ``log_range``, to be filled in the block; raise AlreadyClosedError if
         taken back.
         """

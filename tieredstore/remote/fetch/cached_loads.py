@@ -50,7 +50,7 @@ class CachedLoads(Generic[Value]):
             return outcome(future, self._timeout_s)
         except OverdueError as error:
             waited = f"{self._timeout_s:g} s"
-            raise StoreUnavailableError(f"{self._what} did not come within {waited}; loading continues") from error
+            raise StoreUnavailableError(f"{self._what} was not loaded within {waited}; loading continues") from error
 
     def discard(self, key: str) -> None:
         """Remove a value."""

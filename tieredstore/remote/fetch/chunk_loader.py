@@ -60,7 +60,7 @@ class CachedRead:
         """Return the memory into which to decode the chunk."""
         chunk_range = self.segment.index.original_range(chunk)
         if self.destination is not None and self.is_direct(chunk):
-            return self.destination.lent(chunk_range)
+            return self.destination.lend(chunk_range)
         return nullcontext(self.buffers.cached.take(len(chunk_range)))
 
 
@@ -92,7 +92,7 @@ class CachedChunks:
                     originals[chunk] = original
 
         try:
-            helping = self._woken(wanted, take_all)
+            helping = self._wake_helpers(wanted, take_all)
             take_all()
             for help in helping:
                 # Cancel a helper that has not begun: no chunk is left for it.
@@ -102,7 +102,7 @@ class CachedChunks:
             waiting.clear()
         return originals
 
-    def _woken(self, wanted: CachedRead, work: Callable[[], None]) -> list[Future[None]]:
+    def _wake_helpers(self, wanted: CachedRead, work: Callable[[], None]) -> list[Future[None]]:
         """Let helper threads run ``work`` too."""
         helping: list[Future[None]] = []
         with suppress(AlreadyClosedError):  # the pool may be closed, as in a forked child: then the reader works alone

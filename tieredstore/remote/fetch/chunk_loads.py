@@ -66,7 +66,7 @@ class Job:
     def memory(self, run: range, pool: BufferPool, size: int) -> AbstractContextManager[memoryview]:
         """Return memory for ``size`` bytes of these chunks: in the reader's buffer if they fit, else from ``pool``."""
         if self.destination is not None and self.fits(run):
-            return self.destination.lent(self._original_range(run))
+            return self.destination.lend(self._original_range(run))
         return nullcontext(pool.take(size))
 
     def _original_range(self, run: range) -> ByteRange:
@@ -106,7 +106,7 @@ class Load:
             return outcome(decoded, None if until is None else max(0.0, until - monotonic()))
         except OverdueError as error:
             raise StoreUnavailableError(
-                f"chunk {number} did not come within {timeout_s:g} s (fetch.chunk.cache.get.timeout.ms); loading "
+                f"chunk {number} was not loaded within {timeout_s:g} s (fetch.chunk.cache.get.timeout.ms); loading "
                 "continues"
             ) from error
 

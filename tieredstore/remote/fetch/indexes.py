@@ -140,7 +140,7 @@ def _open_index(cipher: SegmentCipher | None, stored: bytes, entry: IndexEntry, 
     try:
         return cipher.open(unit)
     except CorruptDataError as error:
-        raise IndexesCorruptError(f"the {what} does not decrypt: {error}") from error
+        raise IndexesCorruptError(f"the {what} cannot be decrypted: {error}") from error
 
 
 def _split(plain: bytes, manifest: SegmentManifest) -> dict[IndexType, bytes] | None:
