@@ -21,6 +21,7 @@ from tieredstore.consumer.offset_queries import OffsetQueries
 from tieredstore.consumer.partition import Bucket, Failed, Partition
 from tieredstore.consumer.streams import StoredStreams
 from tieredstore.live import LiveCluster
+from tieredstore.live.properties import shared_properties
 from tieredstore.remote import RemoteStorageManager
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Parts:
             self.cluster: LiveCluster | None = None
             if settings.has_broker:
                 self.cluster = makers.cluster(
-                    settings.admin_properties(), isolation=settings.isolation, timeout_s=settings.timeout_s
+                    shared_properties(settings.client), isolation=settings.isolation, timeout_s=settings.timeout_s
                 )
                 opened.callback(self.cluster.close)
             live = LiveSide(client, settings.timeout_s, makers)

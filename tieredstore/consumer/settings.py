@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 from tieredstore.config.nearest import nearest_name
 from tieredstore.config.pinterest import of_consumer
 from tieredstore.errors import ConfigError, quoted
-from tieredstore.live.properties import member_configuration, shared_properties
+from tieredstore.live.properties import member_configuration
 from tieredstore.model import Isolation
 from tieredstore.remote.stores import StoreLike, settings_of
 
@@ -101,10 +101,6 @@ class ConsumerSettings:
         return {
             **client, "auto.offset.reset": "error", "enable.auto.commit": False, "enable.auto.offset.store": False,
         }  # fmt: skip
-
-    def admin_properties(self) -> dict[str, str]:
-        """Return the properties of the client that requests offsets and topics."""
-        return shared_properties(self.client)
 
 
 def parse_settings(properties: Mapping[str, Any], store: StoreLike = None) -> ConsumerSettings:

@@ -18,7 +18,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -248,7 +248,10 @@ class ZooKeeperGovernor(Governor):
             (own, [name for name, node in writing.items() if node.is_own_kind]),
             (theirs, [name for name, node in writing.items() if not node.is_own_kind]),
         ):
-            current = {topic: {name: node.since(topic) for name, node in _holders(writing, topic)} for topic in names}
+            current = {
+                topic: {name: node.since(topic) for name, node in writing.items() if topic in node.assigned}
+                for topic in names
+            }
             seats = [replace(writing[name].seat, name=name, capacity_mb=int(free[name])) for name in brokers]
             decided = self._strategy.assign([topics[name].load for name in names], seats, current, self._wall_ms())
             for topic, holders in decided.items():
@@ -256,10 +259,6 @@ class ZooKeeperGovernor(Governor):
                 for name in assigned[topic]:
                     free[name] -= topics[topic].load.input_mb / len(assigned[topic])
         return assigned
-
-
-def _holders(nodes: Nodes, topic: str) -> Iterable[tuple[str, BrokerNode]]:
-    return [(name, node) for name, node in nodes.items() if topic in node.assigned]
 
 
 def _document(known: KnownTopic) -> Mapping[str, object]:

@@ -5,7 +5,7 @@
     <own folder>/groups/<group>/<topic>/members/<member>        {"beat": n}
     <own folder>/groups/<group>/<topic>/partitions/<partition>  {"owner", "generation", "position"}
 
-Both change only by conditional replace. A member counts as dead when its beat has not changed for 15 s of the
+Objects change only by conditional replace. A member counts as dead when its beat has not changed for 15 s of the
 observer's clock. Taking its partition raises the generation, so that the old owner's next commit raises FencedError.
 """
 

@@ -196,7 +196,8 @@ class KafkaQueue(NotificationQueue):
         """Return the record's offset at or after ``floor``; None if it is not there yet."""
         stop, at = self.end(partition), floor
         while at < stop:
-            entries = self._tail.read(partition, at, lambda: stop, self._by(deadline))
+            by = Deadline.after(max(0.0, min(_CALL_S, deadline.remaining_s())))
+            entries = self._tail.read(partition, at, lambda: stop, by)
             for entry in entries:
                 if entry.raw == raw:
                     return entry.offset
@@ -204,9 +205,6 @@ class KafkaQueue(NotificationQueue):
                 break
             at = entries[-1].offset + 1
         return None
-
-    def _by(self, deadline: Deadline) -> Deadline:
-        return Deadline.after(max(0.0, min(_CALL_S, deadline.remaining_s())))
 
     def read(self, partition: int, offset: int) -> list[QueuedNotification]:
         """Return entries that the client has received; otherwise wait for entries before the log's end.

@@ -75,7 +75,7 @@ class GarbageCollection:
             queue = log.queue
             self._warn(queue)
             # List objects before walking the queue: an old listed object was notified before the walk, or never.
-            objects = list(self._objects())
+            objects = [info for info, _ in self.topics.objects(self.topic)]
             partitions = range(queue.partitions)
             pending = {_digest(key) for key in list_pending_keys(self.topics, self.topic)}
             for partition in partitions:
@@ -135,7 +135,7 @@ class GarbageCollection:
     def _list_freed(self, retired: Retired, start: int, kept: AbstractSet[bytes]) -> list[tuple[int, str]]:
         """Return a record's freed objects that nothing else refers to.
 
-        A run that was killed before freeing them may have recorded entries after the start.
+        Leave out entries at or after the start: a run that was killed before freeing them has recorded them.
         """
         path = self.topic.path
         return [
@@ -145,9 +145,6 @@ class GarbageCollection:
         ]
 
     # --- orphans ---
-
-    def _objects(self) -> Iterator[ObjectInfo]:
-        return (info for info, _ in self.topics.objects(self.topic))
 
     def _find_forgotten_ms(self, queue: NotificationQueue) -> int | None:
         """Return the time before which objects may have had notifications that the queue has dropped since."""
@@ -161,7 +158,7 @@ class GarbageCollection:
             firsts.append(entries[0].appended_ms if entries else self._now_ms)
             if start:
                 moments.append(firsts[-1])
-        # A recreated queue also begins at 0, without knowing earlier notifications.
+        # A recreated queue begins at 0 too, although earlier notifications may have existed.
         moments.append(min(firsts) - _DELIVERIES * self.topics.batches.delivery_timeout_ms)
         return max(moments)
 
@@ -231,7 +228,7 @@ def plan_gc(
 
 
 def _outcome_of(run: GarbageCollection, step: Step[Found]) -> outcomes.Outcome:
-    """Return an object's outcome; ``stored_size`` is set only for deletions, which free it."""
+    """Return an object's outcome. Only a deletion frees space, so only then ``stored_size`` is set."""
     found, code = step.item, step.outcome
     status: outcomes.Status = ("planned" if run.dry_run else "done") if code.is_change else "kept"
     is_deleted = code is Outcome.DELETED
