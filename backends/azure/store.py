@@ -303,7 +303,9 @@ def listing_date(client: AzureClient) -> str | None:
 
 
 def _check_document(response: PipelineResponse[Any, Any]) -> None:
-    """Raise MalformedAnswerError unless a success is a page of a listing: the SDK reads any XML as an empty page."""
+    """Raise MalformedAnswerError if a successful answer is no page of a listing: the SDK reads any XML as an empty
+    page.
+    """
     answer: Any = response.http_response
     body: bytes = answer.body()
     if answer.status_code >= 300 or breaks_off(body):

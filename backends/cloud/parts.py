@@ -175,7 +175,7 @@ class Pages:
         # Round up to whole huge pages: the system would back a partial one with small pages.
         whole = -(-size // _HUGE_PAGE) * _HUGE_PAGE
         mapped = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with contextlib.suppress(OSError):  # the kernel was built without huge pages
+        with contextlib.suppress(OSError):  # ignore a kernel without huge pages
             mapped.madvise(mmap.MADV_HUGEPAGE)
         return cls(memoryview(mapped)[:size], mapped)
 

@@ -219,7 +219,9 @@ class Upload(ABC, Generic[Client, Options]):
         *,
         can_take_back: bool,
     ) -> Stored | None:
-        """Return the object if this write made it, by its mark; if it has no mark, by ``is_content``, if given."""
+        """Return the object if this write made it, else None. Its mark decides; without a mark, ``is_content`` if
+        given.
+        """
         try:
             with understood(self.what), self.translated(self.what):
                 stored = self.look_up(client)

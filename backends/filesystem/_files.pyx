@@ -100,7 +100,9 @@ cdef void note(Names* names, const char* name, size_t size) noexcept nogil:
 
 
 cdef void note_files(int folder, Names* names) noexcept nogil:
-    """Collect all names in the folder; clear ``good`` if a name may not be a file's, or the folder cannot be read."""
+    """Collect all names in the folder; clear ``good`` if one may belong to anything but a plain file, or on an
+    error.
+    """
     cdef DIR* opened
     cdef dirent* entry
     cdef int descriptor = openat(folder, b".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)

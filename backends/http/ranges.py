@@ -41,7 +41,7 @@ def answered_size(what: str, start: int, stop: int | None, headers: Mapping[str,
 def _least_end(start: int, stop: int | None) -> int:
     """Return the smallest size an object must have for this range.
 
-    A range to the end needs one byte, except the whole of an empty object.
+    Without ``stop`` the range needs one byte from ``start`` on; from byte 0, an empty object is enough.
     """
     if stop is not None:
         return stop

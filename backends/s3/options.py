@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tieredstore.config.clouds import AwsCredentials
 
 MIN_PART_SIZE: Final = 5 << 20
-"""The smallest part that S3 accepts, except the last of an upload."""
+"""Minimum size of a part in S3; the last part of an upload may be smaller."""
 
 
 class ListingOrder(enum.Enum):

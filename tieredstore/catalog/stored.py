@@ -32,7 +32,7 @@ _MAX_BATCH: Final = 1 << 20
 """Maximum bytes of manifests read in one batch."""
 
 _FIRST_BATCH: Final = 32
-"""Segments in the first batches, if the store prefers larger ones."""
+"""Segments per batch at first, if the store prefers larger batches."""
 
 _AHEAD: Final = 4
 """Requests that callers allow per reader: one runs, the others are done or queued. One batch per reader is enough."""

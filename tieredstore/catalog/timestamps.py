@@ -140,7 +140,7 @@ def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: Batc
         try:
             record = next(_records_since(batches, timestamp_ms), None)
             headers = decoder.take_headers()
-            # The next batch proves the base offset of the record's batch.
+            # Read on to the next batch: its base offset confirms that of the record's batch, which has no checksum.
             while record is not None and not any(header.base_offset > record.offset for header in headers):
                 if next(batches, None) is None:
                     break

@@ -41,12 +41,12 @@ def core_groups() -> tuple[type[SettingsGroup], ...]:
 
 
 def is_core_name(name: str) -> bool:
-    """Return True if the core has the property; build only the groups that the name may belong to."""
+    """Return True if the core has a property of this name. Import only settings groups whose prefix matches."""
     return name in _NAMES_OF_ALL_STORES or any(reads(group, name) for group in _groups_of(name))
 
 
 def _groups_of(name: str) -> tuple[type[SettingsGroup], ...]:
-    """Return the groups of the name's prefix that only some settings need."""
+    """Return the settings groups for the name's prefix that are imported only if needed."""
     if name.startswith("storage."):
         from tieredstore.config.clouds import CLOUD_GROUPS  # noqa: PLC0415  see above
 
@@ -71,7 +71,7 @@ def known_names() -> frozenset[str]:
 
 
 def groups_named(names: Iterable[str]) -> list[type[SettingsGroup]]:
-    """Return the groups of wings that have one of these properties."""
+    """Return the settings groups of optional parts (wings) that have one of these properties."""
     others = [name for name in names if not is_core_name(name)]
     return [group for group in wing_groups() if any(reads(group, name) for name in others)] if others else []
 

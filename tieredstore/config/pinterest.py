@@ -46,7 +46,7 @@ class ForeignProperty:
         )
 
     def topic_of(self, name: str) -> str | None:
-        """Return the part of ``name`` in the place of TOPIC in this property's name; None without a match."""
+        """Return the topic in ``name``, at the position of TOPIC in this property's name; None without a match."""
         before, topic, behind = self.name.partition(_TOPIC)
         if not topic or not name.startswith(before) or not name.endswith(behind):
             return None
@@ -183,7 +183,7 @@ def of_consumer(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_idle_retention(properties: Properties) -> Properties:
-    """Drop the retention of segments if the interval switches its check off."""
+    """Drop the retention properties if the check interval is 0 or negative, which switches retention off."""
     if re.fullmatch(r"0+|-[0-9]+", properties.get(_GC_INTERVAL, "1").strip(), re.ASCII) is None:
         return properties
     return {name: text for name, text in properties.items() if not name.startswith(f"{_MANAGER}gc.")}

@@ -51,7 +51,7 @@ class LaidOutStore(MappedStore):
 
 
 class EntropyStore(LaidOutStore):
-    """Segment keys have bits of MD5(``cluster-topic-partition``) after the prefix; readers do not see them."""
+    """Adds bits of MD5(``cluster-topic-partition``) after the prefix of segment keys; readers see keys without them."""
 
     def __reduce__(self) -> tuple[Callable[..., EntropyStore], tuple[ObjectStore, str, Layout]]:
         return EntropyStore, (self.inner, self.prefix, self.layout)

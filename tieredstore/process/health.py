@@ -23,7 +23,7 @@ class Health:
     """
 
     def __init__(self, conditions: Mapping[str, str] | None = None, *, monotonic: Callable[[], float] = time.monotonic):
-        """Make conditions that fail at first, each with its reason, such as ``{"store": "not asked yet"}``."""
+        """Begin with failing ``conditions``, each with its reason, such as ``{"store": "not asked yet"}``."""
         self._monotonic = monotonic
         self._lock = ForkSafeLock()
         self._reasons: dict[str, str | None] = dict(conditions or {})

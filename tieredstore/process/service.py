@@ -38,7 +38,7 @@ Work = Callable[[Stop], None]
 
 
 class Service:
-    """Threads that work until a stop, with signals, draining and health of a process.
+    """Runs threads until a stop; handles the process's signals, draining and health.
 
     ``run`` is for a process of its own: it handles signals and returns the exit code. ``with Service(...):`` is for a
     part of a larger process: it leaves signals alone, and the end of the block stops and drains. An error of one thread

@@ -100,7 +100,7 @@ class _Crew:
         self._waiting: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
 
     def begin_again(self) -> None:
-        """Reset in a forked child: no threads yet; a dismissed crew stays dismissed."""
+        """Reset in a forked child, which has no threads yet. A pool that was shut down stays so."""
         self._begin()
 
     def take(self, task: _Task) -> None:
@@ -173,7 +173,7 @@ def _work(waiting: queue.SimpleQueue[_Task | None], load: _Load) -> None:
         _run(*task)
         del task  # an idle thread must not keep memory
         load.remove()
-    waiting.put(None)  # so that the next thread ends too
+    waiting.put(None)  # put the end mark back, so that the next thread ends too
 
 
 def _run(future: Future[Any], work: Callable[[], Any]) -> None:

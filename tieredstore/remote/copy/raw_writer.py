@@ -67,8 +67,8 @@ class RawSegmentWriter:
         return StoredSizes(log_size, sizes, 0)
 
     def reach(self, segment_id: RemoteLogSegmentId, base_offset: int, modified_ms: int | None = None) -> None:
-        """Move ``offset.wm`` at least to a stored segment, and update the metadata, as an earlier attempt may not
-        have.
+        """Move ``offset.wm`` at least to a stored segment, and update the metadata: an earlier attempt may have
+        stopped before.
         """
         folder = f"{self._layout.prefix}{main_path(segment_id, base_offset)}".rpartition("/")[0]
         self._move_watermark(f"{folder}/{WATERMARK}", base_offset)

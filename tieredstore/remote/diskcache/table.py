@@ -323,6 +323,8 @@ class _PayloadCache(Cache):
 
 def _is_passing(error: BaseException) -> bool:
     """Return True for an error that is transient, or the machine's, and does not come from the table's content."""
-    if isinstance(error, Timeout) and error.__context__ is not None:  # its context is why a transaction could not begin
+    if (
+        isinstance(error, Timeout) and error.__context__ is not None
+    ):  # the context of a Timeout is why the transaction could not begin
         error = error.__context__
     return isinstance(error, OSError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING

@@ -95,7 +95,7 @@ class Manifests:
         key = self.layout.key(metadata, Suffix.MANIFEST)
         opened = self._loads.get(key, lambda: self._load(key, metadata))
         if isinstance(opened.opened, UnknownKeyError | WrongKeyError):
-            # Do not cache a missing key: the data key may soon be wrapped by a pair that the ring has.
+            # Do not cache this failure: a key rotation may soon wrap the data key by a pair that the ring has.
             self._loads.discard(key)
         return opened
 
