@@ -59,14 +59,14 @@ def topics(
     *,
     output: Output,
 ) -> None:
-    """Show topics of batches, and groups of the named ones; create topics, or add read partitions.
+    """Show topics of batches, and for named topics their groups; create topics, or add read partitions.
 
     START and END are the least and the greatest offset of a topic's queue, over all partitions. For groups, POSITION is
     the next record as offset/message/record, and END the end of the partition's queue.
 
-    With --prices, show monthly costs of topics (requests, bytes and money) compared with Kafka with replicas across
-    zones. The queue gives the published bytes; the price file gives readers, and another throughput or retention. No
-    object is read.
+    With --prices, show monthly costs of topics (requests, bytes and money) beside those of Kafka with replicas across
+    zones. The queue gives the published bytes. The price file gives the number of readers, and may give another
+    throughput or retention. No object is read.
 
     Example: tieredstore pubsub topics orders --create --read-partitions 4 -c store.properties
     """
