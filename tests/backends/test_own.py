@@ -25,7 +25,7 @@ EXAMPLES = REPOSITORY / "examples"
 
 
 class TestSqliteObjectStore(ObjectStoreTests):
-    # A synced transaction for each write, on a shared disk.
+    # Each write is a synced transaction on a shared disk.
     largest_object = 16 << 20
     listed_objects = 250  # its pages are of 100
     race_rounds = 3

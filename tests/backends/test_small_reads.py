@@ -1,6 +1,4 @@
-"""``get_small``: a whole object up to a limit, and None for a larger one, whose body is not read; manifests are read
-so.
-"""
+"""``get_small`` returns an object up to a limit, and None for a larger one without reading it; manifests use it."""
 
 from __future__ import annotations
 
@@ -142,7 +140,7 @@ def test_of_a_gibibyte_only_what_the_network_had_under_way_comes(make: Callable[
     with endless() as (server, url):
         with closing(make(url)) as store:
             assert store.get_small("object", 16 << 20) is None
-        # One request, without waiting for the rest of its answer: the buffers of both sockets hold a few MiB.
+        # One request, whose answer is not read to its end: the buffers of both sockets hold a few MiB.
         assert server.requests == 1
     assert server.sent < 64 << 20
 

@@ -147,7 +147,7 @@ def test_partitions_side_by_side_keep_their_listings(bucket: Bucket) -> None:
 
 
 def test_what_was_not_asked_for_the_longest_is_forgotten_and_found_again() -> None:
-    bucket = Bucket(max_segments=12)  # two partitions of five segments and themselves
+    bucket = Bucket(max_segments=12)  # room for two partitions of five segments, each with one for itself
     first, second, third = (run_of(5, partition_of(partition=number)) for number in range(3))
     bucket.put(*first, *second, *third)
     for segments in (first, second, first, third):
@@ -259,7 +259,7 @@ def test_many_threads_share_a_partitions_one_listing(bucket: Bucket) -> None:
 
     def ask(segment: MadeSegment) -> None:
         start.wait()
-        # Ask for the partition's first segment first, so that no thread has to list again from an earlier key.
+        # Find the partition's first segment first, so that no thread must list again from an earlier key.
         first = MadeSegment(segment.where, 0, 9)
         answers.append(bucket.finds(first) and bucket.finds(segment))
 

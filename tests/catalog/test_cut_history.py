@@ -1,4 +1,4 @@
-"""Copies of a log whose checkpoint retention cuts: later ones name no earlier leaders, and those count nevertheless."""
+"""Copies of a log whose epoch checkpoint retention truncates: later copies lack earlier leaders, which still count."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_what_a_later_leader_wrote_over_stays_cut(disk: BrokerDisk, store: Count
 def test_a_leader_that_began_just_where_a_segment_does_hides_nothing_that_was_stored_before(
     disk: BrokerDisk, store: CountingStore
 ) -> None:
-    """No copy spans the cut, so none names both leaders."""
+    """No copy spans the cut, so no copy names both leaders."""
     disk.grow(2)
     disk.lead(3)
     disk.grow(1)
@@ -107,7 +107,7 @@ def test_a_leader_that_began_just_where_a_segment_does_hides_nothing_that_was_st
 
 
 def test_before_a_loss_over_which_leaders_changed_all_is_read(disk: BrokerDisk, store: CountingStore) -> None:
-    """A leader that reigned only within the lost part is unknown, and nothing else depends on it."""
+    """A leader whose records all lie in the lost part is unknown, but nothing else depends on it."""
     disk.grow(3)
     copy(disk, store)
     disk.lead(5)
@@ -142,7 +142,7 @@ def test_what_a_later_leader_wrote_over_stays_cut_though_a_third_began_at_a_cut(
 
 
 def test_copies_that_each_begin_with_a_cut_are_all_of_their_leader(disk: BrokerDisk, store: CountingStore) -> None:
-    """Also if the index that has the leader's start is unreadable."""
+    """This holds even if the index with the leader's start is unreadable."""
     disk.grow(3)
     copy(disk, store)
     disk.lead(7)
@@ -172,7 +172,8 @@ def test_where_none_reaches_over_the_cut_only_the_earliest_are_asked(disk: Broke
     store.reset()
     lineage_of(store)
     asked = {parse_key("", key) for operation in store.operations for key in operation.keys if key.endswith(".indexes")}
-    # The index of the ruler (150), of the earliest three of its leader (30, 40, 50), and of the last one before (20).
+    # Indexes are read of the ruler (150), of its leader's earliest three segments (30, 40, 50), and of the last before
+    # (20).
     assert sorted(key.start_offset for key in asked if key is not None) == [20, 30, 40, 50, 150]
 
 

@@ -75,7 +75,7 @@ def test_a_second_planning_is_one_listing_and_no_manifest(count: int, store: Cou
     assert store.requests["list"] == 1
     assert len(planner.manifests_read) == count
     assert planner.plan() == first
-    # The file itself is one more of each; without any segment none was written.
+    # The file costs one more head and get; without any segment it was never written.
     assert store.requests == ({"head": 1, "list": 1, "get": 1} if count else {"head": 1, "list": 1})
     assert planner.manifests_read == []
 

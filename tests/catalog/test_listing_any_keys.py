@@ -1,4 +1,4 @@
-"""Listings with keys of segments, damaged keys and foreign ones: each key that names a segment's object is found."""
+"""Listings of segment keys among damaged and foreign ones: every key of a segment's object is found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cost of listing a folder: looks at files, and folders opened, counted."""
+"""Cost of listing a folder, counted in examined files and opened folders."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> FilesystemObjectStore:
 
 
 def how_many(answer: object) -> int:
-    """Return how many of the requested items the answer has."""
+    """Return the number of requested items that the answer contains."""
     answers = cast("list[object]", answer) if isinstance(answer, list) else [answer]
     return sum(one is not None for one in answers)
 
@@ -83,7 +83,7 @@ def test_a_listing_looks_at_each_object_once_and_at_each_folder_a_few_times(
     assert sum(1 for _ in list_segments(store)) == SEGMENTS
     assert calls["stat"] == 3 * SEGMENTS
     assert calls["names_of_files"] == FOLDERS + 1
-    # Folders of folders are read again.
+    # Folders that contain folders are read twice.
     assert calls["scandir"] <= 2
     assert calls["open"] <= 6 * (FOLDERS + 1)
     assert calls["read"] == calls["preadv"] == 0

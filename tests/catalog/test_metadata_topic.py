@@ -87,7 +87,7 @@ def test_the_metadata_topic_gives_the_catalog_that_the_listing_gives(case: str) 
         ours, theirs = replayed.lineage(where.topic, where.partition), listed.lineage(where.topic, where.partition)
         for span, other in zip(ours.spans, theirs.spans, strict=True):
             assert (span.start, span.stop) == (other.start, other.stop)
-            # Kafka also reports the end of the copy and custom metadata; the manifest was written before.
+            # Kafka also records the end of the copy and custom metadata, which the manifest, written earlier, lacks.
             assert (
                 dataclasses.replace(
                     span.segment, event_timestamp_ms=other.segment.event_timestamp_ms, custom_metadata=None

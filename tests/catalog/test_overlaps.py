@@ -1,4 +1,4 @@
-"""Claims of manifests, compared with their segments before they cover or cut anything."""
+"""Manifests are compared with their segments before they cover or cut other segments."""
 
 from __future__ import annotations
 

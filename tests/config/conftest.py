@@ -1,4 +1,4 @@
-"""Each test gets the messages that a process logs only once."""
+"""Fixture: each test sees messages that a process logs only once."""
 
 from __future__ import annotations
 

@@ -261,5 +261,5 @@ def test_joined_lines_are_what_the_library_reads(text: str) -> None:
 def test_continued_lines_take_a_time_that_grows_with_their_number(tmp_path: Path) -> None:
     path = tmp_path / "long.properties"
     path.write_text("name=" + "x\\\n" * 300_000 + "end\n")
-    # Quadratic time would take hours.
+    # In quadratic time this would take hours.
     assert read_properties(path) == {"name": "x" * 300_000 + "end"}

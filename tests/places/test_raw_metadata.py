@@ -45,7 +45,7 @@ class PinterestsReader:
 
     @property
     def named(self) -> list[tuple[int, int]]:
-        """Return time and base offset, in the order of their index; without one, fall back to a listing."""
+        """Return times and base offsets from ``_metadata``, in its order; without it, from a listing."""
         document = json.loads(self._store.get(f"{self._folder}_metadata"))
         index = document["metadata"]["timeindex"]
         assert index["size"] == len(index["entries"])
@@ -53,7 +53,7 @@ class PinterestsReader:
         return sorted((entry["timestamp"], entry["baseOffset"]) for entry in index["entries"])
 
     def bases(self) -> list[int]:
-        """Return the base offsets it reads. Its authors forbid names without a segment."""
+        """Return the base offsets that the consumer reads. Its authors forbid entries without a segment."""
         named = [base for _, base in self.named]
         assert named == sorted(set(named)), "one segment comes before an earlier one, or twice"
         names = {info.key.removeprefix(self._folder) for info in self._store.list(self._folder)}
@@ -215,7 +215,7 @@ def test_killed_anywhere_while_segments_are_shipped(disk: BrokerDisk) -> None:
 
 
 def test_killed_anywhere_while_segments_are_removed(disk: BrokerDisk) -> None:
-    """By ``rm``: at no time is there a name without its log."""
+    """Segments are removed by ``rm``; at no time does an entry lack its log."""
     store = MemoryObjectStore()
     store_segments(store, disk, 0, 1, 2)
     for _, stopped, faulty in OperationSweep(lambda: _copy(store), lambda inner: remove(inner, 20)).fail(for_good=True):
@@ -298,7 +298,7 @@ def test_a_segment_that_is_stored_while_others_are_removed(disk: BrokerDisk, bef
 
 
 def test_the_object_is_replaced_by_its_etag_alone(disk: BrokerDisk) -> None:
-    """A store that refuses each try is reported, and nothing is deleted while its name remains."""
+    """If a store refuses every attempt, the error is reported, and no segment is deleted while its entry remains."""
     store = MemoryObjectStore()
     store_segments(store, disk, 0, 1)
 

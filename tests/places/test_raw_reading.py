@@ -171,7 +171,7 @@ def test_a_manifest_is_a_few_small_reads_and_a_partition_one_listing(tmp_path: P
     settings = raw_settings()
     with RemoteStorageManager(settings, store=place_store(counting, settings)) as manager:
         assert len(load_catalog(manager, topic="events").lineage("events", 0).spans) == 1
-    # The layout's record; the indexes' last entries; the log's first piece, which here includes its end.
+    # The requests are: the layout's record, the indexes' last entries, and the log's first piece with its end.
     assert [operation.name for operation in counting.operations].count("list") == 1
     assert [operation.name for operation in counting.operations].count("get") == 1 + 3
 
@@ -193,7 +193,7 @@ def test_an_open_transaction_is_undecided_where_its_segment_ends() -> None:
 
 
 def test_at_a_cut_within_a_segment_what_is_open_there_is_undecided(tmp_path: Path) -> None:
-    """Its end, and so the snapshot made of it, belong to an abandoned log."""
+    """The end of the segment, and so the snapshot made from it, belong to an abandoned log."""
     store, settings = MemoryObjectStore(), raw_settings()
     who = Producer(7, 0, 0, transactional=True)
     batches = [

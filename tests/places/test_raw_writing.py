@@ -111,7 +111,9 @@ def test_each_request_may_fail_and_all_is_stored_once(disk: BrokerDisk, moment: 
 def test_pinterests_watermark_is_moved_behind_each_log_whatever_was_killed_before(
     disk: BrokerDisk, is_forgotten: bool
 ) -> None:
-    """Also for the last segment, without a successor; and where ours was lost and is rebuilt from a listing."""
+    """This holds for the last segment, which has no successor, and after our watermark was lost and rebuilt from a
+    listing.
+    """
     was_behind = False
     for number, store, faulty in sweep_of(disk, slice(int(is_forgotten), None, 2)).fail(for_good=True):
         run_once(disk, faulty)
@@ -161,7 +163,7 @@ def test_the_watermark_only_grows_whoever_else_moves_it(disk: BrokerDisk) -> Non
     racing = ScriptedStore(store)
     racing.on("replace", "*offset.wm", lambda operation: store.put(operation.keys[0], b"%020d\n" % 5), times=1)
     with RemoteStorageManager(settings, store=place_store(racing, settings)) as manager:
-        # The later one before the earlier one, as other uploaders have done.
+        # Copy the later segment first, as other uploaders have done.
         manager.copy_log_segment_data(second.to_metadata(Uuid.random(), 1, 1), second.files)
         manager.copy_log_segment_data(first.to_metadata(Uuid.random(), 1, 1), first.files)
         assert store.get(f"{FOLDER}offset.wm") == b"%020d" % 10
@@ -203,7 +205,7 @@ def test_what_was_deleted_before_the_first_stored_segment_is_named_no_loss_and_w
     disk.grow()
     for ending in ("index", "timeindex", "log"):
         store.put(f"{FOLDER}{20:020d}.{ending}", first.get(f"{FOLDER}{20:020d}.{ending}"))
-    # 0 to 9 are lost; 10 to 19 are here.
+    # Offsets 0 to 9 are lost; 10 to 19 are on disk.
     for path in disk.files(0):
         path.unlink()
     disk.bases.pop(0)

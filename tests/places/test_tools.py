@@ -1,4 +1,4 @@
-"""The commands over several places, entropy bits and the raw layout: they cover all of it, or refuse it by name."""
+"""Commands over several places, entropy bits and the raw layout: they cover all objects, or refuse and say why."""
 
 from __future__ import annotations
 

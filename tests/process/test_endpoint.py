@@ -52,8 +52,7 @@ def answer(endpoint: Endpoint, request: bytes) -> bytes:
 
 
 def until_answered(endpoint: Endpoint) -> None:
-    """Wait until an answer: with a timeout of a second or refused connections, a busy machine may need several
-    tries."""
+    """Retry until an answer arrives: a busy machine may refuse connections or exceed a timeout of a second."""
     until = time.monotonic() + 60
     while True:
         with contextlib.suppress(ConnectionError):
@@ -144,7 +143,7 @@ def test_the_end_cuts_off_who_is_being_answered(health: Health) -> None:
     served = Endpoint("127.0.0.1", 0, health, request_s=600.0)
     with socket.create_connection((served.host, served.port), timeout=60) as client:
         client.sendall(b"GET /hea")
-        # Another connection was answered, so this one was accepted too.
+        # Another connection is answered, so this one has been accepted too.
         assert get(served, "/healthz")[0] == 200
         started = time.monotonic()
         served.close()

@@ -20,7 +20,7 @@ from tieredstore.process.thread_pool import ThreadPool
 
 
 class End:
-    """A substitute for the end of the process."""
+    """Replaces the function that ends the process."""
 
     def __init__(self) -> None:
         self.codes: list[int] = []
@@ -29,7 +29,7 @@ class End:
         self.codes.append(code)
 
     def is_asked(self) -> None:
-        """Wait for it."""
+        """Wait until the end of the process is requested."""
         assert wait_until(lambda: bool(self.codes))
 
 
@@ -78,7 +78,7 @@ def test_a_way_out_that_is_short_ends_nothing(monkeypatch: pytest.MonkeyPatch) -
     end, acts = End(), list[str]()
     with Interruption(end_process=end), pytest.raises(Interrupted), at_sudden_end(lambda: acts.append("act")):
         signal.raise_signal(signal.SIGINT)
-    # It will not be: the thread that would end the process has ended.
+    # The thread that would end the process has ended, so the process will not be ended.
     assert "tieredstore-signals" not in {thread.name for thread in threading.enumerate()}
     assert (end.codes, acts) == ([], [])
 

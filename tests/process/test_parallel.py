@@ -1,4 +1,4 @@
-"""Parallel work is bounded, ordered or first come first served, and stops at the first error."""
+"""Parallel work is bounded, in order or as it completes, and stops at the first error."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ ENDINGS: Final = {
         )
         for signum in (TERM, INT)
     },
-    # The first signal was handled once the other thread has drained: two pending ones would merge.
+    # When the other thread has drained, the first signal was handled. Two pending signals would merge.
     "a second signal ends it though a thread holds the log's lock": Ending(
         LOG_IS_STUCK.replace("DRAIN_S", "3600"), 143, (("working", 2, TERM), ("drained", 1, TERM))
     ),
@@ -259,7 +259,7 @@ def test_many_signals_at_any_moment_end_it_by_one_of_the_two_ways() -> None:
                 if run.process.poll() is None:
                     run.send(signum)
                 time.sleep(delay_s)
-            # Of two pending signals Python takes SIGINT first; after the service's end both have their old handlers.
+            # Of two pending signals Python takes SIGINT first. After the service's end both have their old handlers.
             assert run.code() in {0, 130, 143, -signal.SIGINT, -signal.SIGHUP}
 
 

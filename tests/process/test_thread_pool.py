@@ -9,7 +9,7 @@ from tieredstore.process.thread_pool import ThreadPool
 
 
 def test_a_pool_has_as_many_threads_as_work_at_once() -> None:
-    """However often callers submit work and return at once: one thread for each, and one that is just ending."""
+    """However often callers submit work, there is one thread per running task, plus one that is ending."""
     callers, names = 4, set[str]()
 
     def note() -> None:
@@ -29,7 +29,7 @@ def test_work_that_waits_for_other_work_has_a_thread_of_its_own_up_to_the_most()
     with ThreadPool(3, "calls") as pool:
         every_one = threading.Barrier(3)
         assert sorted(future.result(60) for future in [pool.submit(every_one.wait, 60) for _ in range(3)]) == [0, 1, 2]
-        # Dropped work no longer counts.
+        # Dropped tasks no longer count.
         go = threading.Event()
         waiting = [pool.submit(go.wait, 60) for _ in range(5)]
         assert [future.cancel() for future in waiting[3:]] == [True, True]

@@ -1,4 +1,4 @@
-"""A manager closed while in use, in every state: each use ends at once, with one error, and silently."""
+"""A manager closed in any state while in use: each use ends at once with the same error, and logs nothing."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_a_signals_handler_may_close_what_the_main_thread_reads(tmp_path: Path) 
 
 
 def test_a_signals_handler_may_close_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also while the main thread holds any lock: the signals arrive at random moments of its reads."""
+    """This holds even while the main thread has a lock: signals arrive at random moments of its reads."""
     settings = memory_settings(100, cache={"fetch.chunk.cache.class": "memory", "fetch.chunk.cache.size": "-1"})
     data = write_segment(tmp_path, LOG)
     before = signal.getsignal(signal.SIGALRM)
@@ -345,7 +345,7 @@ def test_a_thread_that_makes_its_calls_itself_is_told_at_the_next_one(tmp_path: 
 
 
 def test_closing_waits_a_moment_for_a_call_that_a_thread_makes_itself(tmp_path: Path) -> None:
-    """As for its own threads: a copy rolls back its writes."""
+    """As with the manager's own threads, this lets a copy roll back its writes."""
     inner, data = MemoryObjectStore(), write_segment(tmp_path, b"x" * 100)
     manager = RemoteStorageManager(memory_settings(), store=inner)
     with manager.on_this_thread(), pytest.raises(AlreadyClosedError):

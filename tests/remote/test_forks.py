@@ -120,7 +120,7 @@ def test_a_child_forked_between_two_chunks_goes_on_with_the_next_one(cache: str,
 
 
 def test_a_child_is_told_what_its_parent_alone_has(tmp_path: Path) -> None:
-    """Threads made by other code hang in a child; the store is not the slow part."""
+    """Threads of other code do not exist in a child, so waiting for them would hang; the store is not at fault."""
     run_fresh(
         """
         import os, signal, sys, warnings

@@ -1,4 +1,4 @@
-"""A copy whose caller is interrupted: started work is waited for, or named."""
+"""A copy whose caller is interrupted: running work is awaited, or named in the log."""
 
 from __future__ import annotations
 

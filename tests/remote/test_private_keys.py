@@ -1,4 +1,4 @@
-"""Sources of a private key in the settings: each way gives the same ring, each mistake one error message."""
+"""Sources of a private key in the settings: all give the same key ring, and each mistake its own message."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Another segment's objects under a segment's keys are never served, and neither are plain ones if encryption is
-required.
-"""
+"""Another segment's objects under a segment's keys are never served, nor plain objects if encryption is required."""
 
 from __future__ import annotations
 

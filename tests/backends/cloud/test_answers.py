@@ -1,4 +1,4 @@
-"""Conclusions from the answers of clouds, and their cost in requests."""
+"""What cloud stores conclude from answers, and the number of requests this takes."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_an_answer_whose_lengths_cannot_be_understood_leaves_no_connection_open(
     with FaultyServer(SERVICES[cloud]()) as server:
         server.service.objects.write("key", bytes(100), {})
         server.lie(way)
-        gc.disable()  # a collection would close them at some point
+        gc.disable()  # a garbage collection would close them at some point
         try:
             with closing(store_on(server)) as store, pytest.raises(StoreError) as caught:
                 store.get("key", 1, 50)

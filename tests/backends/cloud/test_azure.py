@@ -1,4 +1,4 @@
-"""Azure's store on its emulator: the contract, and Azure's peculiarities."""
+"""Azure's store on its emulator: the contract, and behaviour that only Azure has."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_blocks_of_a_failed_upload_are_never_an_object(
     with pytest.raises(ObjectNotFoundError):
         store.get("object")
     with ContainerClient.from_connection_string(azurite.connection_string, container) as client:
-        # The service itself drops the rest.
+        # Only the service can drop the other blocks.
         assert [blob.name for blob in client.list_blobs(include=["uncommittedblobs"])] == ["object"]
 
 

@@ -34,7 +34,7 @@ OBJECT = bytes(range(256)) * 4
 
 
 def _delete_many(store: ObjectStore) -> None:
-    # Twenty requests at Google, which share one deadline.
+    # At Google this is twenty requests, which share one deadline.
     store.delete(f"object-{number}" for number in range(20))
 
 
@@ -59,10 +59,10 @@ def dripping(request: pytest.FixtureRequest) -> Iterator[tuple[FaultyServer, Obj
     # Managers that earlier tests have not closed have their own threads.
     before = set(threading.enumerate())
     server = FaultyServer(SERVICES[cloud]())
-    # The timeouts of a single wait have their defaults.
+    # Timeouts of a single wait keep their defaults.
     with server, closing(store_on(server, timeout_s=TIMEOUT_S, connect_timeout_s=10, read_timeout_s=30)) as store:
         with suppress(TieredStoreError):
-            # Opening a client may take longer.
+            # Open the client first, because that may take longer.
             store.head("object")
         yield server, store
         # A thread that has finished its work may take a moment to end.
@@ -120,7 +120,7 @@ def test_no_verb_waits_longer_than_its_call_s_timeout(dripping: tuple[FaultyServ
     server, store = dripping
     server.forget()
     server.service.objects.write("object", OBJECT, {})
-    # Connections left open by earlier requests would stay open if each call timed out before it took one.
+    # Cut connections of earlier requests: a call that times out before it reuses one would leave it open.
     server.cut_all()
     assert wait_until(lambda: server.open_connections == 0)
     server.lie(way)
@@ -129,11 +129,11 @@ def test_no_verb_waits_longer_than_its_call_s_timeout(dripping: tuple[FaultyServ
         outcomes = list(pool.map(partial(_outcome, store), verbs))
     for verb, took_s, outcome in outcomes:
         assert type(outcome) is StoreUnavailableError, (verb, outcome)
-        # The stall of a listing or a deletion is as long as a call, and begins earlier by the time in between.
+        # The stall timeout of a listing or deletion equals a call's, but begins earlier, so it may end first.
         assert "within its deadline" in str(outcome) or f"no progress for {TIMEOUT_S:g} s" in str(outcome), outcome
         assert took_s < TIMEOUT_S + GRACE_S, verb
     if set(way.steps) == set(EVERY_STEP):
-        # None is kept open for other requests.
+        # No connection is kept open for other requests.
         assert wait_until(lambda: server.open_connections == 0)
 
 

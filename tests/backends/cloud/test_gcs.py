@@ -1,4 +1,4 @@
-"""Google's store on its emulator: the contract, and Google's peculiarities."""
+"""Google's store on its emulator: the contract, and behaviour that only Google has."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_large_write_that_the_server_refuses_at_its_end_is_a_conflict(
 
 
 def test_a_server_that_keeps_a_chunk_twice_is_found_out(proxy: FaultProxy, store: GcsObjectStore) -> None:
-    # The emulator does so; Google's service skips the bytes it has.
+    # The emulator stores the chunk twice; Google's service skips the bytes it has.
     proxy.plan(LoseAnswer(), method="PUT", path="upload_id=")
     with pytest.raises(StoreUnavailableError, match="damaged"):
         store.put("object", LARGE)
@@ -212,7 +212,7 @@ def test_throttling_that_looks_like_a_denial_is_tried_again(proxy: FaultProxy, s
 
 
 def test_uploads_stay_at_the_endpoint_that_was_set(proxy: FaultProxy, store: GcsObjectStore) -> None:
-    # By its configuration the server gives its own address for the session.
+    # This server's configuration makes it return its own address for the upload session.
     store.put("object", LARGE)
     assert wait_until(lambda: proxy.count("PUT", "upload_id=") == 4)
 

@@ -139,7 +139,7 @@ def test_a_file_that_changes_is_read_again(proxy: FaultProxy, bucket: str, tmp_p
         file.write_text('{"access_token": "the second"}')
         store.get("object")
         file.write_text("{")
-        # Neither the old credentials nor none: those in the file, or an error.
+        # The store uses the credentials in the file or raises an error, but never the old credentials or none.
         with pytest.raises(ConfigError, match=str(file)):
             store.get("object")
         file.unlink()

@@ -43,7 +43,7 @@ def test_versions_and_locks_of_s3_are_said(minio: S3Server) -> None:
         store.put("locked", b"kept")
         store.delete(["locked"])
         assert list(store.list()) == []
-    # Nothing was bypassed: the version still exists.
+    # The version still exists, so the lock was not bypassed.
     assert [version["Key"] for version in client.list_object_versions(Bucket=bucket)["Versions"]] == ["locked"]
 
 

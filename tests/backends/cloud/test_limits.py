@@ -24,7 +24,7 @@ from tieredstore.backends.base import ObjectStore, find_abandoned_writes
 from tieredstore.errors import StoreError, StoreUnavailableError
 
 FAR_TOO_LONG_S = 40.0
-"""Longer than a call with a short time limit takes on any machine, and shorter than one without a limit."""
+"""Longer than any call with a short time limit takes, shorter than a call without a limit."""
 
 
 class TestLimits(OnEveryCloud):

@@ -39,8 +39,8 @@ class TestLostAnswers(OnEveryCloud):
         body, mark = b"small" if size == "small" else cloud.large, "0123456789abcdef" * 2
         direct.put_once("object", body, mark)
         store.put_once("object", body, mark)
-        # A small object of another write is never taken for this one's, even with equal content. The tests' GCS server
-        # drops the marks of large ones.
+        # Another write's small object never counts as this write's, even with equal content. Large objects lose their
+        # marks on the tests' GCS server.
         another = body if size == "small" else b"another's"
         with pytest.raises(PreconditionFailedError):
             store.put_once("object", another, "fedcba9876543210" * 2)

@@ -1,4 +1,4 @@
-"""Options of the cloud stores, from settings and URLs, and rejected ones."""
+"""Options of the cloud stores from settings and URLs, valid and rejected."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def servers(request: pytest.FixtureRequest) -> Iterator[tuple[FaultyServer, Faul
 @pytest.mark.parametrize("verb", list(VERBS))
 def test_no_request_goes_elsewhere(servers: tuple[FaultyServer, FaultyServer, ObjectStore], verb: str) -> None:
     named, elsewhere, store = servers
-    # S3's client takes 301 and 302 for a bucket's region and derives the host itself; it cannot read 303.
+    # S3's client reads 301 and 302 as a bucket's region and derives the host itself; it does not support 303.
     for status in (307, 308) if named.service.cloud is Cloud.S3 else (301, 302, 303, 307, 308):
         named.forget()
         elsewhere.forget()

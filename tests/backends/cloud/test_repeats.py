@@ -1,4 +1,6 @@
-"""A request that reaches the store twice, for example resent by a proxy, is one write; no other's is taken for ours."""
+"""A request that reaches the store twice, for example resent by a proxy, is one write; no other write counts as
+ours.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +115,7 @@ class TestRepeats(OnEveryCloud):
             pytest.skip("its marks are in no header")
         proxy.hidden_headers.add(MARK_HEADERS[cloud.name])
         direct.put("object", b"small")
-        # The look after the first refusal fails: the second refusal is still not a lost answer.
+        # The HEAD after the first refusal fails. The second refusal still does not count as a lost answer.
         plan(proxy, cloud, Answer(503), "head")
         with pytest.raises(PreconditionFailedError):
             small(store, cloud)

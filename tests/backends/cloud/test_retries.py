@@ -91,7 +91,7 @@ class TestRetries(OnEveryCloud):
         self, cloud: Cloud, proxy: FaultProxy, store: ObjectStore, direct: ObjectStore, operation: Operation
     ) -> None:
         direct.put("object", b"first")
-        # Only once: another try would succeed.
+        # Fail only once: a further attempt would succeed.
         plan(proxy, cloud, Answer(403), operation[0])
         with pytest.raises(AccessDeniedError, match="403"):
             operation[1](store)

@@ -60,7 +60,7 @@ class TestSocks(OnEveryCloud):
                 assert store.get("object", 3) == cloud.large[3:]
                 assert [info.key for info in store.list()] == ["object"]
                 store.delete(["object"])
-        # Connections are kept: parts go in parallel except for Google's chunks, everything else in sequence.
+        # Connections are reused. Parts are sent in parallel, except Google's chunks; all other requests are sequential.
         assert len(socks.asked) <= (1 if cloud.name == "gcs" else 4)
         assert set(socks.asked) == {Asked(NAMES[cloud.name], 80, by_name=True, username=login[0])}
 

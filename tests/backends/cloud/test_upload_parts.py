@@ -134,7 +134,7 @@ def test_results_come_in_order_and_memory_is_bounded(parallelism: int) -> None:
             most = max(most, out)
             buffers.add(id(part.pages))
         if parallelism > 1 and part.number % 2 == 0 and not part.is_last:
-            # Each second part ends before its predecessor.
+            # Every second part ends before its predecessor.
             assert is_sent[part.number + 1].wait(60)
         is_sent[part.number].set()
         with lock:
@@ -175,7 +175,7 @@ def test_after_a_failed_part_no_other_is_begun_and_those_underway_are_waited_for
         if part.number == 3:
             failed.set()
             raise error("part 3")
-        # The parts after it are under way while it fails.
+        # The following parts are being sent while this one fails.
         assert part.number < 3 or failed.wait(60)
         ended.append(part.number)
 
@@ -219,7 +219,7 @@ def test_what_the_body_raises_is_raised_on_after_those_underway(error: type[Base
 
     with pytest.raises(error, match="body"), cut(body(), 1) as cutter:
         send_parts(cutter, send, 2)
-    # The second part may be the last one: it was never whole.
+    # The second part is incomplete, and could have been the last.
     assert ended == [0]
 
 

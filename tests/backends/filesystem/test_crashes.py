@@ -111,7 +111,8 @@ def test_a_full_disk_at_any_step_of_a_put_leaves_the_whole_object_or_none(
         failures += outcome is not None
         assert isinstance(outcome, StoreError | None)
         stayed = files_below(tmp_path)
-        # A failure after the object has got its name cannot roll back: the answer is lost, the object whole.
+        # If a call fails after the object has its name, the write cannot roll back: the answer is lost, but the object
+        # is whole.
         assert stayed in ([], ["a/b/object"])
         assert outcome is not None or stayed
         assert [store.get(key) for key in stayed] == [b"new data"] * len(stayed)

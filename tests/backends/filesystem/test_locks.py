@@ -1,4 +1,4 @@
-"""The lock of a folder: waits for it are bounded, and its holder never waits for a disk."""
+"""The lock of a folder: waiting for it has a deadline, and its holder never waits for a disk."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_whole_small_files_are_read_and_nothing_else(folder: Path) -> None:
         names = ["empty", "one", "most", "more", "folder", "link", "pipe", "absent"]
         assert read_files(descriptor, 0, names, 1 << 20) == [b"", b"o", b"m" * LONG, *[None] * 5]
         assert read_files(descriptor, 2, ["a/one", "b/empty", "./"], 0) == [None, b"", None]
-        # Files that exceed one visit's memory are left over.
+        # Files beyond one call's memory are left to the caller.
         answers = read_files(descriptor, 0, ["most"] * 20, 1 << 20)
         assert answers == [b"m" * LONG] * 16 + [None] * 4
         with pytest.raises(ValueError, match="1025 files"):
@@ -87,7 +87,7 @@ def test_a_name_is_what_the_system_takes_for_one(folder: Path) -> None:
                 look_at_files(descriptor, "", names)
         odd = ["", ".", "..", "one\0more", "x" * 256, "caf\u00e9", "caf\udce9", "folder/one", "./one", " one"]
         assert read_files(descriptor, 0, odd, 9) == [None] * len(odd)
-        # Names begin somewhere in their keys.
+        # A name's start must lie within its key.
         for start in (-1, 3, 4, 1 << 40):
             assert read_files(descriptor, start, ["one"], 9) == [None]
         modified_ms = (folder / "caf\u00e9").stat().st_mtime_ns // 1_000_000
@@ -168,7 +168,7 @@ def test_files_that_change_meanwhile_are_read_whole_or_not_at_all(tmp_path: Path
         visits += 1
     changing.join()
     files.check_settled()
-    # Each visit also opened entries that are not files; other threads may have opened a few of their own.
+    # Each call also opened entries that are not files, and must close them; other threads may have opened a few.
     assert len(list(Path("/dev/fd").iterdir())) < before + 50
 
 

@@ -128,7 +128,7 @@ class TestBetweenHereAndTheStore:
             assert_given_up(STORES[cloud]("http://store.invalid"))
 
     def test_a_socks_proxy_s_answer(self, cloud: str) -> None:
-        # Connected through a host whose name has 255 letters, each in time.
+        # The proxy reports a host name of 255 letters, and sends each letter in time.
         with closing(Trickle(b"\x05\x00\x05\x00\x00\x03\xff", b"x")) as proxy:
             assert_given_up(STORES[cloud]("http://store.invalid", SocksProxy("127.0.0.1", proxy.port)))
 

@@ -155,7 +155,7 @@ def test_ranges_are_asked_for_with_inclusive_ends(start: int, stop: int | None, 
     assert range_header(start, stop) == expected
 
 
-# As botocore gives headers
+# Headers in botocore's form
 
 
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 50))

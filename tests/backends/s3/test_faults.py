@@ -114,7 +114,7 @@ def test_a_multipart_upload_survives_each_lost_answer(faulty: Faulty, operation:
     faulty.store.put("object", large(), if_absent=if_absent)
     assert faulty.content("object") == LARGE
     if operation != "uploads":
-        # If an upload's first answer is lost, no client knows its id: it holds no parts.
+        # If the first answer of an upload is lost, no client knows its id, so it stays, without parts.
         assert faulty.uploads() == []
 
 

@@ -91,7 +91,7 @@ def test_no_checksum_header_goes_to_a_compatible_server(minio: S3Server, proxy: 
     assert not [
         name for seen in proxy.seen for name in seen.headers if name.lower().startswith(("x-amz-checksum", "x-amz-sdk"))
     ]
-    # Its signature covers the body instead.
+    # The signature covers the body instead.
     assert header(bodies(proxy)[0], "x-amz-content-sha256") == hashlib.sha256(b"data").hexdigest()
     # The bucket is in the path: a host of its name would not resolve to this server.
     assert all(seen.path.startswith(f"/{bucket}") for seen in proxy.seen)
@@ -312,7 +312,7 @@ def test_a_forked_child_does_not_use_its_parent_s_connections(minio: S3Server, p
         store.put("object", b"data")
         child = os.fork()
         if child == 0:
-            # In any case the child must not continue with the test run.
+            # The child must exit here, and never continue the test run.
             try:
                 os._exit(0 if store.get("object") == b"data" else 1)
             finally:

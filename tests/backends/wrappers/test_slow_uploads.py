@@ -1,4 +1,4 @@
-"""An upload may be slow, but must make progress: waits for the rate limit do not count as the store's."""
+"""An upload may be slow, but must not stall; time spent waiting for the rate limit does not count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A copy commits only whole segments, and only while a clean-up takes it for one under way."""
+"""A copy commits only whole segments, and only while it is younger than a clean-up's minimum age."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def test_an_attempt_that_took_too_long_leaves_nothing(
     with pytest.raises(StoreUnavailableError, match=r"longer than 100 s \(upload.max.age.ms\)"):
         copy(acting(counted, slow, wait), files, pool, clock)
     assert keys(inner) == []
-    # After the manifest too: a clean-up that looked for it before may be deleting the rest.
+    # The check comes after the manifest too: a clean-up that found no manifest before may be deleting the other
+    # objects.
     assert counted.requests["put"] == list(Suffix).index(slow) + 1
 
 

@@ -124,7 +124,7 @@ class DiskCacheMachine(RuleBasedStateMachine):
         change_table(self.path, statement)
 
     def reopen(self) -> None:
-        """Have a table: the use that finds it damaged removes it, and the next one creates a new one."""
+        """Let the table be replaced: the first use finds it damaged and removes it, the next creates a new one."""
         for _ in range(2):
             assert self.caches[0].stats.entries >= 0
 

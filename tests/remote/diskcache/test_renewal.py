@@ -1,4 +1,4 @@
-"""An unusable database never turns the cache off: a new one replaces it, once, whichever user finds out."""
+"""An unusable database never disables the cache: the first user that notices replaces it, once."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_database_that_cannot_be_used_is_made_anew(tmp_path: Path, damage: str
 
 
 def test_a_database_that_only_takes_no_writes_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Like one of another user, or without write permission: tests run as root, so SQLite must simulate it."""
+    """The file belongs to another user, or is not writable. Tests run as root, so SQLite simulates it."""
     database = filled(tmp_path)
     refused, honest = database.stat().st_ino, sqlite3.connect
 

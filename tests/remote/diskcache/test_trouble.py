@@ -161,7 +161,7 @@ def test_a_full_database_loses_the_entry_and_its_file(tmp_path: Path) -> None:
 
 def test_a_locked_database_costs_hits_nothing_and_puts_their_time_out(tmp_path: Path) -> None:
     names = [str(number) for number in range(70)]  # more than enough to have their uses written
-    # Two caches of one folder: the uses that the first one notes wait until the lock is free.
+    # Two caches share a folder; the uses that the first records wait until the lock is free.
     with opened(tmp_path, lock_timeout_s=60.0) as cache, opened(tmp_path, lock_timeout_s=0.2) as hasty:
         for name in names:
             cache.blobs.put(name, CHUNK)

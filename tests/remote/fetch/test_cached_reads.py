@@ -72,7 +72,7 @@ def warm(
 
 @pytest.fixture
 def _helped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pretend that these chunks are worth a thread, and that there are processors."""
+    """Pretend that there are more processors, and that decoding a chunk takes long enough for a thread."""
     monkeypatch.setattr(chunk_loader, "WORTH_A_THREAD", CHUNK)
     monkeypatch.setattr(chunk_loader, "MAX_HELPERS", HELPERS)
 

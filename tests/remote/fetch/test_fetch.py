@@ -1,4 +1,4 @@
-"""Fetch and delete: Kafka's ranges, absent against corrupt, and targets of custom metadata."""
+"""Fetch and delete: Kafka's ranges, absent and corrupt objects, and keys from custom metadata."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_a_reader_that_is_left_alone_has_all_of_it(tmp_path: Path) -> None:
     with readers.manager:
         for stream in readers.streams:
             stream.read(1)
-        # The first one was alone and took everything; the last one got the remainder.
+        # The first reader was alone and took the whole limit; the last got the remainder.
         before = readers.manager.fetch_stats.bytes_fetched
         readers.streams[-1].read(1)
         assert readers.manager.fetch_stats.bytes_fetched == before

@@ -1,4 +1,4 @@
-"""Cost of reading: requests, counted, and waiting, on a simulated clock."""
+"""Cost of reading: number of requests, and waiting time on a simulated clock."""
 
 from __future__ import annotations
 
