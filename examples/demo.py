@@ -1,12 +1,12 @@
 """Store segments written by a real Kafka broker, compressed and encrypted, and read them back byte for byte.
 
-Records are published into the same store, in batches, and queried in SQL. A pipeline files the messages of a topic by
-month. At the end Spark queries the topics directly in the store (examples/spark_demo.py).
+The demo also publishes records into the same store, in batches, and queries them in SQL. A pipeline files the messages
+of a topic by month. At the end Spark queries the topics directly in the store (examples/spark_demo.py).
 
 python examples/demo.py [--store filesystem|s3] [FOLDER]
 
-All output is in FOLDER, which must be new (default: demo-out, replaced by each run). This includes the objects, except
-with a local S3 server, which is started for them.
+All output is in FOLDER, which must be new (default: demo-out, replaced by each run). With --store s3 the objects are
+instead in a local S3 server, which the demo starts.
 """
 
 from __future__ import annotations
@@ -88,12 +88,14 @@ def new_folder(wanted: Path | None) -> Path:
 
 
 def shown(path: Path) -> str:
-    """Return ``path`` as typed from the repository."""
+    """Return ``path`` as a user in the repository would type it."""
     return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 
 
 def tieredstore(*arguments: str, given: str | None = None) -> str:
-    """Run a command like a user, show it and its output, and return the output; ``given`` is its input."""
+    """Run a command as a user does, and show it with its output. Return the output. ``given`` is the command's
+    input.
+    """
     print(f"$ {shlex.join(['tieredstore', *arguments])}", flush=True)
     command = [sys.executable, "-m", "tieredstore.cli", *arguments]
     output = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, input=given, text=True, check=True).stdout

@@ -71,7 +71,7 @@ def show_splits(splits: list[Any], records: DataFrame) -> None:
         where, bounds = split.partition, f"{split.start_offset:>14,}{split.stop_offset - 1:>13,}"
         print(f"{where.topic:<12}{where.partition:>9}{bounds}{split.size_in_bytes:>14,}")
     if any(a.partition == b.partition and a.stop_offset > b.start_offset for a, b in itertools.pairwise(splits)):
-        # An offset index gives only the last offset of the batch at a position, so the first one is not exact.
+        # An offset index has only the last offset of each batch, so the first offset of a split is not exact.
         print("(where two splits meet within a segment, the bounds of both take in the batch there; only one reads it)")
     size = sum(split.size_in_bytes for split in splits)
     print(f"{len(splits)} splits, {size:,} bytes; Spark runs {records.rdd.getNumPartitions()} tasks\n")

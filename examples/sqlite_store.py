@@ -53,7 +53,7 @@ class SqliteObjectStore(ObjectStore):
 
     @classmethod
     def from_settings(cls, settings: Settings) -> SqliteObjectStore:
-        """Open the file named by ``storage.sqlite.file``: a custom store's settings are in ``storage_options``."""
+        """Open the file that ``storage.sqlite.file`` names. ``storage_options`` has all settings of a custom store."""
         options = dict(settings.storage_options)
         if "sqlite.file" not in options:
             raise ConfigError("storage.sqlite.file is missing: the SQLite store needs a file")

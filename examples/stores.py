@@ -33,7 +33,7 @@ def filesystem(folder: Path) -> Generator[str, None, None]:
 def s3(folder: Path) -> Generator[str, None, None]:
     """Yield the settings of an empty bucket of a local SeaweedFS, which runs during the block."""
     del folder  # the server uses a separate temporary folder
-    # The server of the tests; only this function needs it, and the `servers` extra.
+    # The server of the tests. Only this function needs it, and the `servers` extra.
     from tests.support.servers.s3_server import REGION  # noqa: PLC0415
     from tests.support.servers.seaweedfs import start_seaweedfs  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Count the records of topics over time, directly from the bucket, print the counts and save a plot.
+"""Count the records of topics over time, directly from the bucket. Print the counts and save a plot.
 
 python examples/topic_by_minute.py SETTINGS TOPIC... OUTPUT.png
 

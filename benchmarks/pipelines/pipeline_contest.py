@@ -160,7 +160,7 @@ def planned(file: Path) -> list[Window]:
     """Return the windows of all records."""
     pipeline = load_pipeline(file)
     with open_parts(pipeline) as parts, closing(Planner(pipeline, parts.source)) as planner:
-        return planner.due(planner.snapshot(), {}, is_last=True)
+        return planner.find_due(planner.snapshot(), {}, is_last=True)
 
 
 @functools.cache

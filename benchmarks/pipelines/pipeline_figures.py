@@ -181,7 +181,7 @@ def _planned(home: Path) -> dict[str, float]:
             for name in (" first", " again"):
                 start, start_cpu = time.perf_counter(), time.process_time()
                 snapshot = planner.snapshot()
-                windows = planner.due(snapshot, {}, is_last=True)
+                windows = planner.find_due(snapshot, {}, is_last=True)
                 splits = [planner.splits(topic.manager, snapshot, window) for window in windows]
                 seconds[name] = time.perf_counter() - start
                 seconds[f"{name}, by processor time"] = time.process_time() - start_cpu

@@ -130,7 +130,7 @@ def test_a_pipeline_that_has_written_it_is_told(bucket: Bucket) -> None:
     store = MemoryObjectStore()
     assert len(files_of(bucket, store)) == 60
     move_back(bucket)
-    with pytest.raises(DataLossError, match=f"written up to offset 59, and from offset {CUT} on a later leader epoch"):
+    with pytest.raises(DataLossError, match=f"written up to offset 59, but from offset {CUT} on a later leader epoch"):
         files_of(bucket, store)
 
 
@@ -167,8 +167,8 @@ def test_a_pipeline_waits_for_the_log_that_it_has_written(bucket: Bucket) -> Non
     own = pipeline_of(secor__kafka__topic_filter="orders")
     positions = {("orders", 0): Progress(str(FIRST_ID), 40, -1, 0, 0, leader_epoch=6)}
     with closing(Planner(own, bucket.manager)) as planner:
-        assert planner.due(planner.snapshot(), positions, is_last=True) == []
+        assert planner.find_due(planner.snapshot(), positions, is_last=True) == []
         end = read_elsewhere(bucket)
     with closing(Planner(own, bucket.manager)) as planner:
-        (window,) = planner.due(planner.snapshot(), positions, is_last=True)
+        (window,) = planner.find_due(planner.snapshot(), positions, is_last=True)
         assert (window.start, window.stop, window.leader_epoch) == (40, end, 6)

@@ -107,8 +107,8 @@ class MessageParser(Parser):
 
     def file(self, records: pa.RecordBatch) -> Filed:
         """Choose the directory of each row by ``parts``."""
-        filed, untyped = Filed(), records
-        columns = [untyped.column(name).to_pylist() for name in ("key", "value", "timestamp", "offset")]
+        filed = Filed()
+        columns = [records.column(name).to_pylist() for name in ("key", "value", "timestamp", "offset")]
         for row in zip(*columns, strict=True):
             try:
                 directory = "/".join(escape(text, prefix) for prefix, text in self.parts(*row))
@@ -157,17 +157,17 @@ class TimeParser(Parser):
 
     def file(self, records: pa.RecordBatch) -> Filed:
         """Choose directories minute by minute: most batches span few minutes."""
-        filed, untyped = Filed(), records
-        times = untyped.column("timestamp") if self.time_of is None else self.time_of.quick(untyped.column("value"))
+        filed = Filed()
+        times = records.column("timestamp") if self.time_of is None else self.time_of.quick(records.column("value"))
         if times is None:
-            times = pa.nulls(untyped.num_rows, pa.int64())
+            times = pa.nulls(records.num_rows, pa.int64())
         within = pc.and_(pc.greater_equal(times, WHOLE_MINUTES_MS), pc.less(times, self.directories.last_ms))
         minutes = pc.if_else(within, pc.divide(times, MINUTE_MS), None)
         known: dict[int, str] = {}
         at = 0
         for minute, rows in runs_of(minutes):
             if minute is None or self.by_offset is not None:
-                self._file_one_by_one(filed, untyped.slice(at, rows), known)
+                self._file_one_by_one(filed, records.slice(at, rows), known)
             else:
                 filed.add_run(self._directory(minute * 60, known), rows)
             at += rows

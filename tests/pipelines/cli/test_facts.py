@@ -1,4 +1,4 @@
-"""``pipeline``'s JSON, which has all facts of its text, and its exit codes."""
+"""JSON output and exit codes of ``pipeline``; the JSON has all facts of the text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from tests.pipelines.upkeep.test_backfill import sequence_file
 from tests.support.cli.cli_process import Result, spawn, tieredstore
-from tests.support.pipelines.pipeline_runs import listed
+from tests.support.pipelines.pipeline_runs import listed, verify_output
 from tests.support.servers.process import free_port
 from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
 from tieredstore.model import human_bytes
@@ -22,7 +22,6 @@ from tieredstore.pipelines import load_pipeline
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.transforming import Message
-from tieredstore.pipelines.upkeep.inspection import verify_output
 
 TRANSFORMER = "secor__message__transformer__class"
 
@@ -68,7 +67,7 @@ TOTALS: dict[str, Any] = {
 }
 """Totals of a tool without work."""
 SAME = ("status", "code", "topic", "topic_id", "partition", "base_offset", "last_offset", "records", "stored_size")
-"""Fields of a window that do not depend on its writer."""
+"""Fields of a window that are the same whichever command wrote it."""
 
 
 def rows(done: Result, code: int = 0) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -118,7 +117,7 @@ def test_changes_tell_sizes(kept: Kept) -> None:
 
 
 def test_the_last_number_goes_on_where_changes_ended(kept: Kept) -> None:
-    """Entries without listed changes count too."""
+    """Entries without changes count too."""
     file = kept.file()
     assert tieredstore("pipeline", "run", "--once", file).code == 0
     (change,), summary = rows(tieredstore("pipeline", "status", file, "--after", -1, "--json"))
@@ -231,7 +230,7 @@ def test_files_without_a_commit_log_are_never_all_that_there_is_to_be(kept: Kept
 
 
 def test_a_replacement_shows_its_plan_and_status_who_holds_what_gave_way(kept: Kept) -> None:
-    """One window covers everything, though a part was requested."""
+    """One window has all offsets, although only a part of them was requested."""
     file = kept.file()
     assert tieredstore("pipeline", "run", "--once", file).code == 0
     (key,) = listed(kept.store)
@@ -352,7 +351,7 @@ def test_damage_ends_a_run_with_4_and_what_lies_before_it_is_written(kept: Kept)
 
 
 FILE = "EXIT_CODES_FILE"
-"""Variable of the process's environment: the pipeline's settings file."""
+"""Environment variable with the pipeline's settings file."""
 
 
 def taken_over(message: Message) -> Message:

@@ -69,7 +69,7 @@ FINGERPRINTS: list[tuple[Mapping[str, str], str]] = [
         "687431a3b4cfebd0bc24753dda7ebd931b4681c449f6cdbc5909ed6e2f3aa5be",
     ),
     (
-        # A setting of another parser counts, as before the rows declared their settings.
+        # Settings of another parser still count in the fingerprint, as they did before the table declared them.
         {PARSER: "json", "message.split.field.name": "kind", "partitioner.granularity.hour": "true"},
         "0ddf902634ffd565f9b0fd74a9b32bc040e7086051c91cc7b0c5d61faea6c2c7",
     ),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import REPOSITORY
-from tests.support.pipelines.pipeline_runs import listed, pipeline_of, run_once, texts
+from tests.support.pipelines.pipeline_runs import listed, pipeline_of, run_once, texts, verify_output
 from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError
@@ -28,7 +28,6 @@ from tieredstore.pipelines.parser_table import OffsetSettings, ThriftSettings, f
 from tieredstore.pipelines.parsers import OffsetParser
 from tieredstore.pipelines.run.recipes import fingerprint_of, naming_of, recipe_of
 from tieredstore.pipelines.run.selection import selection_of
-from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.output_files import read_records
 from tieredstore.schema_registry import RegistrySettings
 from tieredstore.testing.segments import Record, build_batch
@@ -191,7 +190,7 @@ def test_secors_files_run_to_the_end_as_they_do_there(
     assert [row["value"] for batch in read_records(pipeline, store, key) for row in batch.to_pylist()] == values
     content = store.get(key)
     if ending == ".txt":
-        # One of the two always writes a newline.
+        # Secor's DelimitedTextFile always writes a newline.
         end = b"\n" if factory.startswith("Delimited") else delimiter.encode()
         assert content == b"".join(value + end for value in values)
     else:
@@ -281,7 +280,7 @@ def test_the_fingerprint_is_of_what_decides_names_and_bytes() -> None:
 
 
 def test_settings_that_come_with_another_version_change_no_fingerprint() -> None:
-    # Committed, unpublished files are rewritten only under the same fingerprint; a change would orphan them.
+    # Unpublished files are rewritten only under the same fingerprint, so a changed fingerprint would orphan them.
     assert fingerprint_of(pipeline_of().own) == MINIMAL
     assert fingerprint_of(pipeline_of(**texts({"secor.compression.codec": "zstd"})).own) == MINIMAL
     finalizing = {"pipeline.finalize": "true", "partitioner.finalizer.delay.seconds": "5", "hive.table.prefix": "a."}

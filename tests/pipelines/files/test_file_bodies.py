@@ -68,7 +68,7 @@ def test_what_is_written_is_what_is_published(any_store: ObjectStore, size: int)
 
 
 class Taking(DelegatingObjectStore):
-    """Records prepared keys, and for each piece how far ``written`` is ahead of the consumed bytes."""
+    """Records prepared keys, and for each piece how far writing is ahead of the bytes already consumed."""
 
     def __init__(self) -> None:
         super().__init__(MemoryObjectStore())
@@ -102,7 +102,7 @@ def test_a_large_one_is_on_its_way_before_it_ends_and_takes_no_more_memory_for_i
         assert store.keys == ["large"]
         body.end()
         assert body.await_prepared().size == 200 * len(piece)
-    # Buffers being consumed, waiting, being filled, and being written. The first ones were in memory.
+    # Four buffers are in use: consumed, waiting, being filled and being written. The first bytes were in memory.
     most = memory.buffer_bytes * memory.buffers + len(piece)
     assert max(store.leads) <= memory.held_bytes + most
     assert max(store.leads[5:]) <= most
@@ -163,7 +163,7 @@ def test_after_an_error_nothing_stays(any_store: ObjectStore, sizes: tuple[int, 
     with pytest.raises(ZeroDivisionError):
         failing(bodies_of(any_store), sizes, begun)
     assert left_in(any_store) == []
-    # Closing a writer late does no harm.
+    # A writer may be closed late without harm.
     assert begun[0].file.write(b"x" * 5000) == 5000
 
 
@@ -272,7 +272,7 @@ def test_one_that_says_that_it_writes_forward_cannot() -> None:
 
 
 class Hasty(DelegatingObjectStore):
-    """Breaks the contract: takes one piece of a body, and reports success."""
+    """Breaks the contract of a store: takes one piece of a body and reports success."""
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
         with open_body(body) as parts:

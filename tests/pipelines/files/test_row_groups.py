@@ -25,7 +25,7 @@ CUTS: Sequence[Sequence[int]] = ([], [1, PIECE_ROWS], [GROUP_ROWS, GROUP_ROWS + 
 
 
 def of_many_kinds(number: int) -> dict[str, Any]:
-    """Return values that fill several Parquet pages: page ends move if rows are passed differently."""
+    """Return values that fill several Parquet pages: pages end elsewhere if rows are passed in other pieces."""
     header = {"key": "h", "value": b"%d" % number}
     return {
         "key": b"k%d" % (number % 50) if number % 5 else None,

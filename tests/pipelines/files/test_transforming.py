@@ -13,7 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.pipelines.files.test_files import batch, parquet_rows
-from tests.support.pipelines.pipeline_runs import listed, listed_offsets, offsets_of, pipeline_of, run_once, texts
+from tests.support.pipelines.pipeline_runs import (
+    listed,
+    listed_offsets,
+    offsets_of,
+    pipeline_of,
+    run_once,
+    texts,
+    verify_output,
+)
 from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -24,7 +32,6 @@ from tieredstore.pipelines.log.entries import Window, WrittenWindow
 from tieredstore.pipelines.run.recipes import recipe_of
 from tieredstore.pipelines.run.window_writing import write_window
 from tieredstore.pipelines.transforming import Message, MessageTransformer, Transformer, of_batches
-from tieredstore.pipelines.upkeep.inspection import verify_output
 
 HERE = __name__
 NAMED = "secor.message.transformer.class"
@@ -216,7 +223,7 @@ def test_files_end_by_payload_and_by_times() -> None:
     even = {NAMED: f"{HERE}:Even"}
     window, _, _ = written(batch(0, rows), **DETERMINISTIC, **length, **even)
     assert spans(window) == [(0, 2), (4, 6), (8, 8)]
-    # Without the mode these two settings are ignored.
+    # Without deterministic uploads these two settings are ignored.
     window, _, _ = written(batch(0, rows), **{"secor.max.file.timestamp.range.millis": "4"})
     assert spans(window) == [(0, 8)]
     for also in ({}, {"secor.max.file.timestamp.range.millis": "4", "secor.upload.on.shutdown": "true"}):

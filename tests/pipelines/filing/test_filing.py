@@ -26,6 +26,7 @@ from tests.support.pipelines.pipeline_runs import (
     rows_of,
     run_once,
     texts,
+    verify_output,
 )
 from tests.support.pipelines.secor_cases import REFUSED, SecorCase, load_cases
 from tests.support.records import json_texts
@@ -43,7 +44,6 @@ from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.recipes import recipe_of
 from tieredstore.pipelines.run.window_writing import write_window
 from tieredstore.pipelines.transforming import Message
-from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.testing.segments import PARTITION, Record, build_batch
 
 DAY = 1_405_970_352_123
@@ -190,7 +190,7 @@ def test_times_that_are_told_at_once_are_those_that_a_look_at_each_value_tells()
     assert sum(json_texts.check(seed, 1000) for seed in range(5)) > 500
     plain = [b'{"a":{"t":1405970352123}}', b' {"x":[{"t":1}],\n"a" : {"u":"\\u00e9\xc3\xa9","t":1405970352} } ']
     assert json_texts.said([*plain, None, b"", plain[0]], lead=2) == [DAY, DAY // 1000 * 1000, None, None, DAY]
-    # Only the slow path decides these: a repeated name, an escaped name, a string, a fraction.
+    # The fast parser leaves these to the slow one: a repeated name, an escaped name, a string, a fraction.
     others = [
         b'{"a":{"t":1,"t":2}}', b'{"a":{"\\u0074":3}}', b'{"a":{"t":"3"}}', b'{"a":{"t":3.0}}', b'{"a":{"t":3}} x',
         b'{"a":{"t":03}}',
@@ -291,7 +291,7 @@ def test_a_parser_of_ones_own_chooses_no_path_and_its_faults_are_bad_messages() 
 
 
 class ByParity(Parser):
-    """Custom parser that files a whole Arrow batch, with the columns it requests."""
+    """Custom parser of whole Arrow batches, with the columns it requests."""
 
     columns = ("offset", "value")
 
@@ -472,7 +472,9 @@ def test_a_topic_that_has_the_name_of_the_pipelines_own_directory_is_refused(tmp
         topic.copy(
             0, [build_batch([Record(b"v", timestamp_ms=DAY_MS)], 0)], partition=replace(PARTITION, topic="_tieredstore")
         )
-        with pytest.raises(ConfigError, match=r"the topic _tieredstore cannot be kept.*secor\.kafka\.topic_blacklist"):
+        with pytest.raises(
+            ConfigError, match=r"the topic _tieredstore cannot be written.*secor\.kafka\.topic_blacklist"
+        ):
             run_once(topic, store, pipeline_of())
         topic.copy_plain(0, 10)
         run_once(topic, store, pipeline_of(secor__kafka__topic_blacklist="_tieredstore", secor__generation="2"))

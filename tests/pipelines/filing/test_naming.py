@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pipelines.upkeep.test_upkeep import DAY_MS
-from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, offsets_of, pipeline_of, redrive, run_once, texts
+from tests.support.pipelines.pipeline_runs import (
+    NUMBER,
+    TOPIC,
+    offsets_of,
+    pipeline_of,
+    redrive,
+    run_once,
+    texts,
+    verify_output,
+)
 from tests.support.records.hourly_topics import copy_times, hourly_topic
 from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import FaultyStore, ScriptedStore
@@ -29,7 +38,6 @@ from tieredstore.pipelines.run.recipes import naming_of, places_of
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.garbage import collect_garbage
-from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.origins import origins_of, place_of
 from tieredstore.pipelines.upkeep.output_files import read_records
 from tieredstore.pipelines.upkeep.record_sources import KeptFiles, Selected
@@ -90,9 +98,9 @@ def test_all_files_of_a_window_have_its_first_offset(topic: StoredTopic, store: 
 @pytest.mark.parametrize(
     ("limits", "names"),
     [
-        # A directory's file ends when another begins; a value has one byte.
+        # A directory's file ends when another directory's begins; each value has one byte.
         ({"secor.max.file.count": "1"}, {"01/hr=12": [0, 3, 5, 7], "01/hr=13": [0, 2, 4, 6], "02/hr=12": [0]}),
-        # All files end at the fifth record of a window, and new ones begin.
+        # At the fifth record of a window all files end, and new ones begin.
         (
             {"secor.upload.deterministic": "true", "secor.max.input.payload.size.bytes": "5"},
             {"01/hr=12": [0, 5], "01/hr=13": [0, 5], "02/hr=12": [5]},

@@ -85,7 +85,7 @@ def avro(timestamp: object, at: int | None = None, day: str = "") -> bytes:
         ({}, avro(DAY * 1_000_000), ON_THE_DAY),
         ({}, avro(str(DAY)), ON_THE_DAY),
         ({"message.timestamp.name": "at"}, avro(None, at=DAY * 1000), ON_THE_DAY),
-        # A logical type defines its unit: 1971 instead of 2970.
+        # A logical type defines its unit, so the year is 1971, not 2970.
         ({"message.timestamp.name": "at"}, avro(None, at=31_536_000_000_000), "dt=1971-01-01"),
         ({"secor.message.parser.class": "avro-iso8601", "message.timestamp.name": "meta/day",
           "message.timestamp.name.separator": "/"}, avro(None, day="2014-07-21T00:00"), ON_THE_DAY),
@@ -125,7 +125,7 @@ def test_protobuf_by_a_descriptor_set(protobuf_file: str) -> None:
         "protobuf.descriptor.set": protobuf_file,
     }
     messages = records(event(id=DAY, at=DAY, meta={"millis": DAY}), event(), event(id=5), b"\xff", b"\x08", None)
-    # Without a configured field, it is the first uint64, as in Secor: an explicit 5 gives 1970.
+    # Without a configured field the time is the first uint64, as in Secor: 5 gives 1970.
     assert filed(parser(**properties), messages) == [ON_THE_DAY, None, "dt=1970-01-01", None, None, None]
     for name in ("at", "meta.millis"):
         how = parser(**properties, **{"message.timestamp.name": name})
@@ -237,7 +237,7 @@ def test_the_fingerprint_is_of_what_the_files_say_and_not_of_where_they_lie(tmp_
     [
         ("secor.avro.message.schema.t", b"{", "no schema of Avro"),
         ("protobuf.descriptor.set", b"\xff\xff", "no descriptor set"),
-        ("thrift.idl", b"struct {", "no IDL"),
+        ("thrift.idl", b"struct {", "not a valid Thrift IDL"),
         ("thrift.idl", None, "cannot be read"),
         ("secor.avro.message.schema.t", None, "cannot be read"),
     ],
@@ -358,7 +358,7 @@ def test_no_bytes_are_more_than_bad(parsers: Parsers, values: list[bytes | None]
             continue
         for value, directory in zip(values, directories, strict=True):
             assert value or directory is None
-            # A time in 1970 must be in the message, with enough digits if it is a string.
+            # A time in 1970 must be in the message itself, and as a string have enough digits.
             if directory is not None and name in {"regex", "date", "iso8601", "json", "split-by-field"}:
                 assert re.search(rb"[0-9]", value or b"")
 
@@ -404,7 +404,7 @@ def test_records_by_offset_and_by_their_own_time(parsers: Parsers, offset: int, 
 
 @given(whole_numbers, st.binary(max_size=20), st.binary(max_size=20))
 def test_times_by_an_expression(parsers: Parsers, number: int, before: bytes, after: bytes) -> None:
-    """The first match counts, limited to the digits of a long."""
+    """The first match counts, up to the digits of a long."""
     value = before + b"at=%d" % number + after
     match = re.search(rb"at=([0-9]+)", value)
     assert match is not None

@@ -17,7 +17,7 @@ import pytest
 from tests.pipelines.upkeep.test_backfill import backfill
 from tests.pipelines.upkeep.test_upkeep import take_over
 from tests.support.paths import REPOSITORY
-from tests.support.pipelines.pipeline_runs import TOPIC, pipeline_of, redrive, run_once, texts
+from tests.support.pipelines.pipeline_runs import TOPIC, pipeline_of, redrive, run_once, texts, verify_output
 from tests.support.records.hourly_topics import HOUR_MS, NOON_MS
 from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import FaultyStore
@@ -28,7 +28,6 @@ from tieredstore.pipelines.config.settings import own_properties
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.recipes import fingerprint_of
 from tieredstore.pipelines.upkeep.dropping import drop_generation
-from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.record_sources import Selected
 from tieredstore.testing.segments import Record, build_batch
 
@@ -62,7 +61,7 @@ def copy_hours(topic: StoredTopic, start: int, hours: list[int | None]) -> None:
 
 
 def written_life(folder: Path, store: MemoryObjectStore) -> None:
-    """Produce entries of each kind, through settings and calls."""
+    """Write a log that has entries of each kind."""
     with closing(StoredTopic(folder / "logs")) as topic:
         copy_hours(topic, 0, [0, 0, None, 1, 4])
         run_once(topic, store, LATEST)
@@ -92,9 +91,9 @@ def kept(store: MemoryObjectStore) -> dict[str, str | None]:
 
 
 def without_chance(text: str | None) -> object:
-    """Replace random parts: the run id, and the location of prepared objects.
+    """Replace random parts by constants: the run id, and the places of prepared objects.
 
-    Files of bad messages are Parquet, whose bytes depend on its library.
+    Quarantine files are Parquet, whose bytes depend on the version of pyarrow.
     """
     if text is None or not text.startswith("{"):
         return text

@@ -1,4 +1,4 @@
-"""Offsets transferred to another generation are neither written twice nor lost."""
+"""Offsets that another generation replaces are neither written twice nor lost."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_what_the_generation_before_holds_is_not_the_next_ones_to_replace(topic:
         backfill(topic, store, Selected(TOPIC, 3, 7), generation=3, replaces=1)
     backfill(topic, store, generation=3, replaces=2)
     assert [offsets(store, one) for one in (1, 2, 3)] == [[0, 1, 2, 3, 4], [], [5, 6]]
-    # Reporting completion can be repeated.
+    # The run may be repeated, and finds nothing to write.
     assert run_once(topic, store, with_generation(RIGHT, 2), take_over=1) == []
 
 
@@ -114,7 +114,7 @@ def test_a_backup_whose_files_gave_way_names_who_has_the_records(topic: StoredTo
     assert offsets(store, 2) == [5, 6]
     from_files(store, with_generation(kept, 7), ALL, 3)
     assert offsets(store, 3) == [0, 1, 2, 3, 4]
-    # All of it was replaced, and then dropped.
+    # Another generation replaced all offsets, and was then dropped.
     replaced(topic, store, kept, Selected(TOPIC, 5), 8)
     list(drop_generation(with_generation(kept, 8), store, dry_run=False))
     with pytest.raises(ConfigError, match="were replaced by generation 8 of backup, which holds them no longer"):
@@ -142,7 +142,7 @@ def test_bad_messages_that_were_redriven_give_way_with_their_window(topic: Store
 
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.soak)])
 def test_of_two_replacements_at_once_one_is_refused(topic: StoredTopic, step: int) -> None:
-    """One pauses before each of its operations in turn, while another replaces the same offsets."""
+    """One backfill pauses before each of its operations in turn, while another replaces the same offsets."""
     first = wrong(topic)
     refused = 0
 

@@ -1,4 +1,4 @@
-"""Commit logs: histories of many generations, lost or late answers at their ends, and long logs."""
+"""Commit logs: histories of many generations, lost or late responses to their last entries, and long logs."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from tests.support.pipelines.pipeline_runs import (
     offsets_of,
     pipeline_of,
     run_once,
+    verify_output,
 )
 from tests.support.records.stored_records import StoredTopic, plain_batch
 from tests.support.records.transaction_scripts import STEPS, Partition, Segment, Step
@@ -37,7 +38,6 @@ from tieredstore.pipelines.log.commit_log import CommitLog, Life, LogState
 from tieredstore.pipelines.log.entries import EntryKind, OutputFile, WrittenWindow
 from tieredstore.pipelines.log.holdings import Committed
 from tieredstore.pipelines.run.generation import commit_log_of
-from tieredstore.pipelines.upkeep.inspection import verify_output
 
 
 @given(
@@ -100,7 +100,7 @@ def test_what_retention_takes_before_it_is_written_is_a_loss_that_names_it(topic
         topic.manager.delete_log_segment_data(metadata)
     with pytest.raises(DataLossError, match=r"offsets 300 to 399 of .*-\d+"):
         run_once(topic, store, pipeline)
-    # Written files stay, and nothing after the hole is taken as the continuation.
+    # Written files stay, and offsets after the hole are not written as if they followed.
     assert listed_offsets(store) == list(range(300))
 
 
@@ -167,7 +167,7 @@ def test_a_topic_that_was_created_again_gets_a_generation_of_its_own(topic: Stor
 
 SMALL = pipeline_of(secor__max__file__size__bytes="9000")
 BATCH = f"out/_tieredstore/kept/1/commits/{1:020}.json"
-"""The entry after the driver's begin entry."""
+"""The entry after the driver's ``begin`` entry."""
 
 
 def test_files_that_are_deleted_after_a_run_are_not_written_again(topic: StoredTopic) -> None:
@@ -210,7 +210,7 @@ def test_a_commit_that_lost_its_answer_is_found_by_the_same_driver(topic: Stored
 
 
 class LateStore(DelegatingObjectStore):
-    """The first attempt to write an object seems to fail, and arrives before the second one."""
+    """The first attempt to write an object seems to fail, but reaches the store before the second one."""
 
     def __init__(self, inner: ObjectStore, key: str) -> None:
         super().__init__(inner)
@@ -250,7 +250,9 @@ def test_who_begins_while_another_ends_begins_behind_it(topic: StoredTopic) -> N
         assert ending.step() is None
 
         def end(_: Operation) -> None:
-            """Write the other driver's last entry between the new driver's reading of the log and its entry."""
+            """Write the other driver's last entry after the new driver has read the log and before it appends its
+            own.
+            """
             ending.driver.log.append("published", "")
 
         between = ScriptedStore(store).on("put", "*/commits/*", end, times=1)
@@ -264,7 +266,7 @@ AT_ONCE = 4
 
 
 class Crowd(DelegatingObjectStore):
-    """Blocks reads of keys that contain ``text`` until this many are running."""
+    """Blocks reads of keys that contain ``text`` until ``count`` of them are running."""
 
     def __init__(self, inner: ObjectStore, text: str) -> None:
         super().__init__(inner)

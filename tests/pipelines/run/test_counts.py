@@ -20,7 +20,7 @@ from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.outage import Outage
 from tieredstore.pipelines.run.progress import CountsCollector
-from tieredstore.pipelines.run.windows import unwritten
+from tieredstore.pipelines.run.windows import find_unwritten
 
 YAML: Any = importlib.import_module("yaml")
 """no types"""
@@ -69,7 +69,7 @@ def test_an_outage_tells_for_how_long_and_why() -> None:
     outage.note_failure(StoreUnavailableError("the store is away"))
     now[0] += 7
     assert (outage.waiting_s, outage.reason) == (7, "the store is away")
-    outage.over()
+    outage.note_success()
     assert outage.waiting_s == 0
 
 
@@ -101,8 +101,8 @@ def test_an_outage_is_waited_for_with_longer_and_longer_pauses_and_then_ends_it(
     assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
     now[0] = 99
     outage.note_failure(AWAY)
-    # The time counts from the first failure, and restarts after a success.
-    outage.over()
+    # The time limit counts from the first failure, and starts anew after a success.
+    outage.note_success()
     now[0] = 150
     assert outage.note_failure(AWAY) == 0.5
     now[0] = 250
@@ -122,9 +122,9 @@ def window(start: int, stop: int, partition: int = 0, topic_id: str = "id") -> W
 def test_of_windows_that_are_repeated_the_rest_is_written() -> None:
     written = {("orders", 0): Progress("id", 15, -1, 0, 0)}
     windows = [window(0, 10), window(10, 20), window(20, 30), window(5, 9, partition=1), window(9, 12, partition=1)]
-    assert unwritten(windows, written) == [window(15, 20), *windows[2:]]
-    assert unwritten(windows[:1], written) == []
+    assert find_unwritten(windows, written) == [window(15, 20), *windows[2:]]
+    assert find_unwritten(windows[:1], written) == []
     with pytest.raises(DataLossError, match="the commit log ends before offset 15"):
-        unwritten([window(20, 30)], written)
+        find_unwritten([window(20, 30)], written)
     with pytest.raises(ConfigError, match="re-created"):
-        unwritten([window(10, 20, topic_id="another")], written)
+        find_unwritten([window(10, 20, topic_id="another")], written)

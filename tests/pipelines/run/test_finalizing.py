@@ -1,4 +1,4 @@
-"""Directories whose time is over are marked complete; late records are still filed, and reported."""
+"""Directories of past periods are marked complete; late records are still filed, and reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from typing import Literal
 import pytest
 
 from tests.pipelines.upkeep.test_backfill import RIGHT, backfill, clean, offsets
-from tests.support.pipelines.pipeline_runs import TOPIC, copies_of, listed, listed_offsets, pipeline_of, run_once
+from tests.support.pipelines.pipeline_runs import (
+    TOPIC,
+    copies_of,
+    listed,
+    listed_offsets,
+    pipeline_of,
+    run_once,
+    verify_output,
+)
 from tests.support.records.hourly_topics import (
     BY_HOUR,
     HOUR_MS,
@@ -40,7 +48,6 @@ from tieredstore.pipelines.parser_table import parser_of
 from tieredstore.pipelines.run.finalizing import add_partition, watermarks
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.upkeep.dropping import drop_generation
-from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.reading.log_snapshot import LogSnapshot
 
 NEXT = pipeline_of(**BY_HOUR, secor__generation="2")
@@ -48,7 +55,7 @@ NEXT = pipeline_of(**BY_HOUR, secor__generation="2")
 
 @pytest.fixture
 def topic(tmp_path: Path) -> Iterator[StoredTopic]:
-    """Yield records at noon, one, two and four o'clock: everything before three is over."""
+    """Yield records at noon, one, two and four o'clock: the periods before three are over."""
     with hourly_topic(tmp_path, [0, 0, 1, 2, 4]) as topic:
         yield topic
 
@@ -65,7 +72,7 @@ def test_what_is_over_is_finalized_oldest_first_and_late_records_are_told(
     topic: StoredTopic, store: ObjectStore
 ) -> None:
     run(topic, store)
-    # At four, with an hour of tolerance, everything earlier is over.
+    # At four o'clock, with a delay of an hour, all earlier periods are over.
     assert successes(store) == {day(12): (1, 2, 2), day(13): (1, 1, 2), day(14): (1, 1, 2)}
     log = commit_log_of(HOURLY, store)
     assert kinds(store) == ["begin", "batch", "finalize", "published"]
@@ -101,7 +108,7 @@ def test_nothing_is_finalized_unless_asked_and_late_records_are_told_all_the_sam
 
 
 class Prepared:
-    """A store where noon to two o'clock are finalized, with a late record and a later one to come."""
+    """A store where the hours from noon to two are finalized, with one late record written and one still to come."""
 
     def __init__(self, topic: StoredTopic) -> None:
         first = MemoryObjectStore()
@@ -162,7 +169,7 @@ def test_a_driver_goes_on_after_an_answer_was_lost(topic: StoredTopic, store: Ob
         with pytest.raises(TieredStoreError):
             list(runner.run_once())
         assert successes(store) == {}
-        # Not before the outcome of the entry is known.
+        # Nothing is marked before the outcome of the entry is known.
         assert runner.driver.finalize({TOPIC: NOON_MS * 2}) == []
         runner.resume()
         assert sorted(successes(store)) == [day(12), day(13), day(14)]
@@ -190,7 +197,7 @@ def test_a_generation_that_takes_over_finalizes_what_went_before(topic: StoredTo
     run(topic, store)
     copy_times(topic, 5, [1, 4, 7])
     run(topic, store, NEXT, take_over=1)
-    # The previous generation began four o'clock.
+    # The previous generation began the directory of four o'clock.
     assert successes(store)[day(16)][:2] == (2, 2)
     assert successes(store)[day(13)][:2] == (2, 2)
     assert "finalize" in kinds(store, NEXT)
@@ -223,20 +230,20 @@ def written(next_offset: int, time_ms: int) -> Progress:
 @pytest.mark.parametrize(
     ("logs", "positions", "expected"),
     [
-        # The slowest partition counts.
+        # The slowest partition decides.
         ([log_of(0, 10), log_of(1, 10)], {0: written(9, NOON_MS), 1: written(10, NOON_MS + 5)}, NOON_MS),
-        # A partition that is read to its end and idle does not delay.
+        # A partition that is idle and completely read does not delay the others.
         ([log_of(0, 10), log_of(1, 10)], {0: written(10, 5), 1: written(9, NOON_MS)}, NOON_MS),
         ([log_of(0, 10)], {0: written(10, 5)}, NOON_MS + HOUR_MS),
-        # A partition with unread records does, as does one without a broker: more may be coming.
+        # A partition with unread records delays them, and so does one without a broker: more records may come.
         ([log_of(0, 11)], {0: written(10, 5)}, 5),
         ([log_of(0, 10, live=False)], {0: written(10, 5)}, 5),
-        # A partition without written records does, unless it is empty.
+        # A partition without written records delays them unless it is empty.
         ([log_of(0, 10), log_of(1, 3)], {0: written(10, NOON_MS)}, -1),
         ([log_of(0, 10), log_of(1, 0)], {0: written(9, NOON_MS)}, NOON_MS),
         # A time in the future is ignored.
         ([log_of(0, 11)], {0: written(10, NOON_MS * 2)}, NOON_MS + HOUR_MS),
-        # A deleted partition counts with its last time.
+        # A deleted partition counts with its last timestamp.
         ([], {0: written(10, 5)}, 5),
     ],
 )
@@ -345,7 +352,7 @@ def test_a_clock_that_jumps_decides_when_a_directory_is_complete_and_nothing_els
 
 
 class Stopping(DelegatingObjectStore):
-    """Store of a process that stops while writing its first ``_SUCCESS``; ``land`` completes the write."""
+    """Store of a process that sleeps while it writes its first ``_SUCCESS``; ``land`` completes that write."""
 
     under_way: tuple[str, bytes] | None = None
 
@@ -417,7 +424,7 @@ def test_one_that_comes_while_files_give_way_says_nothing_at_the_end(topic: Stor
         stopping.inner = inner
         stopping.land()
 
-    # Finalized hours are over, and files with other settings replace these.
+    # The hours are finalized, and files with other settings replace their files.
     sweep = OperationSweep(
         copies_of(first),
         lambda store: backfill(topic, store, pipeline=RIGHT, replaces=1),

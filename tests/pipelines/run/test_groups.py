@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.kafka.kafka_topics import Produced, delete_records, make_topic, producer_of, send
-from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed_offsets, pipeline_of, run_once
+from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed_offsets, pipeline_of, run_once, verify_output
 from tests.support.records.stored_records import StoredTopic
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.zookeeper import ZooKeeperServer, zookeeper_client
@@ -29,7 +29,7 @@ from tieredstore.pipelines.run.progress import GroupProgress
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.run.starts import Starts
 from tieredstore.pipelines.run.stores import open_parts
-from tieredstore.pipelines.upkeep.inspection import partition_statuses, verify_output
+from tieredstore.pipelines.upkeep.inspection import partition_statuses
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.reading.survey import survey_logs
 
@@ -44,7 +44,7 @@ def test_latest_begins_at_the_end_of_the_first_look_and_stays_there(topic: Store
     run_once(topic, store, pipeline_of(**LATEST))
     assert listed_offsets(store) == list(range(300, 350))
     assert list(verify_output(pipeline_of(**LATEST), store)) == []
-    # Another rule, too late to apply.
+    # Another rule, set too late to apply.
     assert run_once(topic, store, pipeline_of(secor__max__file__size__bytes="9000")) == []
 
 
@@ -128,7 +128,7 @@ def test_a_generation_goes_on_where_a_group_stands_and_another_is_told_of_it(kaf
         (0, 7, 7), (1, 0, 0), (0, 7, 20), (1, 0, 20),
     ]  # fmt: skip
     assert kept.committed(kept.told) == {0: 20, 1: 20}
-    # From now on only the log decides where it continues, regardless of the group.
+    # From now on only the commit log decides where the pipeline continues, whatever the group.
     kept.stand(p0=3, p1=15)
     kept.produce(5, 0)
     kept.run()
@@ -169,9 +169,9 @@ def test_offsets_of_secor_in_zookeeper_are_gone_on_with(zookeeper: ZooKeeperServ
         with pytest.raises(ConfigError, match="no committed offset of any of the 1 partitions in ZooKeeper"):
             run_once(topic, store, pipeline_of(**secor))
         client.create(node, b"12a", makepath=True)
-        with pytest.raises(CorruptDataError, match="which is no offset"):
+        with pytest.raises(CorruptDataError, match="which is not an offset"):
             run_once(topic, store, pipeline_of(**secor))
-        # Beyond the end of the bucket: the records between are still coming.
+        # The group is beyond the end of the bucket: the records between are still to be uploaded.
         client.set(node, b"310")
         assert run_once(topic, store, pipeline_of(**secor)) == []
         topic.copy_plain(300, 50, size=100)

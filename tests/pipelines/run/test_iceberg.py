@@ -19,7 +19,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from sqlalchemy.exc import OperationalError
 
-from tests.support.pipelines.pipeline_runs import TOPIC, listed_offsets, pipeline_of, run_once, texts
+from tests.support.pipelines.pipeline_runs import TOPIC, listed_offsets, pipeline_of, run_once, texts, verify_output
 from tests.support.records.stored_records import StoredTopic
 from tests.support.servers.s3_server import REGION, S3Server
 from tests.support.stores.clouds import make_s3
@@ -31,7 +31,6 @@ from tieredstore.pipelines import Parts, Pipeline, Runner
 from tieredstore.pipelines.run.iceberg import IcebergTable
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.pipelines.upkeep.dropping import drop_generation
-from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.record_sources import LogSource, Selected
 from tieredstore.process.stopping import is_without_work
 from tieredstore.testing.segments import Record, build_batch
@@ -272,7 +271,7 @@ def test_files_that_give_way_leave_the_table_as_the_others_come(topic: StoredTop
     folder.is_whole()
     assert folder.offsets() == before_it
     with folder.table() as table:
-        # In one snapshot: no reader sees a row twice, or not at all.
+        # All in one snapshot: no reader sees a row twice or not at all.
         assert [one.summary.operation.value for one in table.snapshots()] == ["append", "overwrite"]
         assert all("/2_" in task.file.file_path for task in table.scan().plan_files())
     topic.copy_plain(300, 50, size=100)
@@ -295,7 +294,7 @@ def test_a_snapshot_of_a_replacement_is_there_once(
 
 
 def rewrite_by_another(folder: Folder) -> None:
-    """Replace the files by one with the same rows, like a compaction."""
+    """Replace the files by one file with the same rows, as a compaction does."""
     with folder.table() as table:
         table.overwrite(table.scan().to_arrow())
 
@@ -500,7 +499,7 @@ class Bucket(Folder):
         self._own = {
             "type": "sql", "uri": f"sqlite:///{path}/catalog.db", "warehouse": f"s3://{self.name}/warehouse",
         }  # fmt: skip
-        # For readers of the table; the pipeline derives all of that from its output.
+        # Only readers of the table need these properties; the pipeline derives them from its output.
         self.catalog = self._own | {
             "s3.endpoint": server.endpoint_url, "s3.region": REGION,
             "s3.access-key-id": server.access_key, "s3.secret-access-key": server.secret_key,

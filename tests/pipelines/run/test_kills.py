@@ -26,6 +26,7 @@ from tests.support.pipelines.pipeline_runs import (
     pipeline_of,
     redrive,
     run_once,
+    verify_output,
 )
 from tests.support.pipelines.seen_output import SeenOutput
 from tests.support.records.hourly_topics import BY_HOUR, hourly_topic
@@ -45,7 +46,6 @@ from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.run.stores import COLUMNS
 from tieredstore.pipelines.run.window_writing import Written, write_window
 from tieredstore.pipelines.upkeep.dropping import drop_generation
-from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.reading.reader import TopicReader
 from tieredstore.reading.survey import survey_logs
 from tieredstore.records.settings import ReadSettings
@@ -62,7 +62,7 @@ def check_seen(store: ObjectStore) -> None:
 
 
 def published_end(store: ObjectStore) -> int:
-    """Return the published end: all batches except the last, which is published if an entry confirms it."""
+    """Return the published end: of all batches except the last one, and of the last one if an entry confirms it."""
     entries = list(commit_log_of(pipeline_of(), store).entries())
     batches = [entry for entry in entries if entry.kind == "batch"]
     is_last_done = bool(entries) and entries[-1].kind == "published"
@@ -95,7 +95,7 @@ def test_drivers_that_are_killed_leave_no_record_twice_and_none_out(
         check_seen(store)
         topic.copy_plain(offsets, 50, size=100)
         offsets += 50
-    # Only its own settings rewrite the last commit's files: the store has dropped nothing here.
+    # Other settings could not rewrite files of the last commit, but the store has dropped none.
     run_once(topic, store, pipeline_of())
     assert listed_offsets(store) == list(range(offsets))
     assert list(verify_output(pipeline_of(), store)) == []
@@ -167,7 +167,7 @@ def attempts_of(topic: StoredTopic, store: ObjectStore) -> list[Written]:
         with TopicReader(lambda: topic.manager, query, ReadSettings(columns=COLUMNS)) as reader:
             return write_window(window, reader.read(log, window.start, window.stop), recipe_of(PIPELINE), to)
 
-    # Neither continues with a file before the other has prepared one too.
+    # Each attempt waits with its next file until the other has prepared one too.
     both = threading.Barrier(2, timeout=WAIT_S)
     meeting = ScriptedStore(store).on("prepare", do=lambda _: both.wait(), moment="after")
     with ThreadPoolExecutor(2) as pool:

@@ -11,7 +11,15 @@ import pytest
 
 from tests.support.cli.cli_process import Result, tieredstore
 from tests.support.kafka.kafka_topics import Produced, add_partitions, delete_records, delete_topic, make_topic, produce
-from tests.support.pipelines.pipeline_runs import TOPIC, listed, listed_offsets, pipeline_of, rows_of, run_once
+from tests.support.pipelines.pipeline_runs import (
+    TOPIC,
+    listed,
+    listed_offsets,
+    pipeline_of,
+    rows_of,
+    run_once,
+    verify_output,
+)
 from tests.support.records.stored_records import StoredTopic
 from tests.support.servers.kafka import KafkaServer
 from tests.support.spark.spark_pipelines import ROOT, Kept
@@ -23,7 +31,6 @@ from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.planner import Planner
 from tieredstore.pipelines.run.stores import open_parts
-from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.reading.log_snapshot import LogSnapshot
 
 AGE_S = 60
@@ -52,7 +59,7 @@ class Running:
         )
 
     def write(self, count: int, topic: str | None = None, *, partition: int = 0) -> None:
-        """Write this many records, whose values state their places."""
+        """Write so many records, whose values name their topic, partition and offset."""
         topic = topic or self.topic
         written = self._written.setdefault((topic, partition), [])
         values = [f"{topic}-{partition} {len(written) + number}".encode() for number in range(count)]
@@ -60,9 +67,9 @@ class Running:
         written += values
 
     def look(self) -> int:
-        """Look, then look again when all records are old enough; return the number of batches with files."""
+        """Run once, and again when all records are old enough; return the number of batches with files."""
         batches = 0
-        # A look that is a moment old is still used.
+        # A listing that is a moment old is still used.
         for passed_s in (LOOK_S, AGE_S):
             self._now_s += passed_s
             while (entry := self._runner.step()) is not None:
@@ -158,7 +165,7 @@ def test_retention_between_a_plan_and_its_reading_is_a_loss_that_names_what_is_g
     running.write(20)
     running.look()
     running.write(30)
-    due = Planner.due
+    due = Planner.find_due
 
     def overtaken(planner: Planner, snapshot: LogSnapshot, *arguments: Any, **named: Any) -> list[Window]:
         windows = due(planner, snapshot, *arguments, **named)
@@ -166,7 +173,7 @@ def test_retention_between_a_plan_and_its_reading_is_a_loss_that_names_what_is_g
             delete_records(kafka, running.topic, 33)
         return windows
 
-    monkeypatch.setattr(Planner, "due", overtaken)
+    monkeypatch.setattr(Planner, "find_due", overtaken)
     with pytest.raises(DataLossError, match=rf"offsets 20 to 32 .*{running.topic}-0"):
         running.look()
     running.check(missing=30)
@@ -249,7 +256,7 @@ def test_a_topic_of_a_broker_may_be_empty_and_is_there(kafka: KafkaServer, tmp_p
         file = kept.file(secor__kafka__topic_filter=f"{there}y", **broker)
         done = tieredstore(*once, file)
         assert done.code == 3
-        assert f"{there}y' matches no topic in the bucket or on the broker; there " in done.stderr
+        assert f"{there}y' matches no topic in the bucket or on the broker; topics found: " in done.stderr
 
 
 class TestStatus:

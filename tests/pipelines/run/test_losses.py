@@ -12,7 +12,15 @@ from typing import Literal
 
 import pytest
 
-from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed, listed_offsets, pipeline_of, run_once
+from tests.support.pipelines.pipeline_runs import (
+    NUMBER,
+    TOPIC,
+    listed,
+    listed_offsets,
+    pipeline_of,
+    run_once,
+    verify_output,
+)
 from tests.support.records.stored_records import StoredTopic, plain_batch
 from tests.support.records.topic_buckets import FIRST_ID, Bucket
 from tests.support.stores.doubles import Moment
@@ -32,7 +40,7 @@ from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.run.starts import mark
 from tieredstore.pipelines.run.windows import position_of
 from tieredstore.pipelines.upkeep.backfill import Backfill
-from tieredstore.pipelines.upkeep.inspection import losses_of, verify_output
+from tieredstore.pipelines.upkeep.inspection import losses_of
 from tieredstore.pipelines.upkeep.record_sources import LogSource, Selected
 from tieredstore.reading.survey import survey_logs
 from tieredstore.testing.segments import PARTITION
@@ -200,7 +208,7 @@ def test_what_lies_before_a_damaged_chunk_is_written(
         assert list(verify_output(SMALL, store)) == []
         assert list(find_abandoned_writes(store, "out/")) == []
     assert reached[0] == reached[1]
-    # Up to the damaged batch of ten records.
+    # Written up to the damaged batch of ten records.
     assert len(reached[0]) == 100 * segment + at // 10_200 * 10
     mend(topic, segment, whole)
     run_once(topic, store, SMALL)
@@ -287,7 +295,7 @@ def run_to_end(bucket: Bucket, store: MemoryObjectStore) -> list[int]:
 
 
 def test_a_later_epoch_below_what_is_written_stops_the_pipeline(bucket: Bucket) -> None:
-    """The new log is longer than the old one, so offsets alone do not reveal the cut."""
+    """The new log is longer than the old one, so offsets alone do not show that it was truncated."""
     store = MemoryObjectStore()
     bucket.write(60, epochs=OLD)
     assert run_to_end(bucket, store) == list(range(60))

@@ -1,4 +1,4 @@
-"""Pipelines on an S3 server: lost answers, and the low number of requests per file and batch."""
+"""Pipelines on an S3 server: lost responses, and few requests per file and batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.network.fault_proxy import CutRequest, Fault, FaultProxy, LoseAnswer
-from tests.support.pipelines.pipeline_runs import listed, listed_offsets, pipeline_of, run_once, texts
+from tests.support.pipelines.pipeline_runs import listed, listed_offsets, pipeline_of, run_once, texts, verify_output
 from tests.support.pubsub.broker_processes import store_properties
 from tests.support.records.stored_records import StoredTopic
 from tests.support.servers.s3_server import S3Server
@@ -18,7 +18,6 @@ from tests.support.stores.clouds import ATTEMPTS, make_s3, s3_cloud
 from tests.support.stores.s3_stores import replace_part
 from tieredstore.errors import AccessDeniedError, TieredStoreError
 from tieredstore.pipelines.run.stores import open_parts
-from tieredstore.pipelines.upkeep.inspection import verify_output
 
 SMALL = pipeline_of(secor__max__file__size__bytes="20000")
 
@@ -72,14 +71,14 @@ def test_a_small_file_costs_three_requests_and_a_batch_two(topic: StoredTopic, m
     assert len(entries) == 1
     assert kinds["file"] == 3 * files
     commits = [seen for seen in proxy.seen if "/commits/" in seen.path and seen.method in {"PUT", "HEAD"}]
-    # Two are the batch's; the others are the begin entry and the final "published" entry.
+    # Two requests are for the batch; the others are for the ``begin`` entry and the last ``published`` entry.
     assert len(commits) == 2 + 2
 
 
 def test_no_secret_of_the_output_is_in_what_is_written_logged_or_said(
     topic: StoredTopic, minio: S3Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Commits contain upload ids: publishing them still requires the reader's own credentials."""
+    """Entries contain upload ids, but publishing them still needs the reader's own credentials."""
     caplog.set_level(logging.DEBUG, "tieredstore")
     bucket, wrong = minio.make_bucket(), "wrong-secret-of-an-output"
     with FaultProxy(minio.endpoint_url) as proxy, closing(make_s3(minio.endpoint_url, bucket)) as direct:

@@ -21,6 +21,7 @@ from tests.support.pipelines.pipeline_runs import (
     listed_offsets,
     pipeline_of,
     run_once,
+    verify_output,
 )
 from tests.support.records.hourly_topics import BY_HOUR, HOURLY, copy_times, day, successes
 from tests.support.records.stored_records import StoredTopic
@@ -31,7 +32,6 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CommitLogCorruptError, FencedError, StoreUnavailableError
 from tieredstore.pipelines import Parts, Runner
 from tieredstore.pipelines.run.generation import commit_log_of
-from tieredstore.pipelines.upkeep.inspection import verify_output
 
 FIRST, SECOND, THIRD = [0, 0, 1, 2, 4], [1, 6, 2], [1, 9]
 MakeStore = Callable[[], ObjectStore]
@@ -67,7 +67,7 @@ class World:
         return store
 
     def check_seen(self, store: ObjectStore) -> None:
-        """Check by plain listing: no duplicate offset, no published one missing, none above the committed ones."""
+        """Check a plain listing: no duplicate offset, no published offset missing, none above the committed ones."""
         offsets = listed_offsets(store)
         assert len(offsets) == len(set(offsets))
         assert set(range(len(FIRST))) <= set(offsets)
@@ -103,7 +103,7 @@ def sweep_of(world: World, make_store: MakeStore) -> OperationSweep[ObjectStore]
 def test_an_operation_that_fails_is_made_good(
     world: World, make_store: MakeStore, moment: Moment, again: Literal["another", "itself"]
 ) -> None:
-    """Recover by the next process, or by the failed one after a wait."""
+    """Recover in a new process, or in the failed one after a wait."""
     sweep = sweep_of(world, make_store)
     assert {operation.name for operation in sweep.operations} >= {"prepare", "publish", "put", "replace", "list"}
     for _, inner, faulty in sweep.fail(moment):
@@ -130,7 +130,7 @@ def test_a_process_may_die_at_each_operation(
 
 
 def run_beside(topic: StoredTopic, store: ObjectStore, *, dies: bool) -> None:
-    """Run while another one is suspended. A process that ``dies`` does so before it publishes, and its uploads are
+    """Run while another process is suspended. If it ``dies``, it does so before it publishes, and its uploads are
     lost.
     """
     copy_times(topic, len(FIRST + SECOND), THIRD)
@@ -173,7 +173,7 @@ def test_a_process_that_sleeps_while_another_runs_changes_nothing_that_is_seen(
             except FencedError:
                 fenced += 1
             assert len(seen) == number + 1
-            # If the other run died, this one may still publish the files it had committed.
+            # If the other process died, this one may still publish the files that it had committed.
             assert dies or content_of(inner) == seen[-1]
             worlds[-1].check_seen(inner)
             worlds[-1].check_done(inner, THIRD)
@@ -182,7 +182,7 @@ def test_a_process_that_sleeps_while_another_runs_changes_nothing_that_is_seen(
 
 
 TEXT = pipeline_of(**BY_HOUR, secor__file__reader__writer__factory="text", secor__compression__codec="none")
-"""Its files have sidecar files, and complete directories."""
+"""The pipeline's files have sidecars and complete directories."""
 DATA = f"{day(12)}/1_{NUMBER}_{0:020}.txt"
 OTHER = f"{day(13)}/1_{NUMBER}_{2:020}.txt"
 BESIDE = f"{day(12)}/.1_{NUMBER}_{0:020}.txt.parquet"
@@ -235,7 +235,7 @@ def swapped(store: MemoryObjectStore) -> None:
 
 
 def entry_with(**fields: int) -> Plant:
-    """Return a fault: other fields of the batch's first file in the log."""
+    """Return a fault: a log that has other fields for the first file of the batch."""
 
     def plant(store: MemoryObjectStore) -> None:
         key = f"{COMMITS}{1:020}.json"

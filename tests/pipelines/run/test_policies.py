@@ -1,4 +1,4 @@
-"""Times of writing: by size, age, number and minute, with any clocks."""
+"""When records are written: by size, age, number and minute, with any clocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed_offsets, pipeline_of, run_once
+from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed_offsets, pipeline_of, run_once, verify_output
 from tests.support.records.stored_records import StoredTopic, plain_batch
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.model import TopicIdPartition, Uuid
@@ -23,7 +23,6 @@ from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.planner import look_s, policy_of
 from tieredstore.pipelines.run.windows import Policy, Waiting, due_windows
-from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.testing.segments import PARTITION
 
@@ -31,7 +30,7 @@ ID = Uuid(bytes(16))
 
 
 class Clocked:
-    """A partition on the broker only, with 1 KiB per record, seen at intervals."""
+    """A partition that only the broker has, with 1 KiB per record, looked at from time to time."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy, self._waiting = policy, Waiting()
@@ -53,7 +52,7 @@ def test_the_age_is_that_of_the_first_unwritten_record_since_it_was_seen() -> No
     assert clocked.due(10, 100) == []
     assert clocked.due(20, 159) == []
     assert clocked.due(30, 160) == [(0, 30)]
-    # Records after that window are young.
+    # Records after the first window are still young.
     assert clocked.due(40, 161, start=30) == []
     assert clocked.due(40, 300, start=30) == [(30, 40)]
     assert clocked.due(40, 301, start=40) == []
@@ -74,7 +73,7 @@ def test_windows_of_the_broker_are_as_large_as_those_before_tell() -> None:
     assert clocked.due(250, 0, progress=small) == [(0, 103), (103, 206)]
     # Offsets without records count too.
     assert clocked.due(250, 0, progress=replace(small, recent_offsets=90)) == []
-    # A window without records gives no estimate.
+    # A window without records gives no estimate of bytes.
     assert clocked.due(25, 0, progress=replace(small, recent_bytes=0, recent_offsets=0)) == [(0, 10), (10, 20)]
 
 
@@ -100,7 +99,7 @@ def test_how_much_a_window_read_is_committed_and_known_after_a_restart(topic: St
 
 
 def test_a_backlog_holds_up_no_other_partition() -> None:
-    """A batch has 64 windows: the first partition alone would fill every one."""
+    """A batch has 64 windows, and the first partition alone could fill each batch."""
     policy, waiting = Policy(1 << 30, 1, 60), Waiting()
     numbers = range(70)
     ends = {number: 1000 if number == 0 else 1 for number in numbers}
@@ -124,7 +123,7 @@ def test_the_minute_mark_writes_what_was_seen_before_it(topics: str, windows: li
     clocked = Clocked(Policy(1 << 30, 0, 36_000, minute_mark=15, marked=topics))
     hour = 1_700_000_000 // 3600 * 3600
     assert clocked.due(5, 0, wall_s=hour + 14 * 60 + 30) == []
-    # A look after the mark suffices; it does not have to hit the minute.
+    # Any look after the mark suffices; it need not be in that minute.
     assert clocked.due(9, 40, wall_s=hour + 15 * 60 + 10) == windows
     assert clocked.due(12, 50, start=9, wall_s=hour + 15 * 60 + 20) == []
 
@@ -146,7 +145,7 @@ def test_looks_are_as_rare_as_the_age_allows() -> None:
 
 HOUR_S = 3600
 LOOK_S = 30
-"""Minimum interval between looks."""
+"""Minimum seconds between looks."""
 NOON_S = 1_700_000_000 // HOUR_S * HOUR_S
 MARKED = {
     "secor__max__file__age__seconds": str(HOUR_S),
@@ -186,7 +185,7 @@ def test_partitions_that_are_idle_are_written_by_age_and_no_look_after_that_writ
         clocked.now_s = HOUR_S - 1
         assert clocked.step() == 0
         clocked.now_s = HOUR_S
-        # Only the idle one: the other's records are half an hour old.
+        # Only the idle topic is written: records of the other are half an hour old.
         assert clocked.step() == 1
         clocked.now_s = HOUR_S * 3 / 2
         assert clocked.step() == 1
@@ -228,7 +227,7 @@ def test_a_time_of_day_that_jumps_decides_when_records_are_written_and_nothing_e
                 offsets = listed_offsets(clocked.store)
                 assert offsets == list(range(len(offsets)))
                 if passed_s >= HOUR_S:
-                    # Regardless of the time of day: they are old.
+                    # The records are written whatever the time of day, because they are old.
                     assert offsets == list(range(written))
             store = clocked.store
         if written:

@@ -18,6 +18,7 @@ from tests.support.pipelines.pipeline_runs import (
     offsets_of,
     pipeline_of,
     run_once,
+    verify_output,
 )
 from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Moment
@@ -38,7 +39,7 @@ from tieredstore.pipelines import Parts, Runner
 from tieredstore.pipelines.log.entries import OutputFile
 from tieredstore.pipelines.run.generation import Generation, commit_log_of
 from tieredstore.pipelines.run.selection import query_of
-from tieredstore.pipelines.upkeep.inspection import partition_statuses, verify_output
+from tieredstore.pipelines.upkeep.inspection import partition_statuses
 from tieredstore.pipelines.upkeep.output_files import read_records
 from tieredstore.reading.survey import survey_logs
 
@@ -46,7 +47,7 @@ SMALL = pipeline_of(secor__max__file__size__bytes="9000", secor__offsets__per__p
 
 
 def check_seen(store: ObjectStore, written: int) -> None:
-    """Assert no duplicate offset, none missing below ``written``, and none above the committed ones."""
+    """Assert that no offset occurs twice, none below ``written`` is missing, and none is above the committed ones."""
     offsets = listed_offsets(store)
     assert len(offsets) == len(set(offsets))
     assert set(range(written)) <= set(offsets)
@@ -145,7 +146,7 @@ def test_a_zombie_publishes_nothing_behind_a_foreign_entry(topic: StoredTopic) -
         other = run_once(topic, store, SMALL)
         assert other
         before = listed(store)
-        # Its records end where the other began: only its "published" entry is left to write.
+        # Its records end where the other began, so only its ``published`` entry is left to write.
         with pytest.raises(FencedError):
             list(run)
         with pytest.raises(FencedError):
@@ -287,7 +288,7 @@ def test_a_new_root_without_a_slash_is_refused_and_one_that_was_begun_so_goes_on
 TEXT: Final = pipeline_of(
     secor__file__reader__writer__factory="text", secor__compression__codec="zstd", max__file__records="100"
 )
-"""Three files, each with a sidecar that no level changes."""
+"""Three files, each with a sidecar; the compression level does not change sidecars."""
 
 
 def last_files(store: ObjectStore) -> dict[str, OutputFile]:
@@ -297,7 +298,7 @@ def last_files(store: ObjectStore) -> dict[str, OutputFile]:
 
 
 def committed_and_dropped(topic: StoredTopic, store: ObjectStore) -> dict[str, OutputFile]:
-    """Return the files of a committed batch whose uploads are lost except the first."""
+    """Return the files of a committed batch that has lost all uploads but the first."""
     with pytest.raises(StoreUnavailableError):
         run_once(topic, FaultyStore(store, lambda operation: operation.name == "publish"), TEXT)
     committed = last_files(store)
@@ -309,7 +310,7 @@ def committed_and_dropped(topic: StoredTopic, store: ObjectStore) -> dict[str, O
 
 
 class Packing:
-    """Packing of files from now on: ``other``, like another version of the library, or as usual."""
+    """How files are compressed from now on: ``other`` as by another version of the library, or as usual."""
 
     def __init__(self) -> None:
         self.other = False
@@ -376,7 +377,7 @@ def test_other_bytes_get_an_entry_before_they_are_published(
 def test_whoever_dies_in_the_midst_of_it_leaves_what_the_next_one_completes(
     topic: StoredTopic, packing: Packing
 ) -> None:
-    """The next run packs as usual: the new entries remain."""
+    """The next run compresses as usual, but the new entries remain."""
     entered: list[bool] = []
     has_died = True
     while has_died:

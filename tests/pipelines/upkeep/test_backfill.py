@@ -1,4 +1,4 @@
-"""Offsets rewritten as a separate generation, and the replaced files of another generation."""
+"""Backfills: offsets written again as another generation, beside or in place of existing files."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from tests.support.pipelines.pipeline_runs import (
     pipeline_of,
     redrive,
     run_once,
+    verify_output,
 )
 from tests.support.records.hourly_topics import BY_HOUR, HOUR_MS, NOON_MS, copy_times, day, hourly_topic, successes
 from tests.support.records.stored_records import StoredTopic
@@ -39,18 +40,17 @@ from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.pipelines.upkeep.dropping import drop_generation
-from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.record_sources import KeptFiles, LogSource, Selected
 
 WRONG = pipeline_of(**BY_HOUR, secor__parser__timezone="Asia/Tokyo", secor__max__file__size__bytes="2000")
-"""Files noon under 21:00."""
+"""Custom parser that files noon under 21:00."""
 RIGHT = pipeline_of(**BY_HOUR, secor__max__file__size__bytes="2000")
 ALL = Selected(TOPIC)
 
 
 @pytest.fixture
 def topic(tmp_path: Path) -> Iterator[StoredTopic]:
-    """Yield records at noon, one, two and four o'clock: everything before three is over."""
+    """Yield records at noon, one, two and four o'clock: the periods before three are over."""
     with hourly_topic(tmp_path, [0, 0, 1], [2, 4]) as topic:
         yield topic
 
@@ -90,7 +90,7 @@ def test_chosen_offsets_are_written_beside_a_generation_that_goes_on(topic: Stor
         assert [(one.start, one.stop) for entry in entries for one in entry.windows] == [(1, 4)]
         assert offsets(store, 2) == [1, 2, 3]
         copy_times(topic, 5, [5])
-        # It has not been fenced.
+        # The driver has not been fenced.
         list(live.run_once())
     assert offsets(store, 1) == [0, 1, 2, 3, 4, 5]
     assert backfill(topic, store, Selected(TOPIC, 1, 4)) == []
@@ -130,7 +130,7 @@ def test_a_backfill_that_is_not_done_goes_on_under_the_same_settings(topic: Stor
 
 
 def wrong(topic: StoredTopic) -> MemoryObjectStore:
-    """Return an output whose generation 1 has three complete directories, all wrong."""
+    """Return an output whose generation 1 has three complete directories, all of them wrong."""
     store = MemoryObjectStore()
     run_once(topic, store, WRONG)
     assert sorted(successes(store)) == [day(21), day(22), day(23)]
@@ -161,16 +161,16 @@ def test_files_of_another_generation_give_way(topic: StoredTopic) -> None:
     assert changes[1].added == ()
     assert len(changes[1].removed) == 4
     assert clean(store, 1, 2)
-    # The complete directories are empty now, without a marker.
+    # The formerly complete directories are empty now, without ``_SUCCESS``.
     assert successes(store) == {}
     assert log.read().positions[TOPIC, NUMBER].records == 0
     copy_times(topic, 5, [5])
     run_once(topic, store, RIGHT)
     assert offsets(store, 1) == [5]
-    # It also finalizes directories with files that replace its own.
+    # Generation 1 also finalizes directories whose files replaced its own.
     assert successes(store)[day(12)][:2] == (1, 2)
     list(drop_generation(with_generation(RIGHT, 2), store, dry_run=False))
-    # All of its files are removed.
+    # All files of the generation are removed.
     assert listed(store) == [f"{day(17)}/1_{NUMBER}_{5:020}.parquet"]
 
 
@@ -189,7 +189,7 @@ def test_windows_give_way_whole_and_directories_are_complete_again(topic: Stored
     assert (content["generation"], content["files"], content["records"]) == (2, 2, 3)
     assert "beside" not in content
     assert clean(store, 1, 2)
-    # Repeating it does nothing, and neither do offsets it does not have.
+    # Repeating the backfill does nothing; neither does choosing offsets that the generation does not have.
     assert backfill(topic, store, Selected(TOPIC, 6, 7), replaces=1) == []
     for generation, words in ((5, "no commit log"), (2, "cannot replace itself")):
         with pytest.raises(ConfigError, match=words):
@@ -236,7 +236,7 @@ def test_a_generation_that_took_over_finalizes_nothing_meanwhile(topic: StoredTo
 
 
 EACH = pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.soak)])
-"""Step between tested operations."""
+"""Only each n-th operation is tested."""
 
 
 @EACH
@@ -282,7 +282,9 @@ def records_of(store: ObjectStore) -> list[str]:
 
 
 def check_between(store: ObjectStore) -> None:
-    """Assert that no record is missing from both; no directory is complete while it is in both, or changes."""
+    """Assert that no record is missing in both generations, and that no directory is complete while both have files
+    in it.
+    """
     old, new = offsets(store, 1), offsets(store, 2)
     assert set(old) | set(new) == {0, 1, 2, 3, 4}
     assert len(new) == len(set(new))
@@ -400,7 +402,7 @@ def test_bad_messages_parsed_again_do_not_end_a_backfill_that_is_not_done(tmp_pa
 
 @pytest.fixture
 def later_topic(tmp_path: Path) -> Iterator[StoredTopic]:
-    """Yield records at noon, one, two and nine o'clock: the first three are over."""
+    """Yield records at noon, one, two and nine o'clock: the periods of the first three are over."""
     with hourly_topic(tmp_path, [0, 0, 1], [2, 9]) as topic:
         yield topic
 

@@ -15,7 +15,16 @@ import pytest
 from tests.pipelines.run.test_groups import FromBroker
 from tests.pipelines.upkeep.test_upkeep import LENIENT, STRICT
 from tests.support.kafka.kafka_topics import delete_records
-from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed, pipeline_of, redrive, run_once, texts
+from tests.support.pipelines.pipeline_runs import (
+    NUMBER,
+    TOPIC,
+    listed,
+    pipeline_of,
+    redrive,
+    run_once,
+    texts,
+    verify_output,
+)
 from tests.support.records.stored_records import StoredTopic
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.memory import MemoryObjectStore
@@ -23,8 +32,8 @@ from tieredstore.errors import ConfigError
 from tieredstore.pipelines import Pipeline, with_generation
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.upkeep.backfill import Backfill
-from tieredstore.pipelines.upkeep.comparison import Against, one_sided
-from tieredstore.pipelines.upkeep.inspection import OutputProblem, PartitionStatus, verify_output
+from tieredstore.pipelines.upkeep.comparison import Against, keep_side
+from tieredstore.pipelines.upkeep.inspection import OutputProblem, PartitionStatus
 from tieredstore.pipelines.upkeep.record_sources import LogSource, Selected
 
 SMALL = pipeline_of(max__file__records="100")
@@ -32,7 +41,7 @@ THIRD = pipeline_of(secor__message__transformer__class="tests.pipelines.files.te
 
 
 def against(topic: StoredTopic, store: MemoryObjectStore, pipeline: Pipeline) -> tuple[list[OutputProblem], int, int]:
-    comparison = Against(one_sided(pipeline, "bucket"), store, topic.manager)
+    comparison = Against(keep_side(pipeline, "bucket"), store, topic.manager)
     return list(comparison.problems()), comparison.compared, comparison.gone
 
 
@@ -150,7 +159,7 @@ def test_what_the_source_has_no_more_is_counted(topic: StoredTopic, tmp_path: Pa
 
 
 def secors(topic: StoredTopic) -> tuple[MemoryObjectStore, Pipeline]:
-    """Return files of values and offsets, by offset and named by windows, without a log: Secor's output."""
+    """Return an output like Secor's, without a log: files of values and offsets, named by their windows."""
     names = {
         "secor.file.reader.writer.factory": "sequencefile", "name.offset": "window", "max.file.records": "100",
         "secor.offsets.per.partition": "50",
@@ -169,7 +178,7 @@ def test_secors_files_are_verified_by_their_names_and_beside_the_log(topic: Stor
     assert list(verify_output(pipeline, store)) == []
     assert against(topic, store, pipeline) == ([], 300, 0)
     first, second = (f"out/{TOPIC}/base_offset={at}/1_{NUMBER}_{0:020}.seq" for at in (0, 50))
-    # Like a retry with other cuts; only the log reveals the missing records.
+    # As if a retry had cut windows elsewhere: only the source's log shows the missing records.
     elsewhere = first.replace("base_offset=0", "base_offset=9")
     store.put(elsewhere, store.get(first))
     (problem,) = verify_output(pipeline, store)
@@ -203,7 +212,7 @@ def test_the_broker_is_compared_with_as_far_as_it_has_it(kafka: KafkaServer) -> 
         kept.produce(20, partition)
     kept.run(startingOffsets="")
     kept.produce(5, 1)
-    pipeline = one_sided(kept.pipeline(startingOffsets=""), "broker")
+    pipeline = keep_side(kept.pipeline(startingOffsets=""), "broker")
 
     def compared() -> tuple[list[str], int, int]:
         with open_parts(pipeline) as parts:
@@ -219,11 +228,11 @@ def test_the_broker_is_compared_with_as_far_as_it_has_it(kafka: KafkaServer) -> 
 
 def test_a_side_that_the_pipeline_does_not_read_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"set kafka\.bootstrap\.servers"):
-        one_sided(pipeline_of(), "broker")
+        keep_side(pipeline_of(), "broker")
     live = pipeline_of(kafka__bootstrap__servers="h:1")
-    assert one_sided(live, "broker").source is None
+    assert keep_side(live, "broker").source is None
     with pytest.raises(ConfigError, match=r"set storage\.backend\.class"):
-        one_sided(one_sided(live, "broker"), "bucket")
+        keep_side(keep_side(live, "broker"), "bucket")
 
 
 def test_lags_are_as_old_as_the_latest_written_record() -> None:

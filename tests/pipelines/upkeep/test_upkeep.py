@@ -1,4 +1,4 @@
-"""Upkeep of a pipeline's output: bad messages parsed again, finished generations, and leftovers of killed runs."""
+"""Upkeep of an output: quarantined messages parsed again, dropped generations, and leftovers of killed runs."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tests.support.pipelines.pipeline_runs import (
     pipeline_of,
     redrive,
     run_once,
+    verify_output,
 )
 from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import FaultyStore, Moment, Operation, ScriptedStore
@@ -35,19 +36,18 @@ from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.upkeep.comparison import Against
 from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.garbage import collect_garbage
-from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.record_sources import KeptFiles, Selected
 
 SMALL = pipeline_of(secor__max__file__size__bytes="9000", secor__offsets__per__partition="150")
 NEXT = pipeline_of(secor__generation="2", secor__max__file__size__bytes="20000")
 STRICT = pipeline_of(secor__message__parser__class="regex", message__timestamp__input__pattern=r"(\d{13})")
-"""None of the values has such a number: all are bad."""
+"""No value has such a number, so all messages are bad."""
 LENIENT = pipeline_of(secor__max__file__size__bytes="20000")
 DAY_MS = 86_400_000
 
 
 def refile(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline) -> list[Entry]:
-    """Return the entries by which bad messages were filed."""
+    """Return the entries of redriven messages."""
     return [one.entry for one in redrive(topic, store, pipeline) if one.entry is not None]
 
 
@@ -60,14 +60,14 @@ def aside(store: ObjectStore) -> list[str]:
 
 
 def unpublished(operation: Operation) -> bool:
-    """Return True for the publication of a file of records."""
+    """Return True if the operation publishes a data file."""
     return operation.name == "publish" and "/quarantine/" not in operation.keys[0]
 
 
 def check_each_failure(
     prepare: Callable[[], ObjectStore], work: Callable[[ObjectStore], object], moment: Moment
 ) -> None:
-    """Fail ``work`` at each operation in turn; when repeated it completes, and each record is there once."""
+    """Let ``work`` fail at each operation in turn. When repeated, it must complete, with each record once."""
     undisturbed = prepare()
     work(undisturbed)
     for _, inner, store in OperationSweep(prepare, work).fail(moment):
@@ -161,7 +161,7 @@ def test_bad_messages_of_generations_that_were_taken_over_are_filed_by_the_next(
     with pytest.raises(ConfigError, match="generation 2 took it over: run that one"):
         redrive(topic, store, STRICT)
     with Runner(BY_TIME, Parts(store, topic.manager), threads=1) as runner:
-        assert [(one.generation, one.file.key) for one in runner.bad_messages()] == [(1, before)]
+        assert [(one.generation, one.file.key) for one in runner.find_bad_messages()] == [(1, before)]
     (one,) = redrive(topic, store, BY_TIME)
     assert one.entry is not None
     assert (one.entry.removed, one.entry.other) == ((before,), 1)

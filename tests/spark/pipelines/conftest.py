@@ -13,6 +13,6 @@ from tests.support.spark.spark_pipelines import Kept
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Iterator[Kept]:
-    """Return an empty one."""
+    """Return an empty store for the output."""
     with closing(Kept(tmp_path)) as kept:
         yield kept

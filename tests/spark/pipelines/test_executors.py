@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.connections import is_connected, parent_of, processes_of
 from tests.support.network.fault_proxy import CutRequest, FaultProxy
-from tests.support.pipelines.pipeline_runs import listed, listed_offsets, texts
+from tests.support.pipelines.pipeline_runs import listed, listed_offsets, texts, verify_output
 from tests.support.pipelines.pipeline_service import EXECUTORS, pipeline_service
 from tests.support.pubsub.broker_processes import store_properties
 from tests.support.records.topic_buckets import FIRST_ID
@@ -30,7 +30,6 @@ from tieredstore.backends.s3.options import MIN_PART_SIZE
 from tieredstore.model import TopicIdPartition
 from tieredstore.pipelines import load_pipeline
 from tieredstore.pipelines.run.generation import commit_log_of
-from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.testing.batches import Record, build_batch
 
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
@@ -74,7 +73,7 @@ def test_executors_that_are_added_take_windows_and_none_is_taken_twice(tmp_path:
 def test_an_executor_that_is_lost_in_mid_upload_leaves_nothing_and_its_window_is_written(
     minio: S3Server, tmp_path: Path
 ) -> None:
-    """Kill it while the second part of its file is uploaded; its worker may go on, but its result is ignored."""
+    """Kill it while the second part of its file is uploaded. Its worker may continue, but the result is ignored."""
     killed: list[int] = []
     place, dice = minio.make_bucket(), random.Random(18)
     with (
@@ -94,7 +93,9 @@ def test_an_executor_that_is_lost_in_mid_upload_leaves_nothing_and_its_window_is
         with pipeline_service(tmp_path, file, conf=EXECUTORS) as service:
 
             def kill_executor(method: str, path: str) -> bool:
-                """Kill it at the first chosen request, which is dropped; all others wait until then."""
+                """Kill the executor at the first chosen request. That request is dropped; all others wait for the
+                kill.
+                """
                 if killed or method != "PUT" or "partNumber=2" not in path:
                     return False
                 killed.append(executor_at(service.process.pid, urlsplit(proxy.url).port or 0))
@@ -112,7 +113,7 @@ def test_an_executor_that_is_lost_in_mid_upload_leaves_nothing_and_its_window_is
 
 
 def executor_at(session: int, port: int) -> int:
-    """Return the executor with a worker connected to a port."""
+    """Return the executor whose worker is connected to a port."""
     executors = processes_of(session, named=EXECUTOR)
     parents = [
         parent_of(parent_of(worker)) for worker in processes_of(session, named=DAEMON) if is_connected(worker, port)
@@ -151,7 +152,7 @@ def test_a_task_that_is_tried_twice_at_once_files_its_records_once(tmp_path: Pat
         committed = [one for entry in commit_log_of(pipeline, kept.store).entries() for one in entry.files]
         assert sorted(one.key for one in committed) == listed(kept.store, ROOT)
         assert list(verify_output(pipeline, kept.store)) == []
-        # The other attempt's prepared file remains, invisible, unless the attempt lived to discard it.
+        # The other attempt's prepared file remains, invisible, if that attempt did not live to discard it.
         (published,) = (one for one in committed if one.key.endswith(name))
         left = [write.key for write in kept.store.abandoned_writes(ROOT)]
         assert published.prepared.place.rpartition("/")[2] not in {key.rpartition("/")[2] for key in left}

@@ -1,4 +1,4 @@
-"""``frame``: records as Spark rows, changed by a user's function; exactly once like the other ways."""
+"""``frame``: records pass through a user's function as Spark rows, and are still written exactly once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.support.pipelines import pipeline_frames
-from tests.support.pipelines.pipeline_runs import listed
+from tests.support.pipelines.pipeline_runs import listed, verify_output
 from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
 from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.base import ObjectStore
@@ -28,9 +28,8 @@ from tieredstore.pipelines.run.outage import Outage
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.run.window_writing import mark_windows
 from tieredstore.pipelines.upkeep.backfill import Backfill
-from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.spark import start_pipelines
-from tieredstore.spark.pipelines.window_jobs import WindowJobs, of_all
+from tieredstore.spark.pipelines.window_jobs import WindowJobs, join_results
 from tieredstore.spark.pipelines.window_sink import WindowSink
 from tieredstore.spark.pipelines.window_source import TASK, WindowReader
 
@@ -130,7 +129,7 @@ def test_a_window_of_which_nothing_stays_is_committed_and_what_the_store_dropped
     ("function", "error", "sentence"),
     [
         (pipeline_frames.scattered, InvalidValueError, "in pieces or from several tasks|in the order of the input"),
-        (pipeline_frames.doubled, InvalidValueError, "a record is one row at most"),
+        (pipeline_frames.doubled, InvalidValueError, "at most one row per record"),
         (pipeline_frames.without_offsets, InvalidValueError, "have no column offset"),
         (pipeline_frames.moved, InvalidValueError, "which is not in its input"),
         (pipeline_frames.counted, ConfigError, "the frame function returned int, not a DataFrame"),
@@ -174,8 +173,8 @@ def test_a_window_out_of_two_tasks_is_told_and_its_files_are_taken_back() -> Non
     output = OutputFile("data", "key", 4, "", 0, 8, 9, -1, -1, prepared)
     half = replace(nothing, records=4, files=(output,))
     with pytest.raises(InvalidValueError, match=r"offsets 0 to 8 of orders-0 in pieces or from several tasks"):
-        of_all([window], [(half, {}), (nothing, {})], [9], store)
+        join_results([window], [(half, {}), (nothing, {})], [9], store)
     with pytest.raises(PreparedGoneError):
         store.publish(prepared)
-    ((whole, _),) = of_all([window], [(half, {})], [9], store)
+    ((whole, _),) = join_results([window], [(half, {})], [9], store)
     assert (whole.records, whole.filtered) == (4, 5)

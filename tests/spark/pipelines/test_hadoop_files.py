@@ -10,14 +10,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.pipelines.files.test_files import ROWS, batch, write
-from tests.support.pipelines.pipeline_runs import listed, offsets_of, pipeline_of
+from tests.support.pipelines.pipeline_runs import listed, offsets_of, pipeline_of, verify_output
 from tests.support.spark.hadoop_files import HadoopFiles
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.pipelines import Pipeline, with_generation
 from tieredstore.pipelines.files.sequencefile import SequenceFile
 from tieredstore.pipelines.filing.messagepack import pack_bytes, pack_number, unpack
 from tieredstore.pipelines.upkeep.backfill import Backfill
-from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.output_files import read_records
 from tieredstore.pipelines.upkeep.record_sources import KeptFiles, Selected
 

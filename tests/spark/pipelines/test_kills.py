@@ -1,6 +1,7 @@
 """kill -9 of executors, workers and drivers of pipelines on a local cluster, while a producer writes.
 
-Checked all the time by plain listing: no duplicate offset, no published one missing, none above the committed ones.
+A plain listing is checked all the time: no duplicate offset, no published offset missing, none above the committed
+ones.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from pyspark.sql import SparkSession
 from tests.support.connections import parent_of, processes_of
 from tests.support.pipelines import pipeline_frames
 from tests.support.pipelines.pipeline_kills import COMMITTED_S, Killed, Writer
+from tests.support.pipelines.pipeline_runs import verify_output
 from tests.support.pipelines.pipeline_service import EXECUTORS, pipeline_service
 from tests.support.servers.kafka import KafkaServer
 from tests.support.spark.spark_pipelines import TOPIC, Kept
 from tieredstore.errors import StoreUnavailableError
 from tieredstore.pipelines import load_pipeline
 from tieredstore.pipelines.run.generation import commit_log_of
-from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.spark import start_pipelines
 
 _logger: Final = logging.getLogger(__name__)
@@ -98,7 +99,7 @@ def take_over_from_stopped(killed: Killed, process: subprocess.Popen[bytes]) -> 
         try:
             killed.finish()
         except StoreUnavailableError:
-            # It was stopped while it held a folder's lock: resume it for a moment.
+            # The process was suspended while it held a folder's lock: resume it for a moment.
             os.killpg(process.pid, signal.SIGCONT)
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -140,10 +141,10 @@ def kill(process: subprocess.Popen[bytes], kind: str) -> None:
 
 
 def _processes(session: int, kind: str) -> list[int]:
-    """Return the executors, or their Python workers with their daemons; the driver has Python workers too, for its
-    planner.
+    """Return the executors, or their Python workers with their daemons. The driver has Python workers too, for
+    planning.
 
-    Workers of a killed daemon have no parent in the session, and continue to be used.
+    Workers of a killed daemon have no parent in the session, but are still used.
     """
     executors = processes_of(session, named=EXECUTOR)
     if kind == "executor":
@@ -165,7 +166,7 @@ FRAMED = {"frame": f"{pipeline_frames.__name__}:troubled", "secor__max__file__si
 
 
 def check(kept: Kept, file: Path, records: int) -> None:
-    """Assert that each partition has the even offsets once, and the others among the dropped ones."""
+    """Assert that each partition has each even offset once, and that the other offsets were dropped."""
     assert kept.offsets() == {(TOPIC, partition): list(range(0, records, 2)) for partition in (0, 1)}
     windows = [window for entry in commit_log_of(load_pipeline(file), kept.store).entries() for window in entry.windows]
     assert len(windows) > 4
@@ -179,7 +180,7 @@ def check(kept: Kept, file: Path, records: int) -> None:
 def test_a_batch_whose_worker_was_killed_is_repeated_by_the_next_query(
     spark: SparkSession, kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark in local mode retries no task."""
+    """In local mode Spark does not retry tasks."""
     kept.write(80)
     file, checkpoint = kept.file(**FRAMED), (kept.folder / "checkpoint").as_uri()
     monkeypatch.setenv(pipeline_frames.DEED, str(kept.folder / "worker"))

@@ -1,4 +1,4 @@
-"""Stores and brokers that fail while a pipeline of a real Spark runs: it waits, and continues by itself."""
+"""Outages of stores and brokers while a pipeline runs on a real Spark: it waits, and continues by itself."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(1800)]
 
 ENDED_S = 300
 AWAY_S = {"store": 60, "broker": 75}
-"""A broker's clients wait for a minute themselves: longer outages make the pipeline wait too."""
+"""Kafka clients wait for a minute themselves: only a longer outage makes the pipeline wait."""
 
 BROKER = {"broker.session.timeout.ms": "20000", "initial.broker.registration.timeout.ms": "85000"}
-"""A broker that returns while its old session lives waits for its expiry, at most this long."""
+"""A broker that returns waits until its old session expires, at most this long."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def test_a_server_that_stays_away_for_longer_than_allowed_ends_it_with_75(tmp_pa
 
 
 def test_a_store_that_is_started_again_is_gone_on_with(spark: SparkSession, kept: Kept) -> None:
-    """The restarted store is the output's; the source is in a folder."""
+    """The store that restarts is the output's; the source is in a folder."""
     with start_minio() as minio:
         place = minio.make_bucket()
         process = minio.process

@@ -1,4 +1,4 @@
-"""A parser that misfiled messages for a while: all are filed again, while new ones arrive."""
+"""A parser misfiled messages for a while: all are filed again, while new ones arrive."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def check_story(mended: Mended, spark: SparkSession | None) -> None:
         live.catch_up()
         mended.write(50)
         live.catch_up()
-    # Start from a file: its offsets, and their other sources.
+    # Begin with one file: find its offsets, and the other sources of its records.
     first = mended.origin(mended.keys(1)[0])
     assert first.committed
     assert first.backups
@@ -90,7 +90,7 @@ def check_story(mended: Mended, spark: SparkSession | None) -> None:
             delete_records(mended.topic.server, topic, end, partition=partition)
         mended.backfill(4, Selected(topic, 10, 320))
         mended.check(10, 320, 4)
-        # The bucket has lost them too; the backup has them.
+        # Now the bucket has lost them too, but the backup has them.
         mended.delete_copied(200)
         with pytest.raises(DataLossError, match=rf"offsets 10 to \d+ of {topic}-0"):
             mended.backfill(5, Selected(topic, 10, 320))

@@ -12,14 +12,13 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.support.pipelines.pipeline_runs import listed
+from tests.support.pipelines.pipeline_runs import listed, verify_output
 from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
 from tieredstore.errors import FencedError
 from tieredstore.metrics import REGISTRY
 from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.stores import open_parts
-from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.process.deadline import Deadline
 from tieredstore.spark import start_pipelines
 from tieredstore.spark.pipelines.runs import PipelineRun, pipeline_service
@@ -84,7 +83,7 @@ def test_a_service_writes_by_age_finds_what_is_new_and_writes_the_rest_when_it_s
     kept.write(10)
     run_without_spark(kept.file())
     kept.write(10)
-    # It continues after the offsets that the previous run wrote.
+    # The run continues after the offsets that the previous run wrote.
     changes = {"secor__max__file__age__seconds": "2", "secor__upload__on__shutdown": "true", "secor__generation": "2"}
     file = kept.file("next.properties", **changes)
     service = pipeline_service(spark, [file], drain_s=ENDED_S, take_over=1)
@@ -102,7 +101,7 @@ def test_a_service_writes_by_age_finds_what_is_new_and_writes_the_rest_when_it_s
     counts = {where: len(offsets) for where, offsets in kept.offsets().items()}
     assert counts == {(TOPIC, 0): 25, (TOPIC, 1): 35, (TOPIC, 2): 10, ("payments", 0): 10}
     entries = list(commit_log_of(load_pipeline(file), kept.store).entries())
-    # The age decides, not each look; the end is logged.
+    # Records are written by their age, not at each look. The end of the query is logged.
     assert sum(entry.kind == "batch" and bool(entry.files) for entry in entries) <= 5
     assert entries[0].kind == "take-over"
     assert entries[-1].kind == "published"
@@ -118,7 +117,7 @@ def test_spark_may_repeat_what_is_written_and_another_driver_ends_the_query(
     wait_for(lambda: sum(kept.committed(file).values()) == 40, run.query)
     run.drain(Deadline.after(ENDED_S))
     run.close()
-    # As if Spark had died before it recorded the batch as done, and another run had continued with other cuts.
+    # As if Spark had died before it recorded the batch as done, and another run had continued with other windows.
     shutil.rmtree(checkpoint / "kept-1" / "commits")
     kept.write(20)
     run_without_spark(kept.file(secor__max__file__size__bytes="300"))

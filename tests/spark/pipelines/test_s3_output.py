@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from tests.support.network.key_services import serving
 from tests.support.network.schema_registry_server import RegistryService, framed, written
-from tests.support.pipelines.pipeline_runs import listed
+from tests.support.pipelines.pipeline_runs import listed, verify_output
 from tests.support.records.topic_buckets import FIRST_ID, Bucket
 from tests.support.servers.minio import ACCESS_KEY, SECRET_KEY
 from tests.support.servers.s3_server import REGION, S3Server
@@ -25,7 +25,6 @@ from tieredstore.model import TopicIdPartition
 from tieredstore.pipelines import load_pipeline, with_generation
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.upkeep.backfill import Backfill
-from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.record_sources import LogSource, Selected
 from tieredstore.spark import start_pipelines
 from tieredstore.testing.batches import Record, build_batch

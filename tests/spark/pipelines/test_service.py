@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.connections import processes_of
-from tests.support.pipelines.pipeline_runs import listed
+from tests.support.pipelines.pipeline_runs import listed, verify_output
 from tests.support.pipelines.pipeline_service import PipelineService, pipeline_service
 from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
 from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.stores import open_parts
-from tieredstore.pipelines.upkeep.inspection import verify_output
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 

@@ -207,7 +207,7 @@ def schemas(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Mapping[st
 Topics = tuple[str, dict[str, Path]]
 ALL_FORMATS: Final = frozenset({"parquet", "orc", "avro", "json", "text"})
 SHAPES: Final = ("offset", "daily-offset", "kafka-timestamp", "json", "split-by-field", "avro-split-by-field")
-"""Parsers with different directory layouts; the others use time alone."""
+"""Parsers with different directory layouts. All other parsers file by time alone."""
 FOLDERS: Final = {
     "offset": ["base_offset"],
     "daily-offset": ["dt", "base_offset"],

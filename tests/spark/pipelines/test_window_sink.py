@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from tests.support.fresh_python import run_fresh
-from tests.support.pipelines.pipeline_runs import listed
+from tests.support.pipelines.pipeline_runs import listed, verify_output
 from tests.support.records.topic_buckets import FIRST_ID
 from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
 from tests.support.spark.window_sinks import Driven, HereSession
@@ -39,7 +39,6 @@ from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.planner import Planner
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.run.window_writing import ReadUpTo, Written
-from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.stopping import is_without_work
 from tieredstore.reading.log_snapshot import LogSnapshot
@@ -160,7 +159,7 @@ def test_a_driver_that_comes_later_ends_one_that_has_nothing_to_write(
         first.sink(first.batch(), 0)
         first.sink.mark_published(idle_s=0)
         with closing(Driven(kept)):
-            # Not each time: an idle pipeline costs a request per minute.
+            # Not at each call: an idle pipeline costs one request per minute.
             first.sink.mark_published(idle_s=0)
             monkeypatch.setattr(first.sink, "_alone_at", 0.0)
             with pytest.raises(FencedError):
@@ -230,7 +229,7 @@ def test_a_stop_has_nothing_to_wait_for_until_output_and_source_have_answered_an
 def test_what_is_away_while_nothing_is_written_is_told_until_it_is_back(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planner waits in another process, so the driver checks by itself."""
+    """The planner waits in another process, so the driver must notice the outage by itself."""
     broken: list[str] = []
     store = FaultyStore(kept.store, lambda operation: "output" in broken and operation.name == "head")
     snapshot = Planner.snapshot
@@ -293,7 +292,7 @@ def test_pipelines_have_to_be_named() -> None:
 
 
 class OnceEach:
-    """Fails the first operation with each of these names on a key that contains the text."""
+    """Fails the first operation of each of these names on a key that contains ``text``."""
 
     def __init__(self, *chosen: tuple[str, str]) -> None:
         self._left = list(chosen)

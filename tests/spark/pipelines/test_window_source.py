@@ -1,4 +1,4 @@
-"""The stream of windows driven as by Spark, but without Spark: offsets with the cuts, and tasks that write them."""
+"""The stream of windows, driven as by Spark but without Spark: offsets that list windows, and tasks that write them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def reader(kept: Kept) -> Iterator[WindowReader]:
 
 
 def begin(kept: Kept) -> None:
-    """Write twenty records to each partition and begin a driver, whose log then has their start offsets."""
+    """Write twenty records to each partition, and begin a driver, which records the partitions' first offsets."""
     kept.write(20)
     pipeline = load_pipeline(kept.file())
     with open_parts(pipeline) as parts, Runner(pipeline, parts) as runner:
@@ -60,13 +60,13 @@ def test_where_partitions_begin_comes_before_anything_is_read(kept: Kept, reader
 
 
 def latest(reader: WindowReader, start: Offset) -> Offset:
-    """Return the latest offset like Spark, through JSON both ways."""
+    """Return the latest offset as Spark gets it, encoded and decoded as JSON."""
     end: Offset = json.loads(json.dumps(reader.latestOffset(json.loads(json.dumps(start)), LIMIT)))
     return end
 
 
 def tasks_between(reader: WindowReader, start: Offset, end: Offset) -> list[WindowTask]:
-    """Return the results of the source's tasks, each with a copy of the reader."""
+    """Return the results of the source's tasks. Each runs with a pickled copy of the reader."""
     copy: WindowReader = pickle.loads(pickle.dumps(reader))
     partitions = pickle.loads(pickle.dumps(list(reader.partitions(start, end))))
     batches: list[Any] = [batch for partition in partitions for batch in copy.read(partition)]
@@ -116,7 +116,7 @@ def test_a_batch_that_is_repeated_is_planned_anew_without_what_is_written(kept: 
         later = {"version": 1, "windows": [["orders", end["windows"][0][1], 0, 30, 40]]}
         with pytest.raises(DataLossError, match="was the log or a part of it deleted"):
             other.partitions(end, later)
-        # It continues from the log, regardless of Spark's offset.
+        # The stream continues from the commit log, whatever Spark's offset.
         kept.write(10)
         assert [window[3:5] for window in forced(other, start)["windows"]] == [[20, 30], [20, 30]]
 
@@ -145,7 +145,7 @@ def test_how_much_windows_read_is_learnt_where_a_backlog_is_cut_by_it() -> None:
         def snapshot(self) -> None:
             """Do nothing."""
 
-        def due(self, _: object, positions: dict[tuple[str, int], Progress], *, is_last: bool) -> list[Window]:
+        def find_due(self, _: object, positions: dict[tuple[str, int], Progress], *, is_last: bool) -> list[Window]:
             assert not is_last
             progress = positions.get(where, Progress("id", 0, -1, 0, 0))
             seen.append(progress)

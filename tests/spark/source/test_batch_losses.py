@@ -104,7 +104,7 @@ def test_a_topic_that_was_created_again(bucket: Bucket) -> None:
     bucket.write(10)
     bucket.write(20, topic_id=SECOND_ID)
     assert places(rows_in(options_of(bucket))) == all_of("orders", 0, 20)
-    bucket.write(5)  # regardless of the cause, both topics' copies are mixed now
+    bucket.write(5)  # whatever the cause, copies of both topics are mixed now
     error = error_of(options_of(bucket))
     assert isinstance(error, ConfigError)
     assert str(FIRST_ID) in str(error)

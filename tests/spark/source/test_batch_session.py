@@ -38,7 +38,7 @@ def failure_of(action: Callable[[], object]) -> str:
 
 
 def check_sentence(said: str, sentence: str) -> None:
-    """Assert that our sentence is there, without internals."""
+    """Assert that Spark shows our sentence without internals."""
     assert sentence in said
     assert "Traceback" not in said
     assert 'File "' not in said

@@ -34,7 +34,7 @@ TRANSACTIONAL = [case for case in CASES if "txn" in case]
 
 
 def levels_of(case: str) -> tuple[str, ...]:
-    """Return one level where nothing is transactional, otherwise both."""
+    """Return one isolation level if no record is transactional, otherwise both."""
     return LEVELS if case in TRANSACTIONAL else LEVELS[:1]
 
 
@@ -46,7 +46,7 @@ def collected(df: DataFrame) -> list[Row]:
 
 
 def of_case(rows: list[Row], name: str) -> list[Row]:
-    """Return the rows of one of several combined queries, without its name."""
+    """Return the rows of one of several combined queries, without the column of its name."""
     return [{key: value for key, value in row.items() if key != "query"} for row in rows if row["query"] == name]
 
 

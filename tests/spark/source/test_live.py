@@ -1,4 +1,4 @@
-"""Bucket and broker combined: the records of a Kafka consumer, with the seam at any offset."""
+"""Bucket and broker read as one: the records of a Kafka consumer, wherever the bucket ends."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def offsets(tiered: TieredTopic, offset: int) -> str:
 
 
 def windows(source: random.Random, seam: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield windows across the seam, before it and after it."""
+    """Yield windows across the end of the bucket, before it and after it."""
     for low, high in [(0, end), (0, seam), (seam, end)]:
         start = source.randrange(low, high)
         yield start, source.randrange(start, high)

@@ -30,7 +30,7 @@ from tests.support.spark.spark_tasks import as_texts
 PARTITIONS = range(4)
 BATCH_BYTES = 20_000
 TRANSACTIONS = 8
-"""In the last partition, within the broker's part; every second one is aborted."""
+"""Offsets in the broker's part of the last partition; every second one is aborted."""
 
 
 @pytest.fixture
@@ -100,7 +100,9 @@ def check_killed(
 
 
 def fill(topic: TieredTopic, numbers: range, padding: bytes, *, transactions: int = 0) -> None:
-    """Write records with these numbers to each partition, the last one's first in transactions of a batch each."""
+    """Write records with these numbers to each partition. In the last partition, the first ones are in transactions
+    of one batch each.
+    """
     producer = producer_of(topic.server, **{"batch.size": str(BATCH_BYTES), "queue.buffering.max.messages": "1000000"})
     in_transactions = 100 * transactions // 2
     if transactions:

@@ -1,4 +1,6 @@
-"""Bucket and broker when one lost records, or when they do not belong together; and ways to connect to a broker."""
+"""Lost records of bucket or broker, buckets and brokers that do not belong together, and ways to connect to a
+broker.
+"""
 
 from __future__ import annotations
 

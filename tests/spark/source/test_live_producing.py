@@ -41,13 +41,13 @@ class Traffic:
         self._count = 0
 
     def turn(self) -> None:
-        """Do a little of everything."""
+        """Write, copy and delete a little."""
         for partition in PARTITIONS:
             records = self._records(60)
             send(self._producer, self.tiered.topic, records, partition=partition)
             self._note(partition, records)
         self._transaction(self._source.choice(["commit", "abort"]))
-        # The broker may delete a segment while it is examined; the next turn copies skipped ones.
+        # The broker may delete a segment while it is being copied; the next turn copies skipped segments.
         with suppress(InvalidSegmentError):
             self.tiered.tier(but_last=self._source.choice([0, 1, 5]))
         if self._source.random() < 0.5:
@@ -122,7 +122,7 @@ def values_of(rows: list[dict[str, Any]], partition: int) -> list[bytes]:
 def test_each_batch_has_all_that_was_committed_before_it(tiered: TieredTopic, traffic: Traffic) -> None:
     batches: list[tuple[dict[int, int], list[dict[str, Any]]]] = []
     with traffic.turning(15) as thread:
-        # At least as many as needed below, even on a machine where a batch takes as long as all turns.
+        # At least as many batches as are needed below, even if one batch takes as long as all turns.
         while thread.is_alive() or len(batches) < 3:
             before = {partition: len(traffic.written[partition]) for partition in PARTITIONS}
             batches.append((before, rows_in(options_of(tiered, maxRecordsPerPartition=200))))
@@ -151,7 +151,7 @@ def test_a_stream_that_is_given_up_and_begun_again_reads_each_record_once(
 
 
 def run(tiered: TieredTopic, position: Json | None, streamed: list[bytes], *, triggers: int) -> Json:
-    """Run batches from an earlier stream's end; assert that rereading a batch gives the same rows."""
+    """Run batches from the end of an earlier stream; assert that reading a batch again gives the same rows."""
     reader = stream_of(tiered)
     position = over_the_wire(reader.initialOffset()) if position is None else position
     for _ in range(triggers):

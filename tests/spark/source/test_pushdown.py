@@ -121,7 +121,7 @@ QUERIES: dict[str, str] = {
 
 
 def chosen(name: str, df: DataFrame) -> DataFrame:
-    """Return the places of a query's rows under its name."""
+    """Return topic, partition and offset of a query's rows, under the query's name."""
     return df.where(name).select("topic", "partition", "offset").withColumn("query", functions.lit(name))
 
 

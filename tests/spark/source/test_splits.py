@@ -39,7 +39,7 @@ class Scale:
     chunk: int
 
 
-# The bounds of fetches and memory are the same for both.
+# Fetches and memory have the same bounds for both sizes.
 SCALES = [
     pytest.param(Scale(128 * MIB, 8 * MIB, 2 * MIB), id="128m"),
     pytest.param(Scale(1024 * MIB, 64 * MIB, 4 * MIB), id="1g", marks=pytest.mark.soak),
@@ -139,7 +139,7 @@ class Peak:
 
 def peak_of(bucket: Stored) -> Peak:
     options = json.dumps(bucket.options | {"maxSplitBytes": str(bucket.scale.split), "includeHeaders": "true"})
-    # Run it through a shell: a child is charged its parent's peak.
+    # Run the process through a shell: a child inherits the peak memory of its parent.
     command = shlex.join([sys.executable, "-c", CHILD, options])
     done = subprocess.run(
         ["sh", "-c", f"{command}; exit $?"],

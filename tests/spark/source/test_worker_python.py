@@ -38,7 +38,7 @@ def registered(python: str | Path) -> list[type]:
 
 
 def python_that_prints(folder: Path, text: str, code: int = 0) -> Path:
-    """Write a foreign interpreter that answers the check like this."""
+    """Write a foreign interpreter that gives this answer to the check."""
     path = folder / "python3"
     path.write_text(f"#!/bin/sh\necho '{text}'\nexit {code}\n")
     path.chmod(0o755)
@@ -63,7 +63,7 @@ def test_a_python_without_the_package_is_named_with_the_variable(missing: str, t
 
 
 def test_a_real_python_is_asked(tmp_path: Path) -> None:
-    """A link to this process's interpreter has none of its packages, since it is outside the environment."""
+    """A link outside the environment to this process's interpreter has none of the environment's packages."""
     link = tmp_path / "python3"
     link.symlink_to(os.path.realpath(sys.executable))
     with pytest.raises(ConfigError, match="has no "):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 TASKS = 4
-"""With two cores, one process runs at least two of them."""
+"""Four tasks on two cores: one process runs at least two of them."""
 
 
 class FrozenSource(DataSource):

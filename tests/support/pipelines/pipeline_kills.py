@@ -13,14 +13,13 @@ from typing import Any
 from tests.support.block_thread import BlockThread
 from tests.support.kafka.kafka_topics import Produced, producer_of, send
 from tests.support.kafka.live_topics import TieredTopic
-from tests.support.pipelines.pipeline_runs import listed
+from tests.support.pipelines.pipeline_runs import listed, verify_output
 from tests.support.pipelines.pipeline_service import EXECUTORS, pipeline_service
 from tests.support.pipelines.seen_output import SeenOutput
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.run.stores import open_parts
-from tieredstore.pipelines.upkeep.inspection import verify_output
 
 PARTITIONS = 2
 COMMITTED_S = 300.0

@@ -14,6 +14,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.pipelines import Entry, Parts, Pipeline, Runner, pipeline_from
 from tieredstore.pipelines.run.redrive import Redriven
+from tieredstore.pipelines.upkeep.inspection import OutputProblem, Verification
 from tieredstore.testing.segments import PARTITION
 
 TOPIC = PARTITION.topic
@@ -40,6 +41,11 @@ def run_once(
     """Run the pipeline once, on a single thread for a deterministic order of operations."""
     with Runner(pipeline, Parts(store, topic.manager), threads=1, take_over=take_over) as runner:
         return list(runner.run_once())
+
+
+def verify_output(pipeline: Pipeline, store: ObjectStore, *, contents: bool = True) -> Iterator[OutputProblem]:
+    """Yield the problems of an output."""
+    return Verification(pipeline, store, contents=contents).problems()
 
 
 def redrive(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline) -> list[Redriven]:

@@ -10,14 +10,13 @@ from confluent_kafka import KafkaException
 from tests.support.block_thread import END_S, BlockThread
 from tests.support.kafka.kafka_topics import Produced, consumed, end_offset, produce_transaction, producer_of
 from tests.support.kafka.live_topics import TieredTopic
-from tests.support.pipelines.pipeline_runs import listed, rows_of
+from tests.support.pipelines.pipeline_runs import listed, rows_of, verify_output
 from tests.support.pubsub.broker_processes import store_properties
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.s3_server import S3Server
 from tests.support.stores.clouds import make_s3
 from tieredstore.pipelines import load_pipeline
 from tieredstore.pipelines.run.generation import commit_log_of
-from tieredstore.pipelines.upkeep.inspection import verify_output
 
 PARTITIONS = 2
 

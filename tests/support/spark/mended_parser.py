@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.support.kafka.kafka_topics import Produced, producer_of, send
 from tests.support.kafka.live_topics import TieredTopic
-from tests.support.pipelines.pipeline_runs import listed, rows_of
+from tests.support.pipelines.pipeline_runs import listed, rows_of, verify_output
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.pipelines import Entry, Runner, load_pipeline, with_generation
@@ -17,7 +17,6 @@ from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.upkeep.backfill import Backfill
-from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.origins import Backup, Origin, origins_of
 from tieredstore.pipelines.upkeep.record_sources import KeptFiles, LogSource, Selected
 from tieredstore.reading.survey import survey_logs

@@ -245,7 +245,7 @@ def _parse_again(file: Path, threads: int | None, dry_run: bool) -> Generator[Ou
         if not dry_run:
             yield from map(_of_redriven, runner.redrive())
             return
-        for one in runner.bad_messages():
+        for one in runner.find_bad_messages():
             yield of_window(
                 "backfill", one.window, code="parsed", status="planned", kind="bad_messages",
                 quarantined=one.file.records, quarantine_key=one.file.key, stored_size=one.file.size,

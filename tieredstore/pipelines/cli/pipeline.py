@@ -331,7 +331,7 @@ def _compare(settings: Pipeline, against: Against, problems: list[OutputProblem]
     from tieredstore.pipelines.run.stores import open_parts
     from tieredstore.pipelines.upkeep import comparison as comparing
 
-    sided = comparing.one_sided(settings, "bucket" if against is Against.BUCKET else "broker")
+    sided = comparing.keep_side(settings, "bucket" if against is Against.BUCKET else "broker")
     with open_parts(sided) as parts:
         comparison = comparing.Against(sided, parts.store, parts.source)
         problems.extend(comparison.problems())

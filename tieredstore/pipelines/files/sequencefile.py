@@ -106,13 +106,12 @@ class SequenceFileReader:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        if self._take(3) != MAGIC or self._take(1)[0] not in (5, 6):
+        if self._take(3) != MAGIC or (version := self._take(1)[0]) not in (5, 6):
             raise ValueError("not a SequenceFile of version 5 or 6")
-        is_six = self._at_version() == 6
         self.key_class, self.value_class = self._name(), self._name()
         self._is_compressed, self._has_blocks = self._take(1) != b"\0", self._take(1) != b"\0"
         self._codec = self._read_codec(self._name()) if self._is_compressed else "none"
-        if is_six:
+        if version == 6:
             for _ in range(2 * self._int(0, 10_000)):
                 self._name()
         self._sync = self._take(_SYNC_BYTES)
@@ -158,10 +157,6 @@ class SequenceFileReader:
         if (at, start) != (len(lengths), len(content)):
             raise ValueError("a block has bytes after its records")
         return pieces
-
-    def _at_version(self) -> int:
-        self._file.seek(3)
-        return self._take(1)[0]
 
     def _check_sync(self) -> None:
         if self._take(_SYNC_BYTES) != self._sync:

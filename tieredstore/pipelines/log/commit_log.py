@@ -405,7 +405,7 @@ class CommitLog:
         )
 
     def _key(self, number: int) -> str:
-        return f"{self.folder}commits/{max(number, 0):020}.json" if number >= 0 else f"{self.folder}commits/"
+        return f"{self.folder}commits/{number:020}.json" if number >= 0 else f"{self.folder}commits/"
 
     def _write_snapshot(self) -> None:
         try:

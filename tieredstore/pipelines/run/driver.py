@@ -31,7 +31,7 @@ class WindowWriter(Protocol):
         """Prepare the files of a window under the file names of ``generation``."""
         ...
 
-    def aside(self, window: Window, key: str, generation: Generation) -> Written:
+    def write_quarantined(self, window: Window, key: str, generation: Generation) -> Written:
         """Prepare the files of a window whose messages are in the quarantine file ``key``."""
         ...
 
@@ -142,7 +142,7 @@ class Driver:
             self._judge(written)
             self.is_complete = False
             entry = self.log.append(
-                "batch", self.generation.fingerprint, windows, directories=self.finalizer.late(windows)
+                "batch", self.generation.fingerprint, windows, directories=self.finalizer.find_late(windows)
             )
         except (InvalidValueError, FencedError):
             # After any other failure the files may be committed: the response may have been lost.
@@ -160,7 +160,7 @@ class Driver:
         Does nothing while committed files are unpublished.
         """
         finished: list[Finished] = []
-        while self.is_complete and (due := self.finalizer.due(limits)):
+        while self.is_complete and (due := self.finalizer.find_due(limits)):
             self.is_complete = False
             entry = self.log.append("finalize", self.generation.fingerprint, directories=[one.path for one in due])
             self._complete(entry)
@@ -175,7 +175,7 @@ class Driver:
         """
         try:
             self.is_complete = False
-            late = self.finalizer.late([window])
+            late = self.finalizer.find_late([window])
             other = -1 if aside.generation == self.generation.number else aside.generation
             entry = self.log.append(
                 "redrive",
@@ -276,7 +276,7 @@ class Driver:
             if (key := asides.get(window)) is None:
                 again, _ = self._writer.write(window.window, self.generation)
             else:
-                again, _ = self._writer.aside(window.window, key, self.generation)
+                again, _ = self._writer.write_quarantined(window.window, key, self.generation)
             fresh = {file.key: file for file in again.files}
             if fresh.keys() != {file.key for file in window.files}:
                 discard_files(self.store, again.files)

@@ -94,19 +94,19 @@ class Finalizer:
         self._parser = parser_of(generation.own)
         self._periods: dict[str, tuple[str, int] | None] = {}
 
-    def due(self, limits: Mapping[str, int]) -> list[Finished]:
+    def find_due(self, limits: Mapping[str, int]) -> list[Finished]:
         """Return the 1,000 oldest unfinalized directories whose period ended by their topic's time in ``limits``."""
-        over = self._over(limits)
+        over = self._find_over(limits)
         if over and self.family.refresh():
             # Another generation may have begun to replace files.
-            over = self._over(limits)
+            over = self._find_over(limits)
         oldest = sorted((ends_ms, path, topic) for path, (ends_ms, topic) in over.items())[:_AT_ONCE]
         held = self.family.count_contents([path for _, path, _ in oldest])
         return [
             Finished(path, topic, ends_ms, *held[path], self._statement(path, topic)) for ends_ms, path, topic in oldest
         ]
 
-    def _over(self, limits: Mapping[str, int]) -> dict[str, tuple[int, str]]:
+    def _find_over(self, limits: Mapping[str, int]) -> dict[str, tuple[int, str]]:
         excluded = self.family.finalized | self.family.withheld
         over: dict[str, tuple[int, str]] = {}
         # Skip generations with an incomplete backfill: they may get more files.
@@ -118,7 +118,7 @@ class Finalizer:
                     over[period[0]] = period[1], contents.topic
         return over
 
-    def late(self, windows: Sequence[WrittenWindow]) -> list[str]:
+    def find_late(self, windows: Sequence[WrittenWindow]) -> list[str]:
         """Return the finalized directories to which these windows add records."""
         paths = {file.key.rpartition("/")[0] for window in windows for file in window.data_files}
         above = {above for path in paths for above in with_those_above(path)}

@@ -116,7 +116,7 @@ class IcebergTable:
         """Raise ConfigError if another writer has moved rows of these files (None: of any file of the log) to other
         files.
         """
-        self._do(lambda catalog: self._going(self._load(catalog), log, keys))
+        self._do(lambda catalog: self._find_going(self._load(catalog), log, keys))
 
     def replace(self, old: CommitLog, new: CommitLog) -> None:
         """In one snapshot, remove the files that ``old`` gave up and add all published files of ``new``."""
@@ -130,7 +130,7 @@ class IcebergTable:
                 keys.clear()
             pending = _pending(new, self._number(table, new), new.state.number)
             added = [key for _, files in pending for key in files]
-            going = self._going(table, old, keys)
+            going = self._find_going(table, old, keys)
             properties = {self._property(old, _REMOVED): str(number)}
             if pending:
                 properties[self._property(new)] = str(pending[-1][0])
@@ -147,7 +147,7 @@ class IcebergTable:
             table = self._load(catalog)
             if table is None or self._number(table, log, _REMOVED) >= log.state.number:
                 return
-            if going := self._going(table, log, None):
+            if going := self._find_going(table, log, None):
                 self._overwrite(table, [], going, {self._property(log, _REMOVED): str(log.state.number)}, log)
 
         self._do(clear)
@@ -191,7 +191,7 @@ class IcebergTable:
                 for file in going:
                     snapshot.delete_data_file(file)
 
-    def _going(self, table: Table | None, log: CommitLog, keys: Iterable[str] | None) -> list[Any]:
+    def _find_going(self, table: Table | None, log: CommitLog, keys: Iterable[str] | None) -> list[Any]:
         """Return the table's data files of these keys (None: of all keys of the log). Raise ConfigError if the table
         has lost a file that this pipeline added.
         """

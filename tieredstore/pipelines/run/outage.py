@@ -57,7 +57,7 @@ class Outage:
         pause_s, self._pause_s = self._pause_s, min(_LONGEST_PAUSE_S, 2 * self._pause_s)
         return pause_s
 
-    def over(self) -> None:
+    def note_success(self) -> None:
         """Note that an operation has succeeded."""
         if self._since_s is not None:
             _logger.warning("available again after %.0f s", self._clock() - self._since_s)

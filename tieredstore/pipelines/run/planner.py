@@ -69,7 +69,7 @@ class Planner:
             snapshot = self.snapshot()
         return snapshot
 
-    def due(
+    def find_due(
         self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress], *, is_last: bool
     ) -> list[Window]:
         """Return a batch of windows to write now. With ``is_last``, all available records are due.
@@ -112,7 +112,7 @@ class Planner:
         where = {(window.topic, window.partition): (window.start, window.stop)}
         return tuple(plan_windows(source, snapshot, where, self.query, SplitLimits(max_bytes=MAX_INT64)))
 
-    def firsts(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> list[Window]:
+    def mark_firsts(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> list[Window]:
         """Return marks of partitions that have records but no commits, if partitions begin at their first record."""
         if self.starting != "earliest":
             return []
@@ -121,7 +121,7 @@ class Planner:
 
     def _marks(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> list[Window]:
         if self.starting == "earliest":
-            return self.firsts(snapshot, positions)
+            return self.mark_firsts(snapshot, positions)
         new = [log for where, log in snapshot.logs.items() if where not in positions]
         begins = self._starts.of(new, is_new=not positions) if new else {}
         return [mark(log, begins[log.where]) for log in new if log.where in begins]

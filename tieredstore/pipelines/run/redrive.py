@@ -48,7 +48,7 @@ class Redriven:
     entry: Entry | None
 
 
-def asides(logs: Mapping[int, CommitLog]) -> list[Aside]:
+def find_asides(logs: Mapping[int, CommitLog]) -> list[Aside]:
     """Return the quarantine files that are not yet redriven, in the order of their entries.
 
     ``logs`` are by generation, oldest first. Each continues the one before it and inherits its quarantine files.

@@ -18,7 +18,7 @@ from tieredstore.pipelines.run.generation import Generation
 from tieredstore.pipelines.run.planner import Planner, log_of
 from tieredstore.pipelines.run.progress import Counts, GroupProgress
 from tieredstore.pipelines.run.recipes import recipe_of
-from tieredstore.pipelines.run.redrive import Aside, Redriven, asides, redrive_file
+from tieredstore.pipelines.run.redrive import Aside, Redriven, find_asides, redrive_file
 from tieredstore.pipelines.run.selection import check_topics
 from tieredstore.pipelines.run.stores import COLUMNS, Parts
 from tieredstore.pipelines.run.window_writing import (
@@ -94,7 +94,7 @@ class Runner:
         self.refuse_backfill()
         snapshot = self.begin()
         self.check_topics(snapshot)
-        while windows := self._due(snapshot, is_last=True):
+        while windows := self._find_due(snapshot, is_last=True):
             yield from self._write_batch(snapshot, windows)
         if self.finalizes:
             self.finalize()
@@ -115,7 +115,7 @@ class Runner:
     def find_unfinalized(self) -> list[Finished]:
         """Return the directories that ``finalize`` would mark now. Writes nothing."""
         self._refuse_ended()
-        return self.driver.finalizer.due(self._watermarks(self._planner.snapshot()))
+        return self.driver.finalizer.find_due(self._watermarks(self._planner.snapshot()))
 
     def _watermarks(self, snapshot: LogSnapshot) -> dict[str, int]:
         return watermarks(
@@ -155,7 +155,7 @@ class Runner:
         self._refuse_frame()
         self.refuse_backfill()
         snapshot = self.begin()
-        entries = self._write_batch(snapshot, self._due(snapshot, is_last=False))
+        entries = self._write_batch(snapshot, self._find_due(snapshot, is_last=False))
         return next(iter([*entries]), None)
 
     def check_topics(self, snapshot: LogSnapshot) -> None:
@@ -178,20 +178,20 @@ class Runner:
             topics = sorted({topic for topic, _ in snapshot.logs})
             if self._take_over is not None:
                 take_over(self.driver, self._take_over, topics)
-            starts = self._planner.firsts(snapshot, self.driver.log.read().positions)
+            starts = self._planner.mark_firsts(snapshot, self.driver.log.read().positions)
             self.driver.begin(topics, starts)
             self._has_begun = True
             positions = self.driver.log.state.positions
             snapshot = self._planner.snapshot_reaching({where: one.next_offset for where, one in positions.items()})
         return snapshot
 
-    def bad_messages(self) -> list[Aside]:
+    def find_bad_messages(self) -> list[Aside]:
         """Return the quarantine files that ``redrive`` would parse again. Writes nothing."""
         self._refuse_frame()
         self._refuse_ended()
-        return self._asides()
+        return self._find_asides()
 
-    def _asides(self) -> list[Aside]:
+    def _find_asides(self) -> list[Aside]:
         """Return the quarantine files of this generation and of all that it took over. Raise ConfigError while
         another generation replaces files of any of them.
         """
@@ -204,16 +204,16 @@ class Runner:
                     f"generation {log.state.giving_to} is replacing files of generation {generation}, bad messages "
                     "included: complete that backfill first"
                 )
-        return asides(logs)
+        return find_asides(logs)
 
     def redrive(self) -> Iterator[Redriven]:
         """Parse quarantine files again, one by one. Commit an entry for each file that has a good message now."""
         self._refuse_frame()
         self.begin()
         committed = Committed.of(self.driver.log).files.keys()
-        for aside in self._asides():
+        for aside in self._find_asides():
             try:
-                window, reasons = self.aside(aside.window, aside.file.key, self.driver.generation)
+                window, reasons = self.write_quarantined(aside.window, aside.file.key, self.driver.generation)
             except ObjectNotFoundError:
                 # A newer driver may have filed these messages, so check the fence again.
                 self.driver.log.check_alone()
@@ -248,8 +248,8 @@ class Runner:
         if self._has_begun:
             self.driver.resume()
 
-    def _due(self, snapshot: LogSnapshot, *, is_last: bool) -> list[Window]:
-        return self._planner.due(snapshot, self.driver.log.state.positions, is_last=is_last)
+    def _find_due(self, snapshot: LogSnapshot, *, is_last: bool) -> list[Window]:
+        return self._planner.find_due(snapshot, self.driver.log.state.positions, is_last=is_last)
 
     def _write_batch(self, snapshot: LogSnapshot, windows: Sequence[Window]) -> Iterator[Entry]:
         """Write windows up to the first unreadable offset, then raise the error of that offset."""
@@ -268,7 +268,7 @@ class Runner:
         snapshot = self._planner.snapshot_reaching({window.where: window.stop})
         return self._write(snapshot, window, recipe=replace(self._recipe, naming=generation.naming))
 
-    def aside(self, window: Window, key: str, generation: Generation) -> Written:
+    def write_quarantined(self, window: Window, key: str, generation: Generation) -> Written:
         """Parse the messages of the quarantine file ``key`` again, under the file names of ``generation``."""
         return redrive_file(self._parts.store, replace(self._recipe, naming=generation.naming), window, key)
 

@@ -133,13 +133,13 @@ def write_at_once(
     try:
         with ThreadPool(threads, "tieredstore-pipeline") as pool:
             outcomes = list(in_parallel(pool, attempt, windows, at_once=threads))
-        return readable(outcomes, attempt, store)
+        return keep_readable(outcomes, attempt, store)
     except BaseException:
         discard_files(store, prepared)
         raise
 
 
-def readable(
+def keep_readable(
     outcomes: Sequence[Written | Failed], attempt: Callable[[Window], Written | Failed], store: ObjectStore
 ) -> Batch:
     """Keep each partition's windows before its first unreadable offset; discard the later ones.

@@ -171,7 +171,7 @@ def lag_of(
     return offsets, longest_s
 
 
-def unwritten(windows: Sequence[Window], positions: Mapping[TopicPartition, Progress]) -> list[Window]:
+def find_unwritten(windows: Sequence[Window], positions: Mapping[TopicPartition, Progress]) -> list[Window]:
     """Return the uncommitted parts of planned windows, in order.
 
     Raises DataLossError if a window begins after the committed offsets: its planner saw commits that the log now lacks.

@@ -72,7 +72,7 @@ class Backfill:
             if one.stop > stops.get(one.where, one.start)
         ]
         spans = [*(one.window for one in begun), *new]
-        going = [] if self._replaces < 0 else self._replacement().going(spans)
+        going = [] if self._replaces < 0 else self._replacement().find_going(spans)
         return BackfillPlan(
             [one for one in extents if one.start < one.stop],
             [*([] if unfinished is None else self._rest(unfinished)), *new],
@@ -152,14 +152,18 @@ class Backfill:
         replacement = self._replacement() if entry.other >= 0 else None
         if replacement is not None:
             replacement.announce(entry)
+
+        def write(window: Window, reached: ReadUpTo) -> Written:
+            return self.write(window, self.driver.generation, reached)
+
         while rest := self._rest(entry):
-            windows = self._source.due(rest)
+            windows = self._source.cut_next(rest)
             if not windows:
                 raise DataLossError(
                     f"offsets {rest[0].start} to {rest[0].stop - 1} of {rest[0].topic}-{rest[0].partition} are no "
                     "longer in the source: its log ends before them"
                 )
-            batch = write_at_once(windows, self._prepare, self._store, self._threads)
+            batch = write_at_once(windows, write, self._store, self._threads)
             if replacement is not None:
                 replacement.withhold()
             if batch.written:
@@ -169,7 +173,7 @@ class Backfill:
             self.driver.finalize_again(replacement.finish(entry))
         self.driver.log.append("published", self.driver.generation.fingerprint)
         if replacement is not None:
-            yield from replacement.given()
+            yield from replacement.read_replaced()
 
     def _rest(self, entry: Entry) -> list[Window]:
         positions = self.driver.log.state.positions
@@ -179,14 +183,16 @@ class Backfill:
     def _replacement(self) -> Replacement:
         return Replacement(self.driver, self._replaces)
 
-    def _prepare(self, window: Window, reached: ReadUpTo) -> Written:
-        return self._write(window, self.driver.generation, reached)
+    def write(self, window: Window, generation: Generation, reached: ReadUpTo | None = None) -> Written:
+        """Write a window under the file names of ``generation``."""
+        recipe = replace(self._recipe, naming=generation.naming)
+        records = self._source.records(window)
+        try:
+            return write_window(window, records, recipe, self._store, reached)
+        finally:
+            records.close()
 
-    def write(self, window: Window, generation: Generation) -> Written:
-        """Write a window again under the file names of ``generation``."""
-        return self._write(window, generation)
-
-    def aside(self, window: Window, key: str, generation: Generation) -> Written:  # noqa: ARG002  a driver's writer
+    def write_quarantined(self, window: Window, key: str, generation: Generation) -> Written:  # noqa: ARG002  a driver's writer
         """Raise ConfigError. Only the pipeline itself can complete another run's ``redrive``, and a backfill makes
         none.
         """
@@ -194,14 +200,6 @@ class Backfill:
             f"the redriven messages of {key} are not fully published: first complete that by tieredstore pipeline "
             f"backfill --bad-messages --yes for generation {generation.number}"
         )
-
-    def _write(self, window: Window, generation: Generation, reached: ReadUpTo | None = None) -> Written:
-        recipe = replace(self._recipe, naming=generation.naming)
-        records = self._source.records(window)
-        try:
-            return write_window(window, records, recipe, self._store, reached)
-        finally:
-            records.close()
 
 
 _ENTRY_WINDOWS: Final = 500
@@ -299,7 +297,7 @@ class Replacement:
                 # The replacement is complete, but the new generation may still have to write its own _SUCCESS marks.
                 return
             if self._table is not None:
-                going = [file.key for window in self._going(backfill) for file in window.data_files]
+                going = [file.key for window in self._find_going(backfill) for file in window.data_files]
                 self._table.refuse_rewritten(log, going)
             self._take_over()
             # Another backfill may have replaced some windows meanwhile, so check again. If one comes later, ``append``
@@ -307,7 +305,7 @@ class Replacement:
             self._family.refresh()
             for window in backfill.windows:
                 self._refuse_held(window.window)
-            paths = {file.key.rpartition("/")[0] for window in self._going(backfill) for file in window.data_files}
+            paths = {file.key.rpartition("/")[0] for window in self._find_going(backfill) for file in window.data_files}
             above = sorted({above for path in paths for above in with_those_above(path)})
             log.append("replacing", self._old.generation.fingerprint, other=self._number, directories=above)
         self._family.refresh()
@@ -335,7 +333,7 @@ class Replacement:
         if log.read().giving_to == self._number:
             self._take_over()
             self.withhold()
-            going = self._going(backfill)
+            going = self._find_going(backfill)
             for start in range(0, len(going), _ENTRY_WINDOWS):
                 piece = going[start : start + _ENTRY_WINDOWS]
                 removed = [file.key for window in piece for file in window.files]
@@ -353,7 +351,7 @@ class Replacement:
         held = family.count_contents(sorted(complete))
         return [path for path in sorted(complete) if held[path][0]]
 
-    def given(self) -> list[Entry]:
+    def read_replaced(self) -> list[Entry]:
         """Return the entries that name the replaced files."""
         return [entry for entry in self._since_announced() if entry.removed]
 
@@ -365,14 +363,14 @@ class Replacement:
             self._old.begin([])
             self._old.mark_published()
 
-    def going(self, spans: Sequence[Window]) -> list[WrittenWindow]:
+    def find_going(self, spans: Sequence[Window]) -> list[WrittenWindow]:
         """Return the windows to replace within ``spans``, with their still existing files."""
         holdings = Holdings.of(self._log)
         windows = (one for span in spans for one in holdings.between(span.where, span.start, span.stop))
         return [one.window for one in windows if one.is_held or one.window.files]
 
-    def _going(self, backfill: Entry) -> list[WrittenWindow]:
-        return self.going([one.window for one in backfill.windows])
+    def _find_going(self, backfill: Entry) -> list[WrittenWindow]:
+        return self.find_going([one.window for one in backfill.windows])
 
     def _count_announced(self) -> int:
         told = (entry for entry in self._log.entries() if entry.other == self._number)

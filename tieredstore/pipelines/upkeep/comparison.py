@@ -31,7 +31,7 @@ Side: TypeAlias = Literal["bucket", "broker"]
 _SHOWN: Final = 5
 
 
-def one_sided(pipeline: Pipeline, side: Side) -> Pipeline:
+def keep_side(pipeline: Pipeline, side: Side) -> Pipeline:
     """Return the pipeline without the other side of its source; raise ConfigError if it lacks ``side``."""
     if side == "bucket" and pipeline.source is None:
         raise ConfigError(
@@ -52,7 +52,7 @@ class Against:
     """
 
     def __init__(self, pipeline: Pipeline, store: ObjectStore, source: SegmentSource) -> None:
-        """``pipeline`` and ``source`` must have only the side to compare, see ``one_sided``."""
+        """``pipeline`` and ``source`` must have only the side to compare, see ``keep_side``."""
         self._pipeline, self._store, self._source = pipeline, store, source
         own = pipeline.own
         # Values that are decoded, transformed or passed through a frame differ from the source.

@@ -174,11 +174,6 @@ def check_written(pipeline: Pipeline, store: ObjectStore) -> None:
             )
 
 
-def verify_output(pipeline: Pipeline, store: ObjectStore, *, contents: bool = True) -> Iterator[OutputProblem]:
-    """Yield the problems of an output, see :meth:`Verification.problems`."""
-    return Verification(pipeline, store, contents=contents).problems()
-
-
 class Verification:
     """Checks the files of a generation, and counts the files and bytes read. Not thread-safe.
 

@@ -64,7 +64,7 @@ class RecordSource(ABC):
         """
 
     @abstractmethod
-    def due(self, rest: Sequence[Window]) -> list[Window]:
+    def cut_next(self, rest: Sequence[Window]) -> list[Window]:
         """Return the next windows of ``rest``, cut to sizes that tasks write in parallel; empty if nothing is left
         to read.
         """
@@ -100,7 +100,7 @@ class LogSource(RecordSource):
     def _extent(self, log: PartitionLog, selected: Selected) -> tuple[int, int]:
         start = max(self._offset(log, selected.start, log.earliest), log.earliest)
         if isinstance(selected.start, int) and 0 < selected.start < log.earliest:
-            raise gone(
+            raise make_loss(
                 Window(log.topic, "", log.partition, selected.start, log.earliest),
                 "no longer in bucket or broker",
             )
@@ -112,12 +112,12 @@ class LogSource(RecordSource):
         offset = self._reader.offset_at(log, place.timestamp_ms)
         return log.end if offset is None else offset
 
-    def due(self, rest: Sequence[Window]) -> list[Window]:
+    def cut_next(self, rest: Sequence[Window]) -> list[Window]:
         """Return a batch of windows, cut by the pipeline's size limits."""
         ends = {(window.topic, window.partition): window for window in rest}
         logs = {where: replace(log_of(self._snapshot, one), end=one.stop) for where, one in ends.items()}
         positions = {where: Progress(one.topic_id, one.start, -1, 0, 0) for where, one in ends.items()}
-        windows = self._planner.due(replace(self._snapshot, logs=logs), positions, is_last=True)
+        windows = self._planner.find_due(replace(self._snapshot, logs=logs), positions, is_last=True)
         capped = (replace(one, stop=min(one.stop, ends[one.topic, one.partition].stop)) for one in windows)
         return [window for window in capped if window.start < window.stop]
 
@@ -131,7 +131,7 @@ class LogSource(RecordSource):
         self._reader.close()
 
 
-def gone(window: Window, where: str) -> DataLossError:
+def make_loss(window: Window, where: str) -> DataLossError:
     """Return the error for lost offsets. ``where`` says where they are missing."""
     return DataLossError(
         f"offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} are {where}"
@@ -208,7 +208,7 @@ class KeptFiles(RecordSource):
             "file, or choose other offsets by --from and --to"
         )
 
-    def due(self, rest: Sequence[Window]) -> list[Window]:
+    def cut_next(self, rest: Sequence[Window]) -> list[Window]:
         """Return the next windows, cut at the ends of files."""
         windows: list[Window] = []
         for one in rest:
@@ -241,7 +241,7 @@ class KeptFiles(RecordSource):
         pieces = self._pieces[number]
         first, last = pieces[0].start, pieces[-1].stop
         if isinstance(selected.start, int) and 0 < selected.start < first:
-            raise gone(Window(selected.topic, "", number, selected.start, first), self._here)
+            raise make_loss(Window(selected.topic, "", number, selected.start, first), self._here)
         start = min(max(self._offset(pieces, selected.start, first), first), last)
         return start, max(start, min(self._offset(pieces, selected.stop, last), last))
 
@@ -279,7 +279,7 @@ class KeptFiles(RecordSource):
                 reached = piece.stop
                 yield piece
         if reached < window.stop:
-            raise gone(replace(window, start=reached), self._here)
+            raise make_loss(replace(window, start=reached), self._here)
 
     def _find_committed(self, topic: str) -> dict[int, list[_Piece]]:
         """Return pieces from the commit log. Quarantine files count too, since they hold their records unchanged."""

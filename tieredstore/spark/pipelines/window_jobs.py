@@ -22,7 +22,14 @@ from tieredstore.errors import ConfigError, InvalidValueError, TieredStoreError
 from tieredstore.pipelines.files.columns import as_records, frame_function, of_rows
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.recipes import fingerprint_of
-from tieredstore.pipelines.run.window_writing import Batch, Failed, discard_files, mark_windows, readable, write_window
+from tieredstore.pipelines.run.window_writing import (
+    Batch,
+    Failed,
+    discard_files,
+    keep_readable,
+    mark_windows,
+    write_window,
+)
 from tieredstore.pipelines.writers import ENVELOPE, envelope
 from tieredstore.spark.pipelines.window_tasks import (
     REPORT,
@@ -76,7 +83,7 @@ class WindowJobs:
             framed = FrameJob(self._file, self._fingerprint, tuple(tasks))
             rows, read = framed.rows(self._numbers(tasks), self._frame)
             written = [one for one in self._outcomes(rows) if not isinstance(one, Failed)]
-            return Batch(framed.whole(written, read(), self._store))
+            return Batch(join_results([task.window for task in tasks], written, read(), self._store))
         of_window = {(task.window.topic, task.window.partition, task.window.start): task for task in tasks}
         outcomes = self._run(tasks)
 
@@ -86,7 +93,7 @@ class WindowJobs:
             return again
 
         try:
-            return readable(outcomes, attempt, self._store)
+            return keep_readable(outcomes, attempt, self._store)
         except BaseException:
             self._discard(outcomes)
             raise
@@ -166,10 +173,6 @@ class FrameJob:
             return [int(counts[_name_of(task)]) for task in self.tasks]
 
         return framed.mapInArrow(self.write, SCHEMA), read
-
-    def whole(self, written: Sequence[Written], read: Sequence[int], store: ObjectStore) -> list[Written]:
-        """Return the results of all windows, see :func:`of_all`."""
-        return of_all([task.window for task in self.tasks], written, read, store)
 
     def read(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
         """Yield the records of the windows with these numbers, one window after the other."""
@@ -262,7 +265,7 @@ def _ascending(window: Window, first: pa.RecordBatch, rest: Iterator[pa.RecordBa
         yield rows
 
 
-def of_all(
+def join_results(
     windows: Sequence[Window], written: Sequence[Written], read: Sequence[int], store: ObjectStore
 ) -> list[Written]:
     """Return the results of all windows. Records that the frame dropped count as filtered.

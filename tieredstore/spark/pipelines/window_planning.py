@@ -18,7 +18,7 @@ from tieredstore.pipelines.run.outage import Outage
 from tieredstore.pipelines.run.planner import Planner
 from tieredstore.pipelines.run.recipes import naming_of
 from tieredstore.pipelines.run.stores import Parts, open_parts
-from tieredstore.pipelines.run.windows import unwritten
+from tieredstore.pipelines.run.windows import find_unwritten
 from tieredstore.spark.pipelines.window_source import GivenPlan, Json
 from tieredstore.spark.pipelines.window_tasks import WindowTask, locate, pack
 
@@ -65,13 +65,13 @@ class Planning:
         unavailable.
         """
         try:
-            windows = self._due(start)
+            windows = self._find_due(start)
         except TieredStoreError as error:
             if self._fixed is not None:
                 raise
             self._outage.note_failure(error)
             return start
-        self._outage.over()
+        self._outage.note_success()
         return _offset(windows) if windows else start
 
     def tasks(self, end: Json) -> list[WindowTask]:
@@ -79,17 +79,17 @@ class Planning:
         if self._last is not None and self._last[0] == end:
             return self._last[1]
         # Spark repeats this batch after a restart. The source may no longer have its committed windows.
-        windows = unwritten([Window(*one) for one in end["windows"]], self._read_log())
+        windows = find_unwritten([Window(*one) for one in end["windows"]], self._read_log())
         return self._tasks_of(self._planner.snapshot(), windows)
 
     def pack_tasks(self, end: Json) -> list[bytes]:
         """Return the tasks of the batch, packed for the processes that run them."""
         return [pack(task) for task in self.tasks(end)]
 
-    def _due(self, start: Json) -> list[Window]:
+    def _find_due(self, start: Json) -> list[Window]:
         positions = self._positions_at(start)
         snapshot = self._fixed or self._planner.snapshot()
-        windows = self._planner.due(snapshot, positions, is_last=self._fixed is not None)
+        windows = self._planner.find_due(snapshot, positions, is_last=self._fixed is not None)
         self._last = _offset(windows), self._tasks_of(snapshot, windows)
         return windows
 

@@ -18,7 +18,7 @@ from pyspark import InheritableThread
 from tieredstore.errors import AlreadyClosedError, ResourceNotFoundError, TieredStoreError
 from tieredstore.pipelines.run.outage import Outage
 from tieredstore.pipelines.run.window_writing import discard_files, mark_windows
-from tieredstore.pipelines.run.windows import unwritten
+from tieredstore.pipelines.run.windows import find_unwritten
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.stopping import nothing_under_way
 from tieredstore.spark.pipelines.window_source import TASK
@@ -271,7 +271,7 @@ class WindowSink:
                 if is_stopping:
                     raise
             else:
-                self._outage.over()
+                self._outage.note_success()
                 return outcome
 
     def _write_rest(self, tasks: Sequence[WindowTask]) -> bool:
@@ -279,7 +279,7 @@ class WindowSink:
         by_end = {(task.window.topic, task.window.partition, task.window.stop): task for task in tasks}
         rest = [
             by_end[window.topic, window.partition, window.stop].between(window.start, window.stop)
-            for window in unwritten([task.window for task in tasks], self.driver.log.state.positions)
+            for window in find_unwritten([task.window for task in tasks], self.driver.log.state.positions)
         ]
         if rest and rest[0].window.is_mark:
             self.driver.commit(mark_windows([task.window for task in rest]))

@@ -1,4 +1,4 @@
-"""The number of available offsets that a trigger takes."""
+"""How many of the available offsets a trigger takes."""
 
 from __future__ import annotations
 
@@ -82,8 +82,7 @@ def test_shares_are_in_proportion() -> None:
     assert shares({("a", 0): 20, ("a", 1): 20, ("a", 2): 10}, 9) == {("a", 0): 4, ("a", 1): 3, ("a", 2): 2}
 
 
-# Limits, the windows of partitions 0 and up, the bytes per offset in each (None: must not be requested), and the taken
-# offsets.
+# Limits, windows of partitions 0 and up, bytes per offset in each (None: must not be requested), and the offsets taken.
 ADMITTED: dict[str, tuple[TriggerLimits, list[OffsetWindow], list[int] | None, list[int]]] = {
     "a small partition beside a huge one": (TriggerLimits(10), [(0, 10**12), (5, 6)], None, [9, 1]),
     "fewer offsets than partitions": (TriggerLimits(2), [(0, 100)] * 5, None, [1] * 5),
@@ -146,7 +145,7 @@ class Clock:
         return self.now
 
 
-# Elapsed seconds, pending offsets, and whether they continue to wait, with limits of 100 offsets or 60 s.
+# Elapsed seconds, pending offsets, and whether they still wait, with limits of 100 offsets or 60 s.
 DELAYS: dict[str, list[tuple[float, int, bool]]] = {
     "the first trigger does not wait, others wait for enough": [(0, 1, False), (0, 99, True), (0, 100, False)],
     "the delay begins anew with each trigger, not with each one that waited": [

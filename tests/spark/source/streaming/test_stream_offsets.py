@@ -64,7 +64,7 @@ def refuse(loss: Loss) -> None:
 
 
 def told_of(call: Callable[[OnLoss], Any]) -> tuple[Any, list[str]]:
-    """Return the result and the reported losses; assert that the first loss ends a strict stream."""
+    """Return the result and the losses reported. Assert that a strict stream ends with the first loss."""
     losses: list[str] = []
     result = call(lambda loss: losses.append(sentence(loss, QueryWords())))
     if losses:
@@ -161,7 +161,7 @@ def test_a_checkpoint_of_something_else_is_one_sentence(value: object) -> None:
 
 
 READ_OF_OLD = "orders-0 17", "orders-1 3", "orders-2 1"
-# Known read offsets, the existing logs, the start offsets, and the reported losses.
+# Offsets already read, the logs, the offsets to begin at, and the losses reported.
 BEGINS: dict[str, tuple[dict[TopicPartition, int], Logs, dict[TopicPartition, int], list[str]]] = {
     "where it was": ({A: 17, B: 9}, {A: Log(0, 50), B: Log(3, 9)}, {A: 17, B: 9}, []),
     "a new partition and a new topic": (
@@ -210,7 +210,7 @@ def read(start: StreamOffsets, end: StreamOffsets, logs: Logs) -> tuple[Windows,
     return told_of(lambda loss: start.windows_to(end, logs, loss))
 
 
-# Start and end offsets of a batch, the logs when it is read, and the read and lost windows.
+# Start and end of a batch, the logs when Spark reads it, and the offsets read and lost.
 BATCHES: dict[str, tuple[dict[TopicPartition, int], dict[TopicPartition, int], Logs, Windows, list[str]]] = {
     "from its start to its end": ({A: 17, B: 4}, {A: 20, B: 4}, {A: Log(0, 99), B: Log(0, 99)}, {A: (17, 20)}, []),
     "a new partition": ({A: 17}, {A: 17, B: 4}, {A: Log(0, 99), B: Log(0, 99)}, {B: (0, 4)}, []),

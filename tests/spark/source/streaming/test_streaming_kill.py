@@ -50,8 +50,8 @@ def test_a_job_that_is_killed_again_and_again_reads_each_offset_once(spark: Spar
 
 
 def begin_checkpoint(job: Path) -> None:
-    """Run the job until its first batch is committed: Spark refuses a checkpoint whose first batch was only partly
-    recorded.
+    """Run the job until its first batch is committed. Spark rejects a checkpoint whose first batch was recorded only
+    in part.
     """
     with started(job) as process:
         assert wait_until((job.parent / "checkpoint" / "commits" / "0").exists, 120)
@@ -59,7 +59,7 @@ def begin_checkpoint(job: Path) -> None:
 
 
 def job_file(folder: Path, bucket: Bucket) -> Path:
-    """Write a job of many small batches, whose ends cannot be derived from a run's start."""
+    """Write a job of many small batches. Where they end does not follow from the start of a run."""
     options = bucket.options | {"subscribe": "orders", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "7"}
     job = {"options": options, "checkpoint": str(folder / "checkpoint"), "sink": str(folder / "sink")}
     path = folder / "job.json"

@@ -1,4 +1,4 @@
-"""Streams that read a broker: batches between decided offsets, and records that the broker loses."""
+"""Streams that read from a broker: batches end at decided offsets; and records that the broker loses."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_a_path_tells_topic_partition_and_base_offset_if_it_ends_as_a_brokers(
 def test_records_without_headers_can_be_sent_by_arrow() -> None:
     (rows,) = rows_of_logs(logs([build_batch([Record(b"a")] * 50)]), RowShape(["headers"]))
     headers: Any = rows.column(0)
-    # Arrow reads the first offset even of empty arrays: a missing buffer would make it read foreign memory.
+    # Arrow reads the first offset even of empty arrays. Without a buffer it would read foreign memory.
     assert min(buffer.size for buffer in headers.values.field(0).buffers()[1:]) >= 4
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as stream:

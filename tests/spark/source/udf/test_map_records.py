@@ -127,15 +127,15 @@ def test_a_function_that_raises_shows_its_own_traceback_and_ours_shows_none(
         mapped(spark, holes, identity, "n long", subscribe="orders").collect()
     assert "DataLossError: offsets 10 to 14" in str(caught.value)
     assert "Traceback" not in str(caught.value)
-    # As with the source, a lenient query gets the remaining records.
+    # As in the source, a lenient query gets the records that remain.
     rest = mapped(spark, holes, counts, "n long, first long", subscribe="orders", failOnDataLoss=False).collect()
     assert sum(row["n"] for row in rest) == 20
     holes.close()
 
 
 def test_what_a_function_must_not_yield_is_one_sentence(spark: SparkSession, bucket: Bucket) -> None:
-    """All invalid results are in test_mapped_rows."""
-    with pytest.raises(PySparkException, match=r"yields the columns .* and the schema has n") as caught:
+    """test_mapped_rows has all invalid results."""
+    with pytest.raises(PySparkException, match=r"yielded the columns .* but the schema has n") as caught:
         mapped(spark, bucket, identity, "n long", subscribe="orders").collect()
     assert "Traceback" not in str(caught.value)
 
@@ -148,7 +148,7 @@ def test_options_are_checked_at_once(spark: SparkSession, bucket: Bucket) -> Non
     ):
         with pytest.raises(ConfigError, match=sentence):
             mapped(spark, bucket, identity, "n long", **options)
-    with pytest.raises(ConfigError, match="no schema in Spark's words"):
+    with pytest.raises(ConfigError, match="is not a Spark schema"):
         mapped(spark, bucket, identity, "n long long", subscribe="orders")
     with pytest.raises(ConfigError, match="schema is of the type NoneType; it must be Spark's"):
         mapped(spark, bucket, identity, None, subscribe="orders")

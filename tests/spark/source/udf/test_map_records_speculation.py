@@ -38,7 +38,7 @@ def test_a_task_that_is_tried_twice_at_once_gives_its_rows_once(tmp_path: Path) 
     try:
         output, _ = started.communicate(timeout=1100)
     finally:
-        # Master and workers share the group.
+        # Master and workers are in the same process group.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(started.pid, signal.SIGKILL)
     assert started.returncode == 0, output[-3000:]

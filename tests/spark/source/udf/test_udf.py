@@ -150,7 +150,7 @@ def test_what_cannot_be_is_said_before_any_task_runs(spark: SparkSession, case: 
         (logs, {"columns": ()}, "choose from"),
         (named, {}, "no store is named"),
         (named, {"source": good, "isolation": "committed"}, "isolation is 'committed'"),
-        (named, {"source": "/nowhere.properties"}, "no settings file /nowhere.properties"),
+        (named, {"source": "/nowhere.properties"}, "settings file /nowhere.properties"),
         (named, {"source": good | {"storage.backend.class": "nope"}}, "storage.backend.class is 'nope'"),
         (named, {"source": StoreSource(None, ())}, "storage.backend.class"),
         (spark.createDataFrame([], "content string"), {}, "needs a binary column content"),
