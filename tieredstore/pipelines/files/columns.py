@@ -183,9 +183,7 @@ class OfRegistry(Decoder):
     """Schemas found so far in a window, merged in the order of its records."""
 
     def for_window(self, topic: str) -> OfRegistry:
-        """Return a decoder that knows no schema yet: merging anew in each window gives the same files for the same
-        window.
-        """
+        """Return a decoder without any schemas yet, so that the same window always gives the same files."""
         return replace(self, seen=_Seen(self.lookup, topic, self.taken))
 
     def decode(self, values: Any) -> tuple[Any, dict[int, str]]:

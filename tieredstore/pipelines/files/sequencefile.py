@@ -327,7 +327,7 @@ def _snappy(snappy: Any, data: bytes, size: int) -> bytes:
 
 
 def _lz4(lz4: Any, data: bytes, size: int) -> bytes:
-    # Decompress into a buffer of ours: cramjam's own result has ``size`` bytes, but one of several chunks is shorter.
+    # Decompress into a buffer of ours: a chunk may be shorter than ``size``, and cramjam would pad it with zeros.
     whole = bytearray(size)
     count: int = lz4.decompress_block_into(data, whole)
     return bytes(memoryview(whole)[:count])

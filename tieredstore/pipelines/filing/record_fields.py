@@ -76,7 +76,7 @@ class ProtobufField:
     def for_topic(self, topic: str) -> ProtobufField:
         """Return the field with the message type of a topic. Raise ConfigError if the type lacks the field.
 
-        The settings may leave Secor's default name. If the type lacks that field, use its first uint64 field, as Secor
+        Without a name in the settings and a field of Secor's default name, use the type's first uint64 field, as Secor
         does.
         """
         message = self.schemas.protobuf_of(topic)

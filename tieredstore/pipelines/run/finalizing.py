@@ -180,8 +180,9 @@ class Finalizer:
                 change_success(self._store, path, None, family.has_said)
 
     def _fresh(self) -> tuple[CommitLog, Family]:
-        """Read the log with a second object: if the driver's own object read on, it would no longer notice that it
-        is fenced.
+        """Read the log with a second object.
+
+        The driver's own object must not read on: unread entries are how it notices that it is fenced.
         """
         log = self._log.of_generation(self._log.generation)
         log.read()

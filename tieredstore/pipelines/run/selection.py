@@ -22,7 +22,7 @@ PAST_A_LOSS: Final = (
     "leave the topic out by secor.kafka.topic_blacklist, or begin another secor.generation after the loss by "
     "startingOffsets,"
 )
-"""Advice for errors about lost records: a pipeline never continues after a loss by itself."""
+"""Advice for errors about lost records. Only a change of the settings lets a pipeline continue after a loss."""
 _WORDS: Final = QueryWords(accept_loss=PAST_A_LOSS)
 
 

@@ -85,8 +85,8 @@ _DELIVERY: Final = Option(
 )  # fmt: skip
 _DISCOVER: Final = Option(
     "discover", choice("queue", "listing"), "queue",
-    "`queue`, or, if the queue is lost, `listing` (batch queries): all objects of the topic, orphans included, "
-    "in the order of the times in their keys; `startingTimestamp` and `endingTimestamp` then mean these times",
+    "`queue`, or `listing` if the queue is lost (batch queries). A listing finds all objects of the topic, orphans "
+    "included, in the order of the times in their keys. Start and end timestamps then mean these times",
 )  # fmt: skip
 
 _BATCH_ONLY: Final = (_END_OFFSETS, _END_TIME)

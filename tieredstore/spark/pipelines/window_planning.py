@@ -159,7 +159,7 @@ def whole_plan(
             tasks = planning.tasks(first) if first else []
             is_all = not first or planning.next(first) == first
     except TieredStoreError as error:
-        _logger.info("the driver could not plan the first batch; Spark's planning process will: %s", error)
+        _logger.info("the driver could not plan ahead, so Spark's planning process does it: %s", error)
         return None
     return tuple(tasks) if is_all else None
 

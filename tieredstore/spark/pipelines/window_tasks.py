@@ -119,7 +119,7 @@ def error_named(name: str, sentence: str) -> TieredStoreError:
 
 
 def error_within(error: BaseException) -> TieredStoreError | None:
-    """Return the error of ours that Spark's error quotes from a worker, or None."""
+    """Return our error that failed a worker; Spark's error contains its class and text. None if it is not ours."""
     ours = _OURS.search(str(error))
     return error_named(ours[1], ours[2]) if ours else None
 
