@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from typing import Final
 from urllib.parse import SplitResult
 
 from tieredstore.backends.contract.urls import bucket_of, prefix_of
 from tieredstore.errors import ConfigError
 from tieredstore.installation import Extra
 from tieredstore.model import Properties
+
+_ANYWHERE: Final = "aws-global"
+"""The SDK's region for a bucket anywhere: it follows the server's answer to the bucket's own region."""
 
 
 def properties_of(parts: SplitResult, of_file: Properties) -> dict[str, str]:
@@ -22,15 +26,10 @@ def properties_of(parts: SplitResult, of_file: Properties) -> dict[str, str]:
 def _of_environment(parts: SplitResult, of_file: Properties) -> dict[str, str]:
     # Amazon's other SDKs read AWS_REGION; botocore does not.
     region = of_file.get("storage.s3.region") or os.environ.get("AWS_REGION") or _region_of_profile(parts.scheme)
-    if region is None:
-        raise ConfigError(
-            f"no region is given for s3://{parts.netloc}: set storage.s3.region in a settings file, "
-            "AWS_REGION, or the region of the AWS profile"
-        )
     endpoint = of_file.get("storage.s3.endpoint.url")
     if not endpoint and os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() != "true":
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    return {"storage.s3.region": region} | ({"storage.s3.endpoint.url": endpoint} if endpoint else {})
+    return {"storage.s3.region": region or _ANYWHERE} | ({"storage.s3.endpoint.url": endpoint} if endpoint else {})
 
 
 def _region_of_profile(scheme: str) -> str | None:

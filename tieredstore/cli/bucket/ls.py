@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
@@ -46,6 +46,9 @@ from tieredstore.errors import BrokerUnavailableError, ConfigError, CorruptDataE
 from tieredstore.model import AtTime, Uuid, human_bytes
 from tieredstore.ops.listing import HeldOffsets
 from tieredstore.ops.offsets import Extent
+
+if TYPE_CHECKING:
+    from tieredstore.config import Settings
 
 _HOLE: Final = "(hole)"
 _MOST_SPANS: Final = 3
@@ -108,6 +111,7 @@ def ls(
         else:
             rows = bucket.topics(*topics.names, **places, until=time, on_segment=seen.add, **which)
             _show_partitions(rows, output, has_broker=has_broker, until=time)
+    _name_missing_keys(seen.key_ids, bucket.settings)
     if picture is not None and (topics.partitions is not None or has_broker):
         draw_offsets(picture, _lives_of(rows) if has_broker else seen.partitions(), broker=has_broker)
     elif picture is not None:
@@ -124,6 +128,7 @@ class _Seen:
 
     is_drawn: bool
     whole: list[tuple[str, int | None, int]] = field(default_factory=list[tuple[str, int | None, int]])
+    key_ids: set[str] = field(default_factory=set[str])
     held: dict[_Life, HeldOffsets] = field(default_factory=dict[_Life, HeldOffsets])
     segments: int = 0
     size: int = 0
@@ -143,6 +148,8 @@ class _Seen:
         if self.is_drawn:
             self.whole.append((segment.topic, _time_ms(segment), segment.stored_size))
         self.segments += 1
+        if segment.key_id is not None:
+            self.key_ids.add(segment.key_id)
         self.size += segment.size or 0
         self.stored_size += segment.stored_size
         life = (segment.topic, segment.topic_id, segment.partition)
@@ -157,6 +164,18 @@ class _Seen:
     def partitions(self) -> dict[_Life, Partition]:
         """Return the present offsets of each partition."""
         return {life: _held_partition(life[2], held.spans) for life, held in self.held.items()}
+
+
+def _name_missing_keys(needed: set[str], settings: Settings) -> None:
+    """Name on stderr the key pairs without which the listed segments cannot be read."""
+    known = () if settings.encryption is None else settings.encryption.key_pairs
+    missing = sorted(needed - {pair.id for pair in known})
+    if missing:
+        names = " and ".join(repr(excerpt(key_id)) for key_id in missing)
+        complain(
+            f"the segments are encrypted: reading their records needs the private key of {names}, in a settings file "
+            f"as encryption.key.pairs.{excerpt(missing[0])}.private.key.file; tieredstore init writes one"
+        )
 
 
 _SEEN: Final[Row[_Seen]] = attributes("segments", "incomplete", "damaged", "holes", "size", "stored_size")
