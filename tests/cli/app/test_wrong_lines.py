@@ -30,6 +30,9 @@ LINES = [
     ("verify --from soon --store .", "--from is 'soon', not an offset or a time"),
     ("verify --parallel 300", "--parallel is '300': it must be at most 256"),
     ("doctor --yes --store .", "--yes is for --fix: give that too"),
+    ("init no-such.properties --file new", "no-such.properties: there is no such settings file"),
+    ("init pyproject.toml --file pyproject.toml", "pyproject.toml exists already, and init never changes a file"),
+    ("init a b", "init has no use for 'b': tieredstore init [SERVER_PROPERTIES]"),
     (
         "show no-such-file",
         "there is no file no-such-file; for a key of a store give --settings FILE (-c) or --store URL",

@@ -121,6 +121,7 @@ _COMMANDS: Final[Mapping[str, tuple[Effect | Mapping[str, Effect], str]]] = {
         "Show bytes, segments, objects and compression, and with --prices the cost.",
     ),
     "verify": ("reads", "Check the segments of a bucket, and how they follow each other; nothing is changed."),
+    "init": ("adds", "Write a settings file for a bucket, and check it as doctor does."),
     "doctor": ("rewrites", "Look at settings, keys, store, clock, rules and caches, one line each."),
     "keys": (
         {"new": "adds", "list": "reads", "rotate": "rewrites", "seal": "adds"},
@@ -185,6 +186,10 @@ def load_of_core(name: str) -> Loaded:  # noqa: C901  a table
             from tieredstore.cli.bucket import doctor
 
             return doctor.doctor
+        case "init":
+            from tieredstore.cli.bucket import init
+
+            return init.init
         case "keys":
             from tieredstore.cli.bucket import keys
 
