@@ -4,6 +4,7 @@ Errors carry policy as class attributes, so that a caller decides by attribute a
 
     TieredStoreError                         retryable  exit_code
     ├── ConfigError                          no         2   a user's setting or argument is wrong
+    │   └── NewerVersionError                no         2   state that a later release wrote: upgrade tieredstore
     ├── EncryptionError                                     keys that data is encrypted with
     │   ├── KeyRingError                     no         2   key files or key ids that cannot be used; ConfigError too
     │   │   └── WrongKeyError                no         4   a pair of that id that opens no data key
@@ -117,6 +118,10 @@ class ConfigError(TieredStoreError, ValueError):
     """A user's setting, file or argument is wrong; the sentence names it and the way out."""
 
     exit_code = 2
+
+
+class NewerVersionError(ConfigError):
+    """An object or file of ours was written by a later release. It is left as it is; this release must be upgraded."""
 
 
 class EncryptionError(TieredStoreError):

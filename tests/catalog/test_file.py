@@ -24,6 +24,7 @@ from tieredstore.catalog.listing import Scope
 from tieredstore.errors import AccessDeniedError
 from tieredstore.format.keys import Suffix, parse_key
 from tieredstore.remote import RemoteStorageManager
+from tieredstore.versions import StateKind
 
 pytestmark = pytest.mark.slow
 
@@ -253,7 +254,7 @@ def test_a_file_of_other_objects_is_not_believed(origin: Origin) -> None:
 
 
 def test_a_file_of_another_version_or_schema_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog_file, "VERSION", "0")
+    monkeypatch.setattr(catalog_file, "CATALOG", StateKind("catalog file", None, (("0.0", 0),)))
     older = encoded(*run_of(5, EVENTS))
     monkeypatch.undo()
     assert decode_rows(older, ORIGIN) is None

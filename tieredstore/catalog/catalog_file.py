@@ -3,7 +3,7 @@
 It is an Arrow IPC stream of record batches, sorted by path, uncompressed. After its end follow 32 bytes, the SHA-256 of
 all bytes before them (readers of Arrow streams ignore bytes after the end). The schema's metadata has the version of
 this layout, and the store and key prefix of the rows. If any check fails, the file is ignored: everything in it can be
-read from the store again.
+read from the store again. The file of a later release is not used, and stays as it is.
 
 pyarrow is imported on first use; it has no types, so its values are ``Any`` here.
 """
@@ -21,11 +21,12 @@ from typing import Any, Final, TypeAlias
 
 from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.catalog.lineage import check_segment
-from tieredstore.errors import CorruptDataError, ObjectNotFoundError, PreconditionFailedError
+from tieredstore.errors import CorruptDataError, NewerVersionError, ObjectNotFoundError, PreconditionFailedError
 from tieredstore.installation import Extra
 from tieredstore.kafka.arrow_values import array_of
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
+from tieredstore.versions import CATALOG
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -58,7 +59,11 @@ class CatalogFile:
             raw = self.store.get(self.key) if info.size <= _MAX_SIZE else b""
         except ObjectNotFoundError:
             return LoadedRows(StoredRows(), None)
-        rows = decode_rows(raw, origin)
+        try:
+            rows = decode_rows(raw, origin, _name(self.key))
+        except NewerVersionError as error:
+            _logger.warning("%s; this release plans without it", error)
+            return LoadedRows(StoredRows(), info.etag, is_newer=True)
         if rows is None:
             _logger.warning(
                 "the catalog file %s is damaged, or not of this version or store: it is re-created", _name(self.key)
@@ -73,6 +78,8 @@ class CatalogFile:
         """
         fresh = list(rows)
         for _ in range(_ATTEMPTS):
+            if loaded.is_newer:
+                return False
             body = loaded.rows.merge(fresh, gone, origin)
             try:
                 if loaded.etag is None:
@@ -90,10 +97,11 @@ class CatalogFile:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRows:
-    """Rows of a catalog file, and its etag, None without a file."""
+    """Rows of a catalog file, and its etag, None without a file. No rows of a later release's file are read."""
 
     rows: StoredRows
     etag: str | None
+    is_newer: bool = False
 
 
 def _name(key: str) -> str:
@@ -135,8 +143,6 @@ class SegmentRow:
     history: LeaderEpochs | None = None
     is_proven: bool = False
 
-
-VERSION: Final = "2"
 
 _VERSION_NAME: Final = b"tieredstore.catalog.version"
 _STORE_NAME: Final = b"tieredstore.catalog.store"
@@ -230,14 +236,18 @@ class RowCursor:
         return SegmentRow(values["path"], stamp, metadata, history, values["proven"])
 
 
-def decode_rows(raw: bytes, origin: Origin) -> StoredRows | None:
-    """Decode the rows of a catalog file; None if it is damaged, or of another version or origin."""
+def decode_rows(raw: bytes, origin: Origin, name: str = "it") -> StoredRows | None:
+    """Decode the rows of a catalog file; None if it is damaged or of another origin.
+
+    Raise NewerVersionError for the file of a later release.
+    """
     pa = _arrow()
     with memoryview(raw) as view, view[:-_DIGEST_SIZE] as content:
         if hashlib.sha256(content).digest() != raw[-_DIGEST_SIZE:]:
             return None
     try:
         with pa.ipc.open_stream(pa.py_buffer(raw)) as reader:
+            CATALOG.refuse_newer(_version_of(reader.schema), name)
             if reader.schema.metadata != _origin_fields(origin) or not reader.schema.equals(_schema()):
                 return None
             batches = [batch for batch in reader if _is_sound(batch)]
@@ -245,6 +255,25 @@ def decode_rows(raw: bytes, origin: Origin) -> StoredRows | None:
         return None
     ends = [batch.column("path")[at].as_py() for batch in batches if batch.num_rows for at in (0, -1)]
     return StoredRows(batches) if ends == sorted(ends) else None
+
+
+CATALOG_HEAD_BYTES: Final = 1 << 16
+"""The first bytes of a catalog file that surely have its version."""
+
+
+def catalog_version(head: bytes) -> int | None:
+    """Return the version of the catalog file that begins with these bytes; None if it is damaged."""
+    pa = _arrow()
+    try:
+        return _version_of(pa.ipc.read_schema(pa.py_buffer(head)))
+    except (pa.ArrowException, OSError, MemoryError):
+        return None
+
+
+def _version_of(schema: Any) -> int:
+    fields: dict[bytes, bytes] = schema.metadata or {}
+    text = fields.get(_VERSION_NAME, b"")
+    return int(text) if text.isdigit() and len(text) < 10 else 0
 
 
 def _encode(table: Any, origin: Origin) -> bytes:
@@ -304,7 +333,7 @@ def _bare(batch: Any) -> Any:
 
 def _origin_fields(origin: Origin) -> dict[bytes, bytes]:
     return {
-        _VERSION_NAME: VERSION.encode(),
+        _VERSION_NAME: str(CATALOG.version).encode(),
         _STORE_NAME: origin.store.encode(),
         _PREFIX_NAME: origin.prefix.encode(),
     }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import logging
 import os
 import re
@@ -25,13 +24,13 @@ from tieredstore.limits import MAX_INT32, MAX_INT64
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.versions import WATERMARK
 
 if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 _logger: Final = logging.getLogger(__name__)
 
-VERSION: Final = 1
 MAX_BYTES: Final = 8 << 20
 """Maximum size of a watermark; a larger object is invalid."""
 
@@ -176,22 +175,18 @@ class Watermark:
         named = {"topic": self.where.topic, "topic_id": str(self.where.topic_id), "partition": self.where.partition}
         fields = dataclasses.asdict(self)
         del fields["where"]
-        return (json.dumps({"version": VERSION, **named, **fields}) + "\n").encode()
+        return WATERMARK.to_bytes({**named, **fields})
 
     @classmethod
     def parse(cls, raw: bytes | None, where: TopicIdPartition, made_id: Uuid | None = None) -> Watermark:
         """Parse an object's content, None if it is too large; raise CorruptDataError if it is not the partition's
-        watermark.
+        watermark, NewerVersionError if a later release wrote it.
 
         If the layout stores no topic ids, ``made_id`` is the id derived from the topic's name, which matches any id.
         Raise ConfigError if ``where`` and the watermark have different real ids: the topic was re-created.
         """
-        try:
-            document = _adapter().validate_python(json.loads(raw or b""))
-            document.require(where, made_id)
-        except (ValueError, RecursionError, ConfigError) as error:
-            reason = " ".join(str(error).split())
-            raise CorruptDataError(f"the watermark of {where} cannot be read: {reason:.200}") from error
+        document = WATERMARK.parse(_adapter(), raw, watermark_key("", where, is_derived=made_id is not None))
+        document.require(where, made_id)
         if document.topic_id not in {str(where.topic_id), str(made_id)} and where.topic_id != made_id:
             raise ConfigError(
                 f"topic {where.topic!r} was created again: its id on this broker is {where.topic_id}, but the stored "
@@ -214,7 +209,6 @@ class Watermark:
 class _Document:
     """The JSON object as written. Strict types and bounds make pydantic refuse anything else."""
 
-    version: Annotated[int, Strict()]
     topic: str
     topic_id: _UuidText
     partition: _Number
@@ -227,12 +221,13 @@ class _Document:
     moved_back: tuple[MoveBack, ...]
 
     def require(self, where: TopicIdPartition, made_id: Uuid | None) -> None:
-        """Raise ValueError if version or partition do not match; any topic id matches if ids are derived."""
-        if self.version != VERSION:
-            raise ValueError("it is of another version")
+        """Raise CorruptDataError if the partition does not match; any topic id matches if ids are derived."""
         topic_id = self.topic_id if made_id is not None else str(where.topic_id)
         if (self.topic, self.topic_id, self.partition) != (where.topic, topic_id, where.partition):
-            raise ValueError(f"it is of another partition: {self.topic}-{self.partition}, topic id {self.topic_id}")
+            raise CorruptDataError(
+                f"the watermark of {where} is that of another partition: {self.topic}-{self.partition}, topic id "
+                f"{self.topic_id}"
+            )
 
 
 @functools.cache

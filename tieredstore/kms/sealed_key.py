@@ -20,9 +20,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from tieredstore.errors import KeyRingError
 from tieredstore.kms.base import KeySource
 from tieredstore.kms.calls import ask_service
+from tieredstore.versions import SEALED_KEY
 
 _FORMAT: Final = "tieredstore.sealed.private.key"
-_VERSION: Final = 1
 _FIELDS: Final = {"format", "version", "service", "keyPair", "wrappedKey", "nonce", "sealed"}
 _NONCE_BYTES: Final = 12
 _KEY_BYTES: Final = 32
@@ -36,7 +36,7 @@ def seal(private_key: bytes, *, pair: str, service: str, source: KeySource) -> b
     wrapped = ask_service(f"sealing by {service}", lambda: source.seal(key))
     sealed = AESGCM(key).encrypt(nonce, private_key, _context(service, pair))
     fields = {
-        "format": _FORMAT, "version": _VERSION, "service": service, "keyPair": pair,
+        "format": _FORMAT, "version": SEALED_KEY.version, "service": service, "keyPair": pair,
         "wrappedKey": _base64(wrapped), "nonce": _base64(nonce), "sealed": _base64(sealed),
     }  # fmt: skip
     return json.dumps(fields, indent=1).encode() + b"\n"
@@ -80,8 +80,10 @@ def _parse(text: bytes, name: str) -> dict[str, str]:
     fields = cast("dict[str, object]", value) if isinstance(value, dict) else {}
     if fields.get("format") != _FORMAT:
         raise KeyRingError(f"{name} is not a sealed private key; make it: tieredstore keys seal")
-    if type(fields.get("version")) is not int or fields["version"] != _VERSION:
-        raise KeyRingError(f"{name} has version {str(fields.get('version'))[:20]}, and {_VERSION} is known here")
+    version = fields.get("version")
+    if type(version) is not int or version < 1:
+        raise KeyRingError(f"{name} is damaged: its version is {str(version)[:20]}")
+    SEALED_KEY.refuse_newer(version, name)
     texts = {field: text for field, text in fields.items() if isinstance(text, str)}
     if set(texts) != _FIELDS - {"version"}:
         raise KeyRingError(f"{name} is damaged: it has other fields than {', '.join(sorted(_FIELDS))}")
@@ -89,8 +91,8 @@ def _parse(text: bytes, name: str) -> dict[str, str]:
 
 
 def _context(service: str, pair: str) -> bytes:
-    # A JSON list, so that different names always give different bytes.
-    return json.dumps([_FORMAT, _VERSION, service, pair]).encode()
+    # A JSON list, so that different names always give different bytes. The number is that of version 1.
+    return json.dumps([_FORMAT, 1, service, pair]).encode()
 
 
 def _base64(content: bytes) -> str:

@@ -5,28 +5,27 @@ The first writer of a segment in a layout other than the plugin's writes it; it 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, TypeAdapter
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.config.endpoint import BITS, CLUSTER, LAYOUT, PINTEREST, PLUGIN
 from tieredstore.errors import (
     ConfigError,
-    CorruptDataError,
     ObjectNotFoundError,
     PreconditionFailedError,
     TieredStoreError,
-    excerpt,
 )
 from tieredstore.format.keys import parse_key
+from tieredstore.versions import LAYOUT_RECORD
 
 STATE: Final = "!tieredstore/"
 """Part of the key after the prefix, for objects with our own state."""
 
 _NAME: Final = f"{STATE}layout.json"
 _MAX_BYTES: Final = 4096
-_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +48,25 @@ class Layout:
     def to_bytes(self) -> bytes:
         """Return the content of the layout object."""
         layout = PINTEREST if self.is_raw else PLUGIN
-        return json.dumps(
-            {"version": _VERSION, "layout": layout, "entropy_bits": self.bits, "cluster": self.cluster}
-        ).encode()
+        return LAYOUT_RECORD.to_bytes({"layout": layout, "entropy_bits": self.bits, "cluster": self.cluster})
 
     @classmethod
     def parse(cls, raw: bytes | None, key: str) -> Layout:
-        """Parse the layout object; raise CorruptDataError if it is damaged."""
-        try:
-            document = cast("dict[str, Any]", json.loads(raw or b""))
-            version, layout, bits = document["version"], document["layout"], document["entropy_bits"]
-            cluster = document["cluster"]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CorruptDataError(f"{key} is damaged: it does not describe the layout of keys") from error
-        is_known = type(bits) is int and 0 <= bits <= 128 and (cluster is None or isinstance(cluster, str))
-        if version != _VERSION or layout not in (PLUGIN, PINTEREST) or not is_known:
-            raise CorruptDataError(f"{key} has a layout that this version does not know: {excerpt(document)}")
-        return cls(bits, cluster, layout == PINTEREST)
+        """Parse the object; raise CorruptDataError if it is damaged."""
+        document = LAYOUT_RECORD.parse(_DOCUMENT, raw, key)
+        return cls(document.entropy_bits, document.cluster, document.layout == PINTEREST)
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """The object as written."""
+
+    layout: Literal["plugin", "pinterest"]
+    entropy_bits: Annotated[int, Field(ge=0, le=128)]
+    cluster: str | None
+
+
+_DOCUMENT: Final = TypeAdapter(_Document)
 
 
 def layout_key(prefix: str) -> str:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import logging
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import pyarrow as pa
+from pydantic import TypeAdapter
 
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, CorruptDataError
 from tieredstore.query.topic_columns import topic_schema
+from tieredstore.versions import EXPORT
 
 if TYPE_CHECKING:
     from tieredstore.query.topic_read import ReadPlan
@@ -26,6 +27,7 @@ _logger: Final = logging.getLogger(__name__)
 _HOME: Final = "_tieredstore"
 """Spark, Hive and Arrow skip names with this start."""
 
+_NOTE: Final = TypeAdapter(dict[str, object])
 _LOSS: Final = "on_data_loss"
 _WAY_OUT: Final = "export into another folder, or delete them"
 
@@ -57,7 +59,7 @@ def export_folder(folder: Path, query: LogQuery, snapshot: LogSnapshot, plan: Re
                 )
         if not noted or (loss == "report" and there.get(_LOSS) != loss):
             file.truncate(0)
-            file.write(json.dumps({**kind, _LOSS: loss}, indent=2).encode() + b"\n")
+            file.write(EXPORT.to_bytes({**kind, _LOSS: loss}, indent=2))
             file.flush()
         for draft in folder.glob(f".{query.topic}-*.{ending}.part"):
             draft.unlink(missing_ok=True)
@@ -93,12 +95,9 @@ def _lock(file: BinaryIO, folder: Path, topic: str) -> None:
 
 def _parse(noted: bytes, note: Path) -> Mapping[str, object]:
     try:
-        kind: Any = json.loads(noted)
-    except ValueError:
-        kind = None
-    if not isinstance(kind, dict):
-        raise ConfigError(f"{note} is damaged: delete it if all files beside it are of this export")
-    return cast("Mapping[str, object]", kind)
+        return EXPORT.parse(_NOTE, noted, str(note))
+    except CorruptDataError as error:
+        raise ConfigError(f"{note} is damaged: delete it if all files beside it are of this export") from error
 
 
 def _compare(there: Mapping[str, object], wanted: Mapping[str, str], folder: Path) -> None:

@@ -318,7 +318,7 @@ def test_statements_for_hive() -> None:
             pipeline_of(**{name: text})
 
 
-def test_a_snapshot_holds_the_directories_and_an_older_one_is_passed_over() -> None:
+def test_a_snapshot_holds_the_directories() -> None:
     store = MemoryObjectStore()
     log = CommitLog(store, "", "p", 1)
     log.read()
@@ -330,7 +330,7 @@ def test_a_snapshot_holds_the_directories_and_an_older_one_is_passed_over() -> N
     assert CommitLog(store, "", "p", 1).read() == log.state
     assert log.state.finalized == {"t/dt=1"}
     store.put(f"_tieredstore/p/1/commits/{3:020}.json", replace(log.entry(4), number=3).to_bytes())
-    store.put(info.key, store.get(info.key).replace(b'"format": 6', b'"format": 1').replace(b'"finalized"', b'"x"'))
+    store.delete([info.key])
     assert CommitLog(store, "", "p", 1).read() == log.state
     assert b"directories" not in Entry(0, "begin", "w", "f", ()).to_bytes()
 

@@ -326,7 +326,16 @@ def test_an_object_that_is_no_broker_keeps_nobody_from_governing(caplog: pytest.
 def test_a_broker_that_no_packet_can_tell_of_is_passed_over(change: dict[str, object]) -> None:
     """Otherwise every client that asks for metadata would lose its connection."""
     cluster, names = started(2)
-    seat = {"beat": 1, "session": "s", "ip": "10.0.0.9", "port": 9092, "rack": "", "capacity": 9999, "reads": False}
+    seat = {
+        "version": 1,
+        "beat": 1,
+        "session": "s",
+        "ip": "10.0.0.9",
+        "port": 9092,
+        "rack": "",
+        "capacity": 9999,
+        "reads": False,
+    }
     key = OwnFolder(cluster.store, "", "default").key("governor", "brokers", "stranger")
     cluster.store.put(key, json.dumps(seat | change).encode())
     cluster.pass_s(3 * TICK_S)
@@ -337,16 +346,16 @@ def test_a_broker_that_no_packet_can_tell_of_is_passed_over(change: dict[str, ob
 @pytest.mark.parametrize(
     "raw",
     [
-        b'{"generation":9,"brokers":{"a":["","10.0.0.1",99999,false]},"topics":{}}',
+        b'{"version":1,"generation":9,"brokers":{"a":["","10.0.0.1",99999,false]},"topics":{}}',
         b"",
         b"{}",
-        b'{"generation":1,"brokers":[],"topics":{}}',
-        b'{"generation":-1}',
+        b'{"version":1,"generation":1,"brokers":[],"topics":{}}',
+        b'{"version":1,"generation":-1}',
         b"[" * 99,
     ],
 )
 def test_assignments_that_nobody_wrote_are_named(raw: bytes) -> None:
     cluster, names = started(1)
     cluster.store.put("!tieredstore/pubsub/default/governor/assignments", raw)
-    with pytest.raises(CorruptDataError, match="governor/assignments is not a valid pubsub object"):
+    with pytest.raises(CorruptDataError, match="governor/assignments is not a valid pub/sub assignment table"):
         cluster.governors[names[0]].tick()

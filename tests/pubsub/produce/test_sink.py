@@ -290,7 +290,7 @@ def test_a_damaged_record_is_named() -> None:
     whole = topics.store.get(record)
     for damaged in (b"", b"[]", b"{}", whole.replace(b'"epoch":0', b'"epoch":-1'), whole.replace(b"objectSize", b"o")):
         topics.store.put(record, damaged)
-        with pytest.raises(CorruptDataError, match="is not a valid pubsub object"):
+        with pytest.raises(CorruptDataError, match="is not a valid pub/sub sink record"):
             run_epoch(topics, 1)
 
 

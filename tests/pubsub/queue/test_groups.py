@@ -145,7 +145,9 @@ def test_names_and_damage(members: Members) -> None:
     folder = topics_on(members.store).folder
     with pytest.raises(ConfigError, match="invalid group name"):
         StoreGroup(folder, "a/b", "orders", lambda: 1)
-    members.store.put(folder.key("groups", "readers", "orders", "partitions", "0"), b'{"owner":1,"generation":0}')
+    members.store.put(
+        folder.key("groups", "readers", "orders", "partitions", "0"), b'{"version":1,"owner":1,"generation":0}'
+    )
     with pytest.raises(CorruptDataError, match="owner is 1"):
         list_group(folder, "readers", "orders", 1)
 

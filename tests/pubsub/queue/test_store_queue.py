@@ -132,7 +132,9 @@ def test_freeing_ends_what_an_earlier_run_left() -> None:
     queue = queue_on(orders_on(store))
     for number in range(4):
         queue.append(0, [b"%d" % number], soon())
-    store.put(f"{QUEUE}start", b'{"number":3}\n')  # as left by a run that was killed before it deleted anything
+    store.put(
+        f"{QUEUE}start", b'{"version":1,"number":3}\n'
+    )  # as left by a run that was killed before it deleted anything
     queue.free(0, 3 * 256)
     assert [info.key for info in store.list(QUEUE)] == [f"{QUEUE}{3:020}", f"{QUEUE}start"]
     with pytest.raises(InvalidRangeError, match="ends before offset"):
@@ -199,7 +201,14 @@ def test_a_queue_of_an_installed_package(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize(
     "damaged",
-    [b"", b"{}\n", b"[]\n", b'{"mark":"m","ms":1,"count":2}\na\n', b'{"mark":"m","ms":1,"count":1}\na', bytes(9 << 20)],
+    [
+        b"",
+        b"{}\n",
+        b"[]\n",
+        b'{"version":1,"mark":"m","ms":1,"count":2}\na\n',
+        b'{"version":1,"mark":"m","ms":1,"count":1}\na',
+        bytes(9 << 20),
+    ],
 )
 def test_an_entry_that_is_none_is_refused(damaged: bytes) -> None:
     store = MemoryObjectStore()

@@ -187,7 +187,7 @@ def test_another_users_folder_is_an_error_of_the_settings(tmp_path: Path, monkey
 
 def test_files_of_others_stay(tmp_path: Path) -> None:
     foreign = [tmp_path / "notes.txt", own_folder(tmp_path) / "notes.txt", own_folder(tmp_path) / "ab" / "c.val"]
-    foreign += [own_folder(tmp_path) / "ab" / ("0" * 30 + ".val.bak"), own_folder(tmp_path) / ("0" * 30 + ".val")]
+    foreign += [own_folder(tmp_path) / "ab" / ("0" * 62 + ".val.bak"), own_folder(tmp_path) / ("0" * 62 + ".val")]
     for path in foreign:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"mine")
@@ -202,7 +202,7 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
 
 def leave_orphans(path: Path) -> list[Path]:
     """Leave files like a process killed before it lists what it wrote: long ago, and just now."""
-    orphans = [own_folder(path) / "ab" / f"{name * 30}.val" for name in "12"]
+    orphans = [own_folder(path) / "ab" / f"{name * 62}.val" for name in "12"]
     for orphan in orphans:
         orphan.parent.mkdir(exist_ok=True)
         orphan.write_bytes(b"unlisted")

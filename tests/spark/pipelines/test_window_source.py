@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.support.records.topic_buckets import SECOND_ID
 from tests.support.spark.spark_pipelines import TOPIC, Kept
 from tests.support.spark.spark_stream_topics import Clock
-from tieredstore.errors import ConfigError, DataLossError, StoreUnavailableError, TieredStoreError
+from tieredstore.errors import ConfigError, DataLossError, NewerVersionError, StoreUnavailableError, TieredStoreError
 from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import Window
@@ -116,6 +116,8 @@ def test_a_batch_that_is_repeated_is_planned_anew_without_what_is_written(kept: 
         later = {"version": 1, "windows": [["orders", end["windows"][0][1], 0, 30, 40]]}
         with pytest.raises(DataLossError, match="was the log or a part of it deleted"):
             other.partitions(end, later)
+        with pytest.raises(NewerVersionError, match=r"checkpoint of a pipeline's stream of version 2.*upgrade"):
+            other.partitions(end, {**later, "version": 2})
         # The stream continues from the commit log, whatever Spark's offset.
         kept.write(10)
         assert [window[3:5] for window in forced(other, start)["windows"]] == [[20, 30], [20, 30]]

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.support.paths import GOLDEN
 
-CASES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
+CASES = sorted(path.parent.name for path in GOLDEN.glob("*/case.json"))
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,25 @@ repeatedly, on any machine. An unreadable hold holds everything.
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from pydantic import TypeAdapter, ValidationError, with_config
+from pydantic import TypeAdapter, with_config
 
 from tieredstore.backends.base import ObjectStore
-from tieredstore.errors import ConfigError, CorruptDataError, ObjectNotFoundError, PreconditionFailedError
+from tieredstore.errors import (
+    ConfigError,
+    CorruptDataError,
+    NewerVersionError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+)
 from tieredstore.model import TopicIdPartition
 from tieredstore.process.forks import ForkSafeLock
+from tieredstore.versions import HOLD
 
 LOOK_AGAIN_S: Final = 10.0
 """Seconds after which a deleting tool reads the holds again."""
@@ -63,9 +69,8 @@ class LegalHold:
 
 def place_hold(store: ObjectStore, prefix: str, hold: LegalHold) -> None:
     """Protect everything that ``hold`` covers from now on; raise PreconditionFailedError if its name is taken."""
-    text = json.dumps(asdict(hold), indent=1) + "\n"
     try:
-        store.put(_key(prefix, hold.name), text.encode(), if_absent=True)
+        store.put(_key(prefix, hold.name), HOLD.to_bytes(asdict(hold), indent=1), if_absent=True)
     except PreconditionFailedError as error:
         raise _taken(hold) from error
 
@@ -84,7 +89,7 @@ def _taken(hold: LegalHold) -> PreconditionFailedError:
 
 
 def find_hold(store: ObjectStore, prefix: str, name: str) -> LegalHold | None:
-    """Return the hold of this name, None if it is unreadable; raise ObjectNotFoundError if there is none."""
+    """Return the hold of this name, None if it is damaged; raise ObjectNotFoundError if there is none."""
     LegalHold(name)
     try:
         return _parse(name, store.get_small(_key(prefix, name), _MOST_BYTES))
@@ -156,13 +161,12 @@ _DOCUMENT: Final = TypeAdapter(_Document)
 def _parse(name: str, raw: bytes | None) -> LegalHold:
     fault = "it is that of another hold"
     try:
-        hold = LegalHold(**asdict(_DOCUMENT.validate_json(raw or b"", strict=True)))
+        hold = LegalHold(**asdict(HOLD.parse(_DOCUMENT, raw, _key("", name))))
         if hold.name == name:
             return hold
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        fault = f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}"
-    except ConfigError as error:
+    except NewerVersionError:
+        raise
+    except (CorruptDataError, ConfigError) as error:
         fault = str(error)
     raise CorruptDataError(
         f"the legal hold {name!r:.120} cannot be read, so nothing is deleted: fix it, or release it by "

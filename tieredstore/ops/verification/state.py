@@ -19,11 +19,13 @@ from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.errors import ConfigError
 from tieredstore.ops.verification.subject import Extent, Level, SoundSegment
 from tieredstore.process.closing import Closing
+from tieredstore.versions import VERIFY_STATE
 
 RECHECK_DAYS: Final = 30
 """After this many days a segment is checked again, even if unchanged."""
 
-_FORMAT: Final = "tieredstore verify 1"
+_FORMAT: Final = "tieredstore verify "
+"""Followed by the version."""
 _DAY_MS: Final = 86_400_000
 _SAVE_AFTER_ROWS: Final = 500
 _SAVE_AFTER_S: Final = 2.0
@@ -110,12 +112,17 @@ class VerifyState(Closing):
             self.save()
 
     def _open(self, identity: str, prefix: str) -> None:
+        has_tables = self._database.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,)
+        row = has_tables and self._database.execute("SELECT format, identity, prefix FROM bucket").fetchone()
+        if row:
+            version = str(row[0]).removeprefix(_FORMAT)
+            VERIFY_STATE.refuse_newer(int(version) if version.isdecimal() else 0, str(self._path))
         self._database.executescript(_TABLES)
-        row = self._database.execute("SELECT format, identity, prefix FROM bucket").fetchone()
-        if row is None:
-            self._database.execute("INSERT INTO bucket VALUES (?, ?, ?)", (_FORMAT, identity, prefix))
+        form = f"{_FORMAT}{VERIFY_STATE.version}"
+        if not row:
+            self._database.execute("INSERT INTO bucket VALUES (?, ?, ?)", (form, identity, prefix))
             self._database.commit()
-        elif row != (_FORMAT, identity, prefix):
+        elif row != (form, identity, prefix):
             raise ConfigError(f"{self._path} is the state of another bucket ({row[1]}): name another file for this one")
 
     def _count(self) -> None:

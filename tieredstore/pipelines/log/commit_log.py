@@ -5,7 +5,6 @@ what is written.
 from __future__ import annotations
 
 import enum
-import json
 import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,10 +30,11 @@ from tieredstore.pipelines.log.entries import (
     OutputFile,
     WrittenWindow,
     effects,
-    read_json,
+    read_state,
 )
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.versions import SNAPSHOT
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -42,7 +42,6 @@ SNAPSHOT_EVERY: Final = 1000
 _MOST_BYTES: Final = 256 << 20
 _FEW: Final = 8
 """``CommitLog.entries`` reads the first entries one by one, this many; threads start only for more."""
-_SNAPSHOT_FORMAT: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,31 +235,23 @@ class LogState:
     def to_bytes(self) -> bytes:
         """Encode as a snapshot."""
         content = {
-            "format": _SNAPSHOT_FORMAT,
             "positions": [[*where, *astuple(one)] for where, one in sorted(self.positions.items())],
             "directories": [[path, *astuple(one)] for path, one in sorted(self.directories.items())],
         }
         for name, of in _SNAPSHOT_NAMES.items():
             value: Any = getattr(self, of)
             content[name] = [*sorted(value)] if of in {"finalized", "linked", "withheld"} else value
-        return json.dumps(content).encode()
+        return SNAPSHOT.to_bytes(content)
 
     @classmethod
     def from_bytes(cls, data: bytes, key: str) -> LogState:
-        """Decode a snapshot. A snapshot of another version gives an empty state: the caller then reads all entries."""
-        if read_json(_AnyVersion, data, key).format != _SNAPSHOT_FORMAT:
-            return cls()
-        stored = read_json(_Snapshot, data, key)
+        """Decode a snapshot; raise CommitLogCorruptError if it is damaged, NewerVersionError for a later release's."""
+        stored = read_state(SNAPSHOT, _Snapshot, data, key)
         return cls(
             positions={row[:2]: Progress(*row[2:]) for row in stored.positions},
             directories={row[0]: Contents(*row[1:]) for row in stored.directories},
             **{of: getattr(stored, name) for name, of in _SNAPSHOT_NAMES.items()},
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _AnyVersion:
-    format: int
 
 
 @dataclass(frozen=True, slots=True)

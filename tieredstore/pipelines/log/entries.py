@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar, cast
 
-from pydantic import ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, PlainValidator, TypeAdapter
 
 from tieredstore.backends.base import Prepared
 from tieredstore.errors import CommitLogCorruptError, StoreError
 from tieredstore.limits import MAX_INT64
+from tieredstore.versions import COMMIT, StateKind
 
 EntryKind: TypeAlias = Literal[
     "begin", "batch", "rewrite", "published", "redrive", "finalize", "take-over", "seal", "drop",
@@ -151,7 +151,6 @@ class Entry:
     - ``replacing``: directories without ``_SUCCESS`` until a ``replaced`` entry names them
     - other kinds: directories whose ``_SUCCESS`` is rewritten
     """
-    format: Literal[1] = 1
 
     @property
     def files(self) -> list[OutputFile]:
@@ -164,16 +163,18 @@ class Entry:
         for window in content["windows"]:
             if window["leader_epoch"] < 0:
                 del window["leader_epoch"]
-        # Earlier versions reject these fields, so leave them out where they are empty.
+        # Most entries have none of these fields.
         for name, nothing in (("removed", ()), ("directories", ()), ("other", -1)):
             if content[name] == nothing:
                 del content[name]
-        return json.dumps(content, separators=(",", ":"), sort_keys=True).encode()
+        return COMMIT.to_bytes(content)
 
     @classmethod
     def from_bytes(cls, data: bytes, key: str) -> Self:
-        """Decode the bytes of ``to_bytes``; raise CommitLogCorruptError for anything else."""
-        entry = read_json(cls, data, key)
+        """Decode the bytes of ``to_bytes``; raise CommitLogCorruptError for anything else, NewerVersionError for those
+        of a later release.
+        """
+        entry = read_state(COMMIT, cls, data, key)
         for window in entry.windows:
             if window.start > window.stop:
                 raise CommitLogCorruptError(f"{key} has a window from {window.start} to {window.stop}")
@@ -256,16 +257,14 @@ def effects(entry: Entry) -> Effects:  # noqa: C901  a row for each kind
             return Effects(ends="drop")
 
 
-def read_json(kind: type[Value], data: bytes, key: str) -> Value:
-    """Decode JSON as a value of ``kind``; raise CommitLogCorruptError for anything else."""
+def read_state(state: StateKind, kind: type[Value], data: bytes | None, key: str) -> Value:
+    """Decode a value of ``kind`` from an object's bytes.
+
+    Raise CommitLogCorruptError for anything else, NewerVersionError for those of a later release.
+    """
     try:
-        return cast("Value", _adapter(cast("Hashable", kind)).validate_json(data, strict=True))
-    except ValidationError as error:
-        fault = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, fault["loc"]))
-        raise CommitLogCorruptError(
-            f"{key} cannot be decoded: {where and f'{where}: '}{fault['msg']}; did a later version write it?"
-        ) from None
+        adapter = cast("TypeAdapter[Value]", _adapter(cast("Hashable", kind)))
+        return state.parse(adapter, data, key, CommitLogCorruptError)
     except StoreError as error:
         raise CommitLogCorruptError(f"{key}: {error}") from error
 

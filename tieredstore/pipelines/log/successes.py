@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import CommitLogCorruptError, ObjectNotFoundError, PreconditionFailedError
-from tieredstore.pipelines.log.entries import read_json
+from tieredstore.pipelines.log.entries import read_state
+from tieredstore.versions import DIRECTORY_STATEMENT
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
@@ -49,7 +49,10 @@ class Success:
 
 
 def read_success(store: ObjectStore, path: str) -> Success | None:
-    """Return the ``_SUCCESS`` of a path, or None if there is none. Without statements, another tool wrote it."""
+    """Return the ``_SUCCESS`` of a path, or None if there is none. Without statements, another tool wrote it.
+
+    Raise NewerVersionError for statements of a later release.
+    """
     key = f"{path}/{SUCCESS}"
     try:
         info = store.head(key)
@@ -57,7 +60,7 @@ def read_success(store: ObjectStore, path: str) -> Success | None:
     except ObjectNotFoundError:
         return None
     try:
-        stored = read_json(_Stored, data or b"", key)
+        stored = read_state(DIRECTORY_STATEMENT, _Stored, data, key)
     except CommitLogCorruptError:
         return Success(info.etag, info.size, ())
     first = Statement(stored.pipeline, stored.generation, stored.files, stored.records, stored.commit)
@@ -108,4 +111,4 @@ def change_success(
 
 def _content(statements: Sequence[Statement]) -> bytes:
     first, *rest = map(asdict, statements)
-    return json.dumps({**first, "beside": rest} if rest else first).encode()
+    return DIRECTORY_STATEMENT.to_bytes({**first, "beside": rest} if rest else first)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,11 +12,12 @@ from tieredstore.errors import ConfigError, ObjectNotFoundError, PreconditionFai
 from tieredstore.pipelines.config.settings import Pipeline, with_generation
 from tieredstore.pipelines.filing.naming import OWN_FOLDER, parse_name
 from tieredstore.pipelines.log.commit_log import CommitLog, Life
-from tieredstore.pipelines.log.entries import read_json
+from tieredstore.pipelines.log.entries import read_state
 from tieredstore.pipelines.log.holdings import Family
 from tieredstore.pipelines.log.successes import Statement
 from tieredstore.pipelines.run.iceberg import table_of
 from tieredstore.pipelines.run.recipes import fingerprint_of, naming_of
+from tieredstore.versions import GENERATION
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
@@ -83,7 +83,7 @@ class Generation:
             # With a second root for files, its claim names the root that has the log.
             elsewhere = {} if root == self.naming.root else {"root": self.naming.root}
             try:
-                self.store.put(key, json.dumps({"pipeline": self.own.name, **elsewhere}).encode(), if_absent=True)
+                self.store.put(key, GENERATION.to_bytes({"pipeline": self.own.name, **elsewhere}), if_absent=True)
             except PreconditionFailedError:
                 self._refuse_other(root, key)
 
@@ -97,7 +97,7 @@ class Generation:
         return True
 
     def _refuse_other(self, root: str, key: str) -> None:
-        owner = read_json(Claim, self.store.get(key), key)
+        owner = read_state(GENERATION, Claim, self.store.get(key), key)
         if (owner.pipeline, root if owner.root is None else owner.root) != (self.own.name, self.naming.root):
             raise ConfigError(
                 f"generation {self.number} of {self.store.identity}/{root} belongs to the pipeline "

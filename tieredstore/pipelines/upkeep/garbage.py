@@ -11,9 +11,10 @@ from tieredstore.errors import ConfigError
 from tieredstore.ops.steps import Outcome, Step
 from tieredstore.pipelines.filing.naming import OWN_FOLDER
 from tieredstore.pipelines.log.commit_log import CommitLog, Life
-from tieredstore.pipelines.log.entries import read_json
+from tieredstore.pipelines.log.entries import read_state
 from tieredstore.pipelines.run.generation import Claim
 from tieredstore.pipelines.run.recipes import naming_of
+from tieredstore.versions import GENERATION
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import AbandonedWrite, ObjectInfo, ObjectStore
@@ -77,7 +78,7 @@ def _waiting(store: ObjectStore, root: str) -> set[str]:
     """
     waiting: set[str] = set()
     for info in store.list(f"{root}{OWN_FOLDER}/generations/"):
-        owner = read_json(Claim, store.get(info.key), info.key)
+        owner = read_state(GENERATION, Claim, store.get(info.key), info.key)
         number = info.key.rpartition("/")[2].removesuffix(".json")
         if not number.isdigit():
             continue

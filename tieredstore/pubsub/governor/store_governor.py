@@ -29,7 +29,8 @@ from tieredstore.pubsub.format.packets import MOST_PORT, BrokerAddress
 from tieredstore.pubsub.governor.assigning import AssignmentStrategy, BrokerSeat, TopicLoad
 from tieredstore.pubsub.governor.directory import Governor
 from tieredstore.pubsub.governor.zookeeper_nodes import MOST_TEXT
-from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body, parse_own
+from tieredstore.pubsub.queue.own_objects import OwnFolder
+from tieredstore.versions import ASSIGNMENTS, BROKER_SEAT, LEASE
 
 PATIENCE_S: Final = 8.0
 """Seconds without a new beat after which a broker counts as dead. With a tick to notice the death and a tick to read
@@ -183,7 +184,7 @@ class StoreGovernor(Governor):
         if self.generation is not None and self._lease_etag is not None:
             free = _LeaseObject(self._lease_beat, None, None, self.generation)
             try:
-                self._folder.store.replace(self._key("lease"), json_body(asdict(free)), self._lease_etag)
+                self._folder.store.replace(self._key("lease"), LEASE.to_bytes(asdict(free)), self._lease_etag)
             except (PreconditionFailedError, ObjectNotFoundError):
                 _logger.debug("another broker already has the lease")
             self._forget_lease()
@@ -208,7 +209,7 @@ class StoreGovernor(Governor):
         own = _SeatObject(
             self._beat, self.session, address.ip, address.port, address.locality, seat.capacity_mb, seat.serves_reads
         )
-        body = json_body(asdict(own))
+        body = BROKER_SEAT.to_bytes(asdict(own))
         try:
             if self._own_etag is not None:
                 self._own_etag = self._folder.store.replace(key, body, self._own_etag)
@@ -263,7 +264,7 @@ class StoreGovernor(Governor):
     def _read_seat(self, name: str, key: str) -> str:
         """Read a broker's object. Return its session and beat, which show changes in stores without etags."""
         try:
-            stored = self._folder.read(key, _SEAT)
+            stored = self._folder.read(key, BROKER_SEAT, _SEAT)
         except CorruptDataError as error:
             # Skip the broker: if it lives, it soon replaces its own object.
             _logger.warning("skipping a broker's object: %s", error)
@@ -287,7 +288,7 @@ class StoreGovernor(Governor):
                 self._forget_lease()
             else:
                 return True
-        stored = self._folder.read_with_etag(key, _LEASE)
+        stored = self._folder.read_with_etag(key, LEASE, _LEASE)
         try:
             if stored is None:
                 self._folder.store.put(key, self._lease_body(own, 1), if_absent=True)
@@ -313,7 +314,7 @@ class StoreGovernor(Governor):
         return True
 
     def _lease_body(self, own: BrokerSeat, generation: int) -> bytes:
-        return json_body(asdict(_LeaseObject(self._lease_beat, own.name, self.session, generation)))
+        return LEASE.to_bytes(asdict(_LeaseObject(self._lease_beat, own.name, self.session, generation)))
 
     def _forget_lease(self) -> None:
         self.generation = self._lease_etag = self._lease = None
@@ -336,7 +337,7 @@ class StoreGovernor(Governor):
         after = _View(self.generation, brokers, topics)
         if after == before:
             return
-        body = json_body(asdict(after))
+        body = ASSIGNMENTS.to_bytes(asdict(after))
         if etag is None:
             self._folder.store.put(key, body, if_absent=True)
         else:
@@ -350,7 +351,7 @@ class StoreGovernor(Governor):
             return None
 
     def _read_view(self, key: str) -> _View:
-        return parse_own(_VIEW, self._folder.store.get_small(key, _MOST_BYTES), key)
+        return ASSIGNMENTS.parse(_VIEW, self._folder.store.get_small(key, _MOST_BYTES), key)
 
     def _key(self, *parts: str) -> str:
         return self._folder.key("governor", *parts)

@@ -42,9 +42,10 @@ from tieredstore.pubsub.format.messages import Compression, Headers, ProducerReq
 from tieredstore.pubsub.format.notifications import Notification, parse_notification
 from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedBatch
 from tieredstore.pubsub.produce.outbox import OpenMessage
-from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body, parse_own
+from tieredstore.pubsub.queue.own_objects import OwnFolder
 from tieredstore.pubsub.queue.store_queue import ENTRY_NOTIFICATIONS
 from tieredstore.pubsub.queue.topics import Topic, Topics
+from tieredstore.versions import SINK
 
 _MOST_RECORD_BYTES: Final = 64 << 20
 _NO_EPOCH: Final = -1
@@ -212,7 +213,7 @@ class SinkCommits:
         return record, etag
 
     def _write(self, record: SinkRecord, etag: str | None) -> None:
-        body = json_body(_RECORD.dump_python(record, mode="json", by_alias=True))
+        body = SINK.to_bytes(_RECORD.dump_python(record, mode="json", by_alias=True))
         if etag is None:
             self._topics.store.put(self._key, body, if_absent=True)
         else:
@@ -221,13 +222,13 @@ class SinkCommits:
 
 def read_sink(folder: OwnFolder, key: str) -> SinkRecord:
     """Return a record; raise CorruptDataError if it is invalid, ObjectNotFoundError if absent."""
-    record = parse_own(_RECORD, folder.store.get_small(key, _MOST_RECORD_BYTES), key)
+    record = SINK.parse(_RECORD, folder.store.get_small(key, _MOST_RECORD_BYTES), key)
     try:
         list(record.keys())
     except NotificationCorruptError as error:
-        raise CorruptDataError(f"{key} is not a valid pubsub object: {error!s:.200}") from error
+        raise CorruptDataError(f"{key} is not a valid pub/sub sink record: {error!s:.200}") from error
     if record.epoch == _NO_EPOCH and (record.entries or not record.aborts):
-        raise CorruptDataError(f"{key} is not a valid pubsub object: it has neither an epoch nor aborts")
+        raise CorruptDataError(f"{key} is not a valid pub/sub sink record: it has neither an epoch nor aborts")
     return record
 
 

@@ -24,8 +24,9 @@ from typing import Final
 from pydantic import NonNegativeInt, TypeAdapter
 
 from tieredstore.errors import ConfigError, FencedError, ObjectNotFoundError, PreconditionFailedError, TieredStoreError
-from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body
+from tieredstore.pubsub.queue.own_objects import OwnFolder
 from tieredstore.pubsub.queue.queues import Claim, GroupMember, GroupPartition, Position, name_partitions
+from tieredstore.versions import GROUP_MEMBER, GROUP_PARTITION
 
 BEAT_S: Final = 5.0
 """Seconds between two beats of a member: 0.2 PUTs per second."""
@@ -138,7 +139,7 @@ class StoreGroup(GroupMember):
 
     def beat(self) -> None:
         """Announce that this member lives; its own thread does so every ``beat_s``."""
-        key, body = self._member_key(self.member), json_body({"beat": self._beat_number + 1})
+        key, body = self._member_key(self.member), GROUP_MEMBER.to_bytes({"beat": self._beat_number + 1})
         etag, self._beat_etag = self._beat_etag, None
         try:
             etag = etag or self._folder.store.head(key).etag
@@ -153,7 +154,7 @@ class StoreGroup(GroupMember):
 
     def _join(self) -> None:
         with contextlib.suppress(PreconditionFailedError):  # its own put, with a lost answer
-            self._folder.store.put(self._member_key(self.member), json_body({"beat": 0}), if_absent=True)
+            self._folder.store.put(self._member_key(self.member), GROUP_MEMBER.to_bytes({"beat": 0}), if_absent=True)
         self._beater = threading.Thread(target=self._beat, name="tieredstore-pubsub-beat", daemon=True)
         self._beater.start()
 
@@ -174,7 +175,7 @@ class StoreGroup(GroupMember):
             if member == self.member:
                 continue
             try:
-                beat = self._folder.read(info.key, _MEMBER).beat
+                beat = self._folder.read(info.key, GROUP_MEMBER, _MEMBER).beat
             except ObjectNotFoundError:
                 continue  # it has just left
             known, since_s = self._beats.get(member, (-1, now_s))
@@ -199,7 +200,7 @@ class StoreGroup(GroupMember):
         stored = self._read_state(partition)
         try:
             if stored is None:
-                self._folder.store.put(key, json_body(_document(self.member, 1, None)), if_absent=True)
+                self._folder.store.put(key, GROUP_PARTITION.to_bytes(_document(self.member, 1, None)), if_absent=True)
                 stored = self._read_state(partition)
                 if stored is None or stored[0] != GroupPartition(partition, self.member, 1, None):
                     return False
@@ -209,7 +210,7 @@ class StoreGroup(GroupMember):
                 return False  # the living owner will give the partition up
             generation = (state.generation or 0) + 1
             document = _document(self.member, generation, state.position)
-            etag = self._folder.store.replace(key, json_body(document), stored[1])
+            etag = self._folder.store.replace(key, GROUP_PARTITION.to_bytes(document), stored[1])
         except PreconditionFailedError:
             return False  # another member was faster
         return self._own(partition, _Owned(generation, state.position, etag))
@@ -231,7 +232,7 @@ class StoreGroup(GroupMember):
 
     def _write(self, partition: int, owned: _Owned, position: Position | None, owner: str | None) -> None:
         key = self._partition_key(partition)
-        body = json_body(_document(owner, owned.generation, position))
+        body = GROUP_PARTITION.to_bytes(_document(owner, owned.generation, position))
         try:
             owned.etag = self._folder.store.replace(key, body, owned.etag)
         except PreconditionFailedError:
@@ -281,7 +282,7 @@ _MEMBER: Final = TypeAdapter(_MemberObject)
 
 def _read_partition(folder: OwnFolder, partition: int, key: str) -> tuple[GroupPartition, str] | None:
     """Return a partition's state, and the etag to replace it by; None if it does not exist."""
-    stored = folder.read_with_etag(key, _PARTITION)
+    stored = folder.read_with_etag(key, GROUP_PARTITION, _PARTITION)
     if stored is None:
         return None
     found, etag = stored

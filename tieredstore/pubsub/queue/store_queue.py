@@ -20,7 +20,7 @@ from functools import partial
 from random import random
 from typing import Annotated, Final
 
-from pydantic import Field, NonNegativeInt, TypeAdapter, ValidationError
+from pydantic import Field, NonNegativeInt, TypeAdapter
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import (
@@ -35,7 +35,7 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.process.forks import ForkSafeLock
 from tieredstore.pubsub.errors import NotificationCorruptError
 from tieredstore.pubsub.queue.hedging import Hedge
-from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body
+from tieredstore.pubsub.queue.own_objects import OwnFolder
 from tieredstore.pubsub.queue.queues import (
     NotificationQueue,
     QueueCursor,
@@ -43,6 +43,7 @@ from tieredstore.pubsub.queue.queues import (
     QueueSite,
     TopicPartitions,
 )
+from tieredstore.versions import QUEUE_ENTRY, QUEUE_START
 
 ENTRY_NOTIFICATIONS: Final = 256
 """Most notifications in one entry."""
@@ -63,7 +64,7 @@ class _Entry:
     notifications: tuple[bytes, ...]
 
     def to_bytes(self) -> bytes:
-        head = json_body({"mark": self.mark, "ms": self.appended_ms, "count": len(self.notifications)})
+        head = QUEUE_ENTRY.to_bytes({"mark": self.mark, "ms": self.appended_ms, "count": len(self.notifications)})
         return head + b"".join(raw + b"\n" for raw in self.notifications)
 
 
@@ -303,12 +304,12 @@ class StoreQueue(NotificationQueue):
         """Free whole entries before ``offset``."""
         self._check(partition)
         key, number = self._start_key(partition), offset // ENTRY_NOTIFICATIONS
-        stored = self._folder.read_with_etag(key, _START)
+        stored = self._folder.read_with_etag(key, QUEUE_START, _START)
         start = 0 if stored is None else stored[0].number
         if number > self._search_tail(partition, start):
             raise InvalidRangeError(f"{self._where(partition)} ends before offset {offset}")
         if number > start:
-            body = json_body({"number": number})
+            body = QUEUE_START.to_bytes({"number": number})
             if stored is None:
                 self._store.put(key, body, if_absent=True)
             else:
@@ -342,7 +343,7 @@ class StoreQueue(NotificationQueue):
     def _start_number(self, partition: int) -> int:
         key = self._start_key(partition)
         try:
-            return self._folder.read(key, _START).number
+            return self._folder.read(key, QUEUE_START, _START).number
         except ObjectNotFoundError:
             return 0
 
@@ -429,15 +430,10 @@ class _EntryCursor(QueueCursor):
 
 def _parse_entry(raw: bytes, key: str) -> _Entry:
     line, _, rest = raw.partition(b"\n")
-    try:
-        head = _HEAD.validate_json(line, strict=True)
-    except ValidationError as error:
-        raise NotificationCorruptError(
-            f"{key} is not a valid entry of a queue: {error.errors()[0]['msg']:.120}"
-        ) from error
+    head = QUEUE_ENTRY.parse(_HEAD, line, key, NotificationCorruptError)
     lines = rest.split(b"\n")
     if lines[-1] or len(lines) - 1 != head.count:
         raise NotificationCorruptError(
-            f"{key} is not a valid entry of a queue: its head does not match its {len(lines) - 1} lines"
+            f"{key} is not a valid pub/sub queue entry: its head does not match its {len(lines) - 1} lines"
         )
     return _Entry(head.mark, head.ms, tuple(lines[:-1]))

@@ -17,6 +17,7 @@ from tieredstore.errors import (
     ConfigError,
     CorruptDataError,
     DataLossError,
+    NewerVersionError,
     ObjectNotFoundError,
     PreconditionFailedError,
     TopicNotFoundError,
@@ -36,7 +37,7 @@ from tieredstore.pubsub.format.notifications import (
     parse_notification,
 )
 from tieredstore.pubsub.queue.groups import list_group, list_groups
-from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body
+from tieredstore.pubsub.queue.own_objects import OwnFolder
 from tieredstore.pubsub.queue.queues import (
     STORE,
     GroupPartition,
@@ -48,6 +49,7 @@ from tieredstore.pubsub.queue.queues import (
     queue_name,
 )
 from tieredstore.pubsub.settings import BatchSettings
+from tieredstore.versions import TOPIC
 
 MOST_PARTITIONS: Final = 1000
 """Most read partitions of a topic."""
@@ -118,7 +120,7 @@ class Topics:
         if self._configured is not None and self._configured.name == name:
             return self._configured
         try:
-            return self._check(self.folder.read(self._key(name), _TOPIC), name)
+            return self._check(self.folder.read(self._key(name), TOPIC, _TOPIC), name)
         except ObjectNotFoundError:
             raise TopicNotFoundError(
                 f"there is no topic {name} in cluster {self.batches.cluster}: create it "
@@ -138,6 +140,8 @@ class Topics:
         """Return True if there is a topic of this name. An invalid name returns False."""
         try:
             self.get(name)
+        except NewerVersionError:
+            raise
         except (ConfigError, TopicNotFoundError):
             return False
         return True
@@ -145,7 +149,7 @@ class Topics:
     def list(self) -> Iterator[Topic]:
         """Yield all topics, by name; raise CorruptDataError for a damaged one."""
         for name in self.names():
-            yield self._check(self.folder.read(self._key(name), _TOPIC), name)
+            yield self._check(self.folder.read(self._key(name), TOPIC, _TOPIC), name)
 
     def select(self, names: Sequence[str]) -> Sequence[Topic]:
         """Return the topics that match names or globs, or all; raise TopicNotFoundError for a name without match."""
@@ -171,7 +175,7 @@ class Topics:
         _check_partitions(name, partitions)
         self._refuse_configured(name)
         self.get(name)
-        stored = self.folder.read_with_etag(self._key(name), _TOPIC)
+        stored = self.folder.read_with_etag(self._key(name), TOPIC, _TOPIC)
         if stored is None:
             raise TopicNotFoundError(f"topic {name} no longer exists")
         topic = self._check(stored[0], name)
@@ -231,7 +235,7 @@ class Topics:
 
     def _check(self, topic: Topic, name: str) -> Topic:
         if topic.name != name:
-            raise CorruptDataError(f"{self._key(name)} is not a valid pubsub object: its topic is not {name}")
+            raise CorruptDataError(f"{self._key(name)} is not a valid pub/sub topic: its topic is not {name}")
         check_path(topic.path)
         return topic
 
@@ -258,7 +262,7 @@ def _check_partitions(name: str, partitions: int) -> None:
 
 
 def _body_of(topic: Topic) -> bytes:
-    return json_body(_TOPIC.dump_python(topic, by_alias=True, exclude_defaults=True))
+    return TOPIC.to_bytes(_TOPIC.dump_python(topic, by_alias=True, exclude_defaults=True))
 
 
 _MOST_HEADER: Final = 256

@@ -27,9 +27,9 @@ from tieredstore.pubsub.errors import MessageCorruptError
 from tieredstore.pubsub.format.batches import read_index
 from tieredstore.pubsub.format.notifications import Notification, parse_batch_key
 from tieredstore.pubsub.produce.sink import list_finished_batch_queries, list_pending_keys
-from tieredstore.pubsub.queue.own_objects import json_body, parse_own
 from tieredstore.pubsub.queue.queues import STORE, NotificationQueue
 from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch, Topic, Topics
+from tieredstore.versions import RETIRED
 
 DAY_MS: Final = 86_400_000
 _DELIVERIES: Final = 3
@@ -296,7 +296,7 @@ def free_expired(log: BatchLog, expired: Sequence[QueuedBatch], until: int, now_
         partition = some[0].partition
         key = log.topics.folder.key("retired", log.topic.name, str(partition), f"{some[0].offset:020}")
         document = {"ms": now_ms, "batches": [[batch.offset, batch.key] for batch in some]}
-        log.store.put(key, json_body(document))
+        log.store.put(key, RETIRED.to_bytes(document))
         log.queue.free(partition, rest[0].offset if rest else until)
 
 
@@ -304,5 +304,5 @@ def list_retired(log: BatchLog, partition: int) -> Iterator[Retired]:
     """Yield a partition's retired batches that are not deleted yet."""
     for info in log.store.list(log.topics.folder.key("retired", log.topic.name, str(partition), "")):
         raw = log.store.get_small(info.key, _MOST_RECORD_BYTES)
-        record = parse_own(_RECORD, raw, info.key)
+        record = RETIRED.parse(_RECORD, raw, info.key)
         yield Retired(info.key, record.ms if info.modified_ms is None else info.modified_ms, record.batches)

@@ -1,7 +1,8 @@
 """Cache on disk: chunks, and one entry per segment with all its indexes, in a folder that survives a restart.
 
 ``<path>/tieredstore-v1`` holds a table (SQLite, by ``diskcache``) and one file per entry. The file of an entry is
-complete before the table lists it. Several processes may share the folder, which must be on a local disk.
+complete before the table lists it. Each version has a folder of its own, and leaves the others alone. Several
+processes may share the folder, which must be on a local disk.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tieredstore.backends.base import Buffer
 from tieredstore.errors import ConfigError, CorruptDataError
 from tieredstore.remote.diskcache.table import DiskTable
 from tieredstore.remote.fetch.chunk_cache import CacheStats, ChunkCache, ChunkKey
+from tieredstore.versions import DISK_CACHE
 
 MAX_BLOB_SIZE: Final = 256 * 1024 * 1024
 """Largest entry in bytes, except chunks: all indexes of a segment, each at most 10 MiB by Kafka's default."""
@@ -134,7 +136,7 @@ def _make_private_folder(path: Path) -> Path:
     Make ``path`` too if it is absent; otherwise leave it unchanged, because it may hold other files. Raise ConfigError
     if the folder cannot be made.
     """
-    folder = path / "tieredstore-v1"
+    folder = path / f"tieredstore-v{DISK_CACHE.version}"
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)

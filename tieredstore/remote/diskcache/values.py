@@ -3,7 +3,7 @@
 The header binds a value to its key. All numbers are big-endian::
 
     offset  size  field
-         0     8  magic, with the version of this layout
+         0     8  magic
          8    32  digest of the key
         40     8  length of the payload
         48     4  CRC-32C of the 48 bytes above, continued over the payload
@@ -35,8 +35,7 @@ _MAGIC: Final = b"tschunk1"
 _BOUND: Final = struct.Struct(">8s32sQ")
 HEADER_SIZE: Final = _BOUND.size + 4
 _IN_FILE: Final = 2  # the library's mode for a row whose value is a file of bytes
-_NAME: Final = re.compile(r"[0-9a-f]{2}/[0-9a-f]{30}([0-9a-f]{32})?\.val|[0-9a-f]{32}\.new")
-"""Earlier versions used 30 random digits."""
+_NAME: Final = re.compile(r"[0-9a-f]{2}/[0-9a-f]{62}\.val|[0-9a-f]{32}\.new")
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,13 +28,13 @@ from tieredstore.pubsub.queue.topics import BatchLog
 from tieredstore.spark.memq.plan import PlannedBatch, admit, batches_from, offset_of, topics_of
 from tieredstore.spark.memq.tasks import plan_tasks, read_task
 from tieredstore.spark.source.workers import each_in_one_sentence, one_sentence
+from tieredstore.versions import MEMQ_OFFSETS, refuse_newer_offsets
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tieredstore.spark.memq.options import TopicOptions
 
-_VERSION: Final = 1
 _INITIAL: Final = "initialOffsets"
 _FRESH_S: Final = 1.0
 _MOST_BATCHES: Final = 100_000
@@ -172,7 +172,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read_checkpoint(document, self._options.topic).offsets
 
     def _json(self, offsets: Mapping[int, int]) -> Json:
-        return {"version": _VERSION, "topic": self._options.topic, "offsets": _texts(offsets)}
+        return {"version": MEMQ_OFFSETS.version, "topic": self._options.topic, "offsets": _texts(offsets)}
 
 
 def _texts(offsets: Mapping[int, int]) -> dict[str, int]:
@@ -194,6 +194,7 @@ _CHECKPOINT: Final = TypeAdapter(_Checkpoint)
 
 def _read_checkpoint(document: Json, topic: str) -> _Checkpoint:
     """Parse an offset of a checkpoint. Raise ConfigError if another source or topic wrote it."""
+    refuse_newer_offsets(MEMQ_OFFSETS, document)
     try:
         checkpoint = _CHECKPOINT.validate_python(document)
     except ValidationError as error:

@@ -21,6 +21,7 @@ from tieredstore.pipelines.run.stores import Parts, open_parts
 from tieredstore.pipelines.run.windows import find_unwritten
 from tieredstore.spark.pipelines.window_source import GivenPlan, Json
 from tieredstore.spark.pipelines.window_tasks import WindowTask, locate, pack
+from tieredstore.versions import PIPELINE_OFFSETS, refuse_newer_offsets
 
 if TYPE_CHECKING:
     from tieredstore.model import TopicPartition
@@ -78,6 +79,7 @@ class Planning:
         """Return the tasks of the batch that ends at ``end``."""
         if self._last is not None and self._last[0] == end:
             return self._last[1]
+        refuse_newer_offsets(PIPELINE_OFFSETS, end)
         # Spark repeats this batch after a restart. The source may no longer have its committed windows.
         windows = find_unwritten([Window(*one) for one in end["windows"]], self._read_log())
         return self._tasks_of(self._planner.snapshot(), windows)
@@ -170,6 +172,6 @@ def give_plan(tasks: Sequence[WindowTask]) -> GivenPlan:
 
 
 def _offset(windows: Sequence[Window]) -> Json:
-    """Return the Spark offset of these windows: their fields as lists. Earlier versions wrote no leader epochs."""
+    """Return the Spark offset of these windows: their fields as lists."""
     rows = [[one.topic, one.topic_id, one.partition, one.start, one.stop, one.leader_epoch] for one in windows]
-    return {"version": 1, "windows": rows}
+    return {"version": PIPELINE_OFFSETS.version, "windows": rows}

@@ -23,6 +23,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 from tieredstore.spark.source.workers import one_sentence
+from tieredstore.versions import PIPELINE_OFFSETS
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -87,7 +88,7 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Json:  # noqa: N802 - Spark's name, as the others are
         """Return an offset without windows. Progress is looked up when the first windows are planned."""
-        return {"version": 1, "windows": []}
+        return {"version": PIPELINE_OFFSETS.version, "windows": []}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return no limit: the settings have limits."""

@@ -6,10 +6,10 @@ sources.
 A stream's offset in a checkpoint is JSON. Its topic ids reveal a re-created topic. Its leader epochs, of the last
 records read, reveal that a new leader has truncated a log::
 
-    {"version": 2, "offsets": {"orders": {"0": 17, "1": 4}}, "topicIds": {"orders": "VGVzdFRvcGljSWRlbnRpZg"},
+    {"version": 1, "offsets": {"orders": {"0": 17, "1": 4}}, "topicIds": {"orders": "VGVzdFRvcGljSWRlbnRpZg"},
      "epochs": {"orders": {"0": 5}}}
 
-Version 1 has no epochs. The end of the first batch also has ``initialOffsets``, in the same form. To repeat that batch,
+The end of the first batch also has ``initialOffsets``, in the same form. To repeat that batch,
 Spark asks for its start again, and by then ``latest`` or a time may mean another offset.
 """
 
@@ -62,6 +62,7 @@ from tieredstore.spark.source.store_source import manager_of
 from tieredstore.spark.source.tasks import plan_tasks, query_of, read_task
 from tieredstore.spark.source.trigger_limits import TriggerDelay, Windows, is_once
 from tieredstore.spark.source.workers import each_in_one_sentence, one_sentence
+from tieredstore.versions import SPARK_OFFSETS, refuse_newer_offsets
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,7 +76,6 @@ OnLoss = Callable[[Loss], None]
 Answers = Mapping[TopicPartition, "EpochEnd"]
 """The broker's end offset of the leader epoch at each position."""
 
-_VERSION: Final = 2
 _EPOCHS: Final = "epochs"
 _INITIAL: Final = "initialOffsets"
 
@@ -106,12 +106,12 @@ _ABSENT: Final[_Numbers] = {}
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class _Stored:
-    """The JSON of an offset in a checkpoint, of all versions."""
+    """The JSON of an offset in a checkpoint."""
 
-    version: Annotated[int, Strict(), Field(ge=1, le=_VERSION)]
+    version: Annotated[int, Strict(), Field(ge=1)]
     offsets: _Numbers
     topicIds: dict[str, Annotated[Uuid, PlainValidator(_topic_id_of)]]  # noqa: N815  JSON's name, as below
-    epochs: _Numbers = field(default_factory=lambda: _ABSENT)
+    epochs: _Numbers
     initialOffsets: _Numbers = field(default_factory=lambda: _ABSENT)  # noqa: N815
 
 
@@ -142,6 +142,7 @@ class StreamOffsets:
     @classmethod
     def from_json(cls, value: object) -> StreamOffsets:
         """Parse :meth:`to_json`; raise ConfigError for anything else, such as another source's checkpoint."""
+        refuse_newer_offsets(SPARK_OFFSETS, value)
         try:
             stored = _STORED.validate_python(value)
         except ValidationError as error:
@@ -149,8 +150,6 @@ class StreamOffsets:
             raise _foreign(f"{'.'.join(map(str, first['loc']))[:60]}: {first['msg'][:100]}") from None
         offsets, epochs = _by_partition(stored.offsets), _by_partition(stored.epochs)
         initial = None if stored.initialOffsets is _ABSENT else _by_partition(stored.initialOffsets)
-        if (stored.epochs is _ABSENT) != (stored.version == 1):
-            raise _foreign(f"only versions after 1 have {_EPOCHS}")
         if stored.topicIds.keys() != {topic for topic, _ in offsets}:
             raise _foreign("topicIds and offsets name different topics")
         if not epochs.keys() | (initial or {}).keys() <= offsets.keys():
@@ -162,7 +161,11 @@ class StreamOffsets:
         anything is new.
         """
         ids = {topic: str(topic_id) for topic, topic_id in sorted(self.topic_ids.items())}
-        fields: dict[str, object] = {"version": _VERSION, "offsets": _by_topic(self.offsets), "topicIds": ids}
+        fields: dict[str, object] = {
+            "version": SPARK_OFFSETS.version,
+            "offsets": _by_topic(self.offsets),
+            "topicIds": ids,
+        }
         fields |= {_EPOCHS: _by_topic(self.epochs)}
         return fields if self.initial is None else fields | {_INITIAL: _by_topic(self.initial)}
 

@@ -51,7 +51,7 @@ def test_the_checkpoint_says_topics_partitions_offsets_and_ids(bucket: Bucket) -
     query = Query(bucket.reader())
     query.run()
     assert query.start == {
-        "version": 2,
+        "version": 1,
         "offsets": {"orders": {"0": 30, "1": 4}},
         "topicIds": {"orders": str(FIRST_ID)},
         "epochs": {"orders": {"0": 0, "1": 0}},
@@ -230,7 +230,7 @@ def test_available_now_ends_where_it_began(bucket: Bucket) -> None:
     assert query.rows == values(range(30))
     assert query.start["offsets"] == {"orders": {"0": 30}}
     assert reader.reportLatestOffset() == {
-        "version": 2,
+        "version": 1,
         "offsets": {"orders": {"0": 60, "1": 5}},
         "topicIds": {"orders": str(FIRST_ID)},
         "epochs": {"orders": {"0": 0, "1": 0}},

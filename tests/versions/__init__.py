@@ -1,0 +1,1 @@
+"""State that earlier releases wrote, and that later ones would write."""

@@ -1,0 +1,161 @@
+"""The kinds of our own state, in buckets and on disks, and their versions.
+
+JSON of ours begins with its version, as ``{"version":1,"topic":…``: a release reads it first, whatever follows. A
+kind's version rises with each change that an earlier release would misread. A release reads and continues all earlier
+versions, and refuses later ones unchanged: see :class:`~tieredstore.errors.NewerVersionError`.
+
+The table has the wings' kinds too, so that ``doctor --for`` knows every object, whichever wings are installed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar, cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from tieredstore.errors import ConfigError, CorruptDataError, NewerVersionError
+
+HEAD_BYTES: Final = 64
+"""The first bytes of an object of JSON that surely have its version."""
+
+_HEAD: Final = re.compile(rb'\s{0,8}\{\s{0,8}"version"\s{0,8}:\s{0,8}(0|[1-9][0-9]{0,8})\s{0,8}(,|(?=[\s}]))')
+_RELEASE: Final = re.compile(r"(\d{1,4})\.(\d{1,4})(\.\d{1,4})?", re.ASCII)
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class StateKind:
+    """One kind of state. ``releases`` has each release that raised the version, with that version, oldest first.
+
+    ``place`` is a regular expression for the end of its keys; None for what is in no bucket.
+    """
+
+    name: str
+    place: str | None
+    releases: tuple[tuple[str, int], ...] = (("0.1", 1),)
+
+    @property
+    def version(self) -> int:
+        """The version that this release writes, the latest that it reads."""
+        return max(version for _, version in self.releases)
+
+    def version_for(self, release: tuple[int, int]) -> int:
+        """Return the latest version that a release reads; 0 if it does not know the kind."""
+        return max((version for since, version in self.releases if _parse(since) <= release), default=0)
+
+    def to_bytes(self, document: Mapping[str, object], *, indent: int | None = None) -> bytes:
+        """Return the object's bytes: JSON that begins with the version."""
+        separators = (",", ":") if indent is None else None
+        text = json.dumps({"version": self.version, **document}, separators=separators, indent=indent)
+        return text.encode() + b"\n"
+
+    def refuse_newer(self, version: int, where: str) -> None:
+        """Raise NewerVersionError for a version that a later release wrote."""
+        if version > self.version:
+            raise NewerVersionError(
+                f"{where} is a {self.name} of version {version}, and this release reads up to version "
+                f"{self.version}: upgrade tieredstore. Nothing was changed"
+            )
+
+    def parse(
+        self,
+        kind: TypeAdapter[_Value],
+        raw: bytes | None,
+        where: str,
+        error: type[CorruptDataError] = CorruptDataError,
+    ) -> _Value:
+        """Parse an object's bytes, None if they were too many, as ``kind``, which does not have the version.
+
+        Raise ``error``, naming a field, if they do not match it, and NewerVersionError for a later version.
+        """
+        match = _HEAD.match(raw or b"")
+        if raw is None or match is None:
+            raise error(f"{where} is not a valid {self.name}: it does not begin with its version")
+        self.refuse_newer(int(match[1]), where)
+        try:
+            return kind.validate_json(b"{" + raw[match.end() :], strict=True)
+        except ValidationError as invalid:
+            raise error(f"{where} is not a valid {self.name}: {fault_in(invalid)}") from invalid
+
+
+def fault_in(invalid: ValidationError) -> str:
+    """Return the first fault in a few words, with the field's name and a short value."""
+    first = invalid.errors(include_url=False)[0]
+    name = ".".join(map(str, first["loc"]))
+    has_value = name and first["type"] not in {"missing", "value_error", "literal_error", "unexpected_keyword_argument"}
+    shown = f"its {name[:80]} is {first['input']!r:.60}" if has_value else f"{name[:80]}: {first['msg']:.200}"
+    return shown.removeprefix(": ")
+
+
+def refuse_newer_offsets(kind: StateKind, offsets: object) -> None:
+    """Raise NewerVersionError if a later release wrote the offsets of a Spark checkpoint."""
+    where = f"this query's offset {offsets!s:.80}"
+    version = cast("Mapping[str, object]", offsets).get("version") if isinstance(offsets, Mapping) else None
+    if type(version) is int:
+        kind.refuse_newer(version, where)
+
+
+def version_in(head: bytes) -> int | None:
+    """Return the version at an object's beginning, of which ``HEAD_BYTES`` suffice; None without one."""
+    match = _HEAD.match(head)
+    return None if match is None else int(match[1])
+
+
+WATERMARK: Final = StateKind("watermark", r"!tieredstore/watermarks/[^/]+/\d+\.json")
+LAYOUT_RECORD: Final = StateKind("layout record", r"!tieredstore/layout\.json")
+HOLD: Final = StateKind("legal hold", r"!tieredstore/holds/[^/]+\.json")
+CATALOG: Final = StateKind("catalog file", r"!tieredstore/catalog\.arrows")
+
+_PUBSUB: Final = r"!tieredstore/pubsub/.+/"
+TOPIC: Final = StateKind("pub/sub topic", _PUBSUB + r"topics/[^/]+\.json")
+QUEUE_ENTRY: Final = StateKind("pub/sub queue entry", _PUBSUB + r"queues/[^/]+/\d+/\d{20}")
+QUEUE_START: Final = StateKind("pub/sub queue start", _PUBSUB + r"queues/[^/]+/\d+/start")
+GROUP_MEMBER: Final = StateKind("pub/sub group member", _PUBSUB + r"groups/[^/]+/[^/]+/members/[^/]+")
+GROUP_PARTITION: Final = StateKind("pub/sub group position", _PUBSUB + r"groups/[^/]+/[^/]+/partitions/\d+")
+SINK: Final = StateKind("pub/sub sink record", _PUBSUB + r"sinks/[^/]+/[^/]+")
+RETIRED: Final = StateKind("pub/sub retention record", _PUBSUB + r"retired/[^/]+/\d+/\d{20}")
+BROKER_SEAT: Final = StateKind("pub/sub broker seat", _PUBSUB + r"governor/brokers/[^/]+")
+LEASE: Final = StateKind("pub/sub governor lease", _PUBSUB + r"governor/lease")
+ASSIGNMENTS: Final = StateKind("pub/sub assignment table", _PUBSUB + r"governor/assignments")
+
+GENERATION: Final = StateKind("pipeline generation", r"_tieredstore/generations/\d+\.json")
+COMMIT: Final = StateKind("commit log entry", r"_tieredstore/[^/]+/\d+/commits/\d{20}\.json")
+SNAPSHOT: Final = StateKind("commit log snapshot", r"_tieredstore/[^/]+/\d+/snapshots/\d{20}\.json")
+DIRECTORY_STATEMENT: Final = StateKind("directory statement", r"/_SUCCESS")
+
+EXPORT: Final = StateKind("export note", None)
+VERIFY_STATE: Final = StateKind("state file of verify", None)
+DISK_CACHE: Final = StateKind("disk cache", None)
+SEALED_KEY: Final = StateKind("sealed private key", None)
+SPARK_OFFSETS: Final = StateKind("checkpoint of the Spark source", None)
+MEMQ_OFFSETS: Final = StateKind("checkpoint of the memq source", None)
+PIPELINE_OFFSETS: Final = StateKind("checkpoint of a pipeline's stream", None)
+
+KINDS: Final[Sequence[StateKind]] = tuple(each for each in vars().values() if isinstance(each, StateKind))
+"""All of them. In a bucket there are also marks, of which only the key counts: holes, rotations."""
+
+
+def kind_of(key: str, kinds: Sequence[StateKind] = KINDS) -> StateKind | None:
+    """Return the kind of an object; None for a segment's, an output file, or a mark."""
+    for kind in kinds:
+        if kind.place is not None and re.search(rf"(^|.){kind.place}\Z", key):
+            return kind
+    return None
+
+
+def parse_release(text: str, kinds: Sequence[StateKind] = KINDS) -> tuple[int, int]:
+    """Parse a release such as 0.1 or 0.1.2; raise ConfigError unless the table knows it."""
+    known = sorted({_parse(release) for kind in kinds for release, _ in kind.releases})
+    if _RELEASE.fullmatch(text) is None or not known[0] <= _parse(text) <= known[-1]:
+        names = ", ".join(f"{major}.{minor}" for major, minor in known)
+        raise ConfigError(f"{text!r:.40} is no release that this one knows: {names}")
+    return _parse(text)
+
+
+def _parse(release: str) -> tuple[int, int]:
+    major, minor, *_ = release.split(".")
+    return int(major), int(minor)
