@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tieredstore.config import Settings
     from tieredstore.ops.bucket import Bucket as OpenBucket
     from tieredstore.ops.cost.prices import PriceFile
-    from tieredstore.ops.doctor.checkup import Check
+    from tieredstore.ops.doctor.checkup import Check, OnCheck
     from tieredstore.ops.garbage.holds import LegalHold
     from tieredstore.ops.keys.use import KeyNeed
     from tieredstore.ops.listing import ListedSegment
@@ -323,16 +323,15 @@ class Bucket(Closing):
         opened.refuse_raw("verify", "it has no manifests or indexes to compare")
         return verify_segments(opened, scopes, depth, client=self.broker, on_finding=on_finding, on_segment=on_segment)
 
-    def doctor(self, *, write: bool = False, on_check: Callable[[Check], object] | None = None) -> Table[Check]:
-        """Check settings, keys, store, clock, rules and caches. With ``write`` it also puts and deletes a few small
-        objects.
+    def doctor(self, *, write: bool = False, release: str | None = None, on_check: OnCheck = None) -> Table[Check]:
+        """Check settings, keys, store, clock, rules and caches; ``write`` puts and deletes a few small objects.
 
-        ``on_check`` is called with each check.
+        Of an earlier ``release`` check instead which objects of ours it could not read. Calls ``on_check`` with each.
         """
         from tieredstore.ops.doctor.checkup import checked  # noqa: PLC0415
 
         self._life.check()
-        return Table(told(checked(self.settings, write=write), on_check or _ignore))
+        return Table(told(checked(self.settings, write=write, release=release), on_check or _ignore))
 
     # ---- copying
 

@@ -84,7 +84,7 @@ def test_days_that_are_too_few_are_refused(settings: Path, service: S3Rules) -> 
     [
         (("--yes",), "--yes is for --fix"),
         (("--days", "3"), "--days is for --fix"),
-        (("--fix", "--write"), "--fix and --write exclude each other"),
+        (("--fix", "--write"), "--fix, --write and --for exclude each other"),
     ],
 )
 def test_options_that_go_together_are_asked_for(options: tuple[str, ...], sentence: str, settings: Path) -> None:

@@ -31,6 +31,12 @@ def doctor(
         int | None,
         typer.Option("--days", metavar="N", min=1, max=3650, help=f"With --fix: after how many days ({DEFAULT_DAYS})."),
     ] = None,
+    release: Annotated[
+        str | None,
+        typer.Option(
+            "--for", metavar="RELEASE", help="Only what this earlier release could not read, in the whole bucket: 0.1."
+        ),
+    ] = None,
     *,
     apply: Apply,
     output: Json,
@@ -41,12 +47,15 @@ def doctor(
     --fix --yes adds a lifecycle rule to the bucket that aborts unfinished multipart uploads under the prefix. Existing
     rules stay unchanged, and if one does this already, nothing is written. The rule is read back and compared.
 
+    --for lists our own objects under the prefix that an earlier release could not read: look before you mix releases
+    or go back to one. It reads the first bytes of each. Of a pipeline's output give its root, as --store s3://b/root/.
+
     Example: tieredstore doctor -c store.properties --write
     """
     if not fix and (apply.yes or days is not None):
         raise ConfigError(f"{'--yes' if apply.yes else '--days'} is for --fix: give that too")
-    if fix and write:
-        raise ConfigError("--fix and --write exclude each other: give one of them")
+    if fix + write + (release is not None) > 1:
+        raise ConfigError("--fix, --write and --for exclude each other: give one of them")
     if fix:
         with store.open() as bucket:
             plan = bucket.abort_rule(days=days or DEFAULT_DAYS)
@@ -62,7 +71,7 @@ def doctor(
             print_lines([f"{check.outcome:<7} {check.check:<11} {check.detail}"])
 
     with store.open() as bucket, tell_if_stopped(lambda: f"{counts.total()} checks were made"):
-        checks = bucket.doctor(write=write, on_check=tell)
+        checks = bucket.doctor(write=write, release=release, on_check=tell)
     if output.as_json:
         print_json_line({"summary": {outcome: counts[outcome] for outcome in Verdict}})
     if exit_code := next((check.exit_code for check in checks if check.exit_code), 0):

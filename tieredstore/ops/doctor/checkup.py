@@ -18,13 +18,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import Final
+from typing import Final, TypeAlias
 from uuid import uuid4
 
 from tieredstore import __version__
-from tieredstore.backends.base import ObjectStore, admin_of
+from tieredstore.backends.base import ObjectInfo, ObjectStore, admin_of
+from tieredstore.catalog.catalog_file import CATALOG_HEAD_BYTES, catalog_version
 from tieredstore.config import Settings
-from tieredstore.errors import ObjectNotFoundError, PreconditionFailedError, StoreError, TieredStoreError
+from tieredstore.errors import (
+    NewerVersionError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreError,
+    TieredStoreError,
+)
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE
 from tieredstore.model import human_bytes
@@ -32,9 +39,19 @@ from tieredstore.ops.bucket import open_bucket
 from tieredstore.ops.garbage.lifecycle import aborting_rule
 from tieredstore.places.record import other_layout
 from tieredstore.places.routed import Place, places_of
-from tieredstore.process.parallel import in_parallel
+from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote.key_ring import key_ring_of
+from tieredstore.versions import (
+    CATALOG,
+    DIRECTORY_STATEMENT,
+    HEAD_BYTES,
+    KINDS,
+    StateKind,
+    kind_of,
+    parse_release,
+    version_in,
+)
 
 _WRITERS: Final = 8
 _ROUNDS: Final = 3
@@ -115,11 +132,75 @@ class Check:
     """The exit code of the error, if there was one."""
 
 
-def checked(settings: Settings, *, write: bool = False) -> Iterator[Check]:
-    """Yield the checks as they are made; each waits no longer than the store's own timeouts."""
+OnCheck: TypeAlias = Callable[[Check], object] | None
+"""Called with each check as it is made."""
+
+
+def checked(settings: Settings, *, write: bool = False, release: str | None = None) -> Iterator[Check]:
+    """Yield the checks as they are made; each waits no longer than the store's own timeouts.
+
+    With ``release`` they are those of :func:`checked_for`.
+    """
+    if release is not None:
+        yield from checked_for(settings, release)
+        return
     yield from _of_this_machine(settings)
     yield from _guarded("keys", lambda: _of_keys(settings))
     yield from _guarded("store", lambda: _of_store(settings, write=write))
+
+
+def checked_for(settings: Settings, release: str, kinds: Sequence[StateKind] = KINDS) -> Iterator[Check]:
+    """Yield a check for each object of ours in the bucket that an earlier ``release`` could not read.
+
+    Lists everything under the prefix, and reads the first bytes of our own objects. Before that, name the kinds that
+    this release writes and that one does not read. Raise ConfigError for a release that is not known.
+    """
+    asked = parse_release(release, kinds)
+    for kind in kinds:
+        if kind.version > (reads := kind.version_for(asked)):
+            told = f"this release writes a {kind.name} of version {kind.version}"
+            yield Check("release", Verdict.WARN, f"{told}, and tieredstore {release} {_reads(reads)}")
+    yield from _guarded("store", lambda: _of_release(settings, release, asked, kinds))
+
+
+def _of_release(
+    settings: Settings, release: str, asked: tuple[int, int], kinds: Sequence[StateKind]
+) -> Iterator[Check]:
+    count = newer = 0
+    with open_bucket(settings) as bucket, ThreadPool(READERS, "tieredstore-doctor") as pool:
+        for place in places_of(bucket.store, bucket.prefix):
+            own = ((info, kind_of(info.key, kinds)) for info in place.store.list(place.prefix))
+            found = ((place.store, info, kind) for info, kind in own if kind is not None)
+            for key, kind, version in in_parallel(pool, _version_of, found, at_once=4 * READERS):
+                count += version is not None
+                if version is None or 0 < version <= (reads := kind.version_for(asked)):
+                    continue
+                newer += 1
+                has = f"a {kind.name} of version {version}" if version else f"a damaged {kind.name}, without a version"
+                yield Check(
+                    "release", Verdict.BAD, f"{key} is {has}, and tieredstore {release} {_reads(reads)}",
+                    {"version": version, "reads": reads}, NewerVersionError.exit_code,
+                )  # fmt: skip
+    if not newer:
+        yield Check("release", Verdict.GOOD, f"tieredstore {release} can read all {count} objects of our state here")
+
+
+def _reads(version: int) -> str:
+    return f"reads up to version {version}" if version else "does not know it"
+
+
+def _version_of(found: tuple[ObjectStore, ObjectInfo, StateKind]) -> tuple[str, StateKind, int | None]:
+    """Return an object's version, 0 if it has none; None if it has just been deleted, or is another tool's."""
+    store, info, kind = found
+    most = CATALOG_HEAD_BYTES if kind is CATALOG else HEAD_BYTES
+    try:
+        head = store.get(info.key, 0, min(info.size, most))
+    except ObjectNotFoundError:
+        return info.key, kind, None
+    version = catalog_version(head) if kind is CATALOG else version_in(head)
+    if version is None and kind is not DIRECTORY_STATEMENT:
+        return info.key, kind, 0
+    return info.key, kind, version
 
 
 def _guarded(subject: str, checks: Callable[[], Iterator[Check]]) -> Iterator[Check]:
