@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 
 import tieredstore as ts
@@ -111,7 +112,12 @@ def test_a_notebook(bucket: ts.Bucket, root: Path, tmp_path: Path, monkeypatch: 
         assert str(shown[2]).count("<tr>") == 1 + len(bucket.segments("txn"))
         assert len(names["frame"]) == 100
         assert "2357" in str(shown[4])
-        assert shown[5:] == ["<p>no rows</p>", None]
+        assert shown[-2:] == ["<p>no rows</p>", None]
+        late: Any = bucket.read("txn").to_arrow().filter(pc.field("offset") >= 100)
+        assert names["per_minute"]["records"].sum() == len(late)
+        assert [line.get_label() for line in names["rates"].axes[0].lines] == ["partition 0"]
+        assert names["sizes"].rows()[0][:2] == ("first", 2357)
+        assert [bar.get_height() for bar in names["shares"].axes[0].patches] == names["sizes"]["bytes"].to_list()
 
 
 def show(cell: str, names: dict[str, Any]) -> str | None:
