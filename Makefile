@@ -10,7 +10,7 @@ PIN := uv pip compile --universal --generate-hashes --no-header --no-annotate --
 # Where an image sets it, each process of a test would compile the package again, and each worker all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test toolchain servers check types mypy pyright layers static unit core soak asan wheel bench docs pictures lock clean
+.PHONY: help demo test toolchain servers check types mypy pyright layers static unit core soak asan wheel bench docs site pictures lock clean
 
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -88,12 +88,21 @@ docs: $(VENV)/installed ## regenerate docs/reference, and the tables of options 
 	$(BIN)/python -m tests.support.spark.option_tables
 	$(BIN)/python -m scripts.room_map
 
+# Its packages lie apart: tests and programs do without them.
+$(VENV)/site/installed: $(VENV)/installed scripts/wheels/site.lock
+	rm -rf $(VENV)/site
+	$(BIN)/python -m pip --disable-pip-version-check install -q --no-deps --require-hashes --target $(VENV)/site -r scripts/wheels/site.lock
+	@touch $@
+
+site: $(VENV)/site/installed ## docs, pictures and the API as a site in build/site, readable offline; a broken link fails
+	PYTHONPATH=$(VENV)/site:. $(BIN)/python -m sphinx -q -W --keep-going -b html -c scripts/site -d build/site-cache . build/site
+
 pictures: $(VENV)/installed ## make docs/pictures again, out of real commands
 	$(BIN)/python -m scripts.pictures
 
 lock: ## pin the versions that CI tests (needs uv, and Maven for the jars of servers)
 	$(PIN) pyproject.toml --extra dev --output-file requirements.lock
-	for tool in go java node; do $(PIN) --group $$tool --output-file scripts/wheels/$$tool.lock || exit 1; done
+	for tool in go java node site; do $(PIN) --group $$tool --output-file scripts/wheels/$$tool.lock || exit 1; done
 	$(BIN)/python -m scripts.jars
 
 clean: ## forget the virtual environment and everything made
