@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from tieredstore import __version__
-
-if TYPE_CHECKING:
-    from sphinx.application import Sphinx
 
 _ROOT: Final = Path(__file__).resolve().parent.parent.parent
 _INDEX: Final = "docs/README"
@@ -70,12 +67,12 @@ def without_folders(text: str, page: Path) -> str:
     return re.sub(r"\[([^\]]+)\]\(([^)#:]+)\)", shown, text)
 
 
-def _read(_: Sphinx, name: str, source: list[str]) -> None:
+def _read(_: object, name: str, source: list[str]) -> None:
     source[0] = without_folders(source[0], _ROOT / f"{name}.md")
     if name == _INDEX:
         source[0] += contents(source[0])
 
 
-def setup(app: Sphinx) -> None:
+def setup(app: Any) -> None:
     """Connect to Sphinx, which calls this."""
     app.connect("source-read", _read)

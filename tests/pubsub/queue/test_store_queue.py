@@ -132,9 +132,8 @@ def test_freeing_ends_what_an_earlier_run_left() -> None:
     queue = queue_on(orders_on(store))
     for number in range(4):
         queue.append(0, [b"%d" % number], soon())
-    store.put(
-        f"{QUEUE}start", b'{"version":1,"number":3}\n'
-    )  # as left by a run that was killed before it deleted anything
+    # As left by a run that was killed before it deleted anything.
+    store.put(f"{QUEUE}start", b'{"version":1,"number":3}\n')
     queue.free(0, 3 * 256)
     assert [info.key for info in store.list(QUEUE)] == [f"{QUEUE}{3:020}", f"{QUEUE}start"]
     with pytest.raises(InvalidRangeError, match="ends before offset"):
