@@ -79,7 +79,7 @@ class Service:
         self._is_reloading = self._reload_again = False
 
     def begin_again(self) -> None:
-        """Reset in a forked child, which has no threads; close its copy of the parent's bell."""
+        """Reset in a forked child, which has no threads; close its copy of the parent's wake-up sockets."""
         self._forget_threads()
         self._threads = []
         self._bell.close()
@@ -178,7 +178,7 @@ class Service:
         except BaseException as error:  # noqa: BLE001  other threads must not continue without this one
             self._fail(name, error)
         finally:
-            # Ring last: the bell's waiter checks the running threads.
+            # Ring last: the thread that this wakes checks the running threads.
             self._running.discard(name)
             self._bell.ring()
 

@@ -97,7 +97,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
                 store = opened.enter_context(contextlib.closing(open_places(settings)))
             self._life = Lifetime("the remote storage manager")
             self._calls = ManagerCalls(self._life)
-            self._is_at_rest = True  # nothing runs before the manager is complete
+            self._is_at_rest = True  # ``close`` of an incomplete manager need not wait
             opened.callback(lambda: self._calls.shutdown(self._is_at_rest))
             self._store = store
             self._owns_store = owns_store
