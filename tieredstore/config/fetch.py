@@ -111,7 +111,7 @@ class ChunkCacheSettings(SettingsGroup):
     encrypted: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="fetch.chunk.cache.encrypted",
-        description="Keep encrypted chunks encrypted in the cache; false: as plaintext, on disk too. Not of the plugin.",
+        description="Keep encrypted chunks encrypted in the cache; false: plaintext, on disk too. Not of the plugin.",
     )
 
     @model_validator(mode="after")
