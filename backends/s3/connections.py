@@ -63,7 +63,7 @@ def open_session() -> Session:
 
 
 def bound_chain(session: Session) -> None:
-    """Bound the SDK chain's requests to metadata endpoints of containers and hosts, which use no client."""
+    """Set deadlines for requests that the SDK's credential chain makes without a client, to metadata endpoints."""
     chain: Any = session.get_component("credential_provider")
     for provider in chain.providers:
         fetcher = getattr(provider, "_fetcher", None) or getattr(provider, "_role_fetcher", None)

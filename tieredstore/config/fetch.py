@@ -141,8 +141,8 @@ class FetchSettings(SettingsGroup):
     min_chunk_size: Annotated[int, integer(1)] = Field(
         default=1024,
         alias="fetch.chunk.min.size",
-        description="A segment of more than 65,536 chunks is refused if they are smaller than this and than "
-        "chunk.size: a small manifest could declare millions. Not of the plugin.",
+        description="Segments of more than 65,536 chunks are refused if the chunks are smaller than both this and "
+        "chunk.size: a small manifest could claim millions. Not of the plugin.",
     )
     rate_limit: Annotated[int | None, integer(1048576, 1000000000)] = Field(
         default=None,
