@@ -240,7 +240,7 @@ def test_a_commit_log_with_a_hole_or_other_bytes_is_refused(topic: StoredTopic, 
     run_once(topic, store, SMALL)
     keys = [info.key for info in store.list("out/_tieredstore/kept/1/commits/")]
     content = store.get(keys[1])
-    for damaged in (b"", b"[]", content[:-1], content.replace(b'"kind":"batch"', b'"kind":"other"')):
+    for damaged in (b"", b"[]", content[:-2], content.replace(b'"kind":"batch"', b'"kind":"other"')):
         store.put(keys[1], damaged)
         with pytest.raises(CommitLogCorruptError):
             run_once(topic, store, SMALL)
@@ -277,8 +277,8 @@ def test_a_new_root_without_a_slash_is_refused_and_one_that_was_begun_so_goes_on
     run_once(topic, store, pipeline_of(**own))
     run_once(topic, store, pipeline_of(**own, secor__generation="2"))
     warnings = [record.getMessage() for record in caplog.records]
-    assert [text.endswith("without a trailing slash, so files of a topic go to kafkaTOPIC/, as "
-            "existing files do") for text in warnings] == [True, True]  # fmt: skip
+    assert [text.endswith("without a trailing slash, so files of a topic go to kafkaTOPIC/, where the "
+            "existing files are") for text in warnings] == [True, True]  # fmt: skip
     for generation in ("1", "2"):
         assert list(verify_output(pipeline_of(**own, secor__generation=generation), store)) == []
         keys = [info.key for info in store.list(f"kafka{TOPIC}/") if f"/{generation}_" in info.key]

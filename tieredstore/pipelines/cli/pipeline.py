@@ -130,7 +130,7 @@ def run(
     """
     if not once:
         if output.as_json:
-            raise ConfigError("--json is only for --once; without it, --json-logs logs JSON")
+            raise ConfigError("--json needs --once; a running pipeline logs JSON with --json-logs")
         raise typer.Exit(spark.run(files, work.parallel, take_over, json_logs=json_logs))
     if spark.conf or spark.checkpoint or spark.listen:
         raise ConfigError(

@@ -57,28 +57,28 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
 """Properties without effect here, with a note for some. A name that ends in a dot is a prefix."""
 
 REFUSED: Final[Mapping[str, str]] = {
-    "aws.access.key": "give output.storage.aws.access.key.id",
-    "aws.client.pathstyleaccess": "give output.storage.s3.path.style.access.enabled",
-    "aws.endpoint": "give output.storage.s3.endpoint.url",
-    "aws.region": "give output.storage.s3.region",
+    "aws.access.key": "set output.storage.aws.access.key.id",
+    "aws.client.pathstyleaccess": "set output.storage.s3.path.style.access.enabled",
+    "aws.endpoint": "set output.storage.s3.endpoint.url",
+    "aws.region": "set output.storage.s3.region",
     "aws.role": "give credentials of the role to the AWS SDK, for example by its environment variables",
-    "aws.secret.key": "give output.storage.aws.secret.access.key",
+    "aws.secret.key": "set output.storage.aws.secret.access.key",
     "aws.session.token": "give credentials to the AWS SDK, for example by its environment variables",
     "aws.sse.": "set a default encryption for the bucket",
-    "cloud.service": "name the store by output.storage.backend.class",
-    "kafka.seed.broker.host": "give kafka.bootstrap.servers",
-    "kafka.seed.broker.port": "give kafka.bootstrap.servers",
+    "cloud.service": "set output.storage.backend.class",
+    "kafka.seed.broker.host": "set kafka.bootstrap.servers",
+    "kafka.seed.broker.port": "set kafka.bootstrap.servers",
     "message.timestamp.skew.max.ms": "messages are filed by their own time, however far off: leave it out",
     "message.timestamp.required": "a message without a usable time is always bad: leave it out",
     "secor.file.age.youngest": "a file's age is that of the first unwritten record: leave it out",
-    "secor.gs.": "give output.storage.gcs.*",
-    "secor.s3.bucket": "give output.storage.s3.bucket.name",
-    "secor.s3.path": "give output.key.prefix with a slash at its end",
+    "secor.gs.": "set output.storage.gcs.*",
+    "secor.s3.bucket": "set output.storage.s3.bucket.name",
+    "secor.s3.path": "set output.key.prefix with a slash at its end",
     "secor.topic.message.format.": (
         "Protocol Buffers messages are read in binary form; for topics of JSON use a separate pipeline with the parser "
         "json"
     ),
-    "secor.azure.": "give output.storage.azure.*",
+    "secor.azure.": "set output.storage.azure.*",
 }
 """Refused properties, each with the way out. A name that ends in a dot is a prefix."""
 

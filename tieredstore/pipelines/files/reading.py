@@ -176,10 +176,10 @@ def _by_lengths(stream: BinaryIO, sidecar: BinaryIO) -> Iterator[bytes]:
         for length in batch.column(0).to_pylist():
             value = stream.read(length)
             if len(value) < length:
-                raise ValueError("there are fewer values than the companion file lists")
+                raise ValueError("there are fewer values than the sidecar lists")
             yield value
     if stream.read(1):
-        raise ValueError("there are more values than the companion file lists")
+        raise ValueError("there are more values than the sidecar lists")
 
 
 def _whole(stream: BinaryIO) -> Iterator[bytes]:
@@ -225,14 +225,14 @@ def _beside(values: Iterator[bytes], sidecar: BinaryIO) -> Iterator[pa.RecordBat
         for beside in batch.to_pylist():
             value = next(values, None)
             if value is None:
-                raise ValueError("there are fewer values than the companion file lists")
+                raise ValueError("there are fewer values than the sidecar lists")
             moment = beside["timestamp"]
             row = _row(None if beside["is_null"] else value)
             row |= {"offset": beside["offset"], "key": beside["key"], "headers": beside["headers"]}
             rows.append({**row, "timestamp": None if moment is None else round(moment.timestamp() * 1000)})
         yield _records(rows)
     if next(values, None) is not None:
-        raise ValueError("there are more values than the companion file lists")
+        raise ValueError("there are more values than the sidecar lists")
 
 
 def _row(value: bytes | None) -> Row:

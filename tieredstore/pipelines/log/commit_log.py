@@ -323,7 +323,7 @@ class CommitLog:
             )
         entry = Entry.from_bytes(data, key)
         if entry.number != number:
-            raise CommitLogCorruptError(f"{key} contains entry {entry.number}, which belongs elsewhere")
+            raise CommitLogCorruptError(f"{key} contains entry {entry.number}, whose place is another key")
         return entry
 
     def entries(self, first: int = 0) -> Iterator[Entry]:

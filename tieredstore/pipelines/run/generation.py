@@ -116,7 +116,7 @@ class Generation:
         is_new = self.log.state.life is Life.FREE
         if is_new and next(iter(self.store.list(f"{root}{OWN_FOLDER}/")), None) is None:
             raise ConfigError(f"{said}: set {root}/")
-        _logger.warning("%s, as existing files do", said)
+        _logger.warning("%s, where the existing files are", said)
 
     def refuse_strangers(self, topics: Sequence[str]) -> None:
         """Raise ConfigError if the generation has files but no log, or FencedError if another driver has just begun."""

@@ -107,7 +107,7 @@ class Starts:
             return _in_zookeeper(self._groups, wheres)
         cluster = self._query.open_cluster()
         if cluster is None:
-            raise ConfigError("startingOffsets: the group's offsets are in Kafka: give kafka.bootstrap.servers")
+            raise ConfigError("startingOffsets: the group's offsets are in Kafka: set kafka.bootstrap.servers")
         with cluster:
             offsets = cluster.committed_offsets(self._groups.starting_group, wheres)
         return {where: offset for where, offset in offsets.items() if offset is not None}

@@ -102,7 +102,7 @@ _ENDS: Final[Sides] = (
 )  # fmt: skip
 _STRATEGY: Final = Option[Literal["error", "latest"]](
     "startingOffsetsByTimestampStrategy", choice("error", "latest"), "error",
-    "whether a start time without a record is an error, or the end of the log (`latest`)", shown="`error`",
+    "if no record is as late as a start time: `error`, or read from the end of the log (`latest`)", shown="`error`",
 )  # fmt: skip
 
 INCLUDE_HEADERS: Final = Option[bool | None]("includeHeaders", boolean, None, "a column `headers`", shown="`false`")
