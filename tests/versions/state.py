@@ -21,7 +21,7 @@ from tests.kms.test_sealed_key import MemoryKms
 from tests.pubsub.produce.test_sink import batches_of, commits_of
 from tests.support.cli.cli_process import tieredstore
 from tests.support.paths import GOLDEN
-from tests.support.pipelines.pipeline_runs import pipeline_of, run_once
+from tests.support.pipelines.pipeline_runs import pipeline_of, run_once, verify_output
 from tests.support.pubsub.pubsub_topics import publish, read_values, topics_later, topics_on
 from tests.support.records.hourly_topics import HOUR_MS, NOON_MS
 from tests.support.records.stored_records import StoredTopic
@@ -46,7 +46,6 @@ from tieredstore.pipelines.log import commit_log
 from tieredstore.pipelines.log.successes import read_success
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.upkeep.garbage import collect_garbage
-from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.places.record import Layout, record_layout
 from tieredstore.pubsub.format.packets import BrokerAddress
 from tieredstore.pubsub.governor.assigning import BrokerSeat, FreeCapacity, TopicLoad
