@@ -20,6 +20,7 @@ LeaderEpochs: TypeAlias = tuple[tuple[int, int], ...]
 
 # At most as many digits as numbers of 31 and 63 bits have, so int() never parses a longer text.
 _EPOCH_LINE: Final = re.compile(r"(\d{1,10})\s+(\d{1,19})", re.ASCII)
+_OFFSET_LINE: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})\s+(\d{1,10})\s+(\d{1,19})", re.ASCII)
 _NUMBER: Final = re.compile(r"\d{1,10}", re.ASCII)
 
 # version, CRC-32C of all later bytes, number of entries
@@ -123,6 +124,30 @@ def parse_partition_metadata(raw: bytes) -> Uuid:
 def format_partition_metadata(topic_id: Uuid) -> bytes:
     """Return the text of a ``partition.metadata`` file, as Kafka writes it: no final newline."""
     return f"version: 0\ntopic_id: {topic_id}".encode("ascii")
+
+
+OffsetCheckpoint: TypeAlias = dict[tuple[str, int], int]
+"""Offsets by topic and partition, as in the checkpoints at the top of a log directory."""
+
+
+def parse_offset_checkpoint(raw: bytes) -> OffsetCheckpoint:
+    """Parse a checkpoint of a log directory: version 0, the count, then one line ``topic partition offset`` each.
+
+    A broker creates the file empty, and writes it later.
+    """
+    if not raw:
+        return {}
+    version, count, *lines = [*_text(raw, "checkpoint").split("\n")[:-1], "", ""]
+    fields = [_OFFSET_LINE.fullmatch(line) for line in lines[:-2]]
+    if version != "0" or not _NUMBER.fullmatch(count) or int(count) != len(fields) or None in fields:
+        raise BatchCorruptError("the checkpoint is not version 0 with as many lines as it promises")
+    return {(each[1], int(each[2])): int(each[3]) for each in fields if each is not None}
+
+
+def format_offset_checkpoint(offsets: OffsetCheckpoint) -> bytes:
+    """Return the text of a checkpoint of a log directory, as Kafka writes it."""
+    lines = ["0", str(len(offsets)), *(f"{topic} {number} {offset}" for (topic, number), offset in offsets.items())]
+    return "".join(f"{line}\n" for line in lines).encode("ascii")
 
 
 def parse_broker_id(raw: bytes) -> int | None:

@@ -18,6 +18,7 @@ from tieredstore.kafka.checkpoints import (
     format_partition_metadata,
     format_producer_snapshot,
 )
+from tieredstore.kafka.index_builder import IndexBuilder
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, FoundSegment, LogSegment, describe
 from tieredstore.model import TopicIdPartition, Uuid
@@ -39,7 +40,6 @@ PARTITION: Final = TopicIdPartition(Uuid.parse("VGVzdFRvcGljSWRlbnRpZg"), "event
 """The default partition of the segments made here."""
 
 _FIRST_TIMESTAMP_MS: Final = 1_767_225_600_000
-_INDEX_INTERVAL: Final = 4096
 # Batches repeat after this many bytes, well beyond the 2 MiB in which zstd at its default level finds repetition.
 _POOL_SIZE: Final = 8 * 1024 * 1024
 _WRITE_SIZE: Final = 1024 * 1024
@@ -51,41 +51,6 @@ _AGENTS: Final = (
     "Mozilla/5.0 (iPhone; CPU iPhone OS 17_5)",
     "okhttp/4.12.0",
 )
-
-
-class IndexBuilder:
-    """Builds the ``.index`` and ``.timeindex`` that Kafka 4 writes while it appends batches: about one entry per 4
-    KiB.
-    """
-
-    def __init__(self, base_offset: int) -> None:
-        self.base_offset = base_offset
-        self.offset_index = bytearray()
-        self._time_index = bytearray()
-        self._unindexed = 0
-        self._latest = (-1, base_offset)
-        self._last_indexed_time = -1
-
-    def add(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
-        """Add the batch that was appended next."""
-        if max_timestamp > self._latest[0]:
-            self._latest = (max_timestamp, last_offset)
-        if self._unindexed > _INDEX_INTERVAL:
-            self.offset_index += struct.pack(">ii", last_offset - self.base_offset, position)
-            self._index_time()
-            self._unindexed = 0
-        self._unindexed += size
-
-    def close(self) -> bytes:
-        """Return the whole time index. Closing a segment adds an entry for its greatest timestamp."""
-        self._index_time()
-        return bytes(self._time_index)
-
-    def _index_time(self) -> None:
-        timestamp, offset = self._latest
-        if timestamp > self._last_indexed_time:
-            self._time_index += struct.pack(">qi", timestamp, offset - self.base_offset)
-            self._last_indexed_time = timestamp
 
 
 def write_segment(

@@ -1,0 +1,68 @@
+"""A log directory as a broker leaves it when it stops, and a bucket to restore from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import tieredstore as ts
+from tieredstore.kafka.checkpoints import format_partition_metadata
+from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.restore.prepared import PreparedRestore, PreparedTopic
+from tieredstore.restore.restoring import RestoreOptions, restore_logs
+
+CLUSTER: Final = "dGllcmVkc3RvcmVUZXN0cw"
+NEW_ID: Final = Uuid(b"a-new-topics-id.")
+ALL: Final = RestoreOptions()
+
+
+def make_log_dir(folder: Path, topics: Mapping[str, int], *, broker: int = 1) -> Path:
+    """Make a log directory with empty partitions, given as topics with their number of partitions."""
+    folder.mkdir()
+    (folder / "meta.properties").write_text(f"version=1\ncluster.id={CLUSTER}\nnode.id={broker}\n")
+    (folder / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":7}')
+    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+        (folder / name).write_text("0\n2\nother 0 77\norders 0 0\n")
+    (folder / "cleaner-offset-checkpoint").write_bytes(b"")
+    for topic, partitions in topics.items():
+        for number in range(partitions):
+            partition = folder / f"{topic}-{number}"
+            partition.mkdir()
+            for suffix in ("log", "index", "timeindex"):
+                (partition / f"{0:020d}.{suffix}").touch()
+            (partition / "leader-epoch-checkpoint").write_text("0\n0\n")
+            (partition / "partition.metadata").write_bytes(format_partition_metadata(NEW_ID))
+    return folder
+
+
+def prepared(*partitions: TopicIdPartition, brokers: tuple[int, ...] = (1,)) -> PreparedRestore:
+    """Return the file of a preparation; each topic has as many partitions as are named."""
+    topics = sorted({(each.topic, each.topic_id) for each in partitions})
+    counts = {topic: sum(each.topic == topic for each in partitions) for topic, _ in topics}
+    of = [PreparedTopic(topic, str(old), str(NEW_ID), (brokers,) * counts[topic]) for topic, old in topics]
+    return PreparedRestore(1, CLUSTER, tuple(of))
+
+
+def restore(
+    bucket: ts.Bucket, log_dir: Path, plan: PreparedRestore, options: RestoreOptions = ALL, **more: bool
+) -> list[tuple[str, int | None, int | None]]:
+    """Restore, and return code, first and last offset of each segment."""
+    outcomes = restore_logs(bucket.manager, log_dir, plan, options, **more)
+    return [(each.code, each.base_offset, each.last_offset) for each in outcomes]
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Return the contents of all files below a folder by their paths."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@contextmanager
+def fresh_bucket(folder: Path, disks: Iterable[Path]) -> Iterator[ts.Bucket]:
+    """Make a bucket of the closed segments of these log directories."""
+    folder.mkdir()
+    with ts.open(folder) as bucket:
+        for disk in disks:
+            bucket.upload(disk)
+        yield bucket

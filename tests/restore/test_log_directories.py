@@ -1,0 +1,268 @@
+"""Log directories restored without a broker: the bytes, cuts, kills at every step, and refusals."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tieredstore as ts
+from tests.restore.log_dirs import ALL, CLUSTER, fresh_bucket, make_log_dir, prepared, restore, tree
+from tests.support.paths import GOLDEN
+from tieredstore.errors import BatchCorruptError, ConfigError, DataLossError, TieredStoreError
+from tieredstore.kafka.batches import read_batch_headers
+from tieredstore.kafka.checkpoints import ProducerState
+from tieredstore.kafka.logdir import describe, discover
+from tieredstore.model import AtTime, TopicIdPartition, Uuid
+from tieredstore.restore.log_directory import MARKER
+from tieredstore.restore.prepared import PreparedRestore
+from tieredstore.restore.restoring import RestoreOptions
+from tieredstore.testing.batches import Producer, Record, build_batch, build_end_marker
+from tieredstore.testing.segments import write_segment
+
+TXN = GOLDEN / "07-txn" / "original"
+ORDERS = TopicIdPartition(Uuid(b"orders-in-bucket"), "orders", 0)
+
+
+@pytest.fixture
+def txn(tmp_path: Path) -> Iterator[ts.Bucket]:
+    with fresh_bucket(tmp_path / "store", [TXN]) as bucket:
+        yield bucket
+
+
+def partition_of(bucket: ts.Bucket, topic: str = "txn") -> TopicIdPartition:
+    (found,) = bucket.topics(topic)
+    return TopicIdPartition(found.topic_id, topic, 0)
+
+
+def batches(log: Path) -> list[tuple[int, int, int]]:
+    """Return first and last offset and leader epoch of each batch, after a check of all checksums."""
+    headers = read_batch_headers(log.read_bytes(), check_crc=True)
+    return [(each.base_offset, each.last_offset, each.partition_leader_epoch) for each in headers]
+
+
+def test_the_files_are_those_of_the_broker(txn: ts.Bucket, tmp_path: Path) -> None:
+    log_dir, plan = make_log_dir(tmp_path / "logs", {"txn": 1}), prepared(partition_of(txn))
+    before = tree(log_dir)
+    assert restore(txn, log_dir, plan, dry_run=True)[0] == ("restored", 0, 604)
+    assert tree(log_dir) == before
+    assert {code for code, *_ in restore(txn, log_dir, plan, RestoreOptions(producer_states="keep"))} == {"restored"}
+    original, restored = tree(TXN / "txn-0"), tree(log_dir / "txn-0")
+    assert restored.pop("partition.metadata") != original.pop("partition.metadata")
+    assert restored == original | {"leader-epoch-checkpoint": b"0\n1\n0 0\n"}
+    assert (log_dir / "replication-offset-checkpoint").read_text() == "0\n3\nother 0 77\norders 0 0\ntxn 0 3047\n"
+    assert not (log_dir / MARKER).exists()
+    assert not (log_dir / ".lock").exists()
+    after = tree(log_dir)
+    assert {code for code, *_ in restore(txn, log_dir, plan)} == {"there"}
+    assert tree(log_dir) == after
+
+
+def test_dropped_producers_are_empty_snapshots(txn: ts.Bucket, tmp_path: Path) -> None:
+    log_dir = make_log_dir(tmp_path / "logs", {"txn": 1})
+    restore(txn, log_dir, prepared(partition_of(txn)))
+    snapshots = {path.name: path.stat().st_size for path in (log_dir / "txn-0").glob("*.snapshot")}
+    assert snapshots == {f"{offset:020d}.snapshot": 10 for offset in (605, 1209, 1815, 2420, 3047)}
+
+
+@pytest.fixture
+def thirds(tmp_path: Path) -> Iterator[ts.Bucket]:
+    """Yield three segments of 100 records, in batches of ten; a record's time is its offset in seconds."""
+    for base in (0, 100, 200):
+        made = [
+            build_batch([Record(b"v", None, at * 1000) for at in range(n, n + 10)], n)
+            for n in range(base, base + 100, 10)
+        ]
+        write_segment(tmp_path / "disk", made, partition=ORDERS, base_offset=base)
+    with fresh_bucket(tmp_path / "store", [tmp_path / "disk"]) as bucket:
+        yield bucket
+
+
+@pytest.mark.parametrize(
+    ("options", "bounds"),
+    [
+        (RestoreOptions(start=150), (100, 300)),
+        (RestoreOptions(start=AtTime(150_000), stop=200), (100, 200)),
+        (RestoreOptions(stop=155), (0, 150)),
+        (RestoreOptions(stop=AtTime(155_000)), (0, 150)),
+        (RestoreOptions(stop=AtTime(200_000)), (0, 200)),
+        (RestoreOptions(stop=1000), (0, 300)),
+    ],
+)
+def test_a_window(thirds: ts.Bucket, tmp_path: Path, options: RestoreOptions, bounds: tuple[int, int]) -> None:
+    log_dir, plan = make_log_dir(tmp_path / "logs", {"orders": 1}), prepared(ORDERS)
+    outcomes = restore(thirds, log_dir, plan, options)
+    assert (outcomes[0][1], outcomes[-1][2]) == (bounds[0], bounds[1] - 1)
+    found = discover(log_dir / "orders-0").segments
+    assert describe(found[0]).base_offset == bounds[0]
+    assert describe(found[-1]).end_offset == bounds[1] - 1
+    assert f"orders 0 {bounds[1]}\n" in (log_dir / "replication-offset-checkpoint").read_text()
+    starts = f"0\n1\norders 0 {bounds[0]}\n" if bounds[0] else "0\n0\n"
+    assert (log_dir / "log-start-offset-checkpoint").read_text() == starts
+    assert {code for code, *_ in restore(thirds, log_dir, plan, options)} == {"there"}
+
+
+def test_copies_of_two_leaders_are_one_log(tmp_path: Path) -> None:
+    """The second leader's copy begins inside the first one's: the log is cut where its epoch begins."""
+
+    def log_of(disk: str, base: int, stop: int, epochs: tuple[tuple[int, int], ...]) -> Path:
+        made = [build_batch([Record(b"%d" % at, None, at)], at) for at in range(base, stop)]
+        write_segment(tmp_path / disk, made, partition=ORDERS, base_offset=base, leader_epochs=epochs)
+        return tmp_path / disk
+
+    disks = [log_of("one", 0, 100, ((0, 0),)), log_of("two", 60, 160, ((0, 0), (1, 80)))]
+    with fresh_bucket(tmp_path / "store", disks) as bucket:
+        log_dir = make_log_dir(tmp_path / "logs", {"orders": 1})
+        assert restore(bucket, log_dir, prepared(ORDERS)) == [("restored", 0, 79), ("restored", 80, 159)]
+    logs = sorted((log_dir / "orders-0").glob("*.log"))
+    assert [at for log in logs for at in batches(log)] == [(at, at, 0) for at in range(160)]
+    for segment in discover(log_dir / "orders-0").segments:
+        assert describe(segment).end_offset in (79, 159)
+
+
+@pytest.fixture
+def crossing(tmp_path: Path) -> Iterator[ts.Bucket]:
+    """Yield a log with a transaction that is open at the end, and one that crosses its beginning."""
+    one, two = Producer(1, 0, transactional=True), Producer(2, 0, transactional=True)
+    made = [
+        build_batch([Record(b"a")], 0),
+        build_batch([Record(b"b")], 1, producer=two),
+        build_batch([Record(b"c")], 2, producer=one),
+        build_end_marker(3, two, commit=True),
+    ]
+    states = [ProducerState(1, 0, 0, 2, 0, 0, -1, 2)]
+    write_segment(tmp_path / "disk", made, partition=ORDERS, producers=states)
+    with fresh_bucket(tmp_path / "store", [tmp_path / "disk"]) as bucket:
+        yield bucket
+
+
+def test_open_transactions_are_refused_or_cut_off(crossing: ts.Bucket, tmp_path: Path) -> None:
+    """Without offset 2 the other transaction would be open, so that goes too."""
+    log_dir, plan = make_log_dir(tmp_path / "logs", {"orders": 1}), prepared(ORDERS)
+    refused(lambda: restore(crossing, log_dir, plan), ConfigError, "the first since offset 2")
+    assert restore(crossing, log_dir, plan, RestoreOptions(open_transactions="cut")) == [("restored", 0, 0)]
+
+
+def test_a_hole_is_named(tmp_path: Path) -> None:
+    with fresh_bucket(tmp_path / "store", [TXN]) as bucket:
+        bucket.remove("txn", partitions=0, segment=1209).apply()
+        log_dir = make_log_dir(tmp_path / "logs", {"txn": 1})
+        act = partial(restore, bucket, log_dir, prepared(partition_of(bucket)))
+        refused(act, DataLossError, "offsets 1209 to 1814")
+        assert not (log_dir / MARKER).exists()
+        assert restore(bucket, log_dir, prepared(partition_of(bucket)), RestoreOptions(start=1815))[0][1] == 1815
+
+
+def test_damage_keeps_the_broker_away_until_a_run_without(txn: ts.Bucket, tmp_path: Path) -> None:
+    log_dir, plan = make_log_dir(tmp_path / "logs", {"txn": 1}), prepared(partition_of(txn))
+    (log,) = (tmp_path / "store").rglob("00000000000000001209-*.log")
+    content = log.read_bytes()
+    log.write_bytes(content[:5000] + bytes([content[5000] ^ 1]) + content[5001:])
+    refused(partial(restore, txn, log_dir, plan), BatchCorruptError, "the record batch at byte")
+    assert (log_dir / MARKER).exists()
+    log.write_bytes(content)
+    assert {code for code, *_ in restore(txn, log_dir, plan)} == {"restored"}
+    assert not (log_dir / MARKER).exists()
+
+
+def refused(act: Callable[[], object], kind: type[TieredStoreError], words: str) -> None:
+    with pytest.raises(kind) as caught:
+        act()
+    assert words in str(caught.value)
+
+
+class KilledError(BaseException):
+    """Stands for kill -9: nothing catches it."""
+
+
+def test_killed_at_any_step_the_next_run_completes_it(
+    thirds: ts.Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, left, step = prepared(ORDERS), 0, 0
+
+    def dying(real: Callable[..., object]) -> Callable[..., object]:
+        def act(*arguments: Any, **keywords: Any) -> object:
+            nonlocal left
+            left -= 1
+            if not left:
+                raise KilledError
+            return real(*arguments, **keywords)
+
+        return act
+
+    whole = make_log_dir(tmp_path / "whole", {"orders": 1})
+    empty = tree(whole)
+    restore(thirds, whole, plan)
+    ends = False
+    while not ends:
+        left = step = step + 1
+        log_dir = make_log_dir(tmp_path / f"logs{step}", {"orders": 1})
+        with monkeypatch.context() as patched:
+            for owner, name in ((os, "fsync"), (Path, "replace"), (Path, "unlink"), (Path, "rmdir"), (os, "chown")):
+                patched.setattr(owner, name, dying(getattr(owner, name)))
+            try:
+                restore(thirds, log_dir, plan)
+                ends = True
+            except KilledError:
+                now = tree(log_dir)
+                now.pop(".lock", None)
+                assert (log_dir / MARKER).exists() or now in (empty, tree(whole))
+        restore(thirds, log_dir, plan)
+        after = tree(log_dir)
+        # As after a crash of Kafka 3.9, whose brokers leave the file: the next one takes it.
+        after.pop(".lock", None)
+        assert after == tree(whole)
+    assert step > 30
+
+
+_HOLDER = """
+import fcntl, sys
+file = open(sys.argv[1], "r+")
+fcntl.lockf(file, fcntl.LOCK_EX)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_log_directory_that_is_not_ready_is_refused(
+    txn: ts.Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = prepared(partition_of(txn))
+    log_dir = make_log_dir(tmp_path / "logs", {"txn": 1})
+    before = tree(log_dir)
+
+    def attempt(options: RestoreOptions = ALL, of: PreparedRestore = plan) -> Callable[[], object]:
+        return lambda: restore(txn, log_dir, of, options)
+
+    refused(lambda: restore(txn, tmp_path, plan), ConfigError, "has no meta.properties")
+    (log_dir / ".lock").touch()
+    command = [sys.executable, "-c", _HOLDER, str(log_dir / ".lock")]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"locked\n"
+        refused(attempt(), ConfigError, "a broker is running in")
+        holder.kill()
+    (log_dir / ".lock").unlink()
+    (log_dir / ".kafka_cleanshutdown").rename(log_dir / "aside")
+    refused(attempt(), ConfigError, "stop it in order (kafka-server-stop)")
+    (log_dir / "aside").rename(log_dir / ".kafka_cleanshutdown")
+    refused(attempt(of=prepared(partition_of(txn), brokers=(1, 2))), ConfigError, "has 2 replicas")
+    refused(
+        attempt(RestoreOptions(stop=603, producer_states="keep", open_transactions="cut")), ConfigError, "drop them"
+    )
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1 << 40, 1 << 40, 1 << 20))
+        refused(attempt(), ConfigError, "has 1.0 MiB free")
+    assert tree(log_dir) == before
+    (log_dir / "txn-0" / f"{0:020d}.log").write_bytes(b"a log of its own")
+    refused(attempt(), ConfigError, "has another log already (16 B): restore into a new topic")
+    (log_dir / "meta.properties").write_text("cluster.id=another\nnode.id=1\n")
+    refused(attempt(), ConfigError, f"is of another cluster than the one prepared, {CLUSTER}")

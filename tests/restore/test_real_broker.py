@@ -1,0 +1,120 @@
+"""A real broker serves what was restored: every golden record at its offset, and goes on from there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+import tieredstore as ts
+from tests.support.cli.cli_process import tieredstore
+from tests.support.paths import GOLDEN
+from tests.support.servers.kafka import KafkaServer, start_kafka
+from tieredstore.live.cluster import LiveCluster
+
+GOLDEN_LOGS = sorted(GOLDEN.glob("*/original"))
+
+
+@dataclass
+class Stage:
+    folder: Path
+    server: KafkaServer
+    bucket: ts.Bucket
+
+    def restore(self, *words: str, code: int = 0) -> str:
+        of_cluster = words[0] != "logdir"
+        servers = ["--bootstrap-server", self.server.bootstrap_servers] if of_cluster else []
+        plan = ["--plan", str(self.folder / "restore.json")]
+        done = tieredstore("restore", *words, "--store", str(self.folder / "store"), *servers, *plan)
+        assert done.code == code, done.stderr
+        return done.stderr if code else done.stdout.decode()
+
+    @property
+    def process(self) -> Any:
+        assert self.server.process is not None
+        return self.server.process
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Yield a bucket of all golden logs, and a broker of its own."""
+    folder = tmp_path_factory.mktemp("restore")
+    (folder / "store").mkdir()
+    with ts.open(folder / "store") as bucket, start_kafka() as server:
+        for log_dir in GOLDEN_LOGS:
+            bucket.upload(log_dir)
+        yield Stage(folder, server, bucket)
+
+
+def records(server: KafkaServer, topic: str, partition: int, isolation: str) -> list[tuple[Any, ...]]:
+    """Read a partition by a plain client up to its end."""
+    configuration = {
+        "bootstrap.servers": server.bootstrap_servers, "group.id": "none", "isolation.level": isolation,
+        "enable.partition.eof": True, "auto.offset.reset": "error", "enable.auto.commit": False,
+    }  # fmt: skip
+    consumer, found = Consumer(configuration), list[tuple[Any, ...]]()
+    try:
+        low, _ = consumer.get_watermark_offsets(TopicPartition(topic, partition), 60)
+        consumer.assign([TopicPartition(topic, partition, low)])
+        while (message := consumer.poll(60)) is not None and message.error() is None:
+            moment = datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC)
+            found.append((message.offset(), moment, message.key(), message.value(), message.headers()))
+        assert message is not None
+        return found
+    finally:
+        consumer.close()
+
+
+def stored(bucket: ts.Bucket, topic: str, partition: int, isolation: Any) -> list[tuple[Any, ...]]:
+    with bucket.read(topic, partition, isolation=isolation) as read:
+        return [(each.offset, each.timestamp, each.key, each.value, each.headers or None) for each in read]
+
+
+def test_every_record_is_served_at_its_offset(stage: Stage) -> None:
+    assert "17 topics prepared" in stage.restore("prepare", "*")
+    stage.process.stop()
+    planned = stage.restore("logdir", str(stage.server.log_dir), "--dry-run", "--open-transactions", "cut")
+    assert "would be restored" in planned
+    assert not list(stage.server.log_dir.glob("*/*.restore*"))
+    done = stage.restore("logdir", str(stage.server.log_dir), "--open-transactions", "cut")
+    assert "restored" in done
+    again = stage.restore("logdir", str(stage.server.log_dir), "--open-transactions", "cut")
+    assert again.startswith("there")
+    assert "no segments restored" in again
+    stage.process.start()
+    topics = stage.bucket.topics()
+    # Asks until the broker leads them all again.
+    with LiveCluster({"bootstrap.servers": stage.server.bootstrap_servers}, isolation="read_uncommitted") as cluster:
+        cluster.end_offsets((topic.name, partition.number) for topic in topics for partition in topic.partitions)
+    for topic in topics:
+        for partition in topic.partitions:
+            for isolation in ("read_uncommitted", "read_committed"):
+                served = records(stage.server, topic.name, partition.number, isolation)
+                expected = stored(stage.bucket, topic.name, partition.number, isolation)
+                assert served == expected
+
+
+def test_writers_go_on_at_the_next_offset(stage: Stage) -> None:
+    servers = {"bootstrap.servers": stage.server.bootstrap_servers}
+    idempotent = Producer({**servers, "enable.idempotence": True})
+    idempotent.produce("txn", b"new", partition=0)
+    assert idempotent.flush(60) == 0
+    transactional = Producer({**servers, "transactional.id": "after"})
+    transactional.init_transactions(60)
+    transactional.begin_transaction()
+    transactional.produce("txn", b"new", partition=0)
+    transactional.commit_transaction(60)
+    assert [offset for offset, *_ in records(stage.server, "txn", 0, "read_committed")][-2:] == [3047, 3048]
+
+
+def test_the_topics_get_their_settings_back(stage: Stage) -> None:
+    planned = stage.restore("finish", "--topic-config", "retention.ms=1000")
+    assert "nothing was released: --yes does it" in planned
+    assert "txn: cleanup.policy=delete, retention.ms=1000, retention.bytes=-1: 5 segments" in planned
+    assert "released" in stage.restore("finish", "--topic-config", "retention.ms=86400000000", "--yes")
+    assert records(stage.server, "txn", 0, "read_uncommitted")[0][0] == 0

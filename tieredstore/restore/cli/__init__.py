@@ -1,0 +1,17 @@
+"""The commands that bring a bucket's segments back into Kafka."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tieredstore.cli.app.table import Effect, Entry, Loaded
+
+
+def _restore() -> Loaded:
+    from tieredstore.restore.cli import restore
+
+    return restore.app
+
+
+_EFFECTS: Final[dict[str, Effect]] = {"prepare": "adds", "logdir": "adds", "finish": "rewrites"}
+COMMANDS: Final = (Entry("restore", "Put segments back into the log directories of a cluster.", _EFFECTS, _restore),)

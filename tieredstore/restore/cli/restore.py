@@ -1,0 +1,191 @@
+"""``tieredstore restore``: the segments of a bucket, back in a cluster's log directories with their offsets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
+
+import typer
+
+from tieredstore.cli.app.options import Apply, Cluster, DryRun, FromTo, Json, Store
+from tieredstore.cli.app.outcomes import Teller, Words, carry_out, tell_all
+from tieredstore.cli.terminal.output import counted, print_lines
+from tieredstore.errors import ConfigError
+from tieredstore.model import human_bytes
+
+if TYPE_CHECKING:
+    from tieredstore.api.outcomes import Outcome
+    from tieredstore.api.rows import Topic
+    from tieredstore.restore.cluster import RestoreCluster
+
+app: Final = typer.Typer(no_args_is_help=True, help="Put segments back into the log directories of a cluster.")
+
+_Plan: TypeAlias = Annotated[
+    Path, typer.Option("--plan", metavar="FILE", help="The file that prepare writes and the others read.")
+]
+_PLAN: Final = Path("restore.json")
+
+
+@app.callback()
+def restore() -> None:
+    """Put segments back into the log directories of a cluster, each batch at its offset."""
+
+
+@app.command()
+def prepare(
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="The topics to restore, by name or glob.")],
+    store: Store,
+    cluster: Cluster,
+    plan: _Plan = _PLAN,
+    replication_factor: Annotated[
+        int, typer.Option("--replication-factor", min=1, metavar="N", help="Replicas of each partition.")
+    ] = 1,
+    partition_count: Annotated[
+        int | None, typer.Option("--partition-count", min=1, metavar="N", help="If it was more than the bucket shows.")
+    ] = None,
+) -> None:
+    """Create empty topics in a running cluster, and write FILE: their ids, and the brokers that have them.
+
+    The topics keep everything until finish: retention, compaction and tiered storage are off. A topic that exists is
+    refused. Take FILE to each broker's host, and stop the brokers in order before you restore.
+
+    Example: tieredstore restore prepare orders -c store.properties --bootstrap-server broker1:9092
+    """
+    brokers = _cluster_of(cluster)
+    if plan.exists():
+        raise ConfigError(f"{plan} exists: a restore was prepared already; name another file (--plan)")
+    with store.open() as bucket:
+        found = bucket.topics(*topics)
+    wanted = {topic.name: (str(topic.topic_id), _partition_count(topic, partition_count)) for topic in found}
+    if len(wanted) < len(found):
+        names = [topic.name for topic in found]
+        again = next(name for name in wanted if names.count(name) > 1)
+        raise ConfigError(f"topic {again} was created more than once: mirror one of its ids into a bucket of its own")
+    prepared = brokers.prepare(
+        wanted, replication_factor=replication_factor, on_topic=lambda name: print_lines([f"created {name}"])
+    )
+    prepared.write(plan)
+    print_lines([f"{counted(len(wanted), 'topic')} prepared in {plan}; stop the brokers, then run restore logdir"])
+
+
+@app.command()
+def logdir(
+    log_dir: Annotated[Path, typer.Argument(metavar="LOG_DIR", help="A log directory (log.dirs) of a stopped broker.")],
+    store: Store,
+    window: FromTo,
+    plan: _Plan = _PLAN,
+    producer_state: Annotated[
+        Literal["drop", "keep"],
+        typer.Option("--producer-state", help="Keep it only in the cluster that the segments come from."),
+    ] = "drop",
+    open_transactions: Annotated[
+        Literal["fail", "cut"],
+        typer.Option("--open-transactions", help="Refuse them, or end the log before the first of them."),
+    ] = "fail",
+    *,
+    replicas: Annotated[bool, typer.Option("--replicas", help="Restore every replica, each on its broker.")] = False,
+    dry_run: DryRun = False,
+    output: Json,
+) -> None:
+    """Write the prepared partitions that this broker has into its log directory; the same batches, the same offsets.
+
+    The broker must be stopped, in order. From the first write to the end it refuses to start. If this is stopped or
+    killed, run it again. --from keeps whole segments; --to ends at a border of batches. Leader epochs become 0, as in
+    every new topic.
+
+    Example: tieredstore restore logdir /var/lib/kafka/data -c store.properties
+    """
+    from tieredstore.api.outcomes import run
+    from tieredstore.restore.prepared import PreparedRestore
+    from tieredstore.restore.restoring import RestoreOptions, restore_logs
+
+    window.check_order()
+    options = RestoreOptions(
+        start=window.first, stop=window.end, producer_states=producer_state, open_transactions=open_transactions,
+        replicas=replicas,
+    )  # fmt: skip
+    prepared = PreparedRestore.read(plan)
+    with store.open() as bucket:
+        teller = Teller(_RESTORED, output.as_json, is_plan=dry_run)
+        tell_all(
+            lambda tell: run(restore_logs(bucket.manager, log_dir, prepared, options, dry_run=dry_run), tell), teller
+        )
+
+
+@app.command()
+def finish(
+    store: Store,
+    cluster: Cluster,
+    plan: _Plan = _PLAN,
+    topic_config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic-config", metavar="NAME=VALUE", help="A setting of the topics; may be given several times."
+        ),
+    ] = None,
+    *,
+    apply: Apply,
+    output: Json,
+) -> None:
+    """Give the restored topics their settings back, once the brokers run; shows first what retention will delete.
+
+    Without --topic-config they get the cluster's defaults.
+
+    Example: tieredstore restore finish -c store.properties --bootstrap-server broker1:9092
+    """
+    from tieredstore.restore.finishing import plan_finish
+    from tieredstore.restore.prepared import PreparedRestore
+
+    settings = dict(_parse_setting(text) for text in topic_config or ())
+    prepared, brokers = PreparedRestore.read(plan), _cluster_of(cluster)
+    with store.open() as bucket:
+        carry_out(
+            plan_finish(bucket.manager, brokers, prepared, settings), _FINISHED, yes=apply.yes, as_json=output.as_json
+        )
+
+
+def _partition_count(topic: Topic, asked: int | None) -> int:
+    stored = max(partition.number for partition in topic.partitions) + 1
+    if asked is not None and asked < stored:
+        raise ConfigError(f"{topic.name} has {stored} partitions in the bucket: --partition-count {stored} or more")
+    return asked or stored
+
+
+def _cluster_of(cluster: Cluster) -> RestoreCluster:
+    from tieredstore.restore.cluster import RestoreCluster
+
+    client = cluster.client()
+    if client is None:
+        raise ConfigError("a running cluster is needed: give --bootstrap-server HOST:PORT")
+    return RestoreCluster(client)
+
+
+def _parse_setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ConfigError(f"--topic-config is {text!r:.60}: give NAME=VALUE, as retention.ms=604800000")
+    return name, value
+
+
+def _restored_line(outcome: Outcome, verb: str) -> str:
+    where = f"{outcome.topic}-{outcome.partition} {outcome.base_offset} … {outcome.last_offset}"
+    reason = f": {outcome.reason}" if outcome.reason else ""
+    return f"{verb:<10} {where} ({human_bytes(outcome.size or 0)}){reason}"
+
+
+def _finished_line(outcome: Outcome, verb: str) -> str:
+    return f"{verb:<10} {outcome.topic}: {outcome.reason}"
+
+
+_RESTORED: Final = Words(
+    noun="segment",
+    done="restored",
+    doing="restoring",
+    show=_restored_line,
+    left={"there": "there already", "elsewhere": "not in this log directory"},
+    none="no segments to restore for this broker",
+    only_adds=True,
+)
+_FINISHED: Final = Words(
+    noun="topic", done="released", doing="releasing", show=_finished_line, left={}, none="no topics", has_sizes=False
+)

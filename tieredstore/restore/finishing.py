@@ -1,0 +1,77 @@
+"""The end of a restore: the topics' own settings come back, and retention decides about the old segments."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.api.outcomes import Outcome, Plan
+from tieredstore.catalog.planning import load_catalog
+from tieredstore.errors import ConfigError
+from tieredstore.model import human_bytes
+
+if TYPE_CHECKING:
+    from tieredstore.catalog.lineage import Span
+    from tieredstore.remote.source import SegmentSource
+    from tieredstore.restore.cluster import RestoreCluster
+    from tieredstore.restore.prepared import PreparedRestore, PreparedTopic
+
+_UNLIMITED: Final = -1
+
+
+def plan_finish(
+    source: SegmentSource, cluster: RestoreCluster, prepared: PreparedRestore, settings: Mapping[str, str]
+) -> Plan:
+    """Return a plan that gives the prepared topics the cluster's defaults back, and sets ``settings`` in each.
+
+    Its outcomes have the bytes that retention will then delete at once, by the times in the bucket.
+    """
+
+    def outcomes(dry_run: bool) -> Generator[Outcome]:
+        for topic in prepared.topics:
+            known = {**cluster.own_settings(topic.topic), **settings}
+            deleted = _deleted(source, topic, known)
+            size = sum(span.segment.segment_size_in_bytes for span in deleted)
+            if not dry_run:
+                cluster.release(topic.topic, settings)
+            yield Outcome(
+                action="finish_restore", status="planned" if dry_run else "done", code="released", topic=topic.topic,
+                name=topic.topic, size=size, stored_size=size, reason=_reason(known, len(deleted), size),
+            )  # fmt: skip
+
+    return Plan("finish_restore", ", ".join(topic.topic for topic in prepared.topics), outcomes)
+
+
+def _reason(known: Mapping[str, str], count: int, size: int) -> str:
+    shown = ", ".join(f"{name}={known[name]}" for name in ("cleanup.policy", "retention.ms", "retention.bytes"))
+    if not count:
+        return f"{shown}: nothing is deleted at once"
+    return f"{shown}: {count} segments ({human_bytes(size)}) are deleted at once"
+
+
+def _deleted(source: SegmentSource, topic: PreparedTopic, known: Mapping[str, str]) -> list[Span]:
+    """Return the segments that retention deletes, as a broker decides: the oldest ones, up to the first it keeps."""
+    if "delete" not in known["cleanup.policy"]:
+        return []
+    retention_ms, most_bytes = _number(known, "retention.ms"), _number(known, "retention.bytes")
+    oldest_ms = int(time.time() * 1000) - retention_ms
+    catalog = load_catalog(source, topic=topic.topic, topic_id=topic.incarnation, update_file=False)
+    deleted: list[Span] = []
+    for number in catalog.partitions(topic.topic, topic.incarnation):
+        spans = catalog.lineage(topic.topic, number, topic.incarnation).spans
+        left = sum(span.segment.segment_size_in_bytes for span in spans)
+        for span in spans:
+            is_old = retention_ms != _UNLIMITED and span.segment.max_timestamp_ms < oldest_ms
+            left -= span.segment.segment_size_in_bytes
+            if not is_old and (most_bytes == _UNLIMITED or left < most_bytes):
+                break
+            deleted.append(span)
+    return deleted
+
+
+def _number(known: Mapping[str, str], name: str) -> int:
+    try:
+        return int(known[name])
+    except ValueError:
+        raise ConfigError(f"{name}={known[name]} is not a number") from None

@@ -1,0 +1,141 @@
+"""A stopped broker's log directory, into which partitions are written.
+
+While a restore is unfinished, the log directory contains the folder ``MARKER``. A broker refuses to start with a folder
+that is not named topic-partition, and its log names the folder. So it can never serve, or truncate, half a restore.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from tieredstore.errors import BatchCorruptError, ConfigError
+from tieredstore.kafka.checkpoints import OffsetCheckpoint, format_offset_checkpoint, parse_offset_checkpoint
+from tieredstore.process.closing import Closing
+from tieredstore.restore.segment_copy import DRAFT, sync
+
+MARKER: Final = "tieredstore-restore-unfinished"
+
+_LOCK: Final = ".lock"
+
+_AT_THE_END: Final = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint")
+_LOG_START: Final = "log-start-offset-checkpoint"
+_CLEANER: Final = "cleaner-offset-checkpoint"
+
+
+class LogDirectory(Closing):
+    """A log directory whose broker is stopped, locked against its start as by a broker.
+
+    Raise ConfigError for a directory that no broker has used, that a broker uses now, or that was not shut down in
+    order: its broker would rewrite logs at its next start.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        # Brokers delete the file when they stop in order (Kafka 4), or leave it (3.9).
+        self._made_lock = not (path / _LOCK).exists()
+        try:
+            self._lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            reason = f"{error.strerror}; run as the broker's user or as root"
+            raise ConfigError(f"{path} cannot be locked: {reason}") from None
+        try:
+            self._check()
+        except BaseException:
+            self.close()
+            raise
+
+    def _check(self) -> None:
+        try:
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._made_lock = False
+            raise ConfigError(f"a broker is running in {self.path}, or another restore: stop it first") from None
+        if self._made_lock:
+            take_owner(self.path / _LOCK, self.path)
+        if not (self.path / ".kafka_cleanshutdown").exists():
+            raise ConfigError(
+                f"{self.path} has no .kafka_cleanshutdown: start its broker, and stop it in order (kafka-server-stop)"
+            )
+
+    def close(self) -> None:
+        """Release the lock, and leave no file that this process has made."""
+        if self._made_lock:
+            (self.path / _LOCK).unlink(missing_ok=True)
+        os.close(self._lock)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """True from the first write of a restore to its end."""
+        return (self.path / MARKER).is_dir()
+
+    def begin(self) -> None:
+        """Keep the broker from starting until :meth:`finish`."""
+        (self.path / MARKER).mkdir(exist_ok=True)
+        sync_folder(self.path)
+
+    def finish(self) -> None:
+        """Allow the broker to start."""
+        with contextlib.suppress(FileNotFoundError):
+            (self.path / MARKER).rmdir()
+        sync_folder(self.path)
+
+    def checkpoint(self, bounds: Mapping[tuple[str, int], tuple[int, int]]) -> None:
+        """Record where the logs of these partitions now start and end (exclusive), and change no other line.
+
+        The end is the recovery point and the high watermark. A line of the log cleaner is of an earlier log: it goes.
+        """
+        for name in _AT_THE_END:
+            self._rewrite(name, lambda known: known | {where: end for where, (_, end) in bounds.items()})
+        starts = {where: start for where, (start, _) in bounds.items() if start}
+        self._rewrite(_LOG_START, lambda known: _without(known, bounds) | starts)
+        if (self.path / _CLEANER).exists():
+            self._rewrite(_CLEANER, lambda known: _without(known, bounds))
+
+    def _rewrite(self, name: str, change: Callable[[OffsetCheckpoint], OffsetCheckpoint]) -> None:
+        path = self.path / name
+        try:
+            known = parse_offset_checkpoint(path.read_bytes())
+        except FileNotFoundError:
+            known = {}
+        except BatchCorruptError as error:
+            raise BatchCorruptError(f"{path}: {error}") from None
+        replace_file(path, format_offset_checkpoint(change(known)), like=self.path)
+
+
+def _without(known: OffsetCheckpoint, bounds: Mapping[tuple[str, int], object]) -> OffsetCheckpoint:
+    return {where: offset for where, offset in known.items() if where not in bounds}
+
+
+def replace_file(path: Path, content: bytes, *, like: Path) -> None:
+    """Write a file whole or not at all, with the owner and mode that ``like`` gives (see :func:`take_owner`)."""
+    draft = path.with_name(f"{path.name}{DRAFT}")
+    with draft.open("wb") as file:
+        file.write(content)
+        sync(file)
+    take_owner(draft, like)
+    draft.replace(path)
+    sync_folder(path.parent)
+
+
+def take_owner(path: Path, folder: Path) -> None:
+    """Give a file the folder's owner, and the folder's mode without execution.
+
+    A broker that cannot open one file takes its whole log directory offline.
+    """
+    like = folder.stat()
+    os.chown(path, like.st_uid, like.st_gid)
+    path.chmod(like.st_mode & 0o666)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's entries to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,153 @@
+"""Log directories restored from a bucket: which partitions, in which order, and what happened to each segment."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.api.outcomes import Outcome, Status
+from tieredstore.catalog.planning import load_catalog
+from tieredstore.errors import ConfigError
+from tieredstore.kafka.checkpoints import parse_broker_id, parse_partition_metadata
+from tieredstore.kafka.logdir import PARTITION_METADATA
+from tieredstore.model import AtTime, human_bytes
+from tieredstore.restore.log_directory import LogDirectory
+from tieredstore.restore.partition import PartitionRestore
+from tieredstore.restore.planning import OpenTransactions, log_size, plan_spans
+from tieredstore.restore.segment_copy import ProducerStates
+
+if TYPE_CHECKING:
+    from tieredstore.catalog.lineage import Span
+    from tieredstore.remote.source import SegmentSource
+    from tieredstore.restore.prepared import PreparedRestore, PreparedTopic
+
+_MARGIN: Final = 64 << 20
+"""Bytes of a disk that stay free besides the logs: for indexes, checkpoints and the broker's start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreOptions:
+    """Which part of the logs is restored, and how."""
+
+    start: int | AtTime | None = None
+    stop: int | AtTime | None = None
+    producer_states: ProducerStates = "drop"
+    open_transactions: OpenTransactions = "fail"
+    replicas: bool = False
+
+
+def restore_logs(
+    source: SegmentSource, log_dir: Path, prepared: PreparedRestore, options: RestoreOptions, *, dry_run: bool = False
+) -> Generator[Outcome]:
+    """Write the partitions of one broker's log directory; yield the outcome of each segment.
+
+    Everything is checked before the first write. From then on until the end the broker cannot start. If this is
+    killed, the same call completes the work; repeated, it changes nothing. Raise ConfigError for a log directory or a
+    partition that is not as prepared.
+    """
+    with contextlib.ExitStack() as stack:
+        broker = _broker_of(log_dir, prepared)
+        directory = None if dry_run else stack.enter_context(LogDirectory(log_dir))
+        is_unfinished = directory is not None and directory.is_unfinished
+        plans: list[PartitionRestore] = []
+        for topic in prepared.topics:
+            for plan in _plan_topic(source, log_dir, topic, broker, options):
+                if plan.folder.exists() and plan.is_complete(is_unfinished=is_unfinished):
+                    yield from (_outcome(plan, span, "there", "kept") for span in plan.spans)
+                elif plan.folder.exists():
+                    plans.append(plan)
+                else:
+                    yield from (_outcome(plan, span, "elsewhere", "kept") for span in plan.spans)
+        _check_space(log_dir, plans)
+        if directory is None:
+            yield from (_outcome(plan, span, "restored", "planned") for plan in plans for span in plan.spans)
+            return
+        if plans:
+            directory.begin()
+        for plan in plans:
+            yield from (
+                _outcome(plan, span, "restored", "done") for span in plan.write(source, options.producer_states)
+            )
+        if plans:
+            directory.checkpoint({(one.partition.topic, one.partition.partition): one.bounds for one in plans})
+        directory.finish()
+
+
+def _broker_of(log_dir: Path, prepared: PreparedRestore) -> int:
+    path = log_dir / "meta.properties"
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{log_dir} has no meta.properties: it is not a log directory that a broker has used"
+        ) from None
+    if f"cluster.id={prepared.cluster_id}" not in raw.decode("utf-8", "replace").split():
+        raise ConfigError(f"{path} is of another cluster than the one prepared, {prepared.cluster_id}")
+    broker = parse_broker_id(raw)
+    if broker is None:
+        raise ConfigError(f"{path} names no broker (node.id)")
+    return broker
+
+
+def _plan_topic(
+    source: SegmentSource, log_dir: Path, topic: PreparedTopic, broker: int, options: RestoreOptions
+) -> Iterator[PartitionRestore]:
+    """Yield the plans for the partitions of the topic that this broker has, and that have records in the window."""
+    catalog = load_catalog(source, topic=topic.topic, topic_id=topic.incarnation, update_file=False)
+    for number in catalog.partitions(topic.topic, topic.incarnation):
+        name = f"{topic.topic}-{number}"
+        if number >= len(topic.replicas):
+            raise ConfigError(f"the prepared topic {topic.topic} has {len(topic.replicas)} partitions, not {name}")
+        brokers = topic.replicas[number]
+        if len(brokers) > 1 and not options.replicas:
+            raise ConfigError(
+                f"{name} has {len(brokers)} replicas: an empty one that becomes leader would truncate the others. "
+                "Prepare it with one replica and add others later, or restore each of them (--replicas)"
+            )
+        if broker not in brokers:
+            continue
+        lineage = catalog.lineage(topic.topic, number, topic.incarnation)
+        spans = plan_spans(source, lineage, options.start, options.stop, open_transactions=options.open_transactions)
+        if spans and options.producer_states == "keep" and spans[-1].stop != spans[-1].segment.end_offset + 1:
+            raise ConfigError(f"{name} is cut at offset {spans[-1].stop}, where its producers are not known: drop them")
+        if spans:
+            folder = log_dir / name
+            _check_id(folder, topic)
+            sizes = tuple(log_size(source, span) for span in spans)
+            yield PartitionRestore(lineage.partition, spans, sizes, folder)
+
+
+def _check_id(folder: Path, topic: PreparedTopic) -> None:
+    try:
+        found = parse_partition_metadata((folder / PARTITION_METADATA).read_bytes())
+    except FileNotFoundError:
+        return
+    if str(found) != topic.topic_id:
+        raise ConfigError(f"{folder} is of the topic id {found}, and {topic.topic_id} was prepared: prepare again")
+
+
+def _check_space(log_dir: Path, plans: Sequence[PartitionRestore]) -> None:
+    needed, free = sum(plan.size for plan in plans), shutil.disk_usage(log_dir).free
+    if plans and needed + _MARGIN > free:
+        raise ConfigError(
+            f"the logs take {human_bytes(needed)}, and the disk of {log_dir} has {human_bytes(free)} free"
+        )
+
+
+def _outcome(plan: PartitionRestore, span: Span, code: str, status: Status) -> Outcome:
+    return Outcome(
+        action="restore", status=status, code=code, topic=plan.partition.topic, partition=plan.partition.partition,
+        topic_id=plan.partition.topic_id, base_offset=span.start, last_offset=span.stop - 1,
+        size=span.segment.segment_size_in_bytes, stored_size=span.segment.segment_size_in_bytes,
+        reason=_REASONS.get(code),
+    )  # fmt: skip
+
+
+_REASONS: Final = {
+    "there": "the folder has this log already",
+    "elsewhere": "the folder is not in this log directory; the broker may have it in another one",
+}

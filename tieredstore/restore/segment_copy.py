@@ -1,0 +1,145 @@
+"""One span of a stored segment as the files of a broker's segment.
+
+A batch stays as it is, except that its leader epoch becomes 0. The CRC does not cover that field. A restored partition
+is new in its cluster, where leader epochs begin at 0: with the epochs of the old cluster its log would be ahead of its
+leader, and followers would truncate it (KIP-101). Magic 0 and 1 have no epoch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal, TypeAlias
+
+from tieredstore.catalog.lineage import Span
+from tieredstore.errors import BatchCorruptError
+from tieredstore.kafka.batches import BatchHeader, check_batch_crc, first_batch_size, next_batch_header
+from tieredstore.kafka.checkpoints import format_producer_snapshot
+from tieredstore.kafka.index_builder import IndexBuilder
+from tieredstore.kafka.indexes import format_txn_index, read_txn_index
+from tieredstore.model import IndexType
+
+if TYPE_CHECKING:
+    from tieredstore.remote.source import SegmentSource
+
+DRAFT: Final = ".restore"
+_EPOCH: Final = slice(12, 16)
+_FILES: Final = {
+    IndexType.OFFSET: "index",
+    IndexType.TIMESTAMP: "timeindex",
+    IndexType.TRANSACTION: "txnindex",
+    IndexType.PRODUCER_SNAPSHOT: "snapshot",
+}
+
+ProducerStates: TypeAlias = Literal["keep", "drop"]
+"""What becomes of the broker's state of idempotent producers.
+
+``keep`` is for the cluster that the segments come from. In another one a new producer may get an id and an epoch that
+the state knows, and its first batch would be acknowledged as a duplicate and lost.
+"""
+
+
+def copy_span(source: SegmentSource, span: Span, folder: Path, producer_states: ProducerStates) -> dict[Path, Path]:
+    """Write the files of the span's segment as drafts, and sync them; return each draft with its name, the log last.
+
+    Until a segment has its log, it does not exist for a broker. The indexes of a whole segment are those of the bucket;
+    of a part they are built anew. Raise BatchCorruptError for a damaged batch, and for a batch that crosses the span's
+    border. Memory is bounded by the largest batch and a chunk.
+    """
+    segment = span.segment
+    indexes = None if is_whole(span) else IndexBuilder(span.start)
+    names = {suffix: folder / f"{span.start:020d}.{suffix}" for suffix in _FILES.values()}
+    # A broker gives a segment's end to the producers as of its last record.
+    names |= {"snapshot": folder / f"{span.stop:020d}.snapshot", "log": folder / f"{span.start:020d}.log"}
+    position = 0
+    with _draft(names["log"]).open("wb") as log, source.fetch_log_segment(segment, 0) as stream:
+        for header, batch in whole_batches(stream.chunks(), segment.segment_size_in_bytes):
+            if header.last_offset < span.start or header.base_offset >= span.stop:
+                continue
+            if header.base_offset < span.start or header.last_offset >= span.stop:
+                cut = span.start if header.base_offset < span.start else span.stop
+                raise BatchCorruptError(
+                    f"{segment} is cut at offset {cut}, inside the batch of offsets {header.base_offset} to "
+                    f"{header.last_offset}"
+                )
+            if header.magic == 2:
+                batch[_EPOCH] = bytes(4)
+            log.write(batch)
+            if indexes is not None:
+                indexes.add(position, len(batch), header.last_offset, header.max_timestamp)
+            position += len(batch)
+        sync(log)
+    contents = _stored_indexes(source, span) if indexes is None else _built_indexes(source, span, indexes)
+    if producer_states == "drop":
+        contents["snapshot"] = format_producer_snapshot(())
+    for suffix, content in contents.items():
+        with _draft(names[suffix]).open("wb") as file:
+            file.write(content)
+            sync(file)
+    return {_draft(names[suffix]): names[suffix] for suffix in (*contents, "log")}
+
+
+def is_whole(span: Span) -> bool:
+    """Return True if the span is all of its segment."""
+    return (span.start, span.stop) == (span.segment.start_offset, span.segment.end_offset + 1)
+
+
+def whole_batches(chunks: Iterable[memoryview], size: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Yield each batch of a log of ``size`` bytes, checked, in memory of its own that is valid until the next one.
+
+    Raise BatchCorruptError for damage, and for a log that does not end with a whole batch.
+    """
+    rest, position, last_offset = bytearray(), 0, -1
+    for chunk in chunks:
+        piece, base = rest + chunk, position
+        with memoryview(piece) as view:
+            view_at = partial(_tail, view, base)
+            while position - base < len(view) and _is_complete(view_at(position), size - position):
+                header = next_batch_header(view_at, size, position, last_offset)
+                if header is None:
+                    raise BatchCorruptError(f"the log ends in zeros from byte {position} on")
+                batch = view_at(position)[: header.size_in_bytes]
+                check_batch_crc(batch, header)
+                yield header, batch
+                position, last_offset = position + header.size_in_bytes, header.last_offset
+        rest = piece[position - base :]
+    if position != size:
+        raise BatchCorruptError(f"the log has {size} bytes and its last whole batch ends at byte {position}")
+
+
+def _tail(view: memoryview, base: int, position: int) -> memoryview:
+    """Return the bytes from ``position`` of the log on; the view begins at ``base``."""
+    return view[position - base :]
+
+
+def _is_complete(head: memoryview, remaining: int) -> bool:
+    """Return True if ``head`` is enough to judge the batch at its start: all of it, or of the log."""
+    wanted = first_batch_size(head)
+    return len(head) >= remaining or (wanted is not None and len(head) >= min(wanted, remaining))
+
+
+def _draft(path: Path) -> Path:
+    """Return a name that brokers ignore."""
+    return path.with_name(f"{path.name}{DRAFT}")
+
+
+def _stored_indexes(source: SegmentSource, span: Span) -> dict[str, bytes]:
+    stored = source.fetch_indexes(span.segment, _FILES)
+    return {_FILES[kind]: stored[kind].read() for kind in _FILES if kind in stored}
+
+
+def _built_indexes(source: SegmentSource, span: Span, indexes: IndexBuilder) -> dict[str, bytes]:
+    stored = source.fetch_indexes(span.segment, (IndexType.TRANSACTION,))
+    aborted = read_txn_index(stored[IndexType.TRANSACTION].read(), span.segment.start_offset) if stored else ()
+    # An entry belongs to the segment of its abort marker.
+    kept = [entry for entry in aborted if span.start <= entry.last_offset < span.stop]
+    built = {"index": bytes(indexes.offset_index), "timeindex": indexes.close()}
+    return built | ({"txnindex": format_txn_index(kept)} if kept else {})
+
+
+def sync(file: BinaryIO) -> None:
+    """Flush the file to the disk."""
+    file.flush()
+    os.fsync(file.fileno())
