@@ -49,7 +49,7 @@ def test_nothing_is_imported_before_it_is_needed(code: str, most: int, needless:
     assert count <= most
 
 
-WINGS = {"tieredstore." + wing for wing in ("consumer", "pipelines", "pubsub", "spark", "uploader")}
+WINGS = {"tieredstore." + wing for wing in ("consumer", "pipelines", "pubsub", "restore", "spark", "uploader")}
 SELDOM = {
     "tieredstore.config.clouds", "tieredstore.config.uploader", "tieredstore.metrics.exposition", "javaproperties",
     "tieredstore.catalog.lineage", "tieredstore.places.layouts", "urllib.request", "http.client", "ssl", "asyncio",

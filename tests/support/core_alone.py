@@ -22,12 +22,12 @@ from typing import Final
 from scripts.toolchain import environment
 from tests.support.paths import REPOSITORY
 
-WINGS: Final = frozenset({"consumer", "pipelines", "pubsub", "spark", "uploader"})
+WINGS: Final = frozenset({"consumer", "pipelines", "pubsub", "restore", "spark", "uploader"})
 
 ROOTS: Final = ("backends", "benchmarks", "docs", "examples", "scripts", "tests", "tieredstore", "typings")
 FILES: Final = ("Makefile", "README.md", "pyproject.toml")
 
-AROUND: Final = frozenset({"tests/asan", "tests/project", "tests/reference", "tests/testing"})
+AROUND: Final = frozenset({"tests/asan", "tests/examples", "tests/project", "tests/reference", "tests/testing"})
 """Tests of the repository and generated pages, and contract tests, two of which need a wing."""
 
 NAMING_WINGS: Final = (

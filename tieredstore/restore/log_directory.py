@@ -1,4 +1,4 @@
-"""A stopped broker's log directory, into which partitions are written.
+"""A stopped broker's log directory, into which partitions are written. Separate from ``restoring``: it knows no bucket.
 
 While a restore is unfinished, the log directory contains the folder ``MARKER``. A broker refuses to start with a folder
 that is not named topic-partition, and its log names the folder. So it can never serve, or truncate, half a restore.

@@ -1,9 +1,13 @@
-"""Which spans of a bucket's segments become the log of a partition, up to an end that no transaction crosses."""
+"""Which spans of a bucket's segments become the log of a partition, up to an end that no transaction crosses.
+
+Separate from ``restoring``, because it only reads, and knows no log directory.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import dropwhile
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from tieredstore.catalog.lineage import Lineage, Span
@@ -69,8 +73,8 @@ def _producers(source: SegmentSource, span: Span) -> tuple[ProducerState, ...] |
 
 def _since(lineage: Lineage, start: int | AtTime | None) -> tuple[Span, ...]:
     if isinstance(start, AtTime):
-        first = next(iter(lineage.spans_since(start.timestamp_ms)), None)
-        return () if first is None else lineage.spans[lineage.spans.index(first) :]
+        first_ms = start.timestamp_ms
+        return tuple(dropwhile(lambda span: 0 <= span.segment.max_timestamp_ms < first_ms, lineage.spans))
     return tuple(span for span in lineage.spans if start is None or span.stop > start)
 
 

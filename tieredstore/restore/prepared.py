@@ -29,7 +29,7 @@ class PreparedTopic:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRestore:
-    """The file that ``restore logdir --prepare`` writes, and that each broker's host needs."""
+    """The file that ``restore prepare`` writes, and that each broker's host needs."""
 
     version: Literal[1]
     cluster_id: str
@@ -50,7 +50,7 @@ class PreparedRestore:
             return _FILE.validate_json(path.read_bytes())
         except FileNotFoundError:
             raise ResourceNotFoundError(
-                f"there is no {path}: prepare the restore while the brokers run (restore logdir --prepare)"
+                f"there is no {path}: prepare the restore while the brokers run (restore prepare)"
             ) from None
         except ValidationError as error:
             first = error.errors()[0]

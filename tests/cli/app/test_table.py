@@ -11,7 +11,7 @@ from tests.support.fresh_python import run_fresh
 from tieredstore.cli.app.main import program
 from tieredstore.cli.app.table import all_entries, load_of_core, read_tables, wing_entries
 
-WINGS = {"pipeline", "pubsub", "uploader"}
+WINGS = {"pipeline", "pubsub", "restore", "uploader"}
 ROOMS = ("consumer", "pipelines", "pubsub", "spark", "uploader")
 
 

@@ -1,4 +1,4 @@
-"""Bars and counters on a terminal. Import it only for a terminal, because importing rich takes a tenth of a second."""
+"""Bars and counters on a terminal. Separate from ``progress``, because importing rich takes a tenth of a second."""
 
 from __future__ import annotations
 
