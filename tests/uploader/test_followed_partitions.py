@@ -360,3 +360,18 @@ def test_an_outage_is_no_error_of_the_service(tmp_path: Path) -> None:
     with replica.uploader:
         replica.look()
         assert replica.files == 0
+
+
+def test_a_watermark_of_a_later_release_stays_and_nothing_is_shipped_past_it(
+    tmp_path: Path, store: MemoryObjectStore
+) -> None:
+    disk = BrokerDisk(tmp_path / "log")
+    disk.grow(2)
+    run_once(disk.log_dir, store)
+    key, before = watermark_key("", PARTITION), extents(store)
+    later = store.get(key).replace(b'"version":1', b'"version":2', 1)
+    store.put(key, later)
+    disk.grow(2)
+    (problem,) = run_once(disk.log_dir, store)
+    assert "is a watermark of version 2" in str(problem)
+    assert (store.get(key), extents(store)) == (later, before)
