@@ -15,10 +15,12 @@ from tieredstore.kafka.checkpoints import (
     LeaderEpochs,
     ProducerState,
     format_leader_epochs,
+    format_offset_checkpoint,
     format_partition_metadata,
     format_producer_snapshot,
     parse_broker_id,
     parse_leader_epochs,
+    parse_offset_checkpoint,
     parse_partition_metadata,
     parse_producer_snapshot,
     segment_leader_epochs,
@@ -171,3 +173,25 @@ def test_the_brokers_id_is_read(text: str, broker_id: int | None) -> None:
 def test_damaged_meta_properties_are_corrupt(raw: bytes) -> None:
     with pytest.raises(BatchCorruptError, match=r"meta\.properties"):
         parse_broker_id(raw)
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True), st.integers(0, 2**31 - 1)),
+        st.integers(0, 2**63 - 1),
+        max_size=5,
+    )
+)
+def test_an_offset_checkpoint_comes_back(offsets: dict[tuple[str, int], int]) -> None:
+    assert parse_offset_checkpoint(format_offset_checkpoint(offsets)) == offsets
+
+
+def test_an_offset_checkpoint_is_as_brokers_write_it() -> None:
+    assert format_offset_checkpoint({("a-b", 0): 7}) == b"0\n1\na-b 0 7\n"
+    assert parse_offset_checkpoint(b"") == {}
+
+
+@pytest.mark.parametrize("raw", [b"1\n0\n", b"0\n2\na 0 7\n", b"0\n1\na 0 7", b"0\n1\na 0 -1\n", b"0\nx\n", b"0\n"])
+def test_a_damaged_offset_checkpoint_is_refused(raw: bytes) -> None:
+    with pytest.raises(BatchCorruptError, match="checkpoint is not version 0"):
+        parse_offset_checkpoint(raw)

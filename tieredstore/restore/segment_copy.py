@@ -56,6 +56,10 @@ def copy_span(source: SegmentSource, span: Span, folder: Path, producer_states: 
     position = 0
     with _draft(names["log"]).open("wb") as log, source.fetch_log_segment(segment, 0) as stream:
         for header, batch in whole_batches(stream.chunks(), segment.segment_size_in_bytes):
+            if not segment.start_offset <= header.base_offset <= header.last_offset <= segment.end_offset:
+                raise BatchCorruptError(
+                    f"{segment} has a batch of offsets {header.base_offset} to {header.last_offset}, outside of it"
+                )
             if header.last_offset < span.start or header.base_offset >= span.stop:
                 continue
             if header.base_offset < span.start or header.last_offset >= span.stop:
